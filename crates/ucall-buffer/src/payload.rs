@@ -1,0 +1,143 @@
+//! What one send carries.
+
+use bytes::Bytes;
+
+/// A spare payload keeps at most this much memory for its next use.
+const SPARE_CAPACITY_MAX: usize = 64 * 1024;
+
+/// Bytes to send, in order: a head that is written in place, then parts sent from where they lie.
+#[derive(Debug, Default)]
+pub struct Payload {
+    head: Vec<u8>,
+    parts: Vec<Bytes>,
+    parts_len: usize,
+}
+
+impl Payload {
+    /// An empty payload; allocates nothing.
+    pub const fn new() -> Self {
+        Self { head: Vec::new(), parts: Vec::new(), parts_len: 0 }
+    }
+
+    /// All bytes, of the head and the parts together.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.parts_len
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The head, to write into. Bytes written here go before every part.
+    pub fn head_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.head
+    }
+
+    /// The head's bytes.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// Whether all bytes are in the head, so that what is written to the head goes last.
+    pub fn is_contiguous(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Appends a part that is sent from where it lies.
+    pub fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.parts_len += part.len();
+            self.parts.push(part);
+        }
+    }
+
+    /// Appends copied bytes: to the head while there are no parts, else as a part of their own.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        if self.is_contiguous() {
+            self.head.extend_from_slice(bytes);
+        } else {
+            self.push(Bytes::copy_from_slice(bytes));
+        }
+    }
+
+    /// Appends all of `other`, which is left empty.
+    pub fn append(&mut self, other: &mut Payload) {
+        if self.is_empty() {
+            std::mem::swap(self, other);
+        } else {
+            self.extend(&other.head);
+            for part in other.parts.drain(..) {
+                self.push(part);
+            }
+        }
+        other.clear();
+    }
+
+    /// The slices not yet sent, when `sent` bytes from the front have gone out.
+    pub fn slices_from(&self, sent: usize) -> impl Iterator<Item = &[u8]> {
+        let mut skip = sent;
+        std::iter::once(self.head.as_slice()).chain(self.parts.iter().map(Bytes::as_ref)).filter_map(
+            move |slice| {
+                let skipped = skip.min(slice.len());
+                skip -= skipped;
+                (skipped < slice.len()).then(|| &slice[skipped..])
+            },
+        )
+    }
+
+    /// Forgets the contents and keeps a bounded amount of memory for the next use.
+    pub fn clear(&mut self) {
+        self.head.clear();
+        if self.head.capacity() > SPARE_CAPACITY_MAX {
+            self.head = Vec::new();
+        }
+        self.parts.clear();
+        self.parts_len = 0;
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(head: Vec<u8>) -> Self {
+        Self { head, parts: Vec::new(), parts_len: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(payload: &Payload, sent: usize) -> Vec<u8> {
+        payload.slices_from(sent).collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn slices_resume_at_every_offset() {
+        let mut payload = Payload::from(b"head".to_vec());
+        payload.push(Bytes::from_static(b"part"));
+        payload.push(Bytes::new());
+        payload.extend(b"tail");
+        for sent in 0..=payload.len() {
+            assert_eq!(joined(&payload, sent), &b"headparttail"[sent..], "sent {sent}");
+        }
+    }
+
+    #[test]
+    fn append_keeps_order_and_empties_the_other() {
+        let mut payload = Payload::from(b"a".to_vec());
+        payload.push(Bytes::from_static(b"b"));
+        let mut other = Payload::from(b"c".to_vec());
+        other.push(Bytes::from_static(b"d"));
+        payload.append(&mut other);
+        assert_eq!(joined(&payload, 0), b"abcd");
+        assert_eq!(payload.len(), 4);
+        assert!(other.is_empty());
+    }
+
+    #[test]
+    fn clear_gives_back_large_memory() {
+        let mut payload = Payload::from(vec![0; SPARE_CAPACITY_MAX + 1]);
+        payload.clear();
+        assert_eq!(payload.head_mut().capacity(), 0);
+    }
+}

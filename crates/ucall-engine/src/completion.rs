@@ -1,0 +1,78 @@
+//! What an engine reports back.
+
+use std::io;
+
+use ucall_buffer::{Payload, Target};
+
+use crate::Id;
+
+/// A ticket for bytes that have arrived; [`Engine::receive`](crate::Engine::receive) turns it into
+/// the bytes. Good for the turn that reported it.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The socket that the bytes came to.
+    pub socket: Id,
+    pub(crate) buffer: u16,
+    pub(crate) len: u32,
+}
+
+/// What a watched descriptor is ready for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Readiness {
+    /// A read will not block (data, end of stream or an error).
+    pub readable: bool,
+    /// A write will not block.
+    pub writable: bool,
+}
+
+/// One thing that happened.
+#[derive(Debug)]
+pub enum Completion {
+    /// A connection was accepted; it is already receiving.
+    Accepted {
+        /// Where it came in.
+        listener: Id,
+        /// The new connection.
+        socket: Id,
+    },
+    /// No connection could be accepted (no descriptors or no room in the table, as a rule).
+    /// Accepting has paused: [`Engine::resume`](crate::Engine::resume) the listener to try again.
+    AcceptFailed {
+        /// Which listener.
+        listener: Id,
+        /// Why.
+        error: io::Error,
+    },
+    /// Bytes, the end of the stream or an error have come to a stream socket.
+    Received(Arrival),
+    /// A datagram has come; see [`Engine::receive_from`](crate::Engine::receive_from).
+    Datagram(Arrival),
+    /// A target is full, or the stream ended or broke before that. Ownership returns.
+    Filled {
+        /// Which socket.
+        socket: Id,
+        /// The target; its `filled()` tells how far it came.
+        target: Target,
+        /// `Ok` when full; `UnexpectedEof` at the end of the stream; `Interrupted` when the socket
+        /// was closed from our side.
+        result: io::Result<()>,
+    },
+    /// A payload has been handed to the kernel whole, or cannot be. Ownership returns.
+    Sent {
+        /// Which socket.
+        socket: Id,
+        /// The payload, to be used again.
+        payload: Payload,
+        /// Why not all of it went out.
+        result: io::Result<()>,
+    },
+    /// A watched descriptor is ready. Watches are one-shot.
+    Ready {
+        /// Which watch.
+        watch: Id,
+        /// What for.
+        readiness: Readiness,
+    },
+    /// Somebody called [`Waker::wake`](crate::Waker::wake).
+    Woken,
+}
