@@ -1,1 +1,19 @@
-//! Placeholder
+//! JSON-RPC 2.0 over raw TCP and HTTP/1.1, told apart on one port. Bytes in, bytes out.
+//!
+//! No sockets, threads, clocks or languages: bytes, the time and limits are arguments, replies are
+//! written into buffers that the caller lends, and calls go to a [`Service`]. The crate imports
+//! `ucall-buffer` and nothing else of the workspace.
+//!
+//! [`Connection`] puts the layers together: framing ([`http1`], or raw documents), then `rpc`
+//! (documents, calls, replies), which stands on [`json`].
+#![forbid(unsafe_code)]
+
+mod connection;
+pub mod http1;
+pub mod json;
+mod limits;
+mod rpc;
+
+pub use connection::{Connection, Environment, Scratch, Wish};
+pub use limits::Limits;
+pub use rpc::{Call, ExchangeId, Outcome, Reply, RpcError, Service};

@@ -1,0 +1,351 @@
+//! HTTP messages one after another, answered in order.
+
+use super::calls::{Ran, run_document};
+use super::exchange::Answer;
+use super::{Awaits, Connection, Environment, Protocol, Step, body_time};
+use crate::Limits;
+use crate::http1::{
+    self, AccessRules, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser, HttpError, Method,
+    ReplyWriter, Target,
+};
+use crate::json::Fault;
+use crate::rpc::{RpcError, Service, scan_document, write_error_reply};
+
+/// What is known of a request that has not come whole.
+#[derive(Debug, Default)]
+pub(super) struct Http {
+    parser: HeadParser,
+    /// Head and body together, once the head has come.
+    bytes_needed: usize,
+    chunked: Option<Box<Chunked>>,
+}
+
+/// A body that comes in chunks, and the head it belongs to.
+#[derive(Debug)]
+struct Chunked {
+    head: Vec<u8>,
+    decoder: ChunkedDecoder,
+    body: Vec<u8>,
+}
+
+/// How a reply is framed that cannot be written yet.
+#[derive(Debug, Default)]
+pub(super) struct HttpFraming {
+    connection: http1::Connection,
+    /// The head of the request, when its origin has to be named in the reply.
+    allowed_origin: Option<Vec<u8>>,
+}
+
+impl Http {
+    pub(super) fn bytes_needed(&self) -> usize {
+        self.bytes_needed
+    }
+
+    pub(super) fn awaits(&self, input_is_empty: bool, limits: &Limits) -> Awaits {
+        if self.chunked.is_some() {
+            Awaits::Body { total: body_time(limits.body_bytes_max, limits) }
+        } else if self.bytes_needed > 0 {
+            Awaits::Body { total: body_time(self.bytes_needed, limits) }
+        } else if input_is_empty {
+            Awaits::Request
+        } else {
+            Awaits::Head
+        }
+    }
+}
+
+impl Connection {
+    /// Runs the request at the front of `rest`.
+    #[inline]
+    pub(super) fn step_http<S: Service>(
+        &mut self,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
+        if http.chunked.is_some() {
+            return self.step_chunked(rest, environment, out);
+        }
+        if rest.len() < http.bytes_needed {
+            return Step::Incomplete;
+        }
+        // The second look at a head whose body has come is a parse from the start: the parser
+        // keeps nothing of a head that it has given out.
+        match http.parser.parse(rest, &environment.limits.head) {
+            Ok(Some(head)) => self.take_head(&head, rest, environment, out),
+            Ok(None) => Step::Incomplete,
+            Err(error) => self.refuse_http(&error, Method::Other, environment, out),
+        }
+    }
+
+    #[inline]
+    fn take_head<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let extras = match gate(head, environment.access) {
+            Ok(extras) => extras,
+            Err(error) => return self.refuse_http(&error, head.method, environment, out),
+        };
+        let limit = environment.limits.body_bytes_max;
+        let length = match head.body {
+            BodyLength::None => 0,
+            BodyLength::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
+            BodyLength::Chunked => return self.begin_chunked(head, rest, environment, out),
+        };
+        if length > limit {
+            let error = HttpError::BodyTooLarge { limit: limit as u64 };
+            return self.refuse_http(&error, head.method, environment, out);
+        }
+        let total = head.len + length;
+        let Some(body) = rest.get(head.len..total) else {
+            return self.wait_for_body(head, total, rest.len() == head.len, environment, out);
+        };
+        self.set_bytes_needed(0);
+        self.run_request(head, body, &extras, environment, out);
+        Step::Consumed(total)
+    }
+
+    #[cold]
+    fn wait_for_body<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        total: usize,
+        nothing_came: bool,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        if head.expect_continue && nothing_came {
+            if !self.exchanges.is_empty() {
+                // The interim reply belongs behind the replies before it.
+                self.paused = true;
+                return Step::Incomplete;
+            }
+            http1::continue_100(out);
+        }
+        self.set_bytes_needed(total);
+        Step::Incomplete
+    }
+
+    fn set_bytes_needed(&mut self, bytes: usize) {
+        if let Protocol::Http(http) = &mut self.protocol {
+            http.bytes_needed = bytes;
+        }
+    }
+
+    #[cold]
+    fn begin_chunked<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let step = self.wait_for_body(head, 0, rest.len() == head.len, environment, out);
+        if self.paused || self.closing != super::Closing::Open {
+            return step;
+        }
+        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
+        http.chunked = Some(Box::new(Chunked {
+            head: rest.get(..head.len).unwrap_or_default().to_vec(),
+            decoder: ChunkedDecoder::default(),
+            body: Vec::new(),
+        }));
+        Step::Consumed(head.len)
+    }
+
+    fn step_chunked<S: Service>(
+        &mut self,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
+        let Some(mut chunked) = http.chunked.take() else { return Step::Incomplete };
+        let limits = ChunkedLimits {
+            body_bytes_max: environment.limits.body_bytes_max as u64,
+            ..ChunkedLimits::default()
+        };
+        match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
+            Err(error) => self.refuse_http(&error, Method::Other, environment, out),
+            Ok(progress) if !progress.is_done => {
+                http.chunked = Some(chunked);
+                Step::Consumed(progress.consumed)
+            }
+            Ok(progress) => {
+                self.run_chunked(&chunked, environment, out);
+                Step::Consumed(progress.consumed)
+            }
+        }
+    }
+
+    /// Answers a request whose head was accepted before its body came.
+    fn run_chunked<S: Service>(
+        &mut self,
+        chunked: &Chunked,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let head = http1::parse_head(&chunked.head, &environment.limits.head);
+        let Ok(Some(head)) = head else { return };
+        let Ok(extras) = gate(&head, environment.access) else { return };
+        self.run_request(&head, &chunked.body, &extras, environment, out);
+    }
+
+    /// Answers a request that has come whole.
+    #[inline]
+    fn run_request<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        body: &[u8],
+        extras: &Extras<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if self.exchanges.is_empty() {
+            self.answer(head, body, extras, environment, out);
+        } else {
+            let mut later = Vec::new();
+            self.answer(head, body, extras, environment, &mut later);
+            if !later.is_empty() {
+                self.answer_later(later);
+            }
+        }
+        if !head.keep_alive {
+            self.stop_reading();
+        }
+    }
+
+    /// Keeps a reply until those before it are written.
+    fn answer_later(&mut self, framed: Vec<u8>) {
+        let request = self.next_request();
+        self.exchanges.push(request, HttpFraming::default(), Answer::Framed(framed));
+    }
+
+    #[inline]
+    fn answer<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        body: &[u8],
+        extras: &Extras<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        match head.method {
+            Method::Options => environment.replies.options(out, extras),
+            _ => self.answer_rpc(body, extras, environment, out),
+        }
+    }
+
+    #[inline]
+    fn answer_rpc<S: Service>(
+        &mut self,
+        body: &[u8],
+        extras: &Extras<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let begun = environment.replies.begin(out, extras);
+        let document = match scan_document(body, environment.limits, &mut environment.scratch.items) {
+            Ok(document) if is_blank(body.get(document.len..).unwrap_or_default()) => Ok(document),
+            Ok(_) => Err(Fault::Invalid),
+            Err(fault) => Err(fault),
+        };
+        let document = match document {
+            Ok(document) => document,
+            Err(fault) => {
+                write_error_reply(out, None, &RpcError::parse(fault, environment.limits));
+                return environment.replies.end(out, begun);
+            }
+        };
+        let request = self.next_request();
+        match run_document(&document, body, request, environment, out) {
+            Ran::Replied => environment.replies.end(out, begun),
+            Ran::Silent => {
+                environment.replies.abort(out, begun);
+                environment.replies.no_content(out, extras);
+            }
+            Ran::Waiting(answer) => {
+                environment.replies.abort(out, begun);
+                let framing = HttpFraming {
+                    connection: extras.connection,
+                    allowed_origin: extras.allowed_origin.map(|origin| origin.as_bytes().to_vec()),
+                };
+                self.exchanges.push(request, framing, answer);
+            }
+        }
+    }
+
+    /// Refuses what cannot be read on: nothing behind it can be trusted to be a request.
+    #[cold]
+    fn refuse_http<S: Service>(
+        &mut self,
+        error: &HttpError,
+        method: Method,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let extras = Extras { connection: http1::Connection::Close, allowed_origin: None };
+        let is_head = method == Method::Head;
+        if self.exchanges.is_empty() {
+            environment.replies.error(out, error, &extras, is_head);
+        } else {
+            let mut later = Vec::new();
+            environment.replies.error(&mut later, error, &extras, is_head);
+            self.answer_later(later);
+        }
+        self.stop_reading();
+        Step::Incomplete
+    }
+
+    /// Says that a head or a body did not come in time.
+    pub(super) fn refuse_timeout<S: Service>(
+        &mut self,
+        in_head: bool,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let error = if in_head { HttpError::HeadTimeout } else { HttpError::BodyTimeout };
+        self.refuse_http(&error, Method::Other, environment, out);
+    }
+}
+
+/// Refuses what will not be served, before its body comes.
+#[inline]
+fn gate<'a>(head: &Head<'a>, access: &AccessRules) -> Result<Extras<'a>, HttpError> {
+    let allowed_origin = access.check(head.host, head.origin, false)?;
+    match (head.method, head.target) {
+        (Method::Post, Target::Root) | (Method::Options, Target::Root | Target::Asterisk) => {
+            Ok(Extras { connection: head.reply_connection(), allowed_origin })
+        }
+        (_, Target::Root | Target::Asterisk) => Err(HttpError::MethodNotAllowed),
+        (_, Target::Other(_)) => Err(HttpError::NotFound),
+    }
+}
+
+/// Writes a reply that had to wait.
+pub(super) fn write_answer(
+    framing: &HttpFraming,
+    answer: &Answer,
+    replies: &mut ReplyWriter,
+    out: &mut Vec<u8>,
+) {
+    if matches!(answer, Answer::Framed(_)) {
+        return answer.write(out);
+    }
+    let extras = Extras {
+        connection: framing.connection,
+        allowed_origin: framing.allowed_origin.as_deref().map(http1::AllowedOrigin::new),
+    };
+    let begun = replies.begin(out, &extras);
+    answer.write(out);
+    replies.end(out, begun);
+}
+
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| b" \t\r\n".contains(byte))
+}

@@ -1,0 +1,450 @@
+//! One connection, from its first byte to its last: the layers put together.
+//!
+//! Bytes go in by [`Connection::receive`], replies come out behind one another in the output that
+//! the caller lends; the caller then asks what is to happen to the connection. No time is asked
+//! for and no socket is seen. Bytes that make whole requests are never copied: they are read where
+//! the engine has put them. What is left over is kept here until the rest comes.
+//!
+//! | protocol | begins with | goes on with |
+//! |---|---|---|
+//! | `Unknown` | every connection | `Raw` at `{` or `[`, `Http` at a letter, else refused |
+//! | `Raw` | a document | another document |
+//! | `Http` | a head | another head, unless it said that it is the last |
+//!
+//! `closing` leads one way: `Open`, then `Draining` (no more requests are read, what still comes is
+//! thrown away, replies go out), then `Done`.
+
+mod calls;
+mod exchange;
+mod http;
+mod raw;
+
+use std::time::{Duration, Instant};
+
+use ucall_buffer::Target;
+
+use crate::Limits;
+use crate::http1::{AccessRules, ReplyWriter};
+use crate::rpc::{ExchangeId, Item, RpcError, Service};
+use exchange::Exchanges;
+use http::{Http, HttpFraming};
+use raw::Raw;
+
+/// White space that may come before the first byte that tells the protocol.
+const LEADING_SPACE_MAX: usize = 64;
+/// What is still to come of a body is received straight to its place from this size on.
+const TARGET_BYTES_MIN: usize = 64 << 10;
+/// How much is thrown away after the last reply, and for how long, before the connection closes.
+const DISCARD_BYTES_MAX: usize = 256 << 10;
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+
+/// What a connection borrows from its worker for one step.
+#[derive(Debug)]
+pub struct Environment<'a, S> {
+    /// Limits of the server.
+    pub limits: &'a Limits,
+    /// Which browsers may call.
+    pub access: &'a AccessRules,
+    /// The present.
+    pub now: Instant,
+    /// Writes reply heads, with the date of the present.
+    pub replies: &'a mut ReplyWriter,
+    /// Runs the calls.
+    pub service: &'a mut S,
+    /// Memory used again and again.
+    pub scratch: &'a mut Scratch,
+    /// Bytes of this connection that wait to be sent already.
+    pub queued_bytes: usize,
+}
+
+/// Memory that one worker uses for every request in turn.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    items: Vec<Item>,
+}
+
+/// What a connection wants from the layer that holds its socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// More bytes.
+    Receive,
+    /// No more bytes for now: too much waits. Call [`Connection::proceed`] when less does.
+    Pause,
+    /// Once all output is sent: the end of our side sent too, then more bytes, to throw away.
+    Finish,
+    /// To be closed once all output is sent.
+    Close,
+}
+
+#[derive(Debug)]
+enum Protocol {
+    Unknown,
+    Raw(Raw),
+    Http(Http),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Closing {
+    Open,
+    /// No more requests are read; what else comes is thrown away, up to a limit.
+    Draining { discarded: usize },
+    /// Nothing more is expected of the peer.
+    Done,
+}
+
+/// What the next bytes amount to.
+enum Step {
+    /// So many bytes are used up; there may be more to read behind them.
+    Consumed(usize),
+    /// The rest has to wait for more bytes.
+    Incomplete,
+}
+
+/// What the connection waits for from its peer, with a limit in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Awaits {
+    Request,
+    Head,
+    Body { total: Duration },
+    Replies,
+    End,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Connection {
+    protocol: Protocol,
+    closing: Closing,
+    ended_by_peer: bool,
+    paused: bool,
+    /// Bytes of a request that is not whole, or of requests that wait.
+    input: Vec<u8>,
+    exchanges: Exchanges<HttpFraming>,
+    /// Numbers the requests.
+    requests: u64,
+    awaits: Awaits,
+    awaits_since: Instant,
+    deadline: Option<Instant>,
+}
+
+impl Connection {
+    /// A connection that was accepted just now.
+    pub fn new(now: Instant, limits: &Limits) -> Self {
+        Self {
+            protocol: Protocol::Unknown,
+            closing: Closing::Open,
+            ended_by_peer: false,
+            paused: false,
+            input: Vec::new(),
+            exchanges: Exchanges::new(),
+            requests: 0,
+            awaits: Awaits::Request,
+            awaits_since: now,
+            deadline: Some(now + limits.idle_timeout),
+        }
+    }
+
+    /// Takes bytes, runs the requests that they complete and appends the replies to `out`.
+    pub fn receive<S: Service>(
+        &mut self,
+        bytes: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if self.discards(bytes.len()) {
+            return;
+        }
+        if self.input.is_empty() {
+            let used = self.process(bytes, environment, out);
+            if self.closing == Closing::Open {
+                self.input.extend_from_slice(bytes.get(used..).unwrap_or_default());
+            }
+        } else {
+            self.input.extend_from_slice(bytes);
+            self.process_input(environment, out);
+        }
+        self.set_deadline(environment);
+    }
+
+    /// Takes back the target that [`Connection::target`] gave, as far as it is filled.
+    pub fn receive_target<S: Service>(
+        &mut self,
+        target: Target,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.input = target.into_vec().unwrap_or_default();
+        self.process_input(environment, out);
+        self.set_deadline(environment);
+    }
+
+    /// Where the next bytes should go, when a large body is to come.
+    pub fn target(&mut self) -> Option<Target> {
+        if self.closing != Closing::Open || self.paused {
+            return None;
+        }
+        let Protocol::Http(http) = &self.protocol else { return None };
+        let missing = http.bytes_needed().saturating_sub(self.input.len());
+        (missing >= TARGET_BYTES_MIN)
+            .then(|| Target::from_vec(std::mem::take(&mut self.input), missing))
+    }
+
+    /// The peer has ended its side: answers what came, and cancels what HTTP waits for.
+    pub fn end<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        self.ended_by_peer = true;
+        match &self.protocol {
+            Protocol::Raw(_) if !self.input.is_empty() && !self.paused => {
+                raw::refuse_truncated(environment.limits, out);
+                self.input = Vec::new();
+            }
+            Protocol::Raw(_) => {}
+            Protocol::Http(_) | Protocol::Unknown => self.exchanges.clear(),
+        }
+        if !self.paused {
+            self.stop_reading();
+        }
+        self.set_deadline(environment);
+    }
+
+    /// Takes the outcome of a deferred call: the JSON text of its result, or an error.
+    ///
+    /// One that nobody waits for any more is dropped.
+    pub fn complete<S: Service>(
+        &mut self,
+        exchange: ExchangeId,
+        outcome: Result<&[u8], &RpcError>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.exchanges.complete(exchange, outcome, environment.limits.reply_bytes_max);
+        self.flush_exchanges(environment.replies, out);
+        self.proceed(environment, out);
+    }
+
+    /// Appends a message that answers no request, such as a notification to the peer. Over HTTP,
+    /// which has no place for it, the answer is `false`.
+    #[must_use]
+    pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
+        let is_raw = matches!(self.protocol, Protocol::Raw(_));
+        if is_raw {
+            out.extend_from_slice(message);
+            out.push(b'\n');
+        }
+        is_raw
+    }
+
+    /// Goes on with requests that had to wait, now that replies have been written or sent.
+    pub fn proceed<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if self.paused {
+            self.process_input(environment, out);
+            if self.ended_by_peer && !self.paused {
+                return self.end(environment, out);
+            }
+        }
+        self.set_deadline(environment);
+    }
+
+    /// The moment at which [`Connection::expire`] is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The time for what the peer should have sent is over.
+    pub fn expire<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        match (self.awaits, &self.protocol) {
+            (Awaits::Head | Awaits::Body { .. }, Protocol::Http(_)) => {
+                let head = matches!(self.awaits, Awaits::Head);
+                self.refuse_timeout(head, environment, out);
+            }
+            (Awaits::Head | Awaits::Body { .. }, _) => {
+                raw::refuse_timeout(environment.limits, out);
+                self.stop_reading();
+            }
+            (Awaits::Request | Awaits::Replies | Awaits::End, _) => {
+                self.stop_reading();
+                self.closing = Closing::Done;
+            }
+        }
+        self.set_deadline(environment);
+    }
+
+    /// What the holder of the socket should do.
+    #[inline]
+    pub fn wish(&self) -> Wish {
+        match self.closing {
+            Closing::Open if self.paused => Wish::Pause,
+            Closing::Open => Wish::Receive,
+            Closing::Draining { .. } if !self.exchanges.is_empty() => Wish::Receive,
+            Closing::Draining { discarded } if discarded > DISCARD_BYTES_MAX => Wish::Close,
+            Closing::Draining { .. } if self.ended_by_peer => Wish::Close,
+            Closing::Draining { .. } => Wish::Finish,
+            Closing::Done => Wish::Close,
+        }
+    }
+
+    /// Since when the connection has had no request under way; `None` while it has.
+    pub fn idle_since(&self) -> Option<Instant> {
+        (self.awaits == Awaits::Request).then_some(self.awaits_since)
+    }
+
+    /// Bytes of memory held for requests that are not answered yet.
+    pub fn held_bytes(&self) -> usize {
+        self.input.capacity()
+    }
+
+    /// Counts and throws away what comes after the last request.
+    fn discards(&mut self, count: usize) -> bool {
+        match &mut self.closing {
+            Closing::Open => return false,
+            Closing::Draining { discarded } => *discarded += count,
+            Closing::Done => {}
+        }
+        true
+    }
+
+    fn stop_reading(&mut self) {
+        if self.closing == Closing::Open {
+            self.closing = Closing::Draining { discarded: 0 };
+        }
+        self.paused = false;
+        self.input = Vec::new();
+    }
+
+    fn process_input<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let mut input = std::mem::take(&mut self.input);
+        let used = self.process(&input, environment, out);
+        if used == input.len() || self.closing != Closing::Open {
+            return;
+        }
+        input.drain(..used);
+        self.input = input;
+    }
+
+    /// Runs the requests at the front of `bytes`; returns how many bytes they were.
+    fn process<S: Service>(
+        &mut self,
+        bytes: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let mut used = 0;
+        self.paused = false;
+        while let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
+            if self.closing != Closing::Open {
+                break;
+            }
+            if self.must_wait(environment, out) {
+                self.paused = true;
+                break;
+            }
+            match self.step(rest, environment, out) {
+                Step::Consumed(count) => used += count,
+                Step::Incomplete => break,
+            }
+        }
+        used
+    }
+
+    /// Whether as much waits already as one connection may make wait.
+    #[inline]
+    fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
+        self.exchanges.len() >= environment.limits.pipeline_max
+            || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
+    }
+
+    #[inline]
+    fn step<S: Service>(
+        &mut self,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        match &self.protocol {
+            Protocol::Http(_) => self.step_http(rest, environment, out),
+            Protocol::Raw(_) => self.step_raw(rest, environment, out),
+            Protocol::Unknown => self.recognise(rest, environment.limits, out),
+        }
+    }
+
+    /// Tells the protocol by the first byte that is no white space.
+    fn recognise(&mut self, bytes: &[u8], limits: &Limits, out: &mut Vec<u8>) -> Step {
+        let space = bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        self.protocol = match bytes.get(space) {
+            _ if space > LEADING_SPACE_MAX => Protocol::Unknown,
+            None => return Step::Incomplete,
+            Some(b'{' | b'[') => Protocol::Raw(Raw::default()),
+            Some(byte) if byte.is_ascii_alphabetic() => Protocol::Http(Http::default()),
+            Some(_) => Protocol::Unknown,
+        };
+        if matches!(self.protocol, Protocol::Unknown) {
+            raw::refuse_unknown(limits, out);
+            self.stop_reading();
+        }
+        Step::Consumed(space)
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
+    }
+
+    /// Moves replies that have become whole to the output: in order, or as they finish.
+    fn flush_exchanges(&mut self, replies: &mut ReplyWriter, out: &mut Vec<u8>) {
+        if matches!(self.protocol, Protocol::Http(_)) {
+            while let Some((framing, answer)) = self.exchanges.pop_first_whole() {
+                http::write_answer(&framing, &answer, replies, out);
+            }
+        } else {
+            while let Some((_, answer)) = self.exchanges.pop_any_whole() {
+                answer.write(out);
+                out.push(b'\n');
+            }
+        }
+    }
+
+    fn set_deadline<S>(&mut self, environment: &Environment<'_, S>) {
+        let awaits = self.now_awaits(environment.limits);
+        let limits = environment.limits;
+        if awaits != self.awaits || awaits == Awaits::Request {
+            self.awaits_since = environment.now;
+        }
+        self.awaits = awaits;
+        self.deadline = match awaits {
+            Awaits::Request => Some(environment.now + limits.idle_timeout),
+            Awaits::Head => Some(self.awaits_since + limits.head_timeout),
+            Awaits::Body { total } => {
+                Some((environment.now + limits.body_timeout).min(self.awaits_since + total))
+            }
+            Awaits::Replies => None,
+            Awaits::End => Some(self.awaits_since + DISCARD_TIME),
+        };
+    }
+
+    fn now_awaits(&self, limits: &Limits) -> Awaits {
+        if !self.exchanges.is_empty() || self.paused {
+            Awaits::Replies
+        } else if self.closing != Closing::Open {
+            Awaits::End
+        } else {
+            match &self.protocol {
+                Protocol::Http(http) => http.awaits(self.input.is_empty(), limits),
+                _ if self.input.is_empty() => Awaits::Request,
+                Protocol::Raw(_) => Awaits::Body { total: body_time(limits.body_bytes_max, limits) },
+                Protocol::Unknown => Awaits::Head,
+            }
+        }
+    }
+}
+
+/// How long a body of so many bytes may take in all: no slower than 1 KiB a second.
+fn body_time(bytes: usize, limits: &Limits) -> Duration {
+    limits.body_timeout + Duration::from_secs((bytes >> 10) as u64)
+}

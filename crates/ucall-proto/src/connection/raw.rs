@@ -1,0 +1,127 @@
+//! JSON documents one after another, each reply ended by a newline, in whatever order they finish.
+
+use super::calls::{Ran, run_document};
+use super::http::HttpFraming;
+use super::{Connection, Environment, Protocol, Step};
+use crate::Limits;
+use crate::json::Fault;
+use crate::json::stream::DocumentStream;
+use crate::rpc::{RpcError, Service, scan_document, write_error_reply};
+
+/// What is known of a document that has not come whole.
+#[derive(Debug, Default)]
+pub(super) struct Raw {
+    partial: Option<Partial>,
+}
+
+#[derive(Debug)]
+struct Partial {
+    stream: DocumentStream,
+    followed: usize,
+}
+
+impl Connection {
+    /// Runs the document at the front of `rest`.
+    #[inline]
+    pub(super) fn step_raw<S: Service>(
+        &mut self,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let space = rest.iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
+        match rest.get(space) {
+            Some(b'{' | b'[') if space == 0 => {}
+            Some(b'{' | b'[') | None => return Step::Consumed(space),
+            Some(_) => return self.refuse_raw(Fault::Invalid, environment.limits, out),
+        }
+        match self.follow_partial(rest, environment.limits) {
+            Ok(true) => {}
+            Ok(false) => return self.wait_for_more(rest.len(), environment.limits, out),
+            Err(fault) => return self.refuse_raw(fault, environment.limits, out),
+        }
+        match scan_document(rest, environment.limits, &mut environment.scratch.items) {
+            Ok(document) if document.len <= environment.limits.body_bytes_max => {
+                let request = self.next_request();
+                match run_document(&document, rest, request, environment, out) {
+                    Ran::Replied => out.push(b'\n'),
+                    Ran::Silent => {}
+                    Ran::Waiting(answer) => {
+                        self.exchanges.push(request, HttpFraming::default(), answer);
+                    }
+                }
+                Step::Consumed(document.len)
+            }
+            Ok(document) => self.wait_for_more(document.len, environment.limits, out),
+            Err(Fault::Incomplete) => self.follow_new(rest, environment.limits, out),
+            Err(fault) => self.refuse_raw(fault, environment.limits, out),
+        }
+    }
+
+    /// Follows a document known to be partial through its new bytes; `true` when there is none, or
+    /// it is whole now.
+    #[inline]
+    fn follow_partial(&mut self, rest: &[u8], limits: &Limits) -> Result<bool, Fault> {
+        let Protocol::Raw(raw) = &mut self.protocol else { return Ok(true) };
+        let Some(partial) = &mut raw.partial else { return Ok(true) };
+        let news = rest.get(partial.followed..).unwrap_or_default();
+        let is_whole = partial.stream.follow(news, limits.nesting_max)?.is_some();
+        partial.followed = rest.len();
+        if is_whole {
+            raw.partial = None;
+        }
+        Ok(is_whole)
+    }
+
+    #[cold]
+    fn follow_new(&mut self, rest: &[u8], limits: &Limits, out: &mut Vec<u8>) -> Step {
+        let partial = Partial { stream: DocumentStream::new(), followed: 0 };
+        self.protocol = Protocol::Raw(Raw { partial: Some(partial) });
+        match self.follow_partial(rest, limits) {
+            Ok(_) => self.wait_for_more(rest.len(), limits, out),
+            Err(fault) => self.refuse_raw(fault, limits, out),
+        }
+    }
+
+    fn wait_for_more(&mut self, len: usize, limits: &Limits, out: &mut Vec<u8>) -> Step {
+        if len <= limits.body_bytes_max {
+            return Step::Incomplete;
+        }
+        let expected = format!("expected a document of at most {} bytes", limits.body_bytes_max);
+        self.refuse_with(&RpcError::invalid_request(&expected), out)
+    }
+
+    #[cold]
+    fn refuse_raw(&mut self, fault: Fault, limits: &Limits, out: &mut Vec<u8>) -> Step {
+        self.refuse_with(&RpcError::parse(fault, limits), out)
+    }
+
+    fn refuse_with(&mut self, error: &RpcError, out: &mut Vec<u8>) -> Step {
+        write_error_line(error, out);
+        self.stop_reading();
+        Step::Incomplete
+    }
+}
+
+/// Says that the peer ended its side within a document.
+pub(super) fn refuse_truncated(limits: &Limits, out: &mut Vec<u8>) {
+    write_error_line(&RpcError::parse(Fault::Incomplete, limits), out);
+}
+
+/// Says that what came belongs to no protocol spoken here.
+pub(super) fn refuse_unknown(limits: &Limits, out: &mut Vec<u8>) {
+    write_error_line(&RpcError::parse(Fault::Invalid, limits), out);
+}
+
+/// Says that a document did not come in time.
+pub(super) fn refuse_timeout(limits: &Limits, out: &mut Vec<u8>) {
+    let seconds = limits.body_timeout.as_secs();
+    let error = RpcError::new(RpcError::PARSE_ERROR, "Parse error")
+        .expected(&format!("expected the rest of the document within {seconds} s"));
+    write_error_line(&error, out);
+}
+
+fn write_error_line(error: &RpcError, out: &mut Vec<u8>) {
+    write_error_reply(out, None, error);
+    out.push(b'\n');
+}

@@ -1,0 +1,142 @@
+//! Byte classes of RFC 9110 and the scans over them.
+//!
+//! A table of 256 entries is indexed by a `u8`, which cannot be out of its bounds. Field values
+//! are scanned eight bytes at a time inside a `u64`, because they are most of a head and are too
+//! short to earn the set-up of a vector search.
+
+const TOKEN: u8 = 1;
+const TARGET: u8 = 2;
+const HOST: u8 = 4;
+
+const CLASSES: [u8; 256] = classes();
+
+const fn classes() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let value = byte as u8;
+        if value.is_ascii_alphanumeric() {
+            table[byte] = TOKEN | HOST;
+        }
+        if value.is_ascii_graphic() {
+            table[byte] |= TARGET;
+        }
+        byte += 1;
+    }
+    add(&mut table, b"!#$%&'*+-.^_`|~", TOKEN);
+    // reg-name of RFC 3986, section 3.2.2: unreserved, pct-encoded, sub-delims.
+    add(&mut table, b"-._~%!$&'()*+,;=", HOST);
+    table
+}
+
+const fn add(table: &mut [u8; 256], bytes: &[u8], class: u8) {
+    let mut at = 0;
+    while at < bytes.len() {
+        table[bytes[at] as usize] |= class;
+        at += 1;
+    }
+}
+
+#[inline]
+fn has_class(byte: u8, class: u8) -> bool {
+    CLASSES[byte as usize] & class != 0
+}
+
+/// Whether `byte` may stand in a method or a header name (`tchar`, RFC 9110, section 5.6.2).
+#[inline]
+pub(super) fn is_token(byte: u8) -> bool {
+    has_class(byte, TOKEN)
+}
+
+/// Whether `byte` may stand in a registered host name.
+#[inline]
+pub(super) fn is_host(byte: u8) -> bool {
+    has_class(byte, HOST)
+}
+
+/// Whether `byte` may stand in a registered host name, and means itself.
+#[inline]
+pub(super) fn is_plain_host(byte: u8) -> bool {
+    byte != b'%' && is_host(byte)
+}
+
+/// Whether `byte` may stand in a request target: visible ASCII.
+#[inline]
+pub(super) fn is_target(byte: u8) -> bool {
+    has_class(byte, TARGET)
+}
+
+/// Whether `byte` may stand in a field value: all but the control characters, HTAB excepted.
+#[inline]
+pub(super) fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+/// How many bytes at the start of `bytes` are token bytes.
+#[inline]
+pub(super) fn token_length(bytes: &[u8]) -> usize {
+    bytes.iter().position(|&byte| !is_token(byte)).unwrap_or(bytes.len())
+}
+
+/// How many bytes at the start of `bytes` may stand in a field value.
+#[inline]
+pub(super) fn text_length(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let controls = control_bits(u64::from_le_bytes(*word));
+        if controls == 0 {
+            at += 8;
+            continue;
+        }
+        at += controls.trailing_zeros() as usize / 8;
+        if bytes.get(at) != Some(&b'\t') {
+            return at;
+        }
+        at += 1;
+    }
+    let tail = bytes.get(at..).unwrap_or_default();
+    at + tail.iter().position(|&byte| !is_text(byte)).unwrap_or(tail.len())
+}
+
+/// The top bit of each byte that is below 0x20 or is 0x7f. Bits above the lowest one set may be
+/// wrong (a borrow crosses bytes), so only the lowest one counts.
+#[inline]
+fn control_bits(word: u64) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    let below_space = word.wrapping_sub(ONES * 0x20) & !word;
+    let delete = word ^ (ONES * 0x7f);
+    (below_space | (delete.wrapping_sub(ONES) & !delete)) & TOPS
+}
+
+/// `bytes` without spaces and tabs at both ends (`OWS`, RFC 9110, section 5.6.3).
+#[inline]
+pub(super) fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// The elements of a comma-separated list, trimmed; empty ones included.
+pub(super) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(trim)
+}
+
+/// `text` as a decimal number: digits only, at least one, no overflow.
+#[inline]
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, &byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}

@@ -1,0 +1,202 @@
+//! Bodies in chunks (RFC 9112, section 7.1), decoded as they come.
+//!
+//! Data is copied in runs; the few bytes around it are read one at a time, so that the decoder
+//! may be cut anywhere. Nothing is reserved for a chunk before its bytes are there: a size is
+//! only a claim.
+//!
+//! | state            | byte             | next                                      |
+//! |------------------|------------------|-------------------------------------------|
+//! | `SizeStart`      | hex digit        | `Size`                                    |
+//! | `Size`           | hex digit        | `Size`                                    |
+//! | `Size`           | `;`              | `Extension`                               |
+//! | `Size`           | CR               | `SizeLineFeed`                            |
+//! | `Extension`      | text             | `Extension`                               |
+//! | `Extension`      | CR               | `SizeLineFeed`                            |
+//! | `SizeLineFeed`   | LF               | `Data`, or `TrailerStart` if the size is 0 |
+//! | `Data`           | the last of them | `DataReturn`                              |
+//! | `DataReturn`     | CR               | `DataLineFeed`                            |
+//! | `DataLineFeed`   | LF               | `SizeStart`                               |
+//! | `TrailerStart`   | CR               | `LastLineFeed`                            |
+//! | `TrailerStart`   | token byte       | `TrailerName`                             |
+//! | `TrailerName`    | token byte       | `TrailerName`                             |
+//! | `TrailerName`    | `:`              | `TrailerValue`                            |
+//! | `TrailerValue`   | text             | `TrailerValue`                            |
+//! | `TrailerValue`   | CR               | `TrailerLineFeed`                         |
+//! | `TrailerLineFeed`| LF               | `TrailerStart`                            |
+//! | `LastLineFeed`   | LF               | `Done`                                    |
+//!
+//! Any other byte is an error, which stays.
+
+use super::bytes::{is_text, is_token};
+use super::error::HttpError;
+use super::fields::bad_byte;
+
+/// How large a chunked body may be.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkedLimits {
+    /// Decoded bytes of the whole body.
+    pub body_bytes_max: u64,
+    /// Chunk extensions and trailers together.
+    pub overhead_bytes_max: usize,
+}
+
+impl Default for ChunkedLimits {
+    fn default() -> Self {
+        Self { body_bytes_max: 16 * 1024 * 1024, overhead_bytes_max: 16 * 1024 }
+    }
+}
+
+/// What one call of [`ChunkedDecoder::decode`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the input that are used up. All of them unless the body is complete.
+    pub consumed: usize,
+    /// Whether the body, trailers included, is complete.
+    pub is_done: bool,
+}
+
+/// Where in a chunked body the decoder is. New for each body.
+#[derive(Clone, Debug, Default)]
+pub struct ChunkedDecoder {
+    state: State,
+    /// The size being read, then the bytes of data still to come.
+    remaining: u64,
+    /// Digits of the size so far.
+    digits: u8,
+    body_bytes: u64,
+    overhead_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    SizeStart,
+    Size,
+    Extension,
+    SizeLineFeed,
+    Data,
+    DataReturn,
+    DataLineFeed,
+    TrailerStart,
+    TrailerName,
+    TrailerValue,
+    TrailerLineFeed,
+    LastLineFeed,
+    Done,
+    Failed(HttpError),
+}
+
+/// A size of more digits overflows 64 bits, or is padded with zeros, which nobody needs.
+const DIGITS_MAX: u8 = 16;
+
+impl ChunkedDecoder {
+    /// Appends to `body` what `input` adds to it.
+    ///
+    /// # Errors
+    /// [`HttpError::BodyTooLarge`] as soon as a size says so, and a kind for 400 for anything that
+    /// is not exactly in the grammar. An error stays.
+    pub fn decode(
+        &mut self,
+        input: &[u8],
+        body: &mut Vec<u8>,
+        limits: &ChunkedLimits,
+    ) -> Result<Progress, HttpError> {
+        let mut rest = input;
+        while self.state != State::Done {
+            if let State::Failed(error) = self.state {
+                return Err(error);
+            }
+            if self.state == State::Data {
+                rest = self.take_data(rest, body);
+            }
+            let [byte, after @ ..] = rest else { break };
+            rest = after;
+            match self.step(*byte, limits) {
+                Ok(next) => self.state = next,
+                Err(error) => self.state = State::Failed(error),
+            }
+        }
+        Ok(Progress { consumed: input.len() - rest.len(), is_done: self.state == State::Done })
+    }
+
+    /// Moves data of the current chunk to `body`, and gives back what follows.
+    fn take_data<'a>(&mut self, input: &'a [u8], body: &mut Vec<u8>) -> &'a [u8] {
+        let wanted = usize::try_from(self.remaining).unwrap_or(usize::MAX);
+        let (data, rest) = input.split_at(wanted.min(input.len()));
+        body.extend_from_slice(data);
+        self.remaining -= data.len() as u64;
+        if self.remaining == 0 {
+            self.state = State::DataReturn;
+        }
+        rest
+    }
+
+    /// The state after one byte that is not data.
+    fn step(&mut self, byte: u8, limits: &ChunkedLimits) -> Result<State, HttpError> {
+        match (self.state, byte) {
+            (State::SizeStart | State::Size, _) if byte.is_ascii_hexdigit() => self.add_digit(byte),
+            (State::Size | State::Extension, b'\r') => Ok(State::SizeLineFeed),
+            (State::Size, b';') => self.add_overhead(State::Extension, limits),
+            (State::Extension, _) if is_text(byte) => self.add_overhead(State::Extension, limits),
+            (State::SizeLineFeed, b'\n') => self.begin_data(limits),
+            (State::DataReturn, b'\r') => Ok(State::DataLineFeed),
+            (State::DataLineFeed, b'\n') => Ok(State::SizeStart),
+            (State::TrailerStart, b'\r') => Ok(State::LastLineFeed),
+            (State::TrailerStart | State::TrailerName, _) if is_token(byte) => {
+                self.add_overhead(State::TrailerName, limits)
+            }
+            (State::TrailerName, b':') => self.add_overhead(State::TrailerValue, limits),
+            (State::TrailerValue, b'\r') => self.add_overhead(State::TrailerLineFeed, limits),
+            (State::TrailerValue, _) if is_text(byte) => {
+                self.add_overhead(State::TrailerValue, limits)
+            }
+            (State::TrailerLineFeed, b'\n') => self.add_overhead(State::TrailerStart, limits),
+            (State::LastLineFeed, b'\n') => Ok(State::Done),
+            _ => Err(self.refusal(byte)),
+        }
+    }
+
+    fn add_digit(&mut self, byte: u8) -> Result<State, HttpError> {
+        if self.digits == DIGITS_MAX {
+            return Err(HttpError::ChunkSizeMalformed);
+        }
+        let digit = char::from(byte).to_digit(16).unwrap_or_default();
+        self.digits += 1;
+        self.remaining = self.remaining << 4 | u64::from(digit);
+        Ok(State::Size)
+    }
+
+    fn add_overhead(&mut self, next: State, limits: &ChunkedLimits) -> Result<State, HttpError> {
+        self.overhead_bytes += 1;
+        if self.overhead_bytes > limits.overhead_bytes_max {
+            return Err(HttpError::ChunkOverheadTooLarge { limit: limits.overhead_bytes_max });
+        }
+        Ok(next)
+    }
+
+    fn begin_data(&mut self, limits: &ChunkedLimits) -> Result<State, HttpError> {
+        self.digits = 0;
+        if self.remaining > limits.body_bytes_max.saturating_sub(self.body_bytes) {
+            return Err(HttpError::BodyTooLarge { limit: limits.body_bytes_max });
+        }
+        self.body_bytes += self.remaining;
+        Ok(if self.remaining == 0 { State::TrailerStart } else { State::Data })
+    }
+
+    /// Why `byte` may not come now.
+    #[cold]
+    fn refusal(&self, byte: u8) -> HttpError {
+        match (self.state, byte) {
+            (State::DataReturn | State::DataLineFeed, _) => HttpError::ChunkUnterminated,
+            (_, b'\n') => HttpError::LineFeedAlone,
+            (State::SizeStart | State::Size, _) => HttpError::ChunkSizeMalformed,
+            (State::SizeLineFeed | State::TrailerLineFeed | State::LastLineFeed, _) => {
+                HttpError::CarriageReturnAlone
+            }
+            (State::TrailerStart, b' ' | b'\t') => HttpError::HeaderFolded,
+            (State::TrailerName, b' ' | b'\t') => HttpError::SpaceBeforeColon,
+            (State::TrailerStart | State::TrailerName, _) => HttpError::HeaderNameMalformed,
+            _ => bad_byte(byte),
+        }
+    }
+}

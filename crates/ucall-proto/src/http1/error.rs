@@ -1,0 +1,203 @@
+//! What is wrong with a request as HTTP, as opposed to JSON-RPC, and the status it gets.
+//!
+//! One table maps a kind to its status and its explanation, so that the two cannot part.
+
+use std::fmt;
+
+/// A request that gets a 4xx or 5xx reply, after which the connection closes.
+///
+/// All kinds but [`HttpError::Overloaded`] and [`HttpError::Draining`] are the peer's fault.
+/// [`fmt::Display`] tells what was expected, and names the limit when there was one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HttpError {
+    /// 400: the request line is not `method SP target SP version`.
+    RequestLineMalformed,
+    /// 400: the target is neither a path, nor an `http` address, nor the `*` of OPTIONS.
+    TargetMalformed,
+    /// 400: a line ended by LF alone.
+    LineFeedAlone,
+    /// 400: a CR that no LF follows.
+    CarriageReturnAlone,
+    /// 400: NUL or another control character in a line.
+    ControlCharacter,
+    /// 400: a header name that is empty or no token, or a line without a colon.
+    HeaderNameMalformed,
+    /// 400: white space between a header name and its colon.
+    SpaceBeforeColon,
+    /// 400: a header continued on the next line.
+    HeaderFolded,
+    /// 400: HTTP/1.1 without `Host`.
+    HostMissing,
+    /// 400: more than one `Host`.
+    HostRepeated,
+    /// 400: a `Host` that is no host with an optional port.
+    HostMalformed,
+    /// 400: a `Content-Length` that is no number below 2^64.
+    ContentLengthMalformed,
+    /// 400: more than one `Content-Length`, alike or not.
+    ContentLengthRepeated,
+    /// 400: `Content-Length` together with `Transfer-Encoding`.
+    LengthAndTransferEncoding,
+    /// 400: `Transfer-Encoding` on HTTP/1.0.
+    TransferEncodingOnHttp10,
+    /// 400: `chunked` twice, or not last, or a list that is none.
+    TransferEncodingMalformed,
+    /// 400: more than one `Origin`.
+    OriginRepeated,
+    /// 400: a chunk size that is not hexadecimal digits, or overflows.
+    ChunkSizeMalformed,
+    /// 400: the data of a chunk is not followed by CRLF.
+    ChunkUnterminated,
+    /// 400: chunk extensions and trailers exceed their limit together.
+    ChunkOverheadTooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// 403: a `Host` that this server does not answer to.
+    HostForbidden,
+    /// 403: an `Origin` that may not call this server.
+    OriginForbidden,
+    /// 404: a path other than `/`.
+    NotFound,
+    /// 405: a method other than POST or OPTIONS.
+    MethodNotAllowed,
+    /// 408: the head did not come in time.
+    HeadTimeout,
+    /// 408: the body did not come in time.
+    BodyTimeout,
+    /// 413: the body is larger than the limit.
+    BodyTooLarge {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// 417: an `Expect` other than `100-continue`.
+    ExpectationUnknown,
+    /// 431: request line and headers are larger than the limit.
+    HeadTooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// 431: more headers than the limit.
+    TooManyHeaders {
+        /// The limit in headers.
+        limit: usize,
+    },
+    /// 501: a transfer coding other than `chunked`.
+    TransferCodingUnknown,
+    /// 503: too much is held in memory to take one more request.
+    Overloaded,
+    /// 503: the server is about to stop.
+    Draining,
+    /// 505: a version other than HTTP/1.0 and HTTP/1.1.
+    VersionUnsupported,
+}
+
+impl HttpError {
+    /// The status code.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status_and_detail().0
+    }
+
+    /// The phrase that RFC 9110, section 15, gives to the status code.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self.status() {
+            403 => "Forbidden",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            408 => "Request Timeout",
+            413 => "Content Too Large",
+            417 => "Expectation Failed",
+            431 => "Request Header Fields Too Large",
+            501 => "Not Implemented",
+            503 => "Service Unavailable",
+            505 => "HTTP Version Not Supported",
+            _ => "Bad Request",
+        }
+    }
+
+    fn status_and_detail(&self) -> (u16, &'static str) {
+        match self {
+            Self::RequestLineMalformed => (400, "the request line must read like: POST / HTTP/1.1"),
+            Self::TargetMalformed => {
+                (400, "the request target must be a path, an http address, or * for OPTIONS")
+            }
+            Self::LineFeedAlone => (400, "lines must end with CR LF, not with LF alone"),
+            Self::CarriageReturnAlone => (400, "a CR must be followed by a LF"),
+            Self::ControlCharacter => (400, "control characters are not allowed here"),
+            Self::HeaderNameMalformed => (400, "a header must read like: name: value"),
+            Self::SpaceBeforeColon => (400, "no white space is allowed before a header's colon"),
+            Self::HeaderFolded => (400, "a header must not continue on the next line"),
+            Self::HostMissing => (400, "HTTP/1.1 requires a Host header"),
+            Self::HostRepeated => (400, "only one Host header is allowed"),
+            Self::HostMalformed => (400, "the Host header must be a host, or host:port"),
+            Self::ContentLengthMalformed => {
+                (400, "Content-Length must be decimal digits below 2^64")
+            }
+            Self::ContentLengthRepeated => (400, "only one Content-Length is allowed"),
+            Self::LengthAndTransferEncoding => {
+                (400, "Content-Length and Transfer-Encoding must not come together")
+            }
+            Self::TransferEncodingOnHttp10 => (400, "HTTP/1.0 has no Transfer-Encoding"),
+            Self::TransferEncodingMalformed => {
+                (400, "Transfer-Encoding must name chunked once, and last")
+            }
+            Self::OriginRepeated => (400, "only one Origin header is allowed"),
+            Self::ChunkSizeMalformed => {
+                (400, "a chunk size must be at most 16 hexadecimal digits, then CR LF or ;")
+            }
+            Self::ChunkUnterminated => (400, "the data of a chunk must be followed by CR LF"),
+            Self::ChunkOverheadTooLarge { .. } => {
+                (400, "chunk extensions and trailers together are larger than the limit")
+            }
+            Self::HostForbidden => (
+                403,
+                "this Host is not served here; the server's operator may name it in allowed_hosts",
+            ),
+            Self::OriginForbidden => (
+                403,
+                "this Origin may not call; the server's operator may name it in allow_origins",
+            ),
+            Self::NotFound => (404, "requests go to the path /"),
+            Self::MethodNotAllowed => (405, "requests are sent with POST"),
+            Self::HeadTimeout => (408, "the headers did not come in time"),
+            Self::BodyTimeout => (408, "the body did not come in time"),
+            Self::BodyTooLarge { .. } => (413, "the body is larger than max_body_bytes"),
+            Self::ExpectationUnknown => (417, "the only expectation known is 100-continue"),
+            Self::HeadTooLarge { .. } => {
+                (431, "request line and headers together are larger than the limit")
+            }
+            Self::TooManyHeaders { .. } => (431, "there are more headers than the limit"),
+            Self::TransferCodingUnknown => (501, "the only transfer coding known is chunked"),
+            Self::Overloaded => (503, "the server is overloaded"),
+            Self::Draining => (503, "the server is about to stop"),
+            Self::VersionUnsupported => (505, "the versions known are HTTP/1.1 and HTTP/1.0"),
+        }
+    }
+
+    /// The limit that was passed, and its unit.
+    fn limit(&self) -> Option<(u64, &'static str)> {
+        match *self {
+            Self::BodyTooLarge { limit } => Some((limit, "bytes")),
+            Self::HeadTooLarge { limit } | Self::ChunkOverheadTooLarge { limit } => {
+                Some((limit as u64, "bytes"))
+            }
+            Self::TooManyHeaders { limit } => Some((limit as u64, "headers")),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for HttpError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.status_and_detail().1)?;
+        match self.limit() {
+            Some((limit, unit)) => write!(formatter, " ({limit} {unit})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for HttpError {}

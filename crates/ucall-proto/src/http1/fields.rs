@@ -1,0 +1,227 @@
+//! Header lines, and what the ones that matter to the framing say together.
+//!
+//! A line is checked byte for byte whoever it is for; its name is then compared with the few that
+//! this server acts on, by length first, because most lines differ there already.
+
+use super::bytes::{decimal, list, text_length, token_length, trim};
+use super::error::HttpError;
+use super::head::{BodyLength, Version};
+use super::host::is_authority;
+
+/// A place in the input.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    pub start: usize,
+    pub end: usize,
+}
+
+impl Span {
+    pub(super) fn of(self, input: &[u8]) -> &[u8] {
+        input.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(super) fn moved(self, by: usize) -> Self {
+        Self { start: self.start + by, end: self.end + by }
+    }
+}
+
+/// What the bytes after the last line hold.
+pub(super) enum Line<'a> {
+    /// A line whose end has not come.
+    Partial,
+    /// The blank line.
+    Blank,
+    /// `name: value`; `value_at` and `len` count from the start of the line, CRLF included.
+    Field { name: &'a [u8], value: &'a [u8], value_at: usize, len: usize },
+}
+
+/// Reads the line that `bytes` starts with.
+#[inline]
+pub(super) fn read_line(bytes: &[u8]) -> Result<Line<'_>, HttpError> {
+    let (name, rest) = bytes.split_at(token_length(bytes));
+    let after_colon = match rest {
+        [b':', after_colon @ ..] if !name.is_empty() => after_colon,
+        [b'\r', b'\n', ..] if name.is_empty() => return Ok(Line::Blank),
+        _ => return read_no_field(name, rest),
+    };
+    let (padded, end) = after_colon.split_at(text_length(after_colon));
+    match end {
+        [b'\r', b'\n', ..] => {}
+        [] | [b'\r'] => return Ok(Line::Partial),
+        [byte, ..] => return Err(bad_byte(*byte)),
+    }
+    let value = trim(padded);
+    let spaces = padded.len() - padded.trim_ascii_start().len();
+    let value_at = name.len() + 1 + spaces;
+    Ok(Line::Field { name, value, value_at, len: name.len() + 1 + padded.len() + 2 })
+}
+
+/// Why `rest`, which follows the token `name`, does not start with a colon after a name.
+#[cold]
+fn read_no_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpError> {
+    match (name, rest) {
+        (_, []) | ([], [b'\r']) => Ok(Line::Partial),
+        ([], [b' ' | b'\t', ..]) => Err(HttpError::HeaderFolded),
+        (_, [b' ' | b'\t', ..]) => Err(HttpError::SpaceBeforeColon),
+        ([], [b'\r', ..]) => Err(HttpError::CarriageReturnAlone),
+        (_, [b'\n', ..]) => Err(HttpError::LineFeedAlone),
+        _ => Err(HttpError::HeaderNameMalformed),
+    }
+}
+
+/// The error for a byte that may not stand in a line, or not there.
+#[cold]
+pub(super) fn bad_byte(byte: u8) -> HttpError {
+    match byte {
+        b'\n' => HttpError::LineFeedAlone,
+        b'\r' => HttpError::CarriageReturnAlone,
+        _ => HttpError::ControlCharacter,
+    }
+}
+
+/// What the headers read so far say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Facts {
+    pub host: Option<Span>,
+    pub origin: Option<Span>,
+    content_length: Option<u64>,
+    has_transfer_encoding: bool,
+    is_chunked: bool,
+    has_unknown_coding: bool,
+    asks_close: bool,
+    asks_keep_alive: bool,
+    asks_upgrade: bool,
+    names_websocket: bool,
+    expects_continue: bool,
+    pub names_preflight_method: bool,
+}
+
+impl Facts {
+    /// Takes note of one header. `span` is the place of `value` in the input.
+    #[inline]
+    pub(super) fn note(&mut self, name: &[u8], value: &[u8], span: Span) -> Result<(), HttpError> {
+        match name.len() {
+            4 if is(name, b"Host") => self.note_host(value, span),
+            6 if is(name, b"Origin") => self.note_origin(span),
+            6 if is(name, b"Expect") => self.note_expect(value),
+            7 if is(name, b"Upgrade") => {
+                self.names_websocket |= list(value).any(|it| it.eq_ignore_ascii_case(b"websocket"));
+                Ok(())
+            }
+            10 if is(name, b"Connection") => {
+                self.note_connection(value);
+                Ok(())
+            }
+            14 if is(name, b"Content-Length") => self.note_content_length(value),
+            17 if is(name, b"Transfer-Encoding") => self.note_transfer_encoding(value),
+            29 if is(name, b"Access-Control-Request-Method") => {
+                self.names_preflight_method = true;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn note_host(&mut self, value: &[u8], span: Span) -> Result<(), HttpError> {
+        if self.host.is_some() {
+            return Err(HttpError::HostRepeated);
+        }
+        if !is_authority(value) {
+            return Err(HttpError::HostMalformed);
+        }
+        self.host = Some(span);
+        Ok(())
+    }
+
+    fn note_origin(&mut self, span: Span) -> Result<(), HttpError> {
+        match self.origin.replace(span) {
+            Some(_) => Err(HttpError::OriginRepeated),
+            None => Ok(()),
+        }
+    }
+
+    fn note_expect(&mut self, value: &[u8]) -> Result<(), HttpError> {
+        if !value.eq_ignore_ascii_case(b"100-continue") {
+            return Err(HttpError::ExpectationUnknown);
+        }
+        self.expects_continue = true;
+        Ok(())
+    }
+
+    fn note_connection(&mut self, value: &[u8]) {
+        for option in list(value) {
+            self.asks_close |= option.eq_ignore_ascii_case(b"close");
+            self.asks_keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            self.asks_upgrade |= option.eq_ignore_ascii_case(b"upgrade");
+        }
+    }
+
+    #[inline]
+    fn note_content_length(&mut self, value: &[u8]) -> Result<(), HttpError> {
+        let length = decimal(value).ok_or(HttpError::ContentLengthMalformed)?;
+        match self.content_length.replace(length) {
+            Some(_) => Err(HttpError::ContentLengthRepeated),
+            None => Ok(()),
+        }
+    }
+
+    fn note_transfer_encoding(&mut self, value: &[u8]) -> Result<(), HttpError> {
+        self.has_transfer_encoding = true;
+        for coding in list(value) {
+            let (name, parameters) = coding.split_at(token_length(coding));
+            let is_chunked = name.eq_ignore_ascii_case(b"chunked");
+            let has_parameters = matches!(trim(parameters), [b';', ..]);
+            let is_coding = !name.is_empty() && (parameters.is_empty() || has_parameters);
+            // Anything behind `chunked` means that it came twice or not last.
+            if self.is_chunked || !is_coding || (is_chunked && has_parameters) {
+                return Err(HttpError::TransferEncodingMalformed);
+            }
+            self.is_chunked = is_chunked;
+            self.has_unknown_coding |= !is_chunked;
+        }
+        Ok(())
+    }
+
+    /// How the body is delimited, once all headers are known.
+    #[inline]
+    pub(super) fn body(&self, version: Version) -> Result<BodyLength, HttpError> {
+        if self.has_transfer_encoding {
+            return self.coded_body(version);
+        }
+        Ok(self.content_length.map_or(BodyLength::None, BodyLength::Length))
+    }
+
+    #[cold]
+    fn coded_body(&self, version: Version) -> Result<BodyLength, HttpError> {
+        if version == Version::Http10 {
+            return Err(HttpError::TransferEncodingOnHttp10);
+        }
+        if self.content_length.is_some() {
+            return Err(HttpError::LengthAndTransferEncoding);
+        }
+        if self.has_unknown_coding {
+            return Err(HttpError::TransferCodingUnknown);
+        }
+        Ok(BodyLength::Chunked)
+    }
+
+    pub(super) fn keep_alive(&self, version: Version) -> bool {
+        !self.asks_close && (version == Version::Http11 || self.asks_keep_alive)
+    }
+
+    pub(super) fn expect_continue(&self, version: Version, body: BodyLength) -> bool {
+        let has_body = !matches!(body, BodyLength::None | BodyLength::Length(0));
+        self.expects_continue && has_body && version == Version::Http11
+    }
+
+    pub(super) fn asks_for_websocket(&self, version: Version) -> bool {
+        self.asks_upgrade && self.names_websocket && version == Version::Http11
+    }
+}
+
+/// Whether `name` is `known` in any case. As most clients write it is tried first.
+#[inline]
+fn is<const N: usize>(name: &[u8], known: &[u8; N]) -> bool {
+    name == known || name.eq_ignore_ascii_case(known)
+}

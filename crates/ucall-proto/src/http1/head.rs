@@ -1,0 +1,133 @@
+//! The head of a request, as slices of the input it was read from.
+
+use memchr::memchr;
+
+use super::bytes::trim;
+use super::reply::Connection;
+
+/// A request line and its headers, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head<'a> {
+    /// What is to be done.
+    pub method: Method,
+    /// With what.
+    pub target: Target<'a>,
+    /// The version the peer speaks.
+    pub version: Version,
+    /// How the body is delimited.
+    pub body: BodyLength,
+    /// Whether the peer wants the connection kept, by version and `Connection` (RFC 9112, 9.3).
+    pub keep_alive: bool,
+    /// Whether the peer waits for `100 Continue` before it sends the body. False when there is no
+    /// body, and on HTTP/1.0, where RFC 9110, section 10.1.1, has it ignored.
+    pub expect_continue: bool,
+    /// The host the request is for: the authority of an absolute target, which RFC 9112, section
+    /// 3.2.2, puts above the `Host` header, else that header. Its syntax is checked.
+    pub host: Option<&'a [u8]>,
+    /// The `Origin` header, which browsers send.
+    pub origin: Option<&'a [u8]>,
+    /// Whether this is a GET that asks, by `Connection` and `Upgrade`, for a WebSocket.
+    pub is_websocket_upgrade: bool,
+    /// Whether a browser asks by OPTIONS if it may send a request (a CORS preflight).
+    pub is_preflight: bool,
+    /// All header lines, each with its CRLF, without the blank line. See [`Head::headers`].
+    pub header_block: &'a [u8],
+    /// The bytes of the head, from the first byte of the input through the blank line.
+    pub len: usize,
+}
+
+/// The method of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// `POST`.
+    #[default]
+    Post,
+    /// `OPTIONS`.
+    Options,
+    /// `GET`.
+    Get,
+    /// `HEAD`, whose reply has no body.
+    Head,
+    /// Any other token.
+    Other,
+}
+
+/// The target of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// The path `/`, with or without a query, alone or in an absolute `http://host/`.
+    Root,
+    /// The `*` of OPTIONS, for the server as a whole.
+    Asterisk,
+    /// Anything else, as it came.
+    Other(&'a [u8]),
+}
+
+/// The version of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    #[default]
+    Http11,
+}
+
+/// How a body is delimited (RFC 9112, section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyLength {
+    /// No body: neither header was there.
+    None,
+    /// As many bytes as `Content-Length` says.
+    Length(u64),
+    /// In chunks, see [`ChunkedDecoder`](super::ChunkedDecoder).
+    Chunked,
+}
+
+impl<'a> Head<'a> {
+    /// The headers in the order they came.
+    #[must_use]
+    pub fn headers(&self) -> Headers<'a> {
+        Headers { block: self.header_block }
+    }
+
+    /// The value of the first header called `name`, in whatever case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers().find(|(key, _)| key.eq_ignore_ascii_case(name.as_bytes())).map(|(_, v)| v)
+    }
+
+    /// Whether the reply must say `Connection: keep-alive`: HTTP/1.0 takes silence for a close.
+    #[must_use]
+    pub fn says_keep_alive_back(&self) -> bool {
+        self.keep_alive && self.version == Version::Http10
+    }
+
+    /// The `Connection` line of a reply that does as the peer asked.
+    #[must_use]
+    pub fn reply_connection(&self) -> Connection {
+        match (self.keep_alive, self.version) {
+            (false, _) => Connection::Close,
+            (true, Version::Http10) => Connection::KeepAlive,
+            (true, Version::Http11) => Connection::Implied,
+        }
+    }
+}
+
+/// The headers of a [`Head`]: pairs of a name as it was written and a value without white space
+/// around it.
+#[derive(Clone, Debug)]
+pub struct Headers<'a> {
+    block: &'a [u8],
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (line, rest) = self.block.split_at_checked(memchr(b'\n', self.block)? + 1)?;
+        self.block = rest;
+        let (name, value) = line.split_at_checked(memchr(b':', line)?)?;
+        Some((name, trim(value.strip_prefix(b":")?.strip_suffix(b"\r\n")?)))
+    }
+}

@@ -1,0 +1,175 @@
+//! Reads a request's head, as it comes.
+//!
+//! The input is read line by line, once. When it ends within a line, the parser remembers where
+//! the line began and how far it was seen, so that the next attempt searches only what is new for
+//! the end of that line: a head that comes byte by byte costs no more than its bytes. What a line
+//! says is kept as places, not as slices, because the input may have moved by then.
+//!
+//! | reads          | sees                | then                          |
+//! |----------------|---------------------|-------------------------------|
+//! | request line   | CRLF alone          | request line (RFC 9112, 2.2)  |
+//! | request line   | a request line      | headers                       |
+//! | headers        | a header            | headers                       |
+//! | headers        | CRLF alone          | the head is complete          |
+//! | either         | a line without end  | the same line, with more input |
+//! | either         | anything else       | an error                      |
+
+use std::mem;
+
+use memchr::memchr;
+
+use super::error::HttpError;
+use super::fields::{Facts, Line, Span, read_line};
+use super::head::{Head, Method, Target, Version};
+use super::request_line::{self, RequestLine, TargetKind};
+
+/// How large a head may be.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadLimits {
+    /// Request line and headers together, with the blank line and any CRLF before them.
+    pub bytes_max: usize,
+    /// Header lines.
+    pub headers_max: usize,
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        Self { bytes_max: 16 * 1024, headers_max: 100 }
+    }
+}
+
+/// Reads the head that `input` starts with in one go. See [`HeadParser::parse`].
+///
+/// # Errors
+/// The same as [`HeadParser::parse`].
+pub fn parse_head<'a>(input: &'a [u8], limits: &HeadLimits) -> Result<Option<Head<'a>>, HttpError> {
+    HeadParser::default().parse(input, limits)
+}
+
+/// What is known of a head that has not come whole. New for each request.
+#[derive(Clone, Debug, Default)]
+pub struct HeadParser {
+    /// Where the first line starts that has not been read.
+    line_at: usize,
+    /// How far that line was searched for its end; 0 before the first attempt.
+    searched: usize,
+    /// Where the headers start; 0 before the request line was read.
+    headers_at: usize,
+    header_count: usize,
+    line: RequestLine,
+    facts: Facts,
+}
+
+impl HeadParser {
+    /// Reads the head that `input` starts with.
+    ///
+    /// `Ok(None)` means that it is incomplete, and allowed so far: call again with the same bytes
+    /// and more behind them. With a head, the parser is ready for the next one.
+    ///
+    /// # Errors
+    /// Any of the kinds of [`HttpError`] for 400, 417, 431, 501 and 505; each stays whatever
+    /// bytes follow, so the connection must close; the parser is not to be used again.
+    #[inline]
+    pub fn parse<'a>(
+        &mut self,
+        input: &'a [u8],
+        limits: &HeadLimits,
+    ) -> Result<Option<Head<'a>>, HttpError> {
+        // What lies beyond the limit is never looked at, so that the verdict does not depend on
+        // how the input was cut.
+        let window = input.get(..limits.bytes_max).unwrap_or(input);
+        if self.has_news(window) && self.read_lines(window, limits)? {
+            return mem::take(self).finish(window).map(Some);
+        }
+        self.searched = window.len();
+        // At least one byte more belongs to this head.
+        if window.len() >= limits.bytes_max {
+            return Err(HttpError::HeadTooLarge { limit: limits.bytes_max });
+        }
+        Ok(None)
+    }
+
+    /// Whether the line that was cut short may be complete now.
+    #[inline]
+    fn has_news(&self, window: &[u8]) -> bool {
+        self.searched == 0
+            || window.get(self.searched..).is_some_and(|new| memchr(b'\n', new).is_some())
+    }
+
+    /// Reads as many lines as have come. True: the last one was the blank line.
+    #[inline]
+    fn read_lines(&mut self, window: &[u8], limits: &HeadLimits) -> Result<bool, HttpError> {
+        if self.headers_at == 0 && !self.read_request_line(window)? {
+            return Ok(false);
+        }
+        loop {
+            let bytes = window.get(self.line_at..).unwrap_or_default();
+            match read_line(bytes)? {
+                Line::Partial => return Ok(false),
+                Line::Blank => return Ok(true),
+                Line::Field { name, value, value_at, len } => {
+                    if self.header_count == limits.headers_max {
+                        return Err(HttpError::TooManyHeaders { limit: limits.headers_max });
+                    }
+                    self.header_count += 1;
+                    let start = self.line_at + value_at;
+                    self.facts.note(name, value, Span { start, end: start + value.len() })?;
+                    self.line_at += len;
+                }
+            }
+        }
+    }
+
+    /// Reads the request line. False: it has not come whole.
+    #[inline]
+    fn read_request_line(&mut self, window: &[u8]) -> Result<bool, HttpError> {
+        while window.get(self.line_at..).is_some_and(|rest| rest.starts_with(b"\r\n")) {
+            self.line_at += 2;
+        }
+        let bytes = window.get(self.line_at..).unwrap_or_default();
+        let Some(line) = request_line::read(bytes)? else { return Ok(false) };
+        self.line = line;
+        self.line.span = line.span.moved(self.line_at);
+        self.line.authority = line.authority.map(|span| span.moved(self.line_at));
+        self.line_at += line.len;
+        self.headers_at = self.line_at;
+        Ok(true)
+    }
+
+    /// Puts the head together and checks what only all headers together can tell.
+    #[inline]
+    fn finish(self, window: &[u8]) -> Result<Head<'_>, HttpError> {
+        let RequestLine { method, version, .. } = self.line;
+        let facts = &self.facts;
+        if facts.host.is_none() && version == Version::Http11 {
+            return Err(HttpError::HostMissing);
+        }
+        let body = facts.body(version)?;
+        let origin = facts.origin.map(|span| span.of(window));
+        let is_preflight =
+            method == Method::Options && origin.is_some() && facts.names_preflight_method;
+        Ok(Head {
+            method,
+            target: self.target(window),
+            version,
+            body,
+            keep_alive: facts.keep_alive(version),
+            expect_continue: facts.expect_continue(version, body),
+            host: self.line.authority.or(facts.host).map(|span| span.of(window)),
+            origin,
+            is_websocket_upgrade: method == Method::Get && facts.asks_for_websocket(version),
+            is_preflight,
+            header_block: Span { start: self.headers_at, end: self.line_at }.of(window),
+            len: self.line_at + 2,
+        })
+    }
+
+    #[inline]
+    fn target<'a>(&self, window: &'a [u8]) -> Target<'a> {
+        match self.line.target {
+            TargetKind::Root => Target::Root,
+            TargetKind::Asterisk => Target::Asterisk,
+            TargetKind::Other => Target::Other(self.line.span.of(window)),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Heads of replies.
+//!
+//! A reply's length is known only once its body has been written, straight behind the head. So
+//! the head leaves as many digits for it as the last reply needed, which is nearly always right;
+//! only when it is not does the body move, by the difference. The head of a success is kept ready
+//! made, with the date of the current second.
+
+use super::access::AllowedOrigin;
+use super::date::{DATE_BYTES, date_text};
+use super::error::HttpError;
+
+const OK_HEAD: &[u8; 102] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
+    Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: ";
+const DATE_LINE_AT: usize = 49;
+const DATE_AT: usize = DATE_LINE_AT + "Date: ".len();
+const DATE_LINE_END: usize = DATE_AT + DATE_BYTES + "\r\n".len();
+
+const LENGTH_NAME: &[u8] = b"Content-Length: ";
+/// As many digits as a 64-bit number may have, and the end of a head.
+const LENGTH_ROOM: &[u8; 24] = b"00000000000000000000\r\n\r\n";
+const DIGITS_MAX: usize = 20;
+const HEAD_END: &[u8] = b"\r\n\r\n";
+
+const ALLOW: &[u8] = b"Allow: POST, OPTIONS\r\n";
+/// `*` does not cover Authorization, and browsers before 2022 do not know it.
+const PREFLIGHT: &[u8] = b"Access-Control-Allow-Methods: POST\r\n\
+    Access-Control-Allow-Headers: Content-Type, Authorization, *\r\n\
+    Access-Control-Max-Age: 600\r\n";
+
+/// What a reply's `Connection` header says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connection {
+    /// No header: HTTP/1.1 keeps the connection.
+    #[default]
+    Implied,
+    /// `keep-alive`, for HTTP/1.0.
+    KeepAlive,
+    /// `close`.
+    Close,
+}
+
+/// Lines that a reply may have beyond the usual ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras<'a> {
+    /// What becomes of the connection.
+    pub connection: Connection,
+    /// The foreign origin that may read the reply.
+    pub allowed_origin: Option<AllowedOrigin<'a>>,
+}
+
+impl Extras<'_> {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.connection == Connection::Implied && self.allowed_origin.is_none()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self.connection {
+            Connection::Implied => {}
+            Connection::KeepAlive => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            Connection::Close => out.extend_from_slice(b"Connection: close\r\n"),
+        }
+        if let Some(origin) = self.allowed_origin {
+            out.extend_from_slice(b"Access-Control-Allow-Origin: ");
+            out.extend_from_slice(origin.as_bytes());
+            out.extend_from_slice(b"\r\nVary: Origin\r\n");
+        }
+    }
+}
+
+/// A reply whose head is written and whose body is being written. Give it to
+/// [`ReplyWriter::end`] or [`ReplyWriter::abort`], with the same buffer and nothing else behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a reply that is begun has no length yet"]
+pub struct Begun {
+    /// Where the reply starts.
+    start: usize,
+    /// Where the digits of its length start.
+    length_at: usize,
+    /// How many of them there is room for.
+    digits: usize,
+}
+
+impl Begun {
+    /// Where the body starts.
+    #[must_use]
+    #[inline]
+    pub fn body_at(&self) -> usize {
+        self.length_at + self.digits + HEAD_END.len()
+    }
+}
+
+/// Writes replies. One for each worker; it is told the time, and asks no clock.
+#[derive(Clone, Debug)]
+pub struct ReplyWriter {
+    ok_head: [u8; OK_HEAD.len()],
+    unix_seconds: u64,
+    /// How many digits the last length had: the guess for the next.
+    digits: usize,
+}
+
+impl Default for ReplyWriter {
+    fn default() -> Self {
+        Self { ok_head: *OK_HEAD, unix_seconds: 0, digits: 2 }
+    }
+}
+
+impl ReplyWriter {
+    /// Sets the time that `Date` tells. Costs nothing within the same second.
+    #[inline]
+    pub fn set_time(&mut self, unix_seconds: u64) {
+        if self.unix_seconds != unix_seconds {
+            self.unix_seconds = unix_seconds;
+            self.ok_head[DATE_AT..DATE_AT + DATE_BYTES].copy_from_slice(&date_text(unix_seconds));
+        }
+    }
+
+    /// Writes the head of a success; the JSON body is to be appended to `out`.
+    #[inline]
+    pub fn begin(&self, out: &mut Vec<u8>, extras: &Extras<'_>) -> Begun {
+        let start = out.len();
+        if extras.is_empty() {
+            out.extend_from_slice(&self.ok_head);
+        } else {
+            out.extend_from_slice(&self.ok_head[..DATE_LINE_END]);
+            extras.write(out);
+            out.extend_from_slice(LENGTH_NAME);
+        }
+        let length_at = out.len();
+        let digits = self.digits;
+        out.extend_from_slice(LENGTH_ROOM.get(DIGITS_MAX - digits..).unwrap_or(LENGTH_ROOM));
+        Begun { start, length_at, digits }
+    }
+
+    /// Writes the length of the body, which is all that follows the head in `out`.
+    #[inline]
+    pub fn end(&mut self, out: &mut Vec<u8>, begun: Begun) {
+        let mut buffer = itoa::Buffer::new();
+        let length = buffer.format(out.len().saturating_sub(begun.body_at())).as_bytes();
+        let room = begun.length_at..begun.length_at + begun.digits;
+        match out.get_mut(room.clone()) {
+            Some(digits) if digits.len() == length.len() => digits.copy_from_slice(length),
+            Some(_) => {
+                self.digits = length.len();
+                out.splice(room, length.iter().copied());
+            }
+            None => debug_assert!(false, "the buffer was cut below the head of its reply"),
+        }
+    }
+
+    /// Takes the reply back, as if it had never begun.
+    pub fn abort(&self, out: &mut Vec<u8>, begun: Begun) {
+        out.truncate(begun.start);
+    }
+
+    /// Writes a whole success with a body that is at hand.
+    pub fn ok(&mut self, out: &mut Vec<u8>, extras: &Extras<'_>, body: &[u8]) {
+        let begun = self.begin(out, extras);
+        out.extend_from_slice(body);
+        self.end(out, begun);
+    }
+
+    /// Writes `204 No Content`: the reply to a notification.
+    pub fn no_content(&self, out: &mut Vec<u8>, extras: &Extras<'_>) {
+        self.write_no_content(out, extras, b"");
+    }
+
+    /// Writes the reply to OPTIONS: which methods there are, and to a preflight from an allowed
+    /// origin that it may send its request.
+    pub fn options(&self, out: &mut Vec<u8>, extras: &Extras<'_>) {
+        self.write_no_content(
+            out,
+            extras,
+            if extras.allowed_origin.is_some() { PREFLIGHT } else { ALLOW },
+        );
+    }
+
+    /// Writes the reply to what is wrong as HTTP. Its body, plain text, says what was expected;
+    /// it is left out, but not its length, when `is_head`: the request's method was HEAD.
+    #[cold]
+    pub fn error(&self, out: &mut Vec<u8>, error: &HttpError, extras: &Extras<'_>, is_head: bool) {
+        let body = format!("{error}\n");
+        let status_line = format!("HTTP/1.1 {} {}\r\n", error.status(), error.reason());
+        out.extend_from_slice(status_line.as_bytes());
+        out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
+        out.extend_from_slice(self.date_line());
+        match error.status() {
+            405 => out.extend_from_slice(ALLOW),
+            503 => out.extend_from_slice(b"Retry-After: 1\r\n"),
+            _ => {}
+        }
+        extras.write(out);
+        out.extend_from_slice(LENGTH_NAME);
+        out.extend_from_slice(body.len().to_string().as_bytes());
+        out.extend_from_slice(HEAD_END);
+        if !is_head {
+            out.extend_from_slice(body.as_bytes());
+        }
+    }
+
+    fn write_no_content(&self, out: &mut Vec<u8>, extras: &Extras<'_>, lines: &[u8]) {
+        out.extend_from_slice(b"HTTP/1.1 204 No Content\r\n");
+        out.extend_from_slice(self.date_line());
+        out.extend_from_slice(lines);
+        extras.write(out);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn date_line(&self) -> &[u8] {
+        &self.ok_head[DATE_LINE_AT..DATE_LINE_END]
+    }
+}
+
+/// Writes `100 Continue`, for a peer that waits before it sends its body.
+pub fn continue_100(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+}

@@ -1,0 +1,138 @@
+//! The request line: `method SP target SP version CRLF` (RFC 9112, section 3).
+//!
+//! The line that nearly every request has is compared whole; all others are taken apart.
+
+use super::bytes::{is_target, text_length, token_length};
+use super::error::HttpError;
+use super::fields::{Span, bad_byte};
+use super::head::{Method, Version};
+use super::host::is_authority;
+
+const USUAL: &[u8] = b"POST / HTTP/1.1\r\n";
+
+/// A request line that was read; places count from the start of the line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RequestLine {
+    pub method: Method,
+    pub version: Version,
+    pub target: TargetKind,
+    /// Of the target.
+    pub span: Span,
+    /// Of the authority in an absolute target.
+    pub authority: Option<Span>,
+    /// Bytes of the line with its CRLF.
+    pub len: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TargetKind {
+    #[default]
+    Root,
+    Asterisk,
+    Other,
+}
+
+/// Reads the line that `bytes` starts with, or `None` when its end has not come.
+#[inline]
+pub(super) fn read(bytes: &[u8]) -> Result<Option<RequestLine>, HttpError> {
+    if bytes.starts_with(USUAL) {
+        let span = Span { start: 5, end: 6 };
+        return Ok(Some(RequestLine { span, len: USUAL.len(), ..RequestLine::default() }));
+    }
+    read_unusual(bytes)
+}
+
+#[cold]
+fn read_unusual(bytes: &[u8]) -> Result<Option<RequestLine>, HttpError> {
+    let length = text_length(bytes);
+    let Some((line, end)) = bytes.split_at_checked(length) else { return Ok(None) };
+    match end {
+        [] | [b'\r'] => Ok(None),
+        [b'\r', b'\n', ..] => take_apart(line).map(Some),
+        [byte, ..] => Err(bad_byte(*byte)),
+    }
+}
+
+fn take_apart(line: &[u8]) -> Result<RequestLine, HttpError> {
+    let mut parts = line.split(|&byte| byte == b' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(HttpError::RequestLineMalformed);
+    };
+    if method.is_empty() || token_length(method) != method.len() {
+        return Err(HttpError::RequestLineMalformed);
+    }
+    let version = read_version(version)?;
+    let start = method.len() + 1;
+    let (kind, authority) = read_target(method, target)?;
+    Ok(RequestLine {
+        method: read_method(method),
+        version,
+        target: kind,
+        span: Span { start, end: start + target.len() },
+        authority: authority.map(|span| span.moved(start)),
+        len: line.len() + 2,
+    })
+}
+
+fn read_method(method: &[u8]) -> Method {
+    match method {
+        b"POST" => Method::Post,
+        b"OPTIONS" => Method::Options,
+        b"GET" => Method::Get,
+        b"HEAD" => Method::Head,
+        _ => Method::Other,
+    }
+}
+
+fn read_version(version: &[u8]) -> Result<Version, HttpError> {
+    match version {
+        b"HTTP/1.1" => Ok(Version::Http11),
+        b"HTTP/1.0" => Ok(Version::Http10),
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            Err(HttpError::VersionUnsupported)
+        }
+        _ => Err(HttpError::RequestLineMalformed),
+    }
+}
+
+fn read_target(method: &[u8], target: &[u8]) -> Result<(TargetKind, Option<Span>), HttpError> {
+    if !target.iter().all(|&byte| is_target(byte)) {
+        return Err(HttpError::TargetMalformed);
+    }
+    match target {
+        [b'/', ..] => Ok((path_kind(target), None)),
+        b"*" if method == b"OPTIONS" => Ok((TargetKind::Asterisk, None)),
+        _ if method == b"CONNECT" && is_authority(target) => Ok((TargetKind::Other, None)),
+        _ => read_absolute(target),
+    }
+}
+
+fn read_absolute(target: &[u8]) -> Result<(TargetKind, Option<Span>), HttpError> {
+    let start = ["http://", "https://"]
+        .iter()
+        .find(|scheme| starts_with_ignoring_case(target, scheme.as_bytes()))
+        .map(|scheme| scheme.len())
+        .ok_or(HttpError::TargetMalformed)?;
+    let rest = target.get(start..).unwrap_or_default();
+    let length = rest.iter().position(|&byte| matches!(byte, b'/' | b'?' | b'#'));
+    let (authority, path) = rest.split_at(length.unwrap_or(rest.len()));
+    if !is_authority(authority) {
+        return Err(HttpError::TargetMalformed);
+    }
+    Ok((path_kind(path), Some(Span { start, end: start + authority.len() })))
+}
+
+fn path_kind(path: &[u8]) -> TargetKind {
+    match path {
+        b"" | b"/" | [b'?', ..] | [b'/', b'?', ..] => TargetKind::Root,
+        _ => TargetKind::Other,
+    }
+}
+
+pub(super) fn starts_with_ignoring_case(text: &[u8], prefix: &[u8]) -> bool {
+    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}

@@ -1,0 +1,12 @@
+//! Tests of the HTTP/1.1 part, one file for each source file.
+
+mod access;
+mod chunked;
+mod date;
+mod head;
+mod reply;
+
+/// Every place where `length` bytes can be cut in two, both ends included.
+fn splits(length: usize) -> std::ops::RangeInclusive<usize> {
+    0..=length
+}

@@ -1,0 +1,145 @@
+//! The exact bytes of replies.
+
+use crate::http1::{
+    AccessRules, AllowedOrigin, Connection, Extras, HttpError, ReplyWriter, continue_100,
+};
+
+fn writer() -> ReplyWriter {
+    let mut writer = ReplyWriter::default();
+    writer.set_time(1_795_294_800);
+    writer
+}
+
+fn origin() -> Option<AllowedOrigin<'static>> {
+    let rules = AccessRules::new(true, &[], &["*".to_owned()]).unwrap();
+    rules.check(Some(b"localhost"), Some(b"https://a.example"), false).unwrap()
+}
+
+fn text(out: Vec<u8>) -> String {
+    String::from_utf8(out).unwrap()
+}
+
+fn ok(length: usize, extras: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
+         Date: Sat, 21 Nov 2026 21:00:00 GMT\r\n{extras}Content-Length: {length}\r\n\r\n{}",
+        "x".repeat(length)
+    )
+}
+
+#[test]
+fn success_has_exactly_this_shape() {
+    let mut out = Vec::new();
+    writer().ok(&mut out, &Extras::default(), &[b'x'; 38]);
+    assert_eq!(text(out), ok(38, ""));
+}
+
+#[test]
+fn success_takes_extra_lines() {
+    for (connection, allowed_origin, lines) in [
+        (Connection::Close, None, "Connection: close\r\n"),
+        (Connection::KeepAlive, None, "Connection: keep-alive\r\n"),
+        (
+            Connection::Implied,
+            origin(),
+            "Access-Control-Allow-Origin: https://a.example\r\nVary: Origin\r\n",
+        ),
+        (
+            Connection::Close,
+            origin(),
+            "Connection: close\r\nAccess-Control-Allow-Origin: https://a.example\r\n\
+             Vary: Origin\r\n",
+        ),
+    ] {
+        let mut out = Vec::new();
+        writer().ok(&mut out, &Extras { connection, allowed_origin }, &[b'x'; 5]);
+        assert_eq!(text(out), ok(5, lines));
+    }
+}
+
+#[test]
+fn any_length_fits_whatever_the_last_one_was() {
+    let mut writer = writer();
+    let lengths = [0, 1, 9, 10, 99, 100, 12_345, 1_000_000];
+    for first in lengths {
+        for second in lengths {
+            let mut out = b"before".to_vec();
+            writer.ok(&mut out, &Extras::default(), &vec![b'x'; first]);
+            writer.ok(&mut out, &Extras::default(), &vec![b'x'; second]);
+            assert!(text(out) == format!("before{}{}", ok(first, ""), ok(second, "")));
+        }
+    }
+}
+
+#[test]
+fn an_aborted_reply_leaves_nothing() {
+    let writer = writer();
+    let mut out = b"before".to_vec();
+    let begun = writer.begin(&mut out, &Extras::default());
+    assert_eq!(begun.body_at(), out.len());
+    out.extend_from_slice(b"half a body");
+    writer.abort(&mut out, begun);
+    assert_eq!(out, b"before");
+}
+
+#[test]
+fn replies_without_body() {
+    let mut out = Vec::new();
+    writer().no_content(&mut out, &Extras::default());
+    let start = "HTTP/1.1 204 No Content\r\nDate: Sat, 21 Nov 2026 21:00:00 GMT\r\n";
+    assert_eq!(text(out), format!("{start}\r\n"));
+    let mut out = Vec::new();
+    writer().options(&mut out, &Extras::default());
+    assert_eq!(text(out), format!("{start}Allow: POST, OPTIONS\r\n\r\n"));
+    let mut out = Vec::new();
+    writer().options(&mut out, &Extras { allowed_origin: origin(), ..Extras::default() });
+    assert_eq!(
+        text(out),
+        format!(
+            "{start}Access-Control-Allow-Methods: POST\r\n\
+             Access-Control-Allow-Headers: Content-Type, Authorization, *\r\n\
+             Access-Control-Max-Age: 600\r\n\
+             Access-Control-Allow-Origin: https://a.example\r\nVary: Origin\r\n\r\n"
+        )
+    );
+    let mut out = Vec::new();
+    continue_100(&mut out);
+    assert_eq!(out, b"HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+#[test]
+fn errors_say_what_was_expected() {
+    let close = Extras { connection: Connection::Close, ..Extras::default() };
+    let head = "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         Date: Sat, 21 Nov 2026 21:00:00 GMT\r\nAllow: POST, OPTIONS\r\nConnection: close\r\n\
+         Content-Length: 28\r\n\r\n";
+    let mut out = Vec::new();
+    writer().error(&mut out, &HttpError::MethodNotAllowed, &close, false);
+    assert_eq!(text(out), format!("{head}requests are sent with POST\n"));
+    let mut out = Vec::new();
+    writer().error(&mut out, &HttpError::MethodNotAllowed, &close, true);
+    assert_eq!(text(out), head);
+    let mut out = Vec::new();
+    writer().error(&mut out, &HttpError::BodyTooLarge { limit: 5 }, &close, false);
+    let reply = text(out);
+    assert!(reply.starts_with("HTTP/1.1 413 Content Too Large\r\n"));
+    assert!(reply.ends_with("\r\n\r\nthe body is larger than max_body_bytes (5 bytes)\n"));
+}
+
+#[test]
+fn every_status_has_its_phrase() {
+    for (error, line) in [
+        (HttpError::RequestLineMalformed, "400 Bad Request"),
+        (HttpError::HostForbidden, "403 Forbidden"),
+        (HttpError::NotFound, "404 Not Found"),
+        (HttpError::HeadTimeout, "408 Request Timeout"),
+        (HttpError::BodyTimeout, "408 Request Timeout"),
+        (HttpError::ExpectationUnknown, "417 Expectation Failed"),
+        (HttpError::TooManyHeaders { limit: 1 }, "431 Request Header Fields Too Large"),
+        (HttpError::TransferCodingUnknown, "501 Not Implemented"),
+        (HttpError::Overloaded, "503 Service Unavailable"),
+        (HttpError::VersionUnsupported, "505 HTTP Version Not Supported"),
+    ] {
+        assert_eq!(format!("{} {}", error.status(), error.reason()), line);
+    }
+}

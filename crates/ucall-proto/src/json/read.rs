@@ -1,0 +1,251 @@
+//! Reads JSON text that was proven valid, value by value, in place.
+
+use super::scan::Scanner;
+use super::text::{Text, plain_prefix};
+
+/// What a value is, told by its first byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Bool,
+    /// A number; [`Number::is_integer`] tells more.
+    Number,
+    /// A string.
+    String,
+    /// An array.
+    Array,
+    /// An object.
+    Object,
+}
+
+/// A number as it stands in its document.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Number<'a> {
+    /// Its text.
+    pub text: &'a str,
+    /// Whether it is written without fraction and exponent.
+    pub is_integer: bool,
+}
+
+impl Number<'_> {
+    /// The number, if it is an integer within range.
+    #[inline]
+    pub fn as_i64(&self) -> Option<i64> {
+        if !self.is_integer {
+            return None;
+        }
+        let (digits, negative) = match self.text.as_bytes() {
+            [b'-', digits @ ..] => (digits, true),
+            digits => (digits, false),
+        };
+        if digits.len() > 18 {
+            return self.text.parse().ok();
+        }
+        let value = digits.iter().fold(0, |value, digit| value * 10 + i64::from(digit & 0xf));
+        Some(if negative { -value } else { value })
+    }
+
+    /// The nearest double; infinite when out of range.
+    #[inline]
+    pub fn as_f64(&self) -> f64 {
+        self.text.parse().unwrap_or(f64::NAN)
+    }
+}
+
+/// Reads values one after another from text that a scan has proven valid.
+///
+/// Each method consumes what it names; call the one that [`Reader::kind`] tells. On text that was
+/// not proven it returns wrong values, but never panics or runs on.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    text: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the front of `text`, which a request's params, id or other parts come from.
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { text, position: 0 }
+    }
+
+    #[inline]
+    fn peek(&mut self) -> u8 {
+        loop {
+            match self.text.get(self.position) {
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.position += 1,
+                Some(&byte) => return byte,
+                None => return 0,
+            }
+        }
+    }
+
+    /// The kind of the next value.
+    #[inline]
+    pub fn kind(&mut self) -> Kind {
+        match self.peek() {
+            b'"' => Kind::String,
+            b'{' => Kind::Object,
+            b'[' => Kind::Array,
+            b't' | b'f' => Kind::Bool,
+            b'-' | b'0'..=b'9' => Kind::Number,
+            _ => Kind::Null,
+        }
+    }
+
+    /// Consumes `null`.
+    #[inline]
+    pub fn null(&mut self) {
+        self.peek();
+        self.position += 4;
+    }
+
+    /// Consumes `true` or `false`.
+    #[inline]
+    pub fn boolean(&mut self) -> bool {
+        let value = self.peek() == b't';
+        self.position += if value { 4 } else { 5 };
+        value
+    }
+
+    /// Consumes a number.
+    #[inline]
+    pub fn number(&mut self) -> Number<'a> {
+        self.peek();
+        let start = self.position;
+        let mut is_integer = true;
+        while let Some(byte) = self.text.get(self.position) {
+            match byte {
+                b'0'..=b'9' | b'-' => {}
+                b'.' | b'e' | b'E' | b'+' => is_integer = false,
+                _ => break,
+            }
+            self.position += 1;
+        }
+        let text = self.text.get(start..self.position).unwrap_or_default();
+        Number { text: std::str::from_utf8(text).unwrap_or_default(), is_integer }
+    }
+
+    /// Consumes a string.
+    #[inline]
+    pub fn string(&mut self) -> Text<'a> {
+        self.peek();
+        self.position += 1;
+        let start = self.position;
+        let mut escaped = false;
+        loop {
+            self.position += plain_prefix(self.text.get(self.position..).unwrap_or_default()).0;
+            match self.text.get(self.position) {
+                Some(b'\\') => {
+                    escaped = true;
+                    self.position += 2;
+                }
+                _ => break,
+            }
+        }
+        let raw = self.text.get(start..self.position).unwrap_or_default();
+        self.position += 1;
+        Text::new(raw, escaped)
+    }
+
+    /// Enters an array or object.
+    #[inline]
+    pub fn enter(&mut self) {
+        self.peek();
+        self.position += 1;
+    }
+
+    /// Inside an array: whether there is another item to read. At the end, consumes the bracket.
+    #[inline]
+    pub fn next_item(&mut self) -> bool {
+        match self.peek() {
+            b',' => {
+                self.position += 1;
+                true
+            }
+            b']' | 0 => {
+                self.position += 1;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Inside an object: the next member's key, its value to be read next. At the end, consumes
+    /// the brace.
+    #[inline]
+    pub fn next_key(&mut self) -> Option<Text<'a>> {
+        if self.peek() == b',' {
+            self.position += 1;
+            self.peek();
+        }
+        if self.peek() != b'"' {
+            self.position += 1;
+            return None;
+        }
+        let key = self.string();
+        self.peek();
+        self.position += 1;
+        Some(key)
+    }
+
+    /// Consumes any value; returns its text.
+    pub fn skip(&mut self) -> &'a [u8] {
+        self.peek();
+        let rest = self.text.get(self.position..).unwrap_or_default();
+        let mut scanner = Scanner::new(rest, usize::MAX);
+        let len = match scanner.value() {
+            Ok(()) => scanner.position(),
+            Err(_) => rest.len(),
+        };
+        self.position += len;
+        &rest[..len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_kind_in_place() {
+        let text = br#" { "a" : [ 1 , -2.5e3 , "x\n" ] , "b\u0021":null,"c":[],"d":{} , "e":[true,false]} "#;
+        let mut reader = Reader::new(text);
+        assert_eq!(reader.kind(), Kind::Object);
+        reader.enter();
+        assert_eq!(reader.next_key().unwrap().raw(), b"a");
+        assert_eq!(reader.kind(), Kind::Array);
+        reader.enter();
+        assert!(reader.next_item());
+        assert_eq!(reader.number().as_i64(), Some(1));
+        assert!(reader.next_item());
+        let number = reader.number();
+        assert_eq!((number.as_i64(), number.as_f64()), (None, -2500.0));
+        assert!(reader.next_item());
+        assert_eq!(reader.string().unescaped().as_ref(), b"x\n");
+        assert!(!reader.next_item());
+        assert_eq!(reader.next_key().unwrap().unescaped().as_ref(), b"b!");
+        assert_eq!(reader.kind(), Kind::Null);
+        reader.null();
+        assert_eq!(reader.next_key().unwrap().raw(), b"c");
+        reader.enter();
+        assert!(!reader.next_item());
+        assert_eq!(reader.next_key().unwrap().raw(), b"d");
+        reader.enter();
+        assert!(reader.next_key().is_none());
+        assert_eq!(reader.next_key().unwrap().raw(), b"e");
+        assert_eq!(reader.skip(), b"[true,false]");
+        assert!(reader.next_key().is_none());
+    }
+
+    #[test]
+    fn integers_are_exact_to_both_ends() {
+        for value in [0, -1, 999_999_999_999_999_999, i64::MAX, i64::MIN] {
+            let text = value.to_string();
+            assert_eq!(Reader::new(text.as_bytes()).number().as_i64(), Some(value));
+        }
+        assert_eq!(Reader::new(b"9223372036854775808").number().as_i64(), None);
+        assert_eq!(Reader::new(b"1.0").number().as_i64(), None);
+    }
+}

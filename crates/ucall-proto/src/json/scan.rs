@@ -1,0 +1,320 @@
+//! Proves in one pass that text is JSON, and finds where each value ends.
+
+use super::Fault;
+use super::text::{Text, plain_prefix};
+
+/// Walks over JSON text from the front. Every method leaves `position` behind what it accepted.
+pub(crate) struct Scanner<'a> {
+    text: &'a [u8],
+    position: usize,
+    nesting_left: usize,
+    /// All bytes of all strings or-ed together: whether UTF-8 has to be checked.
+    seen: u8,
+}
+
+impl<'a> Scanner<'a> {
+    pub(crate) fn new(text: &'a [u8], nesting_max: usize) -> Self {
+        Self { text, position: 0, nesting_left: nesting_max, seen: 0 }
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.position
+    }
+
+    /// The next byte that is no white space, which stays unread.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Result<u8, Fault> {
+        loop {
+            match self.text.get(self.position) {
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.position += 1,
+                Some(&byte) => return Ok(byte),
+                None => return Err(Fault::Incomplete),
+            }
+        }
+    }
+
+    /// Steps over the byte that `peek` showed.
+    #[inline]
+    pub(crate) fn bump(&mut self) {
+        self.position += 1;
+    }
+
+    #[inline]
+    pub(crate) fn expect(&mut self, byte: u8) -> Result<(), Fault> {
+        if self.peek()? != byte {
+            return Err(Fault::Invalid);
+        }
+        self.bump();
+        Ok(())
+    }
+
+    /// Enters an array or object, whose bracket `peek` showed.
+    #[inline]
+    pub(crate) fn enter(&mut self) -> Result<(), Fault> {
+        self.nesting_left = self.nesting_left.checked_sub(1).ok_or(Fault::TooDeep)?;
+        self.bump();
+        Ok(())
+    }
+
+    /// Leaves an array or object, whose bracket `peek` showed.
+    #[inline]
+    pub(crate) fn leave(&mut self) {
+        self.nesting_left += 1;
+        self.bump();
+    }
+
+    /// After a value inside a container: `true` when another follows, `false` at the end.
+    #[inline]
+    pub(crate) fn another(&mut self, end: u8) -> Result<bool, Fault> {
+        match self.peek()? {
+            b',' => {
+                self.bump();
+                Ok(true)
+            }
+            byte if byte == end => {
+                self.leave();
+                Ok(false)
+            }
+            _ => Err(Fault::Invalid),
+        }
+    }
+
+    /// Enters a container; `false` when it is empty, and then it is already left.
+    #[inline]
+    pub(crate) fn enter_unless_empty(&mut self, end: u8) -> Result<bool, Fault> {
+        self.enter()?;
+        if self.peek()? == end {
+            self.leave();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// A member's key and its colon.
+    #[inline]
+    pub(crate) fn key(&mut self) -> Result<Text<'a>, Fault> {
+        if self.peek()? != b'"' {
+            return Err(Fault::Invalid);
+        }
+        let key = self.string()?;
+        self.expect(b':')?;
+        Ok(key)
+    }
+
+    /// Steps over any value.
+    pub(crate) fn value(&mut self) -> Result<(), Fault> {
+        match self.peek()? {
+            b'"' => self.string().map(drop),
+            b'-' | b'0'..=b'9' => self.number(),
+            b'{' => self.object(),
+            b'[' => self.array(),
+            b't' => self.literal(b"true"),
+            b'f' => self.literal(b"false"),
+            b'n' => self.literal(b"null"),
+            _ => Err(Fault::Invalid),
+        }
+    }
+
+    fn object(&mut self) -> Result<(), Fault> {
+        let mut more = self.enter_unless_empty(b'}')?;
+        while more {
+            self.key()?;
+            self.value()?;
+            more = self.another(b'}')?;
+        }
+        Ok(())
+    }
+
+    fn array(&mut self) -> Result<(), Fault> {
+        let mut more = self.enter_unless_empty(b']')?;
+        while more {
+            self.value()?;
+            more = self.another(b']')?;
+        }
+        Ok(())
+    }
+
+    /// A string, whose opening quote `peek` showed.
+    #[inline]
+    pub(crate) fn string(&mut self) -> Result<Text<'a>, Fault> {
+        self.bump();
+        let start = self.position;
+        let mut escaped = false;
+        loop {
+            let (plain, seen) = plain_prefix(self.text.get(self.position..).unwrap_or_default());
+            self.position += plain;
+            self.seen |= seen;
+            match self.text.get(self.position) {
+                Some(b'"') => {
+                    let raw = &self.text[start..self.position];
+                    self.bump();
+                    return Ok(Text::new(raw, escaped));
+                }
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                Some(_) => return Err(Fault::Invalid),
+                None => return Err(Fault::Incomplete),
+            }
+        }
+    }
+
+    #[cold]
+    fn escape(&mut self) -> Result<(), Fault> {
+        self.bump();
+        match self.next()? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Ok(()),
+            b'u' => match self.hex4()? {
+                0xD800..0xDC00 => self.low_surrogate(),
+                0xDC00..0xE000 => Err(Fault::Invalid),
+                _ => Ok(()),
+            },
+            _ => Err(Fault::Invalid),
+        }
+    }
+
+    fn low_surrogate(&mut self) -> Result<(), Fault> {
+        if self.next()? != b'\\' || self.next()? != b'u' {
+            return Err(Fault::Invalid);
+        }
+        // The first two digits decide, so that a prefix is refused as early as the whole.
+        match (self.next()?, self.next()?) {
+            (b'd' | b'D', b'c'..=b'f' | b'C'..=b'F') => {}
+            _ => return Err(Fault::Invalid),
+        }
+        self.hex_digit()?;
+        self.hex_digit().map(drop)
+    }
+
+    fn hex4(&mut self) -> Result<u32, Fault> {
+        let mut code = 0;
+        for _ in 0..4 {
+            code = code << 4 | self.hex_digit()?;
+        }
+        Ok(code)
+    }
+
+    fn hex_digit(&mut self) -> Result<u32, Fault> {
+        (self.next()? as char).to_digit(16).ok_or(Fault::Invalid)
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<u8, Fault> {
+        let byte = *self.text.get(self.position).ok_or(Fault::Incomplete)?;
+        self.position += 1;
+        Ok(byte)
+    }
+
+    /// A number, whose first byte `peek` showed.
+    #[inline]
+    fn number(&mut self) -> Result<(), Fault> {
+        if self.text.get(self.position) == Some(&b'-') {
+            self.bump();
+        }
+        match self.next()? {
+            b'0' => {}
+            b'1'..=b'9' => self.digits(),
+            _ => return Err(Fault::Invalid),
+        }
+        if self.text.get(self.position) == Some(&b'.') {
+            self.bump();
+            self.digits_required()?;
+        }
+        if let Some(b'e' | b'E') = self.text.get(self.position) {
+            self.bump();
+            if let Some(b'+' | b'-') = self.text.get(self.position) {
+                self.bump();
+            }
+            self.digits_required()?;
+        }
+        Ok(())
+    }
+
+    fn digits_required(&mut self) -> Result<(), Fault> {
+        match self.next()? {
+            b'0'..=b'9' => {
+                self.digits();
+                Ok(())
+            }
+            _ => Err(Fault::Invalid),
+        }
+    }
+
+    #[inline]
+    fn digits(&mut self) {
+        while let Some(b'0'..=b'9') = self.text.get(self.position) {
+            self.position += 1;
+        }
+    }
+
+    fn literal(&mut self, literal: &[u8]) -> Result<(), Fault> {
+        for &byte in literal {
+            if self.next()? != byte {
+                return Err(Fault::Invalid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the scan of a document: checks that what was stepped over is UTF-8.
+    ///
+    /// Only strings can hold anything but ASCII, and they have noted whether one did.
+    #[inline]
+    pub(crate) fn finish(&self) -> Result<(), Fault> {
+        if self.seen < 0x80 {
+            return Ok(());
+        }
+        match simdutf8::basic::from_utf8(&self.text[..self.position]) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Fault::Invalid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan(text: &[u8]) -> Result<usize, Fault> {
+        let mut scanner = Scanner::new(text, 128);
+        scanner.value()?;
+        scanner.finish()?;
+        Ok(scanner.position())
+    }
+
+    #[test]
+    fn valid_values_are_stepped_over_whole() {
+        let values: [&[u8]; 16] = [
+            b"null", b"true", b"false", b"0", b"-0", b"10.25e+3", b"1E9", b"-1e-1", b"\"\"",
+            b"\"\\ud83d\\ude00\"", b"[]", b"{}", b"[ 1 , [ 2 ] ]", b" {\"a\" : {\"b\":[]} , \"c\":\"\"}",
+            "\"é€😀\"".as_bytes(), br#""\"\\\/\b\f\n\r\t\u0041""#,
+        ];
+        for value in values {
+            assert_eq!(scan(value), Ok(value.len()), "{}", String::from_utf8_lossy(value));
+        }
+    }
+
+    #[test]
+    fn broken_values_are_refused() {
+        let values: [&[u8]; 33] = [
+            b"nul!", b"True", b"01", b"+1", b".5", b"1.x", b"1e+x", b"-x", b"NaN ", b"Infinity", b"'a'",
+            b"\"\x01\"", b"\"\n\"", b"\"\\x\"", b"\"\\u12g4\"", b"\"\\ud800\"", b"\"\\ud800\\n\"",
+            b"\"\\udc00\"", b"\"\\ud800\\ud800\"", b"\"\xff\"", b"\"\xc0\x80\"", b"\"\xed\xa0\x80\"",
+            b"[,]", b"[1,]", b"[1 2]", b"[1}", b"{,}", b"{\"a\"}", b"{\"a\":}", b"{\"a\":1,}",
+            b"{a:1}", b"{1:1}", b"]",
+        ];
+        for value in values {
+            let result = scan(value).map(|end| end == value.len());
+            assert!(matches!(result, Err(Fault::Invalid) | Ok(false)), "{}", value.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn nesting_is_limited_exactly() {
+        let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
+        assert_eq!(scan(&nested(128)), Ok(256));
+        assert_eq!(scan(&nested(129)), Err(Fault::TooDeep));
+        assert_eq!(scan(&vec![b'['; 1_000_000]), Err(Fault::TooDeep));
+    }
+}

@@ -1,0 +1,88 @@
+//! Writes JSON values behind what a buffer already holds.
+
+use super::text::plain_prefix;
+
+/// Appends an integer.
+#[inline]
+pub fn write_i64(out: &mut Vec<u8>, value: i64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Appends the shortest text that reads back as the same double. JSON has no NaN and no infinity:
+/// then nothing is appended and the answer is `false`.
+#[inline]
+#[must_use]
+pub fn write_f64(out: &mut Vec<u8>, value: f64) -> bool {
+    if !value.is_finite() {
+        return false;
+    }
+    out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
+    true
+}
+
+/// Appends a string with its quotes, escaping what JSON must and nothing else.
+#[inline]
+pub fn write_string(out: &mut Vec<u8>, value: &str) {
+    out.push(b'"');
+    let mut rest = value.as_bytes();
+    loop {
+        let (plain, special) = rest.split_at(plain_prefix(rest).0);
+        out.extend_from_slice(plain);
+        let Some((&byte, later)) = special.split_first() else { break };
+        write_escape(out, byte);
+        rest = later;
+    }
+    out.push(b'"');
+}
+
+#[cold]
+fn write_escape(out: &mut Vec<u8>, byte: u8) {
+    let letter = match byte {
+        b'"' | b'\\' => byte,
+        0x08 => b'b',
+        0x0c => b'f',
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        _ => {
+            const HEX: &[u8; 16] = b"0123456789abcdef";
+            let (high, low) = (HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 0xf)]);
+            return out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
+        }
+    };
+    out.extend_from_slice(&[b'\\', letter]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn strings_read_back_by_serde_json(value in ".{0,80}|[\u{0}-\u{7f}]{0,80}") {
+            let mut out = Vec::new();
+            write_string(&mut out, &value);
+            prop_assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), value);
+        }
+
+        #[test]
+        fn doubles_read_back_by_serde_json(value in any::<f64>()) {
+            let mut out = Vec::new();
+            let finite = write_f64(&mut out, value);
+            prop_assert_eq!(finite, value.is_finite());
+            if finite {
+                prop_assert_eq!(serde_json::from_slice::<f64>(&out).unwrap().to_bits(), value.to_bits());
+            }
+        }
+
+        #[test]
+        fn integers_read_back_by_serde_json(value in any::<i64>()) {
+            let mut out = Vec::new();
+            write_i64(&mut out, value);
+            prop_assert_eq!(serde_json::from_slice::<i64>(&out).unwrap(), value);
+        }
+    }
+}

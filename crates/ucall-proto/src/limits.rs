@@ -1,0 +1,54 @@
+//! What the core takes at most, told to it by the layers above.
+
+use std::time::Duration;
+
+use crate::http1::HeadLimits;
+
+/// Limits of one server. Each has a default, and past it the peer is told what the limit was.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Request line and headers of an HTTP request.
+    pub head: HeadLimits,
+    /// Body of one request, or one raw document. Below 4 GiB.
+    pub body_bytes_max: usize,
+    /// Arrays and objects inside one another.
+    pub nesting_max: usize,
+    /// Calls in one batch.
+    pub batch_calls_max: usize,
+    /// One reply, a whole batch's together.
+    pub reply_bytes_max: usize,
+    /// Text of one id.
+    pub id_bytes_max: usize,
+    /// Requests of one connection that wait for their replies.
+    pub pipeline_max: usize,
+    /// Bytes waiting to be sent on one connection, above the reply in hand.
+    pub output_bytes_max: usize,
+    /// From the first byte of a head to its last.
+    pub head_timeout: Duration,
+    /// Without a byte of the body; in all, this and one second more for each KiB.
+    pub body_timeout: Duration,
+    /// Without a request on a connection kept alive.
+    pub idle_timeout: Duration,
+    /// Without the peer taking a byte of what is to be sent.
+    pub send_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head: HeadLimits::default(),
+            body_bytes_max: 16 << 20,
+            nesting_max: 128,
+            batch_calls_max: 1_000,
+            reply_bytes_max: 64 << 20,
+            id_bytes_max: 1 << 10,
+            pipeline_max: 128,
+            output_bytes_max: 1 << 20,
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(75),
+            send_timeout: Duration::from_secs(30),
+        }
+    }
+}

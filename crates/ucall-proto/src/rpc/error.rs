@@ -1,0 +1,66 @@
+//! The error object of a reply.
+
+use std::borrow::Cow;
+
+use crate::Limits;
+use crate::json::Fault;
+
+/// An error as a caller sees it (§5.1).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RpcError {
+    /// What kind of error; the constants of this type name ours.
+    pub code: i64,
+    /// One short sentence.
+    pub message: Cow<'static, str>,
+    /// More about it, as JSON text.
+    pub data: Option<Vec<u8>>,
+}
+
+impl RpcError {
+    /// The text is no JSON.
+    pub const PARSE_ERROR: i64 = -32700;
+    /// It is JSON and no request.
+    pub const INVALID_REQUEST: i64 = -32600;
+    /// There is no such method.
+    pub const METHOD_NOT_FOUND: i64 = -32601;
+    /// Params are missing, unexpected or of the wrong type.
+    pub const INVALID_PARAMS: i64 = -32602;
+    /// The handler failed.
+    pub const INTERNAL_ERROR: i64 = -32603;
+    /// The deadline passed.
+    pub const DEADLINE_PASSED: i64 = -32001;
+    /// The call was cancelled, or the server is draining.
+    pub const CANCELLED: i64 = -32002;
+    /// Too many calls at once.
+    pub const OVERLOADED: i64 = -32003;
+
+    /// An error without data.
+    pub fn new(code: i64, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// Adds data, which is a string that says what was expected.
+    #[must_use]
+    pub fn expected(mut self, what: &str) -> Self {
+        let mut data = Vec::with_capacity(what.len() + 2);
+        crate::json::write_string(&mut data, what);
+        self.data = Some(data);
+        self
+    }
+
+    pub(crate) fn parse(fault: Fault, limits: &Limits) -> Self {
+        let error = Self::new(Self::PARSE_ERROR, "Parse error");
+        match fault {
+            Fault::TooDeep => {
+                let levels = limits.nesting_max;
+                error.expected(&format!("expected at most {levels} levels of nesting"))
+            }
+            Fault::Incomplete => error.expected("expected a whole JSON document; it ends too early"),
+            Fault::Invalid => error.expected("expected a JSON document in UTF-8"),
+        }
+    }
+
+    pub(crate) fn invalid_request(expected: &str) -> Self {
+        Self::new(Self::INVALID_REQUEST, "Invalid Request").expected(expected)
+    }
+}

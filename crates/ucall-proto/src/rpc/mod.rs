@@ -1,0 +1,52 @@
+//! JSON-RPC 2.0: requests as slices of their document, replies written in place.
+//!
+//! Source: <https://www.jsonrpc.org/specification>, quoted by its section numbers.
+
+mod document;
+mod error;
+mod reply;
+
+pub(crate) use document::{Document, Item, scan_document};
+pub use error::RpcError;
+pub use reply::Reply;
+pub(crate) use reply::{ReplyLimit, write_error_reply};
+
+use crate::json::Text;
+
+/// One call of a procedure, as slices of the request it came in.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The method's name.
+    pub method: Text<'a>,
+    /// The text of the params, an array or an object; `None` when there are none.
+    pub params: Option<&'a [u8]>,
+    /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
+    pub id: Option<&'a [u8]>,
+    /// Names the call on its connection for as long as it is deferred.
+    pub exchange: ExchangeId,
+}
+
+/// Names one call of one connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ExchangeId {
+    /// Counts the requests of the connection.
+    pub request: u64,
+    /// Counts the calls of a batch; 0 outside of one.
+    pub item: u32,
+}
+
+/// What a service did with a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Outcome {
+    /// The reply is written.
+    Done,
+    /// The reply comes later, through [`Connection::complete`](crate::Connection::complete).
+    Deferred,
+}
+
+/// Runs calls. The layer above implements it.
+pub trait Service {
+    /// Runs one call: writes the reply, or takes what it needs of the call and defers.
+    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome;
+}

@@ -1,0 +1,116 @@
+//! One reply, written straight into the output.
+
+use super::RpcError;
+use crate::json::{write_i64, write_string};
+
+/// The reply of one call, owned by whoever runs it: begun, written, ended or taken back.
+///
+/// Nothing is promised to the peer until the call is over, so a result may be given up half way
+/// for an error.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    id: Option<&'a [u8]>,
+    limit: ReplyLimit,
+    state: State,
+}
+
+/// How much may be written for one document.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyLimit {
+    /// Bytes of all its replies together.
+    bytes_max: usize,
+    /// The length of the output at which they are reached.
+    len_max: usize,
+}
+
+impl ReplyLimit {
+    /// A limit for what is written behind the present contents of `out`.
+    pub(crate) fn behind(out: &[u8], bytes_max: usize) -> Self {
+        Self { bytes_max, len_max: out.len() + bytes_max }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Empty,
+    Result,
+    Error,
+}
+
+impl<'a> Reply<'a> {
+    /// A reply behind what `out` holds.
+    pub(crate) fn new(out: &'a mut Vec<u8>, id: Option<&'a [u8]>, limit: ReplyLimit) -> Self {
+        let start = out.len();
+        Self { out, start, id, limit, state: State::Empty }
+    }
+
+    /// Begins the result, whose JSON text is then appended to the buffer returned.
+    #[inline]
+    pub fn result(&mut self) -> &mut Vec<u8> {
+        self.out.truncate(self.start);
+        self.state = State::Result;
+        self.out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        self.out.extend_from_slice(self.id.unwrap_or(b"null"));
+        self.out.extend_from_slice(br#","result":"#);
+        self.out
+    }
+
+    /// The buffer's length past which the reply is too large. A writer of long results looks at it
+    /// now and then.
+    pub fn len_max(&self) -> usize {
+        self.limit.len_max
+    }
+
+    /// Replies with an error, in place of whatever was written.
+    pub fn error(&mut self, error: &RpcError) {
+        self.out.truncate(self.start);
+        self.state = State::Error;
+        if self.id.is_some() {
+            write_error_reply(self.out, self.id, error);
+        }
+    }
+
+    /// Whether nobody will read the reply.
+    pub fn is_notification(&self) -> bool {
+        self.id.is_none()
+    }
+
+    /// Ends the reply: nothing stays of it for a notification or a deferred call.
+    #[inline]
+    pub(crate) fn end(mut self, keep: bool) {
+        if !keep || self.id.is_none() {
+            return self.out.truncate(self.start);
+        }
+        if self.state == State::Result {
+            self.out.push(b'}');
+        }
+        if self.out.len() > self.limit.len_max {
+            self.error(&too_large(self.limit.bytes_max));
+        } else if self.state == State::Empty {
+            self.error(&RpcError::new(RpcError::INTERNAL_ERROR, "The handler did not reply"));
+        }
+    }
+}
+
+fn too_large(bytes_max: usize) -> RpcError {
+    RpcError::new(RpcError::INTERNAL_ERROR, "The reply is too large")
+        .expected(&format!("expected at most {bytes_max} bytes, a whole batch's together"))
+}
+
+/// Appends a whole reply that carries an error; a missing id is written as null (§5).
+#[cold]
+pub(crate) fn write_error_reply(out: &mut Vec<u8>, id: Option<&[u8]>, error: &RpcError) {
+    out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    out.extend_from_slice(id.unwrap_or(b"null"));
+    out.extend_from_slice(br#","error":{"code":"#);
+    write_i64(out, error.code);
+    out.extend_from_slice(br#","message":"#);
+    write_string(out, &error.message);
+    if let Some(data) = &error.data {
+        out.extend_from_slice(br#","data":"#);
+        out.extend_from_slice(data);
+    }
+    out.extend_from_slice(b"}}");
+}

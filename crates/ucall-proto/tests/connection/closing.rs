@@ -1,0 +1,94 @@
+//! How connections end, by the clock and by themselves.
+
+use std::time::Duration;
+
+use ucall_proto::Wish;
+
+use crate::harness::{Driver, later, post, sum};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn an_idle_connection_is_closed_and_a_used_one_is_not() {
+    let mut driver = Driver::new();
+    for id in 1..4 {
+        driver.pass(74 * SECOND);
+        driver.receive(post(&sum(id)).as_bytes());
+        assert_eq!(driver.connection.wish(), Wish::Receive);
+        assert_eq!(driver.connection.idle_since(), Some(driver.now));
+    }
+    driver.pass(75 * SECOND);
+    assert_eq!(driver.connection.wish(), Wish::Close);
+}
+
+#[test]
+fn a_head_has_ten_seconds_however_its_bytes_come() {
+    let mut driver = Driver::new();
+    for byte in post(&sum(1)).as_bytes().chunks(1).take(10) {
+        driver.receive(byte);
+        driver.pass(SECOND);
+    }
+    let sent = driver.sent();
+    assert!(sent.starts_with("HTTP/1.1 408 "), "{sent}");
+    assert_eq!(driver.connection.wish(), Wish::Finish);
+    driver.pass(SECOND);
+    assert_eq!(driver.connection.wish(), Wish::Close);
+}
+
+#[test]
+fn a_body_has_thirty_seconds_for_each_byte_and_a_least_speed_for_all() {
+    let head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n";
+    let mut driver = Driver::new();
+    driver.receive(head);
+    driver.pass(29 * SECOND);
+    driver.receive(b"x");
+    driver.pass(4 * SECOND);
+    assert_eq!(driver.sent(), "");
+    driver.pass(SECOND);
+    assert!(driver.sent().starts_with("HTTP/1.1 408 "));
+    let mut driver = Driver::new();
+    driver.receive(head);
+    driver.pass(30 * SECOND);
+    assert!(driver.sent().starts_with("HTTP/1.1 408 "));
+}
+
+#[test]
+fn a_raw_document_that_stalls_is_told_and_closed() {
+    let mut driver = Driver::new();
+    driver.receive(b"{\"jsonrpc\"");
+    driver.pass(30 * SECOND);
+    assert!(driver.sent().contains("within 30 s"));
+    assert_eq!(driver.connection.wish(), Wish::Finish);
+}
+
+#[test]
+fn nothing_is_due_while_a_call_runs() {
+    let mut driver = Driver::new();
+    driver.receive(post(&later(1)).as_bytes());
+    assert_eq!(driver.connection.deadline(), None);
+    assert_eq!(driver.connection.idle_since(), None);
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    assert_eq!(driver.connection.deadline(), Some(driver.now + 75 * SECOND));
+}
+
+#[test]
+fn what_comes_after_the_last_request_is_thrown_away_up_to_a_limit() {
+    let mut driver = Driver::new();
+    driver.receive(b"garbage\n");
+    assert!(driver.sent().starts_with("HTTP/1.1 400 "));
+    for _ in 0..4 {
+        driver.receive(&[b'x'; 64 << 10]);
+        assert_eq!(driver.connection.wish(), Wish::Finish);
+    }
+    driver.receive(b"x");
+    assert_eq!((driver.sent(), driver.connection.wish()), (String::new(), Wish::Close));
+}
+
+#[test]
+fn a_peer_that_ends_first_is_closed_at_once() {
+    let mut driver = Driver::new();
+    driver.receive(post(&sum(1)).as_bytes());
+    driver.end();
+    assert_eq!(driver.connection.wish(), Wish::Close);
+}

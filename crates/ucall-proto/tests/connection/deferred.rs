@@ -1,0 +1,139 @@
+//! Replies that come later than their calls.
+
+use ucall_proto::{RpcError, Wish};
+
+use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
+
+fn later_reply(id: u32, result: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
+}
+
+#[test]
+fn http_answers_in_order_whatever_finishes_first() {
+    let mut driver = Driver::new();
+    let requests = [post(&later(1)), post(&sum(2)), post(&later(3)), post(&sum(4))].concat();
+    driver.receive(requests.as_bytes());
+    assert_eq!(driver.sent(), "");
+    let [first, third] = driver.service.deferred[..] else { panic!("two deferred calls") };
+    driver.complete(third, Ok(b"\"c\""));
+    assert_eq!(driver.sent(), "");
+    driver.complete(first, Ok(b"\"a\""));
+    let expected = [later_reply(1, "\"a\""), sum_reply(2), later_reply(3, "\"c\""), sum_reply(4)];
+    assert_eq!(bodies(&driver.sent()), expected);
+}
+
+#[test]
+fn raw_answers_as_calls_finish() {
+    let mut driver = Driver::new();
+    driver.receive([later(1), sum(2), later(3)].concat().as_bytes());
+    assert_eq!(driver.sent(), sum_reply(2) + "\n");
+    let [first, third] = driver.service.deferred[..] else { panic!("two deferred calls") };
+    driver.complete(third, Ok(b"3"));
+    assert_eq!(driver.sent(), later_reply(3, "3") + "\n");
+    driver.complete(first, Err(&RpcError::new(-5, "no")));
+    assert_eq!(driver.sent(), "{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-5,\"message\":\"no\"}}\n");
+}
+
+#[test]
+fn a_batch_waits_for_all_its_calls_and_keeps_its_order() {
+    let note = r#"{"jsonrpc":"2.0","method":"later"}"#;
+    let body =
+        format!("[{},{},{note},{},7,{},{}]", sum(1), sum(2), later(3), later(4), sum(5));
+    for (request, is_http) in [(post(&body), true), (body.clone(), false)] {
+        let mut driver = Driver::new();
+        driver.receive(request.as_bytes());
+        let [note, third, fourth] = driver.service.deferred[..] else { panic!("three deferred") };
+        driver.complete(fourth, Ok(b"4"));
+        driver.complete(note, Ok(b"0"));
+        assert_eq!(driver.sent(), "");
+        driver.complete(third, Ok(b"3"));
+        let sent = driver.sent();
+        let reply = if is_http { bodies(&sent).remove(0) } else { sent.trim_end().to_owned() };
+        let (front, back) = reply.split_once(r#"{"jsonrpc":"2.0","id":null,"#).unwrap();
+        assert_eq!(front, format!("[{},{},{},", sum_reply(1), sum_reply(2), later_reply(3, "3")));
+        assert!(back.ends_with(&format!("}},{},{}]", later_reply(4, "4"), sum_reply(5))));
+    }
+}
+
+#[test]
+fn a_deferred_notification_is_not_waited_for() {
+    let mut driver = Driver::new();
+    driver.receive(post(r#"{"jsonrpc":"2.0","method":"later"}"#).as_bytes());
+    assert!(driver.sent().starts_with("HTTP/1.1 204 "));
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    assert_eq!(driver.sent(), "");
+}
+
+#[test]
+fn a_late_or_second_reply_is_dropped() {
+    let mut driver = Driver::new();
+    driver.receive(later(1).as_bytes());
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    driver.complete(exchange, Ok(b"2"));
+    assert_eq!(driver.sent(), later_reply(1, "1") + "\n");
+}
+
+#[test]
+fn reading_pauses_while_too_many_wait() {
+    let mut driver = Driver::new();
+    driver.limits.pipeline_max = 4;
+    let requests: String = (1..=6).map(|id| post(&later(id))).collect();
+    driver.receive(requests.as_bytes());
+    assert_eq!((driver.service.deferred.len(), driver.connection.wish()), (4, Wish::Pause));
+    let first = driver.service.deferred[0];
+    driver.complete(first, Ok(b"1"));
+    assert_eq!((driver.service.deferred.len(), driver.connection.wish()), (5, Wish::Pause));
+    for index in 1..6 {
+        let exchange = driver.service.deferred[index];
+        driver.complete(exchange, Ok(b"1"));
+    }
+    assert_eq!(bodies(&driver.sent()).len(), 6);
+    assert_eq!(driver.connection.wish(), Wish::Receive);
+}
+
+#[test]
+fn http_cancels_at_a_half_close_and_raw_answers() {
+    let mut driver = Driver::new();
+    driver.receive(post(&later(1)).as_bytes());
+    driver.end();
+    assert_eq!(driver.connection.wish(), Wish::Close);
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    assert_eq!(driver.sent(), "");
+
+    let mut driver = Driver::new();
+    driver.receive(later(1).as_bytes());
+    driver.end();
+    assert_ne!(driver.connection.wish(), Wish::Close);
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    assert_eq!((driver.sent(), driver.connection.wish()), (later_reply(1, "1") + "\n", Wish::Close));
+}
+
+#[test]
+fn a_refusal_waits_behind_what_is_deferred() {
+    let mut driver = Driver::new();
+    driver.receive((post(&later(1)) + "GARBAGE\n").as_bytes());
+    assert_eq!(driver.sent(), "");
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    let sent = driver.sent();
+    assert!(sent.starts_with("HTTP/1.1 200 ") && sent.contains("HTTP/1.1 400 "), "{sent}");
+    assert_eq!(driver.connection.wish(), Wish::Finish);
+}
+
+#[test]
+fn an_expected_100_waits_behind_what_is_deferred() {
+    let mut driver = Driver::new();
+    let head =
+        "POST / HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
+    driver.receive((post(&later(1)) + head).as_bytes());
+    assert_eq!(driver.sent(), "");
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    assert!(driver.sent().ends_with("}HTTP/1.1 100 Continue\r\n\r\n"));
+    driver.receive(b"{}");
+    assert!(driver.sent().contains("-32600"));
+}

@@ -1,0 +1,215 @@
+//! A connection with a small service behind it and a clock that the test moves.
+
+use std::time::{Duration, Instant};
+
+use ucall_buffer::Target;
+use ucall_proto::http1::{AccessRules, ReplyWriter};
+use ucall_proto::json::{Kind, Reader};
+use ucall_proto::{
+    Call, Connection, Environment, ExchangeId, Limits, Outcome, Reply, RpcError, Scratch, Service,
+    Wish,
+};
+
+/// What the specification's examples call, and `later`, which is deferred.
+#[derive(Default)]
+pub struct Examples {
+    pub deferred: Vec<ExchangeId>,
+    pub notified: Vec<String>,
+}
+
+impl Service for Examples {
+    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let method = String::from_utf8(call.method.unescaped().into_owned()).unwrap();
+        if call.id.is_none() {
+            self.notified.push(method.clone());
+        }
+        let result = match method.as_str() {
+            "subtract" => subtract(call.params).to_string(),
+            "sum" => integers(call.params).iter().sum::<i64>().to_string(),
+            "get_data" => r#"["hello",5]"#.to_owned(),
+            "echo" => String::from_utf8(call.params.unwrap_or(b"null").to_vec()).unwrap(),
+            "large" => format!("\"{}\"", "x".repeat(integers(call.params)[0] as usize)),
+            "silent" => return Outcome::Done,
+            "later" => {
+                self.deferred.push(call.exchange);
+                return Outcome::Deferred;
+            }
+            "update" | "notify_hello" | "notify_sum" => "null".to_owned(),
+            _ => {
+                let error = RpcError::new(RpcError::METHOD_NOT_FOUND, "Method not found");
+                reply.error(&error);
+                return Outcome::Done;
+            }
+        };
+        reply.result().extend_from_slice(result.as_bytes());
+        Outcome::Done
+    }
+}
+
+fn subtract(params: Option<&[u8]>) -> i64 {
+    let values = integers(params);
+    values[0] - values[1]
+}
+
+/// The integers of params: by position, or `minuend` and `subtrahend` by name.
+fn integers(params: Option<&[u8]>) -> Vec<i64> {
+    let mut reader = Reader::new(params.unwrap());
+    let mut values = Vec::new();
+    if reader.kind() == Kind::Array {
+        reader.enter();
+        while reader.next_item() {
+            values.push(reader.number().as_i64().unwrap());
+        }
+        return values;
+    }
+    reader.enter();
+    while let Some(key) = reader.next_key() {
+        let value = reader.number().as_i64().unwrap();
+        let index = if key.raw() == b"subtrahend" { values.len() } else { 0 };
+        values.insert(index, value);
+    }
+    values
+}
+
+pub struct Driver {
+    pub connection: Connection,
+    pub service: Examples,
+    pub limits: Limits,
+    pub now: Instant,
+    pub queued_bytes: usize,
+    pub out: Vec<u8>,
+    access: AccessRules,
+    replies: ReplyWriter,
+    scratch: Scratch,
+}
+
+impl Driver {
+    pub fn new() -> Self {
+        Self::with_limits(Limits::default())
+    }
+
+    pub fn with_limits(limits: Limits) -> Self {
+        let now = Instant::now();
+        Self {
+            connection: Connection::new(now, &limits),
+            service: Examples::default(),
+            limits,
+            now,
+            queued_bytes: 0,
+            out: Vec::new(),
+            access: AccessRules::new(true, &[], &[]).unwrap(),
+            replies: ReplyWriter::default(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    fn with<T>(
+        &mut self,
+        step: impl FnOnce(&mut Connection, &mut Environment<'_, Examples>, &mut Vec<u8>) -> T,
+    ) -> T {
+        let mut environment = Environment {
+            limits: &self.limits,
+            access: &self.access,
+            now: self.now,
+            replies: &mut self.replies,
+            service: &mut self.service,
+            scratch: &mut self.scratch,
+            queued_bytes: self.queued_bytes,
+        };
+        step(&mut self.connection, &mut environment, &mut self.out)
+    }
+
+    pub fn receive(&mut self, bytes: &[u8]) {
+        let mut bytes = bytes.to_vec();
+        self.with(|connection, environment, out| connection.receive(&mut bytes, environment, out));
+    }
+
+    pub fn receive_target(&mut self, target: Target) {
+        self.with(|connection, environment, out| {
+            connection.receive_target(target, environment, out);
+        });
+    }
+
+    pub fn end(&mut self) {
+        self.with(|connection, environment, out| connection.end(environment, out));
+    }
+
+    pub fn proceed(&mut self) {
+        self.with(|connection, environment, out| connection.proceed(environment, out));
+    }
+
+    pub fn complete(&mut self, exchange: ExchangeId, outcome: Result<&[u8], &RpcError>) {
+        self.with(|connection, environment, out| {
+            connection.complete(exchange, outcome, environment, out);
+        });
+    }
+
+    /// Lets time pass; expires what is due.
+    pub fn pass(&mut self, time: Duration) {
+        self.now += time;
+        while self.connection.deadline().is_some_and(|deadline| deadline <= self.now) {
+            self.with(|connection, environment, out| connection.expire(environment, out));
+            if self.connection.wish() == Wish::Close {
+                break;
+            }
+        }
+    }
+
+    pub fn sent(&mut self) -> String {
+        String::from_utf8(std::mem::take(&mut self.out)).unwrap()
+    }
+}
+
+/// What a connection answers to bytes that come in these pieces, and what it wishes then.
+fn answer_in<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Wish) {
+    let mut driver = Driver::new();
+    for piece in pieces {
+        driver.receive(piece);
+    }
+    (driver.sent(), driver.connection.wish())
+}
+
+/// What a connection answers to `input`, proven to be the same however the input is cut.
+pub fn answer(input: impl AsRef<[u8]>) -> (String, Wish) {
+    let input = input.as_ref();
+    let whole = answer_in([input]);
+    for at in 0..=input.len() {
+        let (front, back) = input.split_at(at);
+        assert_eq!(answer_in([front, back]), whole, "cut at {at}");
+    }
+    assert_eq!(answer_in(input.chunks(1)), whole, "byte by byte");
+    whole
+}
+
+/// The bodies of HTTP replies that follow each other, each proven to have its length.
+pub fn bodies(mut replies: &str) -> Vec<String> {
+    let mut bodies = Vec::new();
+    while !replies.is_empty() {
+        let (head, rest) = replies.split_once("\r\n\r\n").expect("a head with an end");
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "))
+            .map_or(0, |length| length.parse().unwrap());
+        let (body, rest) = rest.split_at(length);
+        bodies.push(body.to_owned());
+        replies = rest;
+    }
+    bodies
+}
+
+/// An HTTP request with this body.
+pub fn post(body: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+pub fn sum(id: u32) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"sum","params":[{id},1],"id":{id}}}"#)
+}
+
+pub fn sum_reply(id: u32) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{}}}"#, id + 1)
+}
+
+pub fn later(id: u32) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"later","id":{id}}}"#)
+}

@@ -1,0 +1,163 @@
+//! HTTP messages, one after another.
+
+use ucall_proto::Wish;
+
+use crate::harness::{Driver, answer, bodies, post, sum, sum_reply};
+
+#[test]
+fn requests_are_pipelined_and_answered_in_order() {
+    let requests: String = (1..=16).map(|id| post(&sum(id))).collect();
+    let (replies, wish) = answer(requests);
+    assert_eq!(bodies(&replies), (1..=16).map(sum_reply).collect::<Vec<_>>());
+    assert_eq!(wish, Wish::Receive);
+}
+
+#[test]
+fn chunked_bodies_are_joined() {
+    let body = sum(7);
+    let (front, back) = body.split_at(11);
+    let request = format!(
+        "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n\
+         b;note=1\r\n{front}\r\n{:x}\r\n{back}\r\n0\r\nTrailer: 1\r\n\r\n",
+        back.len()
+    );
+    let (replies, wish) = answer(request.clone() + &post(&sum(8)));
+    assert_eq!(bodies(&replies), [sum_reply(7), sum_reply(8)]);
+    assert_eq!(wish, Wish::Receive);
+}
+
+#[test]
+fn the_body_may_be_anything_that_is_json() {
+    for (body, code) in
+        [("", "-32700"), ("1", "-32600"), ("{} x", "-32700"), ("{", "-32700"), (" {} \r\n", "-32600")]
+    {
+        let (reply, wish) = answer(post(body));
+        assert!(bodies(&reply)[0].contains(code), "{body}: {reply}");
+        assert_eq!(wish, Wish::Receive);
+    }
+}
+
+#[test]
+fn close_and_http_1_0_end_the_connection_after_the_reply() {
+    let body = sum(1);
+    let head = |line: &str, version: &str| {
+        let length = body.len();
+        format!("POST / HTTP/{version}\r\nHost: localhost\r\n{line}Content-Length: {length}\r\n\r\n{body}")
+    };
+    let (reply, wish) = answer(head("Connection: close\r\n", "1.1") + &post(&sum(2)));
+    assert_eq!(bodies(&reply), [sum_reply(1)]);
+    assert!(reply.contains("\r\nConnection: close\r\n"));
+    assert_eq!(wish, Wish::Finish);
+    let (reply, wish) = answer(head("", "1.0"));
+    assert!(reply.contains("\r\nConnection: close\r\n"));
+    assert_eq!(wish, Wish::Finish);
+    let (reply, wish) = answer(head("Connection: keep-alive\r\n", "1.0"));
+    assert!(reply.contains("\r\nConnection: keep-alive\r\n"));
+    assert_eq!(wish, Wish::Receive);
+}
+
+#[test]
+fn paths_and_methods_are_told_apart() {
+    for (line, status) in [
+        ("POST /?x=1", "200"),
+        ("POST http://localhost/", "200"),
+        ("POST /other", "404"),
+        ("GET /other", "404"),
+        ("GET /", "405"),
+        ("HEAD /", "405"),
+        ("DELETE /", "405"),
+        ("OPTIONS /", "204"),
+        ("OPTIONS *", "204"),
+    ] {
+        let body = sum(1);
+        let length = body.len();
+        let request =
+            format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}");
+        let (reply, wish) = answer(request);
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {reply}");
+        assert_eq!(reply.contains("\r\nAllow: POST, OPTIONS\r\n"), matches!(status, "405" | "204"));
+        assert_eq!(reply.ends_with("\r\n\r\n"), line.starts_with("HEAD") || status == "204");
+        let kept = if status.starts_with('4') { Wish::Finish } else { Wish::Receive };
+        assert_eq!(wish, kept, "{line}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_the_framing_comes_after_good_replies_and_closes() {
+    for (bad, status) in [
+        ("POST / HTTP/1.1\nHost: localhost\n\n", "400"),
+        ("POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n1", "400"),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\n", "400"),
+        ("POST / HTTP/2.0\r\nHost: localhost\r\n\r\n", "505"),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "505"),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nExpect: more\r\n\r\n", "417"),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", "501"),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0x5\r\n", "400"),
+    ] {
+        let (reply, wish) = answer(post(&sum(1)) + bad);
+        let (good, refusal) = reply.split_once(&sum_reply(1)).unwrap();
+        assert!(good.starts_with("HTTP/1.1 200 "));
+        assert!(refusal.starts_with(&format!("HTTP/1.1 {status} ")), "{bad}: {refusal}");
+        assert!(refusal.contains("\r\nConnection: close\r\n"));
+        assert_eq!(wish, Wish::Finish, "{bad}");
+    }
+}
+
+#[test]
+fn an_expected_100_comes_once_before_the_body() {
+    let body = sum(1);
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut driver = Driver::new();
+    driver.receive(head.as_bytes());
+    assert_eq!(driver.sent(), "HTTP/1.1 100 Continue\r\n\r\n");
+    driver.receive(&body.as_bytes()[..5]);
+    assert_eq!(driver.sent(), "");
+    driver.receive(&body.as_bytes()[5..]);
+    assert_eq!(bodies(&driver.sent()), [sum_reply(1)]);
+    driver.receive((head + &body).as_bytes());
+    assert_eq!(bodies(&driver.sent()), [sum_reply(1)]);
+}
+
+#[test]
+fn a_refused_body_is_never_asked_for() {
+    let mut driver = Driver::new();
+    driver.receive(
+        b"POST / HTTP/1.1\r\nHost: evil.example\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+    );
+    assert!(driver.sent().starts_with("HTTP/1.1 403 "));
+    assert_eq!(driver.connection.wish(), Wish::Finish);
+}
+
+#[test]
+fn foreign_pages_may_not_call() {
+    let body = sum(1);
+    let request = |headers: &str| {
+        format!("POST / HTTP/1.1\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+    };
+    for (headers, status) in [
+        ("Host: localhost:8545\r\n", "200"),
+        ("Host: evil.example\r\n", "403"),
+        ("Host: localhost\r\nOrigin: https://evil.example\r\n", "403"),
+        ("Host: localhost\r\nOrigin: null\r\n", "403"),
+        ("Host: localhost:8545\r\nOrigin: http://localhost:8545\r\n", "200"),
+    ] {
+        let (reply, _) = answer(request(headers));
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{headers}: {reply}");
+    }
+}
+
+#[test]
+fn a_large_body_goes_straight_to_its_place() {
+    let body = format!(r#"{{"jsonrpc":"2.0","method":"get_data","id":1,"x":"{}"}}"#, "y".repeat(1 << 20));
+    let request = post(&body);
+    let mut driver = Driver::new();
+    driver.receive(&request.as_bytes()[..100]);
+    let mut target = driver.connection.target().expect("a target for a large body");
+    assert_eq!(target.remaining(), request.len() - 100);
+    target.write(&request.as_bytes()[100..]);
+    driver.receive_target(target);
+    assert_eq!(bodies(&driver.sent()), [r#"{"jsonrpc":"2.0","id":1,"result":["hello",5]}"#]);
+}

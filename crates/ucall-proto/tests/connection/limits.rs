@@ -1,0 +1,119 @@
+//! Every limit that the connection keeps: the last that is allowed, the first that is not.
+
+use ucall_proto::{Limits, Wish};
+
+use crate::harness::{Driver, bodies, post, sum, sum_reply};
+
+fn small() -> Driver {
+    let mut limits = Limits::default();
+    limits.body_bytes_max = 1_000;
+    limits.reply_bytes_max = 1_000;
+    limits.batch_calls_max = 3;
+    limits.nesting_max = 4;
+    Driver::with_limits(limits)
+}
+
+fn large(result_len: usize) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"large","params":[{result_len}],"id":1}}"#)
+}
+
+#[test]
+fn bodies_over_http_are_refused_before_they_are_read() {
+    let mut driver = small();
+    driver.receive(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n");
+    assert_eq!((driver.sent(), driver.connection.wish()), (String::new(), Wish::Receive));
+    let mut driver = small();
+    driver.receive(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1001\r\n\r\n");
+    let sent = driver.sent();
+    assert!(sent.starts_with("HTTP/1.1 413 ") && sent.contains("1000"), "{sent}");
+    assert_eq!(driver.connection.wish(), Wish::Finish);
+    let mut driver = small();
+    driver.receive(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n");
+    assert!(driver.sent().starts_with("HTTP/1.1 413 "));
+}
+
+#[test]
+fn documents_over_raw_tcp_are_refused_whole_or_partial() {
+    let text = |len: usize| format!("{{\"x\":\"{}\"}}", "y".repeat(len - 8));
+    let mut driver = small();
+    driver.receive(text(1000).as_bytes());
+    assert!(driver.sent().contains("-32600"));
+    assert_eq!(driver.connection.wish(), Wish::Receive);
+    for pieces in [1001, 500, 1] {
+        let mut driver = small();
+        for piece in text(1001).as_bytes().chunks(pieces) {
+            driver.receive(piece);
+        }
+        let sent = driver.sent();
+        assert!(sent.contains("at most 1000 bytes"), "{sent}");
+        assert_eq!(driver.connection.wish(), Wish::Finish);
+    }
+}
+
+#[test]
+fn batches_and_nesting_are_refused_one_past_the_limit() {
+    let batch = |count: u32| format!("[{}]", (1..=count).map(sum).collect::<Vec<_>>().join(","));
+    let mut driver = small();
+    driver.receive(post(&batch(3)).as_bytes());
+    assert_eq!(driver.sent().matches("result").count(), 3);
+    driver.receive(post(&batch(4)).as_bytes());
+    let sent = driver.sent();
+    assert!(sent.contains("-32600") && sent.contains("at most 3 calls"), "{sent}");
+    let nested = |params: &str| format!(r#"{{"jsonrpc":"2.0","method":"echo","params":{params},"id":1}}"#);
+    driver.receive(post(&nested("[[[]]]")).as_bytes());
+    assert!(driver.sent().contains("[[[]]]"));
+    driver.receive(post(&nested("[[[[]]]]")).as_bytes());
+    let sent = driver.sent();
+    assert!(sent.contains("-32700") && sent.contains("at most 4 levels"), "{sent}");
+}
+
+#[test]
+fn a_reply_too_large_becomes_an_error_and_the_rest_of_a_batch_stays_valid() {
+    let overhead = r#"{"jsonrpc":"2.0","id":1,"result":""}"#.len();
+    let mut driver = small();
+    driver.receive(post(&large(1000 - overhead)).as_bytes());
+    assert_eq!(bodies(&driver.sent())[0].len(), 1000);
+    driver.receive(post(&large(1001 - overhead)).as_bytes());
+    let sent = driver.sent();
+    assert!(sent.contains("-32603") && sent.contains("at most 1000 bytes"), "{sent}");
+    driver.receive(post(&format!("[{},{},{}]", sum(1), large(990), sum(3))).as_bytes());
+    let body = bodies(&driver.sent()).remove(0);
+    assert!(body.starts_with(&format!("[{},", sum_reply(1))) && body.contains("-32603"), "{body}");
+    assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok());
+}
+
+#[test]
+fn a_handler_that_never_replies_is_an_internal_error() {
+    let mut driver = Driver::new();
+    driver.receive(br#"{"jsonrpc":"2.0","method":"silent","id":1}"#);
+    assert!(driver.sent().contains("-32603"));
+}
+
+#[test]
+fn reading_pauses_while_too_much_waits_to_be_sent() {
+    let mut driver = Driver::new();
+    driver.limits.output_bytes_max = 10_000;
+    let requests: String = (0..10).map(|_| large(6_000)).collect();
+    driver.receive(requests.as_bytes());
+    assert_eq!(driver.sent().lines().count(), 2);
+    assert_eq!(driver.connection.wish(), Wish::Pause);
+    driver.queued_bytes = 20_000;
+    driver.proceed();
+    assert_eq!(driver.sent(), "");
+    driver.queued_bytes = 0;
+    for _ in 0..4 {
+        driver.proceed();
+        assert_eq!(driver.sent().lines().count(), 2);
+    }
+    assert_eq!(driver.connection.wish(), Wish::Receive);
+}
+
+#[test]
+fn a_large_head_is_refused() {
+    let mut driver = Driver::new();
+    driver.receive(b"POST / HTTP/1.1\r\nHost: localhost\r\nX: ");
+    for _ in 0..17 {
+        driver.receive(&[b'x'; 1024]);
+    }
+    assert!(driver.sent().starts_with("HTTP/1.1 431 "));
+}
