@@ -1,5 +1,6 @@
 //! How many nanoseconds a head, an access check and a reply head cost: the least and the median
-//! of many rounds, because the machine is shared. `cargo run --release -p ucall-proto --example head_bench`.
+//! of many rounds, because the machine is shared.
+//! `cargo run --release -p ucall-proto --example head_bench`
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -76,7 +77,8 @@ fn main() -> Result<(), InvalidAccessRule> {
         out.clear();
         let mut decoder = ChunkedDecoder::default();
         let input = black_box(
-            b"42\r\n012345678901234567890123456789012345678901234567890123456789012345\r\n0\r\n\r\n",
+            b"42\r\n012345678901234567890123456789012\
+              345678901234567890123456789012345\r\n0\r\n\r\n",
         );
         let _ = black_box(decoder.decode(input, &mut out, &ChunkedLimits::default()));
     });

@@ -1,1 +1,21 @@
-//! Placeholder
+//! Joins protocol and engine: procedures, dispatch and the worker's turn.
+//!
+//! Knows sockets only through [`ucall_engine::Engine`], bytes only through
+//! [`ucall_proto::Connection`], and languages only through [`Handler`].
+
+mod config;
+mod connections;
+mod counters;
+mod dispatch;
+mod handler;
+mod mailbox;
+mod procedures;
+mod sync;
+mod worker;
+
+pub use config::Config;
+pub use counters::{Counters, Stats};
+pub use handler::{CallId, Handler};
+pub use mailbox::{Mailbox, Message};
+pub use procedures::Procedures;
+pub use worker::{Turn, Worker};

@@ -3,7 +3,8 @@
 use super::Environment;
 use super::exchange::{Answer, Part};
 use crate::rpc::{
-    Call, Document, ExchangeId, Item, Outcome, Reply, ReplyLimit, RpcError, Service, write_error_reply,
+    Call, Document, ExchangeId, Item, Outcome, Reply, ReplyLimit, RpcError, Service,
+    write_error_reply,
 };
 
 /// What became of a document.
@@ -78,7 +79,9 @@ impl<S: Service> Run<'_, S> {
         out.push(b'[');
         for (index, item) in items.iter().enumerate() {
             let before = out.len();
-            if self.item(index as u32, item, out) == Outcome::Deferred && item.id(self.text).is_some() {
+            if self.item(index as u32, item, out) == Outcome::Deferred
+                && item.id(self.text).is_some()
+            {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = Part::Written(without_comma(written).to_vec());
                 out.truncate(start);

@@ -106,11 +106,12 @@ impl Answer {
 #[derive(Debug)]
 pub(super) struct Exchanges<F> {
     waiting: VecDeque<Exchange<F>>,
+    cancelled: bool,
 }
 
 impl<F> Exchanges<F> {
     pub(super) const fn new() -> Self {
-        Self { waiting: VecDeque::new() }
+        Self { waiting: VecDeque::new(), cancelled: false }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -121,8 +122,15 @@ impl<F> Exchanges<F> {
         self.waiting.is_empty()
     }
 
-    pub(super) fn clear(&mut self) {
+    /// Gives up on all replies.
+    pub(super) fn cancel(&mut self) {
+        self.cancelled |= !self.waiting.is_empty();
         self.waiting.clear();
+    }
+
+    /// Whether calls may still run, awaited or given up.
+    pub(super) fn has_deferred(&self) -> bool {
+        self.cancelled || !self.waiting.is_empty()
     }
 
     pub(super) fn push(&mut self, request: u64, framing: F, answer: Answer) {

@@ -5,8 +5,8 @@ use super::exchange::Answer;
 use super::{Awaits, Connection, Environment, Protocol, Step, body_time};
 use crate::Limits;
 use crate::http1::{
-    self, AccessRules, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser, HttpError, Method,
-    ReplyWriter, Target,
+    self, AccessRules, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser,
+    HttpError, Method, ReplyWriter, Target,
 };
 use crate::json::Fault;
 use crate::rpc::{RpcError, Service, scan_document, write_error_reply};
@@ -95,7 +95,7 @@ impl Connection {
         let length = match head.body {
             BodyLength::None => 0,
             BodyLength::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
-            BodyLength::Chunked => return self.begin_chunked(head, rest, environment, out),
+            BodyLength::Chunked => return self.begin_chunked(head, rest, out),
         };
         if length > limit {
             let error = HttpError::BodyTooLarge { limit: limit as u64 };
@@ -103,7 +103,7 @@ impl Connection {
         }
         let total = head.len + length;
         let Some(body) = rest.get(head.len..total) else {
-            return self.wait_for_body(head, total, rest.len() == head.len, environment, out);
+            return self.wait_for_body(head, total, rest.len() == head.len, out);
         };
         self.set_bytes_needed(0);
         self.run_request(head, body, &extras, environment, out);
@@ -111,12 +111,11 @@ impl Connection {
     }
 
     #[cold]
-    fn wait_for_body<S: Service>(
+    fn wait_for_body(
         &mut self,
         head: &Head<'_>,
         total: usize,
         nothing_came: bool,
-        environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
         if head.expect_continue && nothing_came {
@@ -138,15 +137,9 @@ impl Connection {
     }
 
     #[cold]
-    fn begin_chunked<S: Service>(
-        &mut self,
-        head: &Head<'_>,
-        rest: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
-        let step = self.wait_for_body(head, 0, rest.len() == head.len, environment, out);
-        if self.paused || self.closing != super::Closing::Open {
+    fn begin_chunked(&mut self, head: &Head<'_>, rest: &[u8], out: &mut Vec<u8>) -> Step {
+        let step = self.wait_for_body(head, 0, rest.len() == head.len, out);
+        if self.paused {
             return step;
         }
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
@@ -250,7 +243,8 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         let begun = environment.replies.begin(out, extras);
-        let document = match scan_document(body, environment.limits, &mut environment.scratch.items) {
+        let document = match scan_document(body, environment.limits, &mut environment.scratch.items)
+        {
             Ok(document) if is_blank(body.get(document.len..).unwrap_or_default()) => Ok(document),
             Ok(_) => Err(Fault::Invalid),
             Err(fault) => Err(fault),

@@ -87,7 +87,9 @@ enum Protocol {
 enum Closing {
     Open,
     /// No more requests are read; what else comes is thrown away, up to a limit.
-    Draining { discarded: usize },
+    Draining {
+        discarded: usize,
+    },
     /// Nothing more is expected of the peer.
     Done,
 }
@@ -198,7 +200,8 @@ impl Connection {
                 self.input = Vec::new();
             }
             Protocol::Raw(_) => {}
-            Protocol::Http(_) | Protocol::Unknown => self.exchanges.clear(),
+            // Their handlers are cancelled by whoever holds the socket, when it closes.
+            Protocol::Http(_) | Protocol::Unknown => self.exchanges.cancel(),
         }
         if !self.paused {
             self.stop_reading();
@@ -234,11 +237,7 @@ impl Connection {
     }
 
     /// Goes on with requests that had to wait, now that replies have been written or sent.
-    pub fn proceed<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub fn proceed<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         if self.paused {
             self.process_input(environment, out);
             if self.ended_by_peer && !self.paused {
@@ -289,6 +288,11 @@ impl Connection {
     /// Since when the connection has had no request under way; `None` while it has.
     pub fn idle_since(&self) -> Option<Instant> {
         (self.awaits == Awaits::Request).then_some(self.awaits_since)
+    }
+
+    /// Whether deferred calls are under way, or were given up.
+    pub fn has_deferred(&self) -> bool {
+        self.exchanges.has_deferred()
     }
 
     /// Bytes of memory held for requests that are not answered yet.
@@ -437,7 +441,9 @@ impl Connection {
             match &self.protocol {
                 Protocol::Http(http) => http.awaits(self.input.is_empty(), limits),
                 _ if self.input.is_empty() => Awaits::Request,
-                Protocol::Raw(_) => Awaits::Body { total: body_time(limits.body_bytes_max, limits) },
+                Protocol::Raw(_) => {
+                    Awaits::Body { total: body_time(limits.body_bytes_max, limits) }
+                }
                 Protocol::Unknown => Awaits::Head,
             }
         }

@@ -20,7 +20,6 @@ mod parser;
 mod reply;
 mod request_line;
 
-#[allow(unexpected_cfgs, reason = "cargo fuzz sets it")]
 #[cfg(any(test, fuzzing))]
 pub mod invariants;
 #[cfg(test)]

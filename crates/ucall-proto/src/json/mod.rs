@@ -1,7 +1,7 @@
 //! JSON text, read and written exactly as RFC 8259 says, and never as a tree.
 //!
-//! A document is scanned once, which proves it well-formed and finds its end ([`scan`]); one that
-//! comes in pieces is followed by [`stream`] until it is whole. What was proven is then read in
+//! A document is scanned once, which proves it well-formed and finds its end (`scan`); one that
+//! comes in pieces is followed by `stream` until it is whole. What was proven is then read in
 //! place by a [`Reader`] and built straight into the values of the language that is called.
 
 mod read;

@@ -286,9 +286,22 @@ mod tests {
     #[test]
     fn valid_values_are_stepped_over_whole() {
         let values: [&[u8]; 16] = [
-            b"null", b"true", b"false", b"0", b"-0", b"10.25e+3", b"1E9", b"-1e-1", b"\"\"",
-            b"\"\\ud83d\\ude00\"", b"[]", b"{}", b"[ 1 , [ 2 ] ]", b" {\"a\" : {\"b\":[]} , \"c\":\"\"}",
-            "\"é€😀\"".as_bytes(), br#""\"\\\/\b\f\n\r\t\u0041""#,
+            b"null",
+            b"true",
+            b"false",
+            b"0",
+            b"-0",
+            b"10.25e+3",
+            b"1E9",
+            b"-1e-1",
+            b"\"\"",
+            b"\"\\ud83d\\ude00\"",
+            b"[]",
+            b"{}",
+            b"[ 1 , [ 2 ] ]",
+            b" {\"a\" : {\"b\":[]} , \"c\":\"\"}",
+            "\"é€😀\"".as_bytes(),
+            br#""\"\\\/\b\f\n\r\t\u0041""#,
         ];
         for value in values {
             assert_eq!(scan(value), Ok(value.len()), "{}", String::from_utf8_lossy(value));
@@ -298,11 +311,39 @@ mod tests {
     #[test]
     fn broken_values_are_refused() {
         let values: [&[u8]; 33] = [
-            b"nul!", b"True", b"01", b"+1", b".5", b"1.x", b"1e+x", b"-x", b"NaN ", b"Infinity", b"'a'",
-            b"\"\x01\"", b"\"\n\"", b"\"\\x\"", b"\"\\u12g4\"", b"\"\\ud800\"", b"\"\\ud800\\n\"",
-            b"\"\\udc00\"", b"\"\\ud800\\ud800\"", b"\"\xff\"", b"\"\xc0\x80\"", b"\"\xed\xa0\x80\"",
-            b"[,]", b"[1,]", b"[1 2]", b"[1}", b"{,}", b"{\"a\"}", b"{\"a\":}", b"{\"a\":1,}",
-            b"{a:1}", b"{1:1}", b"]",
+            b"nul!",
+            b"True",
+            b"01",
+            b"+1",
+            b".5",
+            b"1.x",
+            b"1e+x",
+            b"-x",
+            b"NaN ",
+            b"Infinity",
+            b"'a'",
+            b"\"\x01\"",
+            b"\"\n\"",
+            b"\"\\x\"",
+            b"\"\\u12g4\"",
+            b"\"\\ud800\"",
+            b"\"\\ud800\\n\"",
+            b"\"\\udc00\"",
+            b"\"\\ud800\\ud800\"",
+            b"\"\xff\"",
+            b"\"\xc0\x80\"",
+            b"\"\xed\xa0\x80\"",
+            b"[,]",
+            b"[1,]",
+            b"[1 2]",
+            b"[1}",
+            b"{,}",
+            b"{\"a\"}",
+            b"{\"a\":}",
+            b"{\"a\":1,}",
+            b"{a:1}",
+            b"{1:1}",
+            b"]",
         ];
         for value in values {
             let result = scan(value).map(|end| end == value.len());

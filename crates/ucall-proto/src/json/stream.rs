@@ -72,7 +72,11 @@ impl DocumentStream {
     /// Takes the next bytes; `Some(n)` when the document ends behind the first `n` of them.
     ///
     /// Only objects and arrays have an end of their own, and only they begin a raw document.
-    pub(crate) fn follow(&mut self, bytes: &[u8], nesting_max: usize) -> Result<Option<usize>, Fault> {
+    pub(crate) fn follow(
+        &mut self,
+        bytes: &[u8],
+        nesting_max: usize,
+    ) -> Result<Option<usize>, Fault> {
         let mut position = 0;
         while let Some(&byte) = bytes.get(position) {
             if self.state == State::String(Inside::Plain) {
@@ -200,7 +204,9 @@ fn escape(inside: Inside, byte: u8) -> Result<Inside, Fault> {
     let digit = (byte as char).to_digit(16).map(|digit| digit as u16);
     Ok(match (inside, byte, digit) {
         (Inside::Escape, b'u', _) => Inside::Hex(4, 0),
-        (Inside::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', _) => Inside::Plain,
+        (Inside::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', _) => {
+            Inside::Plain
+        }
         (Inside::Hex(left, code), _, Some(digit)) => match (left, code << 4 | digit) {
             (1, 0xD800..0xDC00) => Inside::LowBackslash,
             (1, 0xDC00..0xE000) => return Err(Fault::Invalid),
@@ -247,8 +253,9 @@ mod tests {
     /// Tokens rather than bytes, so that deep and nearly valid texts are common.
     fn texts() -> impl Strategy<Value = Vec<u8>> {
         let tokens = prop::sample::select(vec![
-            "{", "}", "[", "]", ",", ":", "\"", "\"a\"", "\\", "\\u", "d83d", "\\ude00", "0041", "dc00",
-            "0", "1", "-", ".", "e", "+", "true", "nul", "l", " ", "\n", "é", "\u{1}", "\"k\":", "[1,",
+            "{", "}", "[", "]", ",", ":", "\"", "\"a\"", "\\", "\\u", "d83d", "\\ude00", "0041",
+            "dc00", "0", "1", "-", ".", "e", "+", "true", "nul", "l", " ", "\n", "é", "\u{1}",
+            "\"k\":", "[1,",
         ]);
         prop::collection::vec(tokens, 0..24).prop_map(|tokens| tokens.concat().into_bytes())
     }

@@ -151,7 +151,10 @@ mod tests {
     #[test]
     fn every_escape_means_its_character() {
         let text = Text::new(br#"a\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\ud83d\ude00z"#, true);
-        assert_eq!(text.unescaped().as_ref(), "a\"\\/\u{8}\u{c}\n\r\tA\u{e9}\u{20ac}😀z".as_bytes());
+        assert_eq!(
+            text.unescaped().as_ref(),
+            "a\"\\/\u{8}\u{c}\n\r\tA\u{e9}\u{20ac}😀z".as_bytes()
+        );
     }
 
     #[test]

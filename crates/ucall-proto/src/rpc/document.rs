@@ -163,7 +163,8 @@ impl Envelope {
             b"jsonrpc" | b"method" if first == b'"' => {
                 let text = scanner.string()?;
                 if key == b"method" {
-                    self.method = Some((Span::new(start + 1, scanner.position() - 1), text.is_escaped()));
+                    self.method =
+                        Some((Span::new(start + 1, scanner.position() - 1), text.is_escaped()));
                 } else {
                     self.version = text.raw() == b"2.0" || text.unescaped().as_ref() == b"2.0";
                 }
@@ -232,7 +233,8 @@ mod tests {
 
     #[test]
     fn members_are_found_in_any_order() {
-        let text = r#" {"id": "x" , "params":{"a":[1]},"extra":{"id":9}, "method":"m","jsonrpc":"2.0"} "#;
+        let text =
+            r#" {"id": "x" , "params":{"a":[1]},"extra":{"id":9}, "method":"m","jsonrpc":"2.0"} "#;
         let item = only(text);
         assert_eq!(item.invalid, None);
         assert_eq!(item.method(text.as_bytes()).raw(), b"m");

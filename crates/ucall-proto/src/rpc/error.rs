@@ -55,7 +55,9 @@ impl RpcError {
                 let levels = limits.nesting_max;
                 error.expected(&format!("expected at most {levels} levels of nesting"))
             }
-            Fault::Incomplete => error.expected("expected a whole JSON document; it ends too early"),
+            Fault::Incomplete => {
+                error.expected("expected a whole JSON document; it ends too early")
+            }
             Fault::Invalid => error.expected("expected a JSON document in UTF-8"),
         }
     }

@@ -31,14 +31,16 @@ fn raw_answers_as_calls_finish() {
     driver.complete(third, Ok(b"3"));
     assert_eq!(driver.sent(), later_reply(3, "3") + "\n");
     driver.complete(first, Err(&RpcError::new(-5, "no")));
-    assert_eq!(driver.sent(), "{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-5,\"message\":\"no\"}}\n");
+    assert_eq!(
+        driver.sent(),
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-5,\"message\":\"no\"}}\n"
+    );
 }
 
 #[test]
 fn a_batch_waits_for_all_its_calls_and_keeps_its_order() {
     let note = r#"{"jsonrpc":"2.0","method":"later"}"#;
-    let body =
-        format!("[{},{},{note},{},7,{},{}]", sum(1), sum(2), later(3), later(4), sum(5));
+    let body = format!("[{},{},{note},{},7,{},{}]", sum(1), sum(2), later(3), later(4), sum(5));
     for (request, is_http) in [(post(&body), true), (body.clone(), false)] {
         let mut driver = Driver::new();
         driver.receive(request.as_bytes());
@@ -109,7 +111,10 @@ fn http_cancels_at_a_half_close_and_raw_answers() {
     assert_ne!(driver.connection.wish(), Wish::Close);
     let exchange = driver.service.deferred[0];
     driver.complete(exchange, Ok(b"1"));
-    assert_eq!((driver.sent(), driver.connection.wish()), (later_reply(1, "1") + "\n", Wish::Close));
+    assert_eq!(
+        (driver.sent(), driver.connection.wish()),
+        (later_reply(1, "1") + "\n", Wish::Close)
+    );
 }
 
 #[test]

@@ -28,9 +28,13 @@ fn chunked_bodies_are_joined() {
 
 #[test]
 fn the_body_may_be_anything_that_is_json() {
-    for (body, code) in
-        [("", "-32700"), ("1", "-32600"), ("{} x", "-32700"), ("{", "-32700"), (" {} \r\n", "-32600")]
-    {
+    for (body, code) in [
+        ("", "-32700"),
+        ("1", "-32600"),
+        ("{} x", "-32700"),
+        ("{", "-32700"),
+        (" {} \r\n", "-32600"),
+    ] {
         let (reply, wish) = answer(post(body));
         assert!(bodies(&reply)[0].contains(code), "{body}: {reply}");
         assert_eq!(wish, Wish::Receive);
@@ -42,7 +46,9 @@ fn close_and_http_1_0_end_the_connection_after_the_reply() {
     let body = sum(1);
     let head = |line: &str, version: &str| {
         let length = body.len();
-        format!("POST / HTTP/{version}\r\nHost: localhost\r\n{line}Content-Length: {length}\r\n\r\n{body}")
+        format!(
+            "POST / HTTP/{version}\r\nHost: localhost\r\n{line}Content-Length: {length}\r\n\r\n{body}"
+        )
     };
     let (reply, wish) = answer(head("Connection: close\r\n", "1.1") + &post(&sum(2)));
     assert_eq!(bodies(&reply), [sum_reply(1)]);
@@ -151,7 +157,8 @@ fn foreign_pages_may_not_call() {
 
 #[test]
 fn a_large_body_goes_straight_to_its_place() {
-    let body = format!(r#"{{"jsonrpc":"2.0","method":"get_data","id":1,"x":"{}"}}"#, "y".repeat(1 << 20));
+    let body =
+        format!(r#"{{"jsonrpc":"2.0","method":"get_data","id":1,"x":"{}"}}"#, "y".repeat(1 << 20));
     let request = post(&body);
     let mut driver = Driver::new();
     driver.receive(&request.as_bytes()[..100]);

@@ -28,7 +28,9 @@ fn bodies_over_http_are_refused_before_they_are_read() {
     assert!(sent.starts_with("HTTP/1.1 413 ") && sent.contains("1000"), "{sent}");
     assert_eq!(driver.connection.wish(), Wish::Finish);
     let mut driver = small();
-    driver.receive(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n");
+    driver.receive(
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n",
+    );
     assert!(driver.sent().starts_with("HTTP/1.1 413 "));
 }
 
@@ -59,7 +61,8 @@ fn batches_and_nesting_are_refused_one_past_the_limit() {
     driver.receive(post(&batch(4)).as_bytes());
     let sent = driver.sent();
     assert!(sent.contains("-32600") && sent.contains("at most 3 calls"), "{sent}");
-    let nested = |params: &str| format!(r#"{{"jsonrpc":"2.0","method":"echo","params":{params},"id":1}}"#);
+    let nested =
+        |params: &str| format!(r#"{{"jsonrpc":"2.0","method":"echo","params":{params},"id":1}}"#);
     driver.receive(post(&nested("[[[]]]")).as_bytes());
     assert!(driver.sent().contains("[[[]]]"));
     driver.receive(post(&nested("[[[[]]]]")).as_bytes());

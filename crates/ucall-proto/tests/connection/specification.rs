@@ -2,7 +2,8 @@
 
 use crate::harness::{answer, bodies, post};
 
-const PARSE: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error","data":"#;
+const PARSE: &str =
+    r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error","data":"#;
 const INVALID: &str =
     r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request","data":"#;
 
@@ -88,6 +89,9 @@ fn ids_come_back_byte_for_byte() {
     for id in ["1", "-0", "1.50e+2", "null", r#""a\u0062\"""#, "123456789012345678901234567890"] {
         let request = format!(r#"{{"jsonrpc":"2.0","method":"get_data","id": {id} }}"#);
         let (reply, _) = answer(request);
-        assert_eq!(reply, format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":[\"hello\",5]}}\n"));
+        assert_eq!(
+            reply,
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":[\"hello\",5]}}\n")
+        );
     }
 }

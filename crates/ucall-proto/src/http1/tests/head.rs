@@ -577,6 +577,29 @@ const PIECES: &[&str] = &[
     "0",
 ];
 
+/// Lines of which most heads made from them are good.
+const LINES: &[&str] = &[
+    "Content-Length: 5\r\n",
+    "Content-Type: application/json\r\n",
+    "Connection: close\r\n",
+    "Connection: keep-alive\r\n",
+    "Expect: 100-continue\r\n",
+    "Origin: null\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "X:\r\n",
+    "X: \t y \t\r\n",
+];
+
+fn lines() -> impl Strategy<Value = Vec<u8>> {
+    let start = prop::sample::select(&[
+        "POST / HTTP/1.1\r\nHost: a\r\n",
+        "\r\nOPTIONS http://b/ HTTP/1.1\r\nHost: a:1\r\n",
+        "GET /x HTTP/1.0\r\n",
+    ]);
+    (start, prop::collection::vec(prop::sample::select(LINES), 0..5))
+        .prop_map(|(start, lines)| format!("{start}{}\r\n{{}}", lines.concat()).into_bytes())
+}
+
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(PIECES), 0..16)
         .prop_map(|pieces| pieces.concat().into_bytes())
@@ -602,6 +625,21 @@ proptest! {
         check_head(&input, &cuts, &HeadLimits { bytes_max, headers_max });
         let every_byte: Vec<usize> = (0..input.len()).collect();
         check_head(&input, &every_byte, &LIMITS);
+    }
+
+    #[test]
+    fn good_lines_with_a_byte_changed_or_not_keep_them(
+        mut input in lines(),
+        change in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+        bytes_max in 20usize..200,
+    ) {
+        if let Some((at, byte)) = change {
+            let at = at.index(input.len());
+            input[at] = byte;
+        }
+        let every_byte: Vec<usize> = (0..input.len()).collect();
+        check_head(&input, &every_byte, &LIMITS);
+        check_head(&input, &every_byte, &HeadLimits { bytes_max, headers_max: 4 });
     }
 
     #[test]

@@ -1,0 +1,26 @@
+//! What a worker is told when it starts.
+
+use ucall_proto::Limits;
+use ucall_proto::http1::AccessRules;
+
+/// How a worker serves.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Limits of each connection.
+    pub limits: Limits,
+    /// Which browsers may call.
+    pub access: AccessRules,
+    /// Connections at once. Past it, the longest idle one is closed for a newcomer.
+    pub connections_max: usize,
+}
+
+impl Config {
+    /// Connections at once, unless told otherwise.
+    pub const CONNECTIONS_MAX: usize = 16_384;
+
+    /// The default limits, with these rules for browsers.
+    pub fn new(access: AccessRules) -> Self {
+        Self { limits: Limits::default(), access, connections_max: Self::CONNECTIONS_MAX }
+    }
+}

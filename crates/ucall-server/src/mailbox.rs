@@ -1,0 +1,137 @@
+//! The one door through which other threads reach a worker.
+//!
+//! Many produce, the worker consumes. A producer pushes and then wakes the worker only if it says
+//! that it sleeps; the worker says so, looks again, and only then waits. Both sides put a
+//! sequentially consistent fence between their write and their read, so at least one of them sees
+//! the other, and no message is left lying.
+
+use crate::CallId;
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence};
+use ucall_proto::RpcError;
+
+/// What another thread may say to a worker.
+#[derive(Debug)]
+pub enum Message {
+    /// End the run.
+    Stop,
+    /// The outcome of a deferred call: the JSON text of its result, or an error.
+    Complete(CallId, Result<Vec<u8>, RpcError>),
+}
+
+/// Sends messages to one worker, from any thread. Clones lead to the same worker.
+pub struct Mailbox<T = Message> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    messages: Mutex<Vec<T>>,
+    /// Whether there may be messages; looked at without the lock.
+    full: AtomicBool,
+    /// Whether the worker sleeps, or is about to.
+    sleeps: AtomicBool,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl<T> Clone for Mailbox<T> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<T> Mailbox<T> {
+    /// A mailbox whose owner `wake` wakes.
+    pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        let shared = Shared {
+            messages: Mutex::new(Vec::new()),
+            full: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
+            wake: Box::new(wake),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Sends a message, and wakes the worker if it sleeps.
+    pub fn send(&self, message: T) {
+        self.lock().push(message);
+        self.shared.full.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // Only the one who takes the flag down wakes: a crowd of senders makes one wake.
+        if self.shared.sleeps.load(Ordering::Relaxed)
+            && self.shared.sleeps.swap(false, Ordering::Relaxed)
+        {
+            (self.shared.wake)();
+        }
+    }
+
+    /// Says that the worker is about to sleep. `false` when a message came before: then it must
+    /// not.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.shared.sleeps.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let may_sleep = !self.shared.full.load(Ordering::Relaxed);
+        if !may_sleep {
+            self.wake_up();
+        }
+        may_sleep
+    }
+
+    /// Says that the worker is awake.
+    pub(crate) fn wake_up(&self) {
+        self.shared.sleeps.store(false, Ordering::Relaxed);
+    }
+
+    /// Moves all messages to the end of `messages`.
+    pub(crate) fn take(&self, messages: &mut Vec<T>) {
+        if self.shared.full.load(Ordering::Relaxed) {
+            let mut waiting = self.lock();
+            self.shared.full.store(false, Ordering::Relaxed);
+            messages.append(&mut waiting);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<T>> {
+        // A panic cannot happen while the lock is held, so what it guards is whole.
+        self.shared.messages.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<T> std::fmt::Debug for Mailbox<T> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Mailbox")
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use loom::sync::Notify;
+
+    /// In every interleaving, the worker ends with all messages: it never sleeps over one.
+    #[test]
+    fn no_message_is_slept_over() {
+        loom::model(|| {
+            let notify = Arc::new(Notify::new());
+            let wake = notify.clone();
+            let mailbox = Mailbox::new(move || wake.notify());
+            let producers: Vec<_> = (0..2)
+                .map(|number| {
+                    let mailbox = mailbox.clone();
+                    loom::thread::spawn(move || mailbox.send(number))
+                })
+                .collect();
+            let mut messages = Vec::new();
+            while messages.len() < 2 {
+                mailbox.take(&mut messages);
+                if messages.len() < 2 && mailbox.fall_asleep() {
+                    notify.wait();
+                    mailbox.wake_up();
+                }
+            }
+            for producer in producers {
+                producer.join().unwrap();
+            }
+            messages.sort_unstable();
+            assert_eq!(messages, [0, 1]);
+        });
+    }
+}

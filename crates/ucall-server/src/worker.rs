@@ -1,0 +1,450 @@
+//! A worker: one thread, one engine, its connections and its state.
+//!
+//! A turn waits for completions, takes all of them, runs every request that has come, and hands
+//! over every reply; the engine submits them with its next wait. Nothing is shared, so nothing is
+//! locked; other threads come in through the [`Mailbox`].
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ucall_buffer::{Payload, Target};
+use ucall_engine::{Arrival, Completion, Engine, Id, Readiness, SendState};
+use ucall_proto::{Connection, Environment, RpcError, Wish};
+
+use crate::connections::{Connections, Entry};
+use crate::counters::{Counters, Stats};
+use crate::dispatch::{Dispatch, Office};
+use crate::mailbox::{Mailbox, Message};
+use crate::procedures::Procedures;
+use crate::{CallId, Config, Handler};
+
+/// How often deadlines are looked at. They are in whole seconds, and looking costs nothing a call.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Payloads kept for their next use.
+const SPARE_PAYLOADS_MAX: usize = 1024;
+
+/// What a turn has seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Somebody asked the worker to stop.
+    pub stopped: bool,
+    /// The descriptor of [`Worker::watch_signals`] became readable.
+    pub signalled: bool,
+}
+
+/// Serves the procedures of one handler on one engine.
+pub struct Worker<E: Engine, H: Handler> {
+    engine: E,
+    office: Office<H>,
+    connections: Connections,
+    listeners: Vec<Id>,
+    /// Whether accepting has stopped until a connection closes or a little time has passed.
+    accept_paused: bool,
+    signals: Option<Id>,
+    completions: Vec<Completion>,
+    mailbox: Mailbox,
+    messages: Vec<Message>,
+    /// Where the connection at hand writes its output.
+    out: Payload,
+    spare: Vec<Payload>,
+    next_sweep: Instant,
+    /// Whether the last turn had work of several connections, so that more is likely there.
+    busy: bool,
+    stats: Stats,
+    counters: Arc<Counters>,
+}
+
+impl<E: Engine, H: Handler> Worker<E, H> {
+    /// A worker that serves `procedures` with `handler`.
+    pub fn new(
+        engine: E,
+        handler: H,
+        procedures: Arc<Procedures<H::Procedure>>,
+        config: Config,
+    ) -> Self {
+        let now = Instant::now();
+        let waker = engine.waker();
+        Self {
+            engine,
+            office: Office::new(handler, procedures, config, now),
+            connections: Connections::default(),
+            listeners: Vec::new(),
+            accept_paused: false,
+            signals: None,
+            completions: Vec::new(),
+            // A wake that fails finds a worker that is gone, or about to look for itself.
+            mailbox: Mailbox::new(move || drop(waker.wake())),
+            messages: Vec::new(),
+            out: Payload::new(),
+            spare: Vec::new(),
+            next_sweep: now,
+            busy: false,
+            stats: Stats::default(),
+            counters: Arc::default(),
+        }
+    }
+
+    /// Serves the connections of a listening socket.
+    pub fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        let id = self.engine.listen(listener)?;
+        self.listeners.push(id);
+        Ok(())
+    }
+
+    /// Ends a turn, with `signalled` set, whenever `descriptor` is readable. It must stay open
+    /// until the worker is dropped.
+    pub fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.signals = Some(self.engine.watch(descriptor, READABLE)?);
+        Ok(())
+    }
+
+    /// The door for other threads.
+    pub fn mailbox(&self) -> Mailbox {
+        self.mailbox.clone()
+    }
+
+    /// The page of counters, to be read at any time.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
+    /// The handler.
+    pub fn handler_mut(&mut self) -> &mut H {
+        &mut self.office.handler
+    }
+
+    /// One turn: waits until something happens or `deadline` has passed, and does all of it.
+    pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
+        self.wait(deadline)?;
+        self.office.now = Instant::now();
+        self.office.view.refresh();
+        let mut turn = Turn { stopped: false, signalled: false };
+        if self.office.now >= self.next_sweep {
+            self.sweep();
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        self.busy = completions.len() > 1;
+        for completion in completions.drain(..) {
+            turn.signalled |= self.take(completion)?;
+        }
+        self.completions = completions;
+        turn.stopped = self.read_mailbox();
+        self.stats.turns += 1;
+        self.stats.calls = self.office.calls;
+        self.stats.system_calls = self.engine.system_calls();
+        self.counters.publish(&self.stats);
+        Ok(turn)
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        if self.busy || !self.mailbox.fall_asleep() {
+            self.engine.wait(Some(self.office.now), &mut self.completions)?;
+            if !self.completions.is_empty() || !self.mailbox.fall_asleep() {
+                return Ok(());
+            }
+        }
+        let sweep = (self.connections.len() > 0 || self.accept_paused).then_some(self.next_sweep);
+        let until = [deadline, sweep].into_iter().flatten().min();
+        let (engine, completions) = (&mut self.engine, &mut self.completions);
+        let waited = self.office.handler.while_waiting(|| engine.wait(until, completions));
+        self.mailbox.wake_up();
+        waited
+    }
+
+    /// Does what one completion asks for; `true` when it is about signals.
+    #[inline]
+    fn take(&mut self, completion: Completion) -> io::Result<bool> {
+        match completion {
+            Completion::Received(arrival) => self.receive(arrival),
+            Completion::Sent { socket, payload, result } => self.sent(socket, payload, result),
+            Completion::Accepted { socket, .. } => self.accept(socket),
+            Completion::AcceptFailed { error, .. } => self.accept_failed(&error),
+            Completion::Filled { socket, target, result } => self.filled(socket, target, &result),
+            Completion::Ready { watch, .. } if self.signals == Some(watch) => {
+                self.engine.rewatch(watch, READABLE)?;
+                return Ok(true);
+            }
+            Completion::Ready { .. } | Completion::Datagram(_) | Completion::Woken => {}
+        }
+        Ok(false)
+    }
+
+    #[inline]
+    fn receive(&mut self, arrival: Arrival) {
+        let id = arrival.socket;
+        let Some(entry) = self.connections.find(id) else { return };
+        let bytes = match self.engine.receive(arrival) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => return self.close(id),
+        };
+        self.stats.bytes_received += bytes.len() as u64;
+        let out = self.out.head_mut();
+        self.office.step(entry, |connection, environment| {
+            if bytes.is_empty() {
+                connection.end(environment, out);
+            } else {
+                connection.receive(bytes, environment, out);
+            }
+        });
+        self.settle(id);
+    }
+
+    /// Lets a connection take a step that its socket did not cause.
+    fn step(
+        &mut self,
+        id: Id,
+        step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>, &mut Vec<u8>),
+    ) {
+        let Some(entry) = self.connections.find(id) else { return };
+        let out = self.out.head_mut();
+        self.office.step(entry, |connection, environment| step(connection, environment, out));
+    }
+
+    /// Sends what a step has written, then does what the connection wishes for.
+    #[inline]
+    fn settle(&mut self, id: Id) {
+        loop {
+            self.flush(id);
+            let Some(entry) = self.connections.find(id) else { return };
+            match entry.proto.wish() {
+                Wish::Receive => return self.keep_receiving(id),
+                // All that made it pause may have gone out at once.
+                Wish::Pause if entry.queued_bytes() == 0 => {
+                    self.step(id, |connection, environment, out| {
+                        connection.proceed(environment, out)
+                    });
+                    if self.out.is_empty() {
+                        return self.pause_or_receive(id);
+                    }
+                }
+                Wish::Pause => return self.pause_or_receive(id),
+                Wish::Finish if entry.queued_bytes() == 0 => return self.finish(id),
+                Wish::Close if entry.queued_bytes() == 0 => return self.close(id),
+                Wish::Finish | Wish::Close => return,
+            }
+        }
+    }
+
+    /// Sends the output, or puts it behind the send that is under way.
+    #[inline]
+    fn flush(&mut self, id: Id) {
+        if self.out.is_empty() {
+            return;
+        }
+        let Some(entry) = self.connections.find(id) else { return self.out.clear() };
+        if entry.sending > 0 {
+            entry.queued.append(&mut self.out);
+            return;
+        }
+        let next = self.spare.pop().unwrap_or_default();
+        let payload = std::mem::replace(&mut self.out, next);
+        Self::send(
+            &mut self.engine,
+            entry,
+            payload,
+            self.office.now,
+            &mut self.stats,
+            &mut self.spare,
+        );
+    }
+
+    #[inline]
+    fn send(
+        engine: &mut E,
+        entry: &mut Entry,
+        payload: Payload,
+        now: Instant,
+        stats: &mut Stats,
+        spare: &mut Vec<Payload>,
+    ) {
+        let len = payload.len();
+        stats.bytes_sent += len as u64;
+        match engine.send(entry.id, payload) {
+            SendState::Done(payload) => keep_spare(spare, payload),
+            SendState::Pending => {
+                entry.sending = len;
+                entry.sending_since = now;
+            }
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, id: Id, payload: Payload, result: io::Result<()>) {
+        keep_spare(&mut self.spare, payload);
+        let Some(entry) = self.connections.find(id) else { return };
+        entry.sending = 0;
+        if result.is_err() {
+            return self.close(id);
+        }
+        if !entry.queued.is_empty() {
+            let payload = std::mem::take(&mut entry.queued);
+            Self::send(
+                &mut self.engine,
+                entry,
+                payload,
+                self.office.now,
+                &mut self.stats,
+                &mut self.spare,
+            );
+        }
+        if entry.proto.wish() != Wish::Receive {
+            self.step(id, |connection, environment, out| connection.proceed(environment, out));
+            self.settle(id);
+        }
+    }
+
+    #[inline]
+    fn keep_receiving(&mut self, id: Id) {
+        let Some(entry) = self.connections.find(id) else { return };
+        if entry.paused {
+            entry.paused = false;
+            self.engine.resume(id);
+        }
+        if let Some(target) = entry.proto.target() {
+            self.engine.receive_into(id, target);
+        }
+    }
+
+    fn pause_or_receive(&mut self, id: Id) {
+        let Some(entry) = self.connections.find(id) else { return };
+        if entry.proto.wish() != Wish::Pause {
+            return self.keep_receiving(id);
+        }
+        if !entry.paused {
+            entry.paused = true;
+            self.engine.pause(id);
+        }
+    }
+
+    /// Ends our side and throws away what the peer still sends, until it ends its own.
+    fn finish(&mut self, id: Id) {
+        let Some(entry) = self.connections.find(id) else { return };
+        if !entry.finished {
+            entry.finished = true;
+            self.engine.shutdown(id);
+        }
+        self.keep_receiving(id);
+    }
+
+    fn filled(&mut self, id: Id, target: Target, result: &io::Result<()>) {
+        self.stats.bytes_received += target.filled() as u64;
+        self.step(id, |connection, environment, out| {
+            connection.receive_target(target, environment, out);
+        });
+        match result {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.step(id, |connection, environment, out| connection.end(environment, out));
+            }
+            Err(_) => return self.close(id),
+        }
+        self.settle(id);
+    }
+
+    fn accept(&mut self, socket: Id) {
+        let connection = Connection::new(self.office.now, &self.office.config.limits);
+        self.connections.insert(socket, connection, self.office.now);
+        self.stats.accepted += 1;
+        self.stats.connections = self.connections.len() as u64;
+        if self.connections.len() > self.office.config.connections_max {
+            match self.connections.longest_idle(socket) {
+                Some(idle) => self.close(idle),
+                None => self.pause_accepting(),
+            }
+        }
+    }
+
+    fn accept_failed(&mut self, error: &io::Error) {
+        self.office.handler.warn(&format!("cannot accept a connection: {error}; will try again"));
+        self.accept_paused = true;
+    }
+
+    fn pause_accepting(&mut self) {
+        self.accept_paused = true;
+        for &listener in &self.listeners {
+            self.engine.pause(listener);
+        }
+    }
+
+    fn resume_accepting(&mut self) {
+        if std::mem::take(&mut self.accept_paused) {
+            for &listener in &self.listeners {
+                self.engine.resume(listener);
+            }
+        }
+    }
+
+    fn close(&mut self, id: Id) {
+        self.out.clear();
+        self.engine.close(id);
+        let Some(entry) = self.connections.remove(id) else { return };
+        self.stats.connections = self.connections.len() as u64;
+        if entry.proto.has_deferred() {
+            self.office.handler.cancel(id);
+        }
+        if self.connections.len() < self.office.config.connections_max {
+            self.resume_accepting();
+        }
+    }
+
+    /// Looks at every deadline.
+    fn sweep(&mut self) {
+        self.next_sweep = self.office.now + SWEEP_INTERVAL;
+        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.office.replies.set_time(unix_time.as_secs());
+        if self.connections.len() < self.office.config.connections_max {
+            self.resume_accepting();
+        }
+        let now = self.office.now;
+        let due = |entry: &&Entry| entry.proto.deadline().is_some_and(|deadline| deadline <= now);
+        let expired: Vec<Id> = self.connections.iter().filter(due).map(|entry| entry.id).collect();
+        for id in expired {
+            self.step(id, |connection, environment, out| connection.expire(environment, out));
+            self.settle(id);
+        }
+        let patience = self.office.config.limits.send_timeout;
+        let stuck = |entry: &&Entry| entry.sending > 0 && entry.sending_since + patience <= now;
+        let stuck: Vec<Id> = self.connections.iter().filter(stuck).map(|entry| entry.id).collect();
+        for id in stuck {
+            self.close(id);
+        }
+    }
+
+    /// Does what other threads have asked for; `true` when that is to stop.
+    #[inline]
+    fn read_mailbox(&mut self) -> bool {
+        let mut messages = std::mem::take(&mut self.messages);
+        self.mailbox.take(&mut messages);
+        let mut stopped = false;
+        for message in messages.drain(..) {
+            match message {
+                Message::Stop => stopped = true,
+                Message::Complete(call, outcome) => self.complete(call, &outcome),
+            }
+        }
+        self.messages = messages;
+        stopped
+    }
+
+    fn complete(&mut self, call: CallId, outcome: &Result<Vec<u8>, RpcError>) {
+        let outcome = outcome.as_deref();
+        self.step(call.connection, |connection, environment, out| {
+            connection.complete(call.exchange, outcome, environment, out);
+        });
+        self.settle(call.connection);
+    }
+}
+
+const READABLE: Readiness = Readiness { readable: true, writable: false };
+
+#[inline]
+fn keep_spare(spare: &mut Vec<Payload>, mut payload: Payload) {
+    payload.clear();
+    if spare.len() < SPARE_PAYLOADS_MAX {
+        spare.push(payload);
+    }
+}
