@@ -77,13 +77,13 @@ impl Payload {
     /// The slices not yet sent, when `sent` bytes from the front have gone out.
     pub fn slices_from(&self, sent: usize) -> impl Iterator<Item = &[u8]> {
         let mut skip = sent;
-        std::iter::once(self.head.as_slice()).chain(self.parts.iter().map(Bytes::as_ref)).filter_map(
-            move |slice| {
+        std::iter::once(self.head.as_slice())
+            .chain(self.parts.iter().map(Bytes::as_ref))
+            .filter_map(move |slice| {
                 let skipped = skip.min(slice.len());
                 skip -= skipped;
                 (skipped < slice.len()).then(|| &slice[skipped..])
-            },
-        )
+            })
     }
 
     /// Forgets the contents and keeps a bounded amount of memory for the next use.

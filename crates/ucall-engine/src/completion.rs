@@ -12,8 +12,8 @@ use crate::Id;
 pub struct Arrival {
     /// The socket that the bytes came to.
     pub socket: Id,
-    pub(crate) buffer: u16,
-    pub(crate) len: u32,
+    /// Where the engine keeps it, in words of its own.
+    pub(crate) place: u32,
 }
 
 /// What a watched descriptor is ready for.

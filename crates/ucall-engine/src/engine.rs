@@ -66,8 +66,9 @@ pub trait Engine {
 
     /// Sends the stream's next bytes into `target`, without a copy where the engine can, until it
     /// is full; then [`Completion::Filled`] is reported and ordinary receiving goes on by itself.
-    /// Bytes taken from the kernel but not yet handed out go to the target first. A socket has at
-    /// most one target at a time.
+    /// Bytes taken from the kernel but not yet handed out go to the target first, and a pause holds
+    /// up only what comes after it. When the stream ends or breaks on the way, an ordinary
+    /// [`Completion::Received`] says so once more. A socket has at most one target at a time.
     fn receive_into(&mut self, socket: Id, target: Target);
 
     /// Sends a payload whole. A socket has at most one send under way; the next one waits for
@@ -88,7 +89,8 @@ pub trait Engine {
     fn peer(&mut self, socket: Id) -> io::Result<SocketAddr>;
 
     /// Submits what was started, then waits until something has happened or `deadline` passed
-    /// (`None`: no deadline; one in the past: only looks), and appends all that happened.
+    /// (`None`: no deadline; one in the past: only looks), and appends all that happened. A signal
+    /// ends the wait early, with nothing.
     ///
     /// Engine buffers handed out in the turn before go back to the kernel here.
     fn wait(

@@ -4,10 +4,21 @@
 //! [`fake`] plays both in memory and breaks on command. One conformance suite runs against all
 //! three. The crate imports `ucall-buffer` and nothing else of the workspace.
 
+mod choice;
 mod completion;
+mod descriptors;
 mod engine;
+pub mod fake;
 mod id;
+mod listen;
+pub mod posix;
+mod table;
+#[cfg(target_os = "linux")]
+pub mod uring;
 
+pub use choice::{Choice, Refused};
 pub use completion::{Arrival, Completion, Readiness};
+pub use descriptors::raise_descriptor_limit;
 pub use engine::{Engine, SendState, Waker};
 pub use id::Id;
+pub use listen::bind;

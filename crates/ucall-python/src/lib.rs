@@ -1,1 +1,35 @@
-//! Placeholder
+//! `ucall._core`: the CPython edge.
+//!
+//! A worker's thread stays attached to the interpreter through a whole turn and lets go of it only
+//! around a wait. A call goes from the text of its params straight to Python arguments
+//! (`arguments`, on top of `convert`), through the fast call protocol (`ffi`), and its result
+//! straight into the reply. What is cold (signatures, threads, signals) is in `python/ucall/`.
+//!
+//! In a subinterpreter the import fails with ImportError, as pyo3 has it: the module keeps Python
+//! objects in process-wide state.
+
+mod arguments;
+mod convert;
+mod detach;
+mod engine;
+mod errors;
+mod ffi;
+mod handler;
+mod log;
+mod options;
+mod parking;
+mod procedure;
+mod run;
+mod server;
+mod signals;
+
+use pyo3::prelude::*;
+
+/// The engine room of the package `ucall`, which wraps it; not for direct use.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use crate::server::Server;
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+}

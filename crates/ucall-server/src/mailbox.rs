@@ -57,7 +57,7 @@ impl<T> Mailbox<T> {
         fence(Ordering::SeqCst);
         // Only the one who takes the flag down wakes: a crowd of senders makes one wake.
         if self.shared.sleeps.load(Ordering::Relaxed)
-            && self.shared.sleeps.swap(false, Ordering::Relaxed)
+            && self.shared.sleeps.swap(false, Ordering::AcqRel)
         {
             (self.shared.wake)();
         }
@@ -66,7 +66,7 @@ impl<T> Mailbox<T> {
     /// Says that the worker is about to sleep. `false` when a message came before: then it must
     /// not.
     pub(crate) fn fall_asleep(&self) -> bool {
-        self.shared.sleeps.store(true, Ordering::Relaxed);
+        self.shared.sleeps.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         let may_sleep = !self.shared.full.load(Ordering::Relaxed);
         if !may_sleep {
