@@ -1,0 +1,140 @@
+# One target a task, the same for a person and for CI. Everything is installed into .venv alone.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# Another interpreter for .venv: make PYTHON=/path/to/python3 (after make clean).
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMPS := $(VENV)/stamps
+WHEELS := $(VENV)/wheels
+# The package is built again when one of these has changed.
+SOURCES := Cargo.toml Cargo.lock pyproject.toml LICENSE $(wildcard README.md) \
+	$(shell find crates python -type f -not -name '*.pyc' -not -name '*.so')
+# Which of them there are yet.
+PYTHON_CODE := $(wildcard python tests bench tools examples)
+TYPED_CODE := $(wildcard python/ucall/*.py)
+STUBS := $(wildcard python/ucall/_core.pyi)
+
+CARGO := cargo
+CARGO_TEST_FLAGS ?=
+PYTEST_FLAGS ?= -q
+BENCH_FLAGS ?=
+CFLAGS ?= -O2 -Wall -Wextra
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# PyO3 builds for the interpreter of .venv, whoever calls cargo.
+export PYO3_PYTHON := $(abspath $(PY))
+
+AARCH64 := aarch64-unknown-linux-gnu
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+.PHONY: setup
+setup: $(STAMPS)/package ## Make .venv with the package, built for release, and its test extras
+
+.PHONY: requirements
+requirements: ## Name what is missing on this machine, and how to get it
+	@tools/check-requirements.sh
+
+$(STAMPS)/venv: tools/check-requirements.sh tools/find-python.sh
+	@tools/check-requirements.sh
+	"$$(tools/find-python.sh)" -m venv $(VENV)
+	@mkdir -p $(@D)
+	@touch $@
+
+# The build back end of pyproject.toml, so that a build here and a `pip install .` use the same one.
+$(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
+	$(PY) -m pip install --quiet \
+		"$$($(PY) -c 'import tomllib; \
+			print(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"][0])')"
+	@touch $@
+
+# pip keeps a package of the same version as it is, hence the second call, without dependencies.
+$(STAMPS)/package: $(SOURCES) $(STAMPS)/maturin
+	@tools/check-requirements.sh
+	@rm -rf $(WHEELS)
+	$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY)
+	$(PY) -m pip install --quiet "$$(echo $(WHEELS)/ucall-*.whl)[test]"
+	$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	@touch $@
+
+# By name rather than as an extra of the package, so that linting Python builds no Rust.
+$(STAMPS)/lint-tools: pyproject.toml $(STAMPS)/venv
+	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])')
+	@touch $@
+
+.PHONY: demo
+demo: setup ## Serve the example, call it over HTTP and raw TCP, load it for five seconds
+	@tools/demo.sh
+
+.PHONY: test test-rust test-python
+test: test-rust test-python ## Build and run every test
+
+# ucall-python is an extension module: Python tests it.
+test-rust: $(STAMPS)/venv ## Run the Rust tests
+	$(CARGO) test --workspace --exclude ucall-python --locked $(CARGO_TEST_FLAGS)
+
+test-python: setup ## Run the Python tests against the built package
+	$(PY) -m pytest $(PYTEST_FLAGS) tests/python
+
+.PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
+lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-python lint-types ## Run every check
+
+lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
+
+# PyO3 asks no interpreter of the other machine when it is told the version.
+lint-aarch64: ## Check that all crates compile for aarch64, if rustup has that target
+	@if [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ]; then \
+		env -u PYO3_PYTHON PYO3_CROSS_PYTHON_VERSION=3.11 \
+			$(CARGO) check --workspace --locked --quiet --target $(AARCH64); \
+		echo "aarch64: compiles"; \
+	else \
+		echo "aarch64: not checked; rustup target add $(AARCH64)"; \
+	fi
+
+lint-python: $(STAMPS)/lint-tools ## Check the format of Python, and run ruff
+	$(VENV)/bin/ruff check --quiet $(PYTHON_CODE)
+	$(VENV)/bin/ruff format --check --quiet $(PYTHON_CODE)
+
+lint-types: $(STAMPS)/lint-tools $(if $(STUBS),setup) ## Check the types of the package and its stubs
+	$(if $(TYPED_CODE),$(VENV)/bin/mypy)
+	$(if $(STUBS),$(PY) -m mypy.stubtest ucall._core)
+
+lint-licences: $(STAMPS)/venv ## Check the licences of all dependencies
+	@$(PY) tools/check-licences.py
+
+lint-tidy: $(STAMPS)/venv ## Check the rules of style that formatters do not
+	@$(PY) tools/tidy.py
+
+.PHONY: format
+format: $(STAMPS)/lint-tools ## Format Rust and Python
+	$(CARGO) fmt --all
+	$(VENV)/bin/ruff check --quiet --fix-only --select I $(PYTHON_CODE)
+	$(VENV)/bin/ruff format --quiet $(PYTHON_CODE)
+
+.bench/floor-epoll: bench/floor/epoll.c bench/floor/floor.c
+.bench/floor-uring: bench/floor/uring.c bench/floor/ring.c bench/floor/floor.c
+.bench/floor-uring: bench/floor/ring.h
+.bench/floor-%: bench/floor/floor.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $(filter %.c,$^)
+
+.PHONY: floor
+floor: .bench/floor-epoll .bench/floor-uring ## Build the programs that ours is measured against
+
+.PHONY: bench-quick
+bench-quick: setup floor ## Measure ours against the floor (BENCH_FLAGS="--rows headline --pairs 5")
+	@tools/install-bench-tools.sh
+	$(PY) bench/quick.py $(BENCH_FLAGS)
+
+.PHONY: clean
+clean: ## Remove all that was built, and .venv
+	rm -rf $(VENV) .bench .mypy_cache .pytest_cache .ruff_cache
+	$(CARGO) clean --quiet

@@ -1,0 +1,75 @@
+/* The floor on epoll: one wait, and for each connection that has bytes one recv and one send.
+ *
+ * Edge-triggered, because a level-triggered descriptor is polled once more in the next wait. A read
+ * that filled its buffer is repeated; a shorter one has emptied the socket, and what comes after it
+ * is a new edge. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "floor.h"
+
+enum { EVENTS_MAX = 256 };
+
+static struct floor floor_;
+static int epoll;
+static size_t unfinished[CONNECTIONS_MAX];
+
+static void watch(int descriptor, unsigned events) {
+    struct epoll_event event = {.events = events, .data.fd = descriptor};
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) floor_die("epoll_ctl");
+}
+
+static void accept_all(void) {
+    int connection;
+    while ((connection = accept4(floor_.listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+        if (connection >= CONNECTIONS_MAX) {
+            close(connection);
+            continue;
+        }
+        unfinished[connection] = 0;
+        watch(connection, EPOLLIN | EPOLLET);
+    }
+}
+
+/* Returns whether more bytes may be waiting. A reply that does not go out whole ends the
+ * connection: the load reads what it asked for, so that its window is never full. */
+static int answer(int connection) {
+    static char bytes[READ_BYTES_MAX];
+    ssize_t received = recv(connection, bytes, sizeof bytes, 0);
+    if (received < 0 && errno == EAGAIN) return 0;
+    if (received <= 0) {
+        close(connection);
+        return 0;
+    }
+    size_t requests = floor_count(&floor_, (size_t)received, &unfinished[connection]);
+    size_t reply_bytes = requests * floor_.reply_bytes;
+    if (reply_bytes && send(connection, floor_.replies, reply_bytes, MSG_NOSIGNAL)
+                           != (ssize_t)reply_bytes) {
+        close(connection);
+        return 0;
+    }
+    return received == sizeof bytes;
+}
+
+static void turn(void) {
+    struct epoll_event events[EVENTS_MAX];
+    int ready = epoll_wait(epoll, events, EVENTS_MAX, -1);
+    for (int i = 0; i < ready; i++) {
+        if (events[i].data.fd == floor_.listener) {
+            accept_all();
+        } else {
+            while (answer(events[i].data.fd)) {}
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll < 0) floor_die("epoll_create1");
+    floor_ = floor_start(argc, argv);
+    watch(floor_.listener, EPOLLIN);
+    for (;;) turn();
+}

@@ -1,0 +1,1 @@
+"""What `bench/quick.py` is made of. Standard library only, Linux only."""

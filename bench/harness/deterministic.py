@@ -1,0 +1,169 @@
+"""What a call costs in user instructions and in system calls: figures that hardly vary.
+
+A server is run twice under the tool, with few requests and with many. The difference is that of
+the requests alone, without start and stop. One connection, one request at a time. What makes a
+start differ from another, random addresses and hashes, is switched off.
+
+Callgrind counts exactly, and runs nowhere but on epoll: valgrind 3.19 delivers no signal to a
+process that waits in a ring, so that it could not be ended. perf counts on either, where the
+machine lets it have the counters, and differs a little from run to run.
+"""
+
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import processes, request
+from harness.rows import OUTPUT, Contender, Row
+
+FEW, MANY = 1000, 11000
+STEPS = MANY - FEW
+READ_SECONDS_MAX = 30
+REPORT_SECONDS_MAX = 10
+
+
+class ToolError(Exception):
+    """The tool is missing, or the server does not run under it."""
+
+
+FAILURES = (ToolError, processes.StartError, request.WrongReplyError, OSError)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What each call costs, and why something is missing. Instructions are by tool."""
+
+    instructions: dict[str, float]
+    system_calls: dict[str, float]
+    notes: list[str]
+
+
+Totals = dict[str, int]
+Parser = Callable[[str], Totals]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that runs another and writes totals to a file once that has ended."""
+
+    name: str
+    prefix: tuple[str, ...]
+    file_option: str
+    parse: Parser
+
+    def wrap(self, command: Sequence[str], report: Path) -> list[str]:
+        return [*self.prefix, self.file_option.format(report), *command]
+
+
+def callgrind_totals(report: str) -> Totals:
+    return {"instructions": number_after(r"^totals: (\d+)", report)}
+
+
+def perf_totals(report: str) -> Totals:
+    return {"instructions": number_after(r"^(\d+),,instructions:u", report)}
+
+
+def number_after(pattern: str, report: str) -> int:
+    """perf writes `<not supported>` where a virtual machine has no counters."""
+    found = re.search(pattern, report, re.MULTILINE)
+    if not found:
+        raise ToolError(f"no total in its report: {report.strip()[:200]}")
+    return int(found[1])
+
+
+def strace_totals(report: str) -> Totals:
+    """The columns are: % time, seconds, usecs/call, calls, errors (may be empty), name."""
+    rows = (line.split() for line in report.splitlines()[2:])
+    rows = (row for row in rows if len(row) >= 5 and row[3].isdigit())
+    return {row[-1]: int(row[3]) for row in rows if row[-1] != "total"}
+
+
+CALLGRIND = Tool(
+    "callgrind",
+    ("valgrind", "--tool=callgrind", "--quiet"),
+    "--callgrind-out-file={}",
+    callgrind_totals,
+)
+PERF = Tool("perf", ("perf", "stat", "-x,", "-e", "instructions:u"), "--output={}", perf_totals)
+STRACE = Tool("strace", ("strace", "-f", "-c"), "--output={}", strace_totals)
+
+
+def figures(contender: Contender, row: Row) -> Figures:
+    notes: list[str] = []
+    costs = {tool: try_tool(tool, contender, row, notes) for tool in tools_for(contender)}
+    system_calls = costs.pop(STRACE)
+    instructions = {tool.name: cost["instructions"] for tool, cost in costs.items() if cost}
+    return Figures(instructions, system_calls, notes)
+
+
+def tools_for(contender: Contender) -> tuple[Tool, ...]:
+    return (PERF, STRACE) if contender.name.endswith("uring") else (CALLGRIND, PERF, STRACE)
+
+
+def try_tool(tool: Tool, contender: Contender, row: Row, notes: list[str]) -> dict[str, float]:
+    try:
+        return a_call(tool, contender, row)
+    except FAILURES as error:
+        notes.append(f"{contender.label} under {tool.name}: {error}")
+        return {}
+
+
+def a_call(tool: Tool, contender: Contender, row: Row) -> dict[str, float]:
+    """The difference of two runs, divided by the calls between them."""
+    if not shutil.which(tool.prefix[0]):
+        raise ToolError(f"{tool.prefix[0]} is not installed")
+    few, many = (totals(tool, contender, row, requests) for requests in (FEW, MANY))
+    calls = STEPS * row.calls_a_request
+    costs = {name: (count - few.get(name, 0)) / calls for name, count in many.items()}
+    return {name: cost for name, cost in costs.items() if abs(cost) >= 0.001}
+
+
+def totals(tool: Tool, contender: Contender, row: Row, requests: int) -> Totals:
+    report = OUTPUT / f"{tool.name}.{contender.name}"
+    report.unlink(missing_ok=True)
+    command = [*same_each_time(), *tool.wrap(contender.command_for(row), report)]
+    core, _ = processes.cores()
+    log = OUTPUT / f"{contender.name}.{tool.name}.log"
+    with processes.serving(command, log, core) as server:
+        request.probe_until_answered(server.port, row.batch, 30)
+        exchange(server.port, row, requests)
+    return tool.parse(complete_report(report))
+
+
+def same_each_time() -> list[str]:
+    """A prefix that makes each run of a program like the one before."""
+    fixed_addresses = ["setarch", "-R"] if shutil.which("setarch") else []
+    return ["env", "PYTHONHASHSEED=0", *fixed_addresses]
+
+
+def complete_report(report: Path) -> str:
+    deadline = time.monotonic() + REPORT_SECONDS_MAX
+    while not report.exists() or report.stat().st_size == 0:
+        if time.monotonic() > deadline:
+            raise ToolError("it wrote no report")
+        time.sleep(0.05)
+    return report.read_text(errors="replace")
+
+
+def exchange(port: int, row: Row, requests: int) -> None:
+    """Sends so many requests, `depth` at a time, each when all before it are answered."""
+    asked = request.http_request(row.batch) * row.depth
+    address = ("127.0.0.1", port)
+    with socket.create_connection(address, timeout=READ_SECONDS_MAX) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reply_bytes = request.probe(port, row.batch).whole_bytes * row.depth
+        for _ in range(requests // row.depth):
+            connection.sendall(asked)
+            receive_exactly(connection, reply_bytes)
+
+
+def receive_exactly(connection: socket.socket, count: int) -> None:
+    while count > 0:
+        received = len(connection.recv(count))
+        if received == 0:
+            raise ToolError("the server closed the connection")
+        count -= received

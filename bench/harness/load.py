@@ -1,0 +1,120 @@
+"""One load by wrk on one server, and what came of it."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import processes, request, usage
+from harness.rows import OUTPUT, ROOT, Contender, Row
+
+SCRIPT = ROOT / "bench/wrk/load.lua"
+CHECK_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The figures of one load. Latencies are those of a request, not of a call in a batch."""
+
+    calls_per_second: float
+    p50_us: float | None
+    p99_us: float | None
+    cpu_us_per_call: float
+    rss_mb: float
+    rss_peak_mb: float
+
+
+class LoadError(Exception):
+    """A reply was wrong or missing, or the load was not what it should have been."""
+
+
+@contextmanager
+def answering(contender: Contender, row: Row) -> Iterator[tuple[processes.Server, request.Reply]]:
+    """The server, once it has given the right reply, and that reply."""
+    core, _ = processes.cores()
+    log = OUTPUT / f"{contender.name}.log"
+    with processes.serving(contender.command_for(row), log, core) as server:
+        yield server, request.probe_until_answered(server.port, row.batch, 10)
+
+
+def check(contender: Contender, row: Row) -> None:
+    """A load of which every reply is compared with the right one, byte for byte."""
+    with answering(contender, row) as (server, reply):
+        expected = OUTPUT / "expected"
+        expected.write_bytes(reply.body)
+        result = wrk(row, server.port, CHECK_SECONDS, expected)
+        refuse_errors(result)
+        if result["checked"] == 0 or result["wrong"] > 0:
+            raise LoadError(f"{result['wrong']} of {result['checked']} replies were wrong")
+
+
+def measure(contender: Contender, row: Row, seconds: int) -> Sample:
+    with answering(contender, row) as (server, reply):
+        before = usage.cpu_nanoseconds(server.pid)
+        result = wrk(row, server.port, seconds, None)
+        cpu = usage.cpu_nanoseconds(server.pid) - before
+        memory = usage.memory(server.pid)
+        refuse_errors(result)
+        refuse_odd_lengths(result, row, reply)
+        if request.probe(server.port, row.batch).body != reply.body:
+            raise LoadError("the reply after the load is not that before it")
+    return sample(result, row, cpu, memory)
+
+
+def sample(result: dict, row: Row, cpu_nanoseconds: int, memory: usage.Memory) -> Sample:
+    calls = result["requests"] * row.calls_a_request
+    return Sample(
+        calls_per_second=calls / result["duration"],
+        p50_us=result["p50"] if row.has_latency else None,
+        p99_us=result["p99"] if row.has_latency else None,
+        cpu_us_per_call=cpu_nanoseconds / 1e3 / calls,
+        rss_mb=memory.now_mb,
+        rss_peak_mb=memory.peak_mb,
+    )
+
+
+def wrk(row: Row, port: int, seconds: int, expected: Path | None) -> dict:
+    """Runs wrk and returns the line that load.lua wrote."""
+    _, core = processes.cores()
+    options = [f"batch={row.batch}", f"depth={row.depth}"]
+    options += [f"expect={expected}"] if expected else []
+    command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "-s", str(SCRIPT)]
+    command += [f"http://127.0.0.1:{port}/", "--", *options]
+    process = processes.start_pinned(
+        command, core, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds + 30)
+    finally:
+        process.kill()
+        process.wait()
+    return parsed(output.decode(errors="replace"))
+
+
+def parsed(output: str) -> dict:
+    last = output.strip().splitlines()[-1] if output.strip() else ""
+    if not last.startswith("{"):
+        raise LoadError(f"wrk failed: {output[-300:]}")
+    return json.loads(last)
+
+
+def refuse_errors(result: dict) -> None:
+    if result["requests"] == 0:
+        raise LoadError("no request was answered")
+    if result["status_errors"] or result["socket_errors"]:
+        raise LoadError(
+            f"{result['status_errors']} replies were no success, "
+            f"{result['socket_errors']} socket errors"
+        )
+
+
+def refuse_odd_lengths(result: dict, row: Row, reply: request.Reply) -> None:
+    """Timed loads do not look into replies. All have one length, so their sum tells; at the end,
+    wrk may hold parts of those that it no longer counts."""
+    if result["request_bytes"] != len(request.http_request(row.batch)):
+        raise LoadError("load.lua and harness/request.py make different requests")
+    unasked = result["bytes"] - result["requests"] * reply.whole_bytes
+    if not 0 <= unasked <= row.connections * row.depth * reply.whole_bytes:
+        raise LoadError(f"{result['bytes']} bytes came for {result['requests']} replies")

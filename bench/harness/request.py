@@ -1,0 +1,91 @@
+"""The request that is measured, and whether a reply to it is right.
+
+`bench/wrk/load.lua` makes the same bytes; `harness.load` compares the lengths after each load.
+"""
+
+import http.client
+import json
+import socket
+import time
+from dataclasses import dataclass
+
+EXPECTED_RESULT = 76
+
+
+def call(call_id: int) -> str:
+    return f'{{"jsonrpc":"2.0","method":"sum","params":{{"a":55,"b":21}},"id":{call_id}}}'
+
+
+def body(batch: int) -> bytes:
+    """One call, or with `batch` above 0 a batch of so many with ids from 1."""
+    if batch == 0:
+        return call(1).encode()
+    return f"[{','.join(call(call_id) for call_id in range(1, batch + 1))}]".encode()
+
+
+def http_request(batch: int) -> bytes:
+    content = body(batch)
+    head = (
+        "POST / HTTP/1.1\r\n"
+        "Host: 127.0.0.1\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+def expected_reply(batch: int) -> object:
+    results = [
+        {"jsonrpc": "2.0", "id": call_id, "result": EXPECTED_RESULT}
+        for call_id in range(1, max(batch, 1) + 1)
+    ]
+    return results if batch else results[0]
+
+
+class WrongReplyError(Exception):
+    """The server answered, and not what JSON-RPC asks for."""
+
+
+def checked_reply(status: int, content: bytes, batch: int) -> bytes:
+    """The reply's body, once it is known to be right."""
+    if status != http.client.OK:
+        raise WrongReplyError(f"HTTP status {status}: {content[:200]!r}")
+    if json.loads(content) != expected_reply(batch):
+        raise WrongReplyError(f"not the expected reply: {content[:200]!r}")
+    return content
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The body of a right reply, and the bytes of it with its head."""
+
+    body: bytes
+    whole_bytes: int
+
+
+def head_bytes(response: http.client.HTTPResponse) -> int:
+    status_line = f"HTTP/1.1 {response.status} {response.reason}\r\n"
+    fields = "".join(f"{name}: {value}\r\n" for name, value in response.getheaders())
+    return len(status_line + fields + "\r\n")
+
+
+def probe(port: int, batch: int) -> Reply:
+    """Sends the request once and returns a right reply."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(http_request(batch))
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        content = checked_reply(response.status, response.read(), batch)
+        return Reply(content, head_bytes(response) + len(content))
+
+
+def probe_until_answered(port: int, batch: int, deadline_seconds: float) -> Reply:
+    """Like `probe`, again and again while nobody listens."""
+    deadline = time.monotonic() + deadline_seconds
+    while True:
+        try:
+            return probe(port, batch)
+        except ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)

@@ -1,0 +1,32 @@
+"""What the kernel says that a process has used."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def cpu_nanoseconds(pid: int) -> int:
+    """Time on a core, user and system, summed over the process's threads.
+
+    From schedstat, which counts nanoseconds; `utime` and `stime` count ticks. Threads that have
+    ended are not in it: servers here keep theirs.
+    """
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident bytes, now and at most, in MB (10^6 bytes)."""
+
+    now_mb: float
+    peak_mb: float
+
+
+def memory(pid: int) -> Memory:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return Memory(kilobytes_in_mb(fields["VmRSS"]), kilobytes_in_mb(fields["VmHWM"]))
+
+
+def kilobytes_in_mb(field: str) -> float:
+    return int(field.split()[0]) * 1024 / 1e6

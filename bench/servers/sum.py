@@ -1,0 +1,32 @@
+"""The server under measurement: `sum` in Python on the engine that is asked for.
+
+    python bench/servers/sum.py --engine uring --port 0
+
+Says `listening on PORT` once the socket is bound. SIGTERM ends it.
+"""
+
+import argparse
+import importlib
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=["posix", "uring"], required=True)
+    parser.add_argument("--port", type=int, default=0)
+    return parser.parse_args()
+
+
+def sum(a: int, b: int):
+    return a + b
+
+
+def main() -> None:
+    chosen = options()
+    # `ucall.uring` refuses to start where it cannot run, so that figures have the right name.
+    server = importlib.import_module(f"ucall.{chosen.engine}").Server(port=chosen.port)
+    server(sum)
+    print(f"listening on {server.port}", flush=True)
+    server.run()
+
+
+main()
