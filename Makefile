@@ -79,6 +79,12 @@ test: test-rust test-python ## Build and run every test
 test-rust: $(STAMPS)/venv ## Run the Rust tests
 	$(CARGO) test --workspace --exclude ucall-python --locked $(CARGO_TEST_FLAGS)
 
+# Three preemptions reach every hand-over of this protocol, and take seconds rather than hours.
+.PHONY: loom
+loom: ## Try the mailbox in every interleaving of its threads
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --release --locked \
+		--package ucall-server --lib --target-dir target/loom
+
 test-python: setup ## Run the Python tests against the built package
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python
 

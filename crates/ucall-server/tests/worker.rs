@@ -1,0 +1,405 @@
+//! The worker on the fake engine: what happens when nothing happens at once, and when things break.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ucall_engine::Id;
+use ucall_engine::fake::{Fake, Network, Peer, Sends};
+use ucall_proto::http1::AccessRules;
+use ucall_proto::json::Reader;
+use ucall_proto::{Call, Outcome, Reply, RpcError};
+use ucall_server::{CallId, Config, Handler, Message, Procedures, Worker};
+
+/// What the procedures of these tests do.
+enum Procedure {
+    Echo,
+    Large,
+    Later,
+}
+
+#[derive(Default)]
+struct Script {
+    deferred: HashMap<Vec<u8>, CallId>,
+    cancelled: Vec<Id>,
+    warnings: Vec<String>,
+}
+
+impl Handler for Script {
+    type Procedure = Procedure;
+
+    fn call(
+        &mut self,
+        procedure: &Procedure,
+        call: Call<'_>,
+        id: CallId,
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let params = call.params.unwrap_or(b"null");
+        match procedure {
+            Procedure::Echo => reply.result().extend_from_slice(params),
+            Procedure::Large => {
+                let mut reader = Reader::new(params);
+                reader.enter();
+                let len = reader.number().as_i64().unwrap() as usize;
+                let out = reply.result();
+                out.push(b'"');
+                out.resize(out.len() + len, b'x');
+                out.push(b'"');
+            }
+            Procedure::Later => {
+                self.deferred.insert(call.id.unwrap_or_default().to_vec(), id);
+                return Outcome::Deferred;
+            }
+        }
+        Outcome::Done
+    }
+
+    fn cancel(&mut self, connection: Id) {
+        self.cancelled.push(connection);
+    }
+
+    fn warn(&mut self, line: &str) {
+        self.warnings.push(line.to_owned());
+    }
+}
+
+struct Lab {
+    worker: Worker<Fake, Script>,
+    network: Network,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(configure: impl FnOnce(&mut Config)) -> Self {
+        let (engine, network) = Fake::new();
+        let procedures = Arc::new(Procedures::new());
+        procedures.insert("echo", Procedure::Echo);
+        procedures.insert("large", Procedure::Large);
+        procedures.insert("later", Procedure::Later);
+        let mut config = Config::new(AccessRules::new(true, &[], &[]).unwrap());
+        configure(&mut config);
+        let mut worker = Worker::new(engine, Script::default(), procedures, config);
+        worker.listen(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        Self { worker, network }
+    }
+
+    fn turn(&mut self) {
+        self.worker.turn(Some(Instant::now())).unwrap();
+    }
+
+    fn turns(&mut self, count: usize) {
+        for _ in 0..count {
+            self.turn();
+        }
+    }
+
+    fn connect(&mut self) -> Peer {
+        let peer = self.network.connect();
+        self.turn();
+        peer
+    }
+
+    fn stats(&self) -> ucall_server::Stats {
+        self.worker.counters().stats()
+    }
+
+    fn complete(&mut self, id: &str, outcome: Result<Vec<u8>, RpcError>) {
+        let call = self.worker.handler_mut().deferred[id.as_bytes()];
+        self.worker.mailbox().send(Message::Complete(call, outcome));
+        self.turn();
+    }
+}
+
+fn call(method: &str, params: &str, id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}"#)
+}
+
+fn reply(id: &str, result: &str) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}\n")
+}
+
+fn post(body: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn text(peer: &Peer) -> String {
+    String::from_utf8(peer.read()).unwrap()
+}
+
+#[test]
+fn a_call_is_one_receive_and_one_send() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    for number in 0..10 {
+        peer.write(call("echo", "[1]", &number.to_string()).as_bytes());
+        lab.turn();
+        assert_eq!(text(&peer), reply(&number.to_string(), "[1]"));
+    }
+    assert_eq!((lab.stats().calls, lab.stats().connections), (10, 1));
+}
+
+#[test]
+fn every_cut_and_every_send_step_gives_the_same_bytes() {
+    let requests: String = (0..5).map(|id| post(&call("echo", "[1,2]", &id.to_string()))).collect();
+    let mut whole = None;
+    for piece_len in [1, 2, 3, 7, 50, requests.len()] {
+        for sends in
+            [Sends::AtOnce, Sends::InSteps(usize::MAX), Sends::InSteps(1), Sends::InSteps(100)]
+        {
+            let mut lab = Lab::new();
+            let peer = lab.connect();
+            peer.set_sends(sends);
+            peer.write_in_pieces(requests.as_bytes(), piece_len);
+            lab.turns(2000);
+            let sent = text(&peer);
+            let expected = whole.get_or_insert_with(|| sent.clone());
+            // The Date may tick between two runs.
+            let without_date = |text: &str| -> Vec<String> {
+                text.lines().filter(|line| !line.starts_with("Date")).map(str::to_owned).collect()
+            };
+            assert_eq!(without_date(&sent), without_date(expected), "{piece_len} {sends:?}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_never_reads_is_read_no_further_and_slows_nobody() {
+    let mut lab = Lab::with(|config| config.limits.output_bytes_max = 100_000);
+    let slow = lab.connect();
+    slow.set_sends(Sends::Stalled);
+    for id in 0..100 {
+        slow.write(call("large", "[20000]", &id.to_string()).as_bytes());
+    }
+    let quick = lab.connect();
+    for id in 0..50 {
+        quick.write(call("echo", "[]", &id.to_string()).as_bytes());
+        lab.turn();
+        assert_eq!(text(&quick), reply(&id.to_string(), "[]"));
+    }
+    let socket = slow.socket().unwrap();
+    assert!(lab.network.is_paused(socket), "reading goes on");
+    assert!(slow.unread() > 0);
+    assert!(lab.stats().bytes_sent < 25_000, "more than the first reply was handed over");
+    slow.set_sends(Sends::InSteps(50_000));
+    lab.turns(300);
+    let sent = text(&slow);
+    assert_eq!(sent.lines().count(), 100);
+    for (id, line) in sent.lines().enumerate() {
+        assert!(line.starts_with(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},")));
+        assert_eq!(line.len(), reply(&id.to_string(), "").len() - 1 + 20_002);
+    }
+    assert!(!lab.network.is_paused(socket));
+}
+
+#[test]
+fn deferred_replies_come_through_the_mailbox() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    peer.write(
+        (call("later", "[]", "1") + &call("echo", "[]", "2") + &call("later", "[]", "3"))
+            .as_bytes(),
+    );
+    lab.turn();
+    assert_eq!(text(&peer), reply("2", "[]"));
+    lab.complete("3", Ok(b"true".to_vec()));
+    assert_eq!(text(&peer), reply("3", "true"));
+    lab.complete("3", Ok(b"false".to_vec()));
+    lab.complete("1", Err(RpcError::new(7, "no")));
+    assert!(text(&peer).contains(r#""id":1,"error":{"code":7,"#));
+}
+
+#[test]
+fn a_connection_that_closes_cancels_and_late_replies_reach_nobody() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    let socket = peer.socket().unwrap();
+    peer.write(post(&call("later", "[]", "1")).as_bytes());
+    lab.turn();
+    peer.end();
+    lab.turn();
+    assert!(peer.is_closed());
+    assert_eq!(lab.worker.handler_mut().cancelled, [socket]);
+    let stranger = lab.connect();
+    assert_eq!(stranger.socket().unwrap().index, socket.index, "the place is used again");
+    stranger.write(b" ");
+    lab.complete("1", Ok(b"1".to_vec()));
+    assert_eq!((text(&peer), text(&stranger)), (String::new(), String::new()));
+}
+
+#[test]
+fn a_call_that_finds_nothing_says_so() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    peer.write(call("nothing", "[]", "1").as_bytes());
+    lab.turn();
+    assert!(text(&peer).contains(
+        r#""code":-32601,"message":"Method not found","data":"there is no method \"nothing\"""#
+    ));
+}
+
+#[test]
+fn the_end_of_a_stream_closes_and_frees() {
+    let mut lab = Lab::new();
+    let open = lab.network.open();
+    for _ in 0..3 {
+        let peer = lab.connect();
+        peer.write(call("echo", "[]", "1").as_bytes());
+        peer.end();
+        lab.turns(3);
+        assert_eq!(text(&peer), reply("1", "[]"));
+        assert!(peer.is_closed());
+    }
+    assert_eq!((lab.network.open(), lab.stats().connections), (open, 0));
+}
+
+#[test]
+fn a_reset_or_a_failing_send_closes_only_its_connection() {
+    let mut lab = Lab::new();
+    let (reset, failing, good) = (lab.connect(), lab.connect(), lab.connect());
+    reset.write(b"{");
+    reset.reset();
+    failing.set_sends(Sends::Failing(ErrorKind::BrokenPipe));
+    failing.write(call("echo", "[]", "1").as_bytes());
+    lab.turns(3);
+    assert!(reset.is_closed() && failing.is_closed() && !good.is_closed());
+    good.write(call("echo", "[]", "1").as_bytes());
+    lab.turn();
+    assert_eq!(text(&good), reply("1", "[]"));
+}
+
+#[test]
+fn a_refusal_is_sent_then_our_side_ends_then_all_is_closed() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    peer.set_sends(Sends::InSteps(10));
+    peer.write(b"GARBAGE\n");
+    lab.turns(2);
+    assert!(!peer.has_ended(), "the reply goes out first");
+    lab.turns(50);
+    assert!(text(&peer).starts_with("HTTP/1.1 400 "));
+    assert!(peer.has_ended() && !peer.is_closed());
+    peer.write(b"more that nobody reads");
+    lab.turn();
+    assert!(!peer.is_closed());
+    peer.end();
+    lab.turn();
+    assert!(peer.is_closed());
+}
+
+#[test]
+fn the_longest_idle_connection_makes_room_for_a_newcomer() {
+    let mut lab = Lab::with(|config| config.connections_max = 3);
+    let peers = [lab.connect(), lab.connect(), lab.connect()];
+    for index in [1, 0, 2] {
+        peers[index].write(call("echo", "[]", "1").as_bytes());
+        lab.turn();
+    }
+    let newcomer = lab.connect();
+    assert_eq!(peers.each_ref().map(Peer::is_closed), [false, true, false]);
+    newcomer.write(call("echo", "[]", "1").as_bytes());
+    lab.turn();
+    assert_eq!(text(&newcomer), reply("1", "[]"));
+}
+
+#[test]
+fn with_none_idle_accepting_waits_until_one_ends() {
+    let mut lab = Lab::with(|config| config.connections_max = 2);
+    let busy = [lab.connect(), lab.connect()];
+    for peer in &busy {
+        peer.write(call("later", "[]", "1").as_bytes());
+    }
+    lab.turns(2);
+    let third = lab.connect();
+    third.write(call("later", "[]", "1").as_bytes());
+    lab.turns(2);
+    let fourth = lab.connect();
+    lab.turns(5);
+    assert!(fourth.socket().is_none(), "accepted past the limit");
+    for peer in &busy {
+        peer.reset();
+    }
+    lab.turns(5);
+    assert!(fourth.socket().is_some());
+}
+
+#[test]
+fn an_accept_that_fails_is_told_and_tried_again() {
+    let mut lab = Lab::new();
+    lab.network.fail_accept(ErrorKind::OutOfMemory);
+    let peer = lab.network.connect();
+    lab.turns(3);
+    assert!(peer.socket().is_none());
+    assert!(lab.worker.handler_mut().warnings[0].contains("cannot accept a connection"));
+    let until = Instant::now() + Duration::from_secs(5);
+    while peer.socket().is_none() {
+        assert!(Instant::now() < until, "never tried again");
+        std::thread::sleep(Duration::from_millis(20));
+        lab.turn();
+    }
+}
+
+#[test]
+fn a_large_body_arrives_whole_through_a_target() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    let params = format!("[\"{}\"]", "y".repeat(300_000));
+    let request = post(&call("echo", &params, "1"));
+    for piece_len in [1000, 70_000, 300_000] {
+        peer.write_in_pieces(request.as_bytes(), piece_len);
+        // Another request right behind must not end up in the target.
+        peer.write(post(&call("echo", "[2]", "2")).as_bytes());
+        lab.turns(400);
+        let sent = text(&peer);
+        assert!(sent.contains(&params), "{piece_len}");
+        assert!(sent.ends_with(reply("2", "[2]").trim_end()), "{piece_len}");
+    }
+}
+
+#[test]
+fn a_body_cut_short_closes() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    let request = post(&call("echo", &format!("[\"{}\"]", "y".repeat(300_000)), "1"));
+    peer.write(&request.as_bytes()[..100_000]);
+    lab.turns(3);
+    peer.end();
+    lab.turns(3);
+    assert!(peer.is_closed());
+    assert_eq!(lab.stats().connections, 0);
+}
+
+#[test]
+fn stop_ends_the_turn_that_reads_it() {
+    let mut lab = Lab::new();
+    lab.worker.mailbox().send(Message::Stop);
+    assert!(lab.worker.turn(None).unwrap().stopped);
+    assert!(!lab.worker.turn(Some(Instant::now())).unwrap().stopped);
+}
+
+#[test]
+fn completions_late_and_out_of_order_lose_nothing() {
+    let mut lab = Lab::new();
+    lab.network.set_reversed(true);
+    let peers: Vec<Peer> = (0..20).map(|_| lab.connect()).collect();
+    lab.network.set_delay(3);
+    for round in 0..5 {
+        for (index, peer) in peers.iter().enumerate() {
+            peer.write_in_pieces(
+                call("echo", &format!("[{index}]"), &round.to_string()).as_bytes(),
+                17,
+            );
+        }
+    }
+    lab.turns(200);
+    for (index, peer) in peers.iter().enumerate() {
+        let expected: String =
+            (0..5).map(|round| reply(&round.to_string(), &format!("[{index}]"))).collect();
+        assert_eq!(text(peer), expected);
+    }
+}
