@@ -1,7 +1,7 @@
 //! Proves in one pass that text is JSON, and finds where each value ends.
 
 use super::Fault;
-use super::text::{Text, plain_prefix};
+use super::text::{Text, is_ascii, plain_prefix};
 
 /// Walks over JSON text from the front. Every method leaves `position` behind what it accepted.
 pub(crate) struct Scanner<'a> {
@@ -9,7 +9,7 @@ pub(crate) struct Scanner<'a> {
     position: usize,
     nesting_left: usize,
     /// All bytes of all strings or-ed together: whether UTF-8 has to be checked.
-    seen: u8,
+    seen: u64,
 }
 
 impl<'a> Scanner<'a> {
@@ -262,7 +262,7 @@ impl<'a> Scanner<'a> {
     /// Only strings can hold anything but ASCII, and they have noted whether one did.
     #[inline]
     pub(crate) fn finish(&self) -> Result<(), Fault> {
-        if self.seen < 0x80 {
+        if is_ascii(self.seen) {
             return Ok(());
         }
         match simdutf8::basic::from_utf8(&self.text[..self.position]) {

@@ -82,31 +82,67 @@ fn hex4(text: &[u8]) -> u32 {
 }
 
 /// How many bytes at the front of `text` stand for themselves inside a JSON string, and all of
-/// them or-ed together, which tells whether any is not ASCII.
+/// them or-ed together, whose high bits tell whether any is not ASCII.
 ///
 /// Stops at a quote, a backslash, a control character, or the end.
 #[inline]
-pub(crate) fn plain_prefix(text: &[u8]) -> (usize, u8) {
-    const SHORT: usize = 24;
-    let mut seen = 0;
-    for (count, &byte) in text.iter().take(SHORT).enumerate() {
-        if is_special(byte) {
-            return (count, seen);
+pub(crate) fn plain_prefix(text: &[u8]) -> (usize, u64) {
+    let (mut count, mut seen) = (0, 0);
+    // Most strings are short: eight bytes a step until then, wide steps from there on.
+    while let Some(word) = text.get(count..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*word);
+        let special = special_bytes(word);
+        if special != 0 {
+            let plain = special.trailing_zeros() / 8;
+            return (count + plain as usize, seen | word & low_bytes(plain));
         }
-        seen |= byte;
+        seen |= word;
+        count += 8;
+        if count == SHORT {
+            let (more, seen_later) = plain_prefix_long(text.get(count..).unwrap_or_default());
+            return (count + more, seen | seen_later);
+        }
     }
-    if text.len() <= SHORT {
-        return (text.len(), seen);
+    plain_prefix_by_byte(text, count, seen)
+}
+
+const SHORT: usize = 32;
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
+
+/// Sets the high bit of the first byte that is a quote, a backslash or a control character; bytes
+/// behind it may be marked for no reason.
+#[inline]
+fn special_bytes(word: u64) -> u64 {
+    let is_zero = |word: u64| word.wrapping_sub(LOW_BITS) & !word;
+    let quote = is_zero(word ^ LOW_BITS * b'"' as u64);
+    let backslash = is_zero(word ^ LOW_BITS * b'\\' as u64);
+    let control = word.wrapping_sub(LOW_BITS * 0x20) & !word;
+    (quote | backslash | control) & HIGH_BITS
+}
+
+/// A mask of so many bytes, fewer than eight.
+#[inline]
+fn low_bytes(count: u32) -> u64 {
+    (1 << (count * 8)) - 1
+}
+
+#[inline]
+fn plain_prefix_by_byte(text: &[u8], from: usize, mut seen: u64) -> (usize, u64) {
+    let rest = text.get(from..).unwrap_or_default();
+    for (count, &byte) in rest.iter().enumerate() {
+        if byte < 0x20 || byte == b'"' || byte == b'\\' {
+            return (from + count, seen);
+        }
+        seen |= u64::from(byte);
     }
-    let (count, seen_later) = plain_prefix_long(&text[SHORT..]);
-    (SHORT + count, seen | seen_later)
+    (text.len(), seen)
 }
 
 /// Looks at 32 bytes a step, in a form that compilers turn into vector code.
-fn plain_prefix_long(text: &[u8]) -> (usize, u8) {
+fn plain_prefix_long(text: &[u8]) -> (usize, u64) {
     let (mut count, mut seen) = (0, 0);
-    let (chunks, _) = text.as_chunks::<32>();
-    for chunk in chunks {
+    for chunk in text.as_chunks::<32>().0 {
         let (mut special, mut or) = (false, 0);
         for &byte in chunk {
             special |= (byte < 0x20) | (byte == b'"') | (byte == b'\\');
@@ -115,33 +151,16 @@ fn plain_prefix_long(text: &[u8]) -> (usize, u8) {
         if special {
             break;
         }
-        seen |= or;
+        seen |= u64::from(or);
         count += chunk.len();
     }
-    for &byte in &text[count..] {
-        if is_special(byte) {
-            break;
-        }
-        seen |= byte;
-        count += 1;
-    }
-    (count, seen)
+    plain_prefix_by_byte(text, count, seen)
 }
 
+/// Whether bytes or-ed together by [`plain_prefix`] are all ASCII.
 #[inline]
-fn is_special(byte: u8) -> bool {
-    const SPECIAL: [bool; 256] = {
-        let mut table = [false; 256];
-        let mut byte = 0;
-        while byte < 0x20 {
-            table[byte] = true;
-            byte += 1;
-        }
-        table[b'"' as usize] = true;
-        table[b'\\' as usize] = true;
-        table
-    };
-    SPECIAL[byte as usize]
+pub(crate) fn is_ascii(seen: u64) -> bool {
+    seen & HIGH_BITS == 0
 }
 
 #[cfg(test)]
@@ -161,7 +180,7 @@ mod tests {
     fn the_plain_prefix_ends_at_each_special_byte_at_each_offset() {
         for len in [0, 1, 23, 24, 25, 31, 56, 57, 100] {
             let plain = vec![b'x'; len];
-            assert_eq!(plain_prefix(&plain), (len, if len == 0 { 0 } else { b'x' }));
+            assert_eq!(plain_prefix(&plain).0, len);
             for at in 0..len {
                 for special in [b'"', b'\\', 0, 0x1f] {
                     let mut text = plain.clone();
@@ -170,6 +189,19 @@ mod tests {
                 }
             }
         }
-        assert_eq!(plain_prefix("é".as_bytes()).1 & 0x80, 0x80);
+    }
+
+    #[test]
+    fn what_is_not_ascii_is_seen_in_every_place_and_only_before_the_end() {
+        for len in [1, 7, 8, 9, 31, 32, 33, 64, 65, 100] {
+            for at in 0..len {
+                let mut text = vec![b'x'; len];
+                text[at] = 0xe9;
+                assert!(!is_ascii(plain_prefix(&text).1), "{at} of {len}");
+                text.insert(at, b'"');
+                let (count, seen) = plain_prefix(&text);
+                assert_eq!((count, is_ascii(seen)), (at, true));
+            }
+        }
     }
 }

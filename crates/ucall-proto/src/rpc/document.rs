@@ -157,31 +157,15 @@ impl Envelope {
 
     #[inline]
     fn member_named(&mut self, key: &[u8], scanner: &mut Scanner<'_>) -> Result<(), Fault> {
-        let first = scanner.peek()?;
-        let start = scanner.position();
         match key {
-            b"jsonrpc" | b"method" if first == b'"' => {
-                let text = scanner.string()?;
-                if key == b"method" {
-                    self.method =
-                        Some((Span::new(start + 1, scanner.position() - 1), text.is_escaped()));
-                } else {
-                    self.version = text.raw() == b"2.0" || text.unescaped().as_ref() == b"2.0";
-                }
-                return Ok(());
+            b"jsonrpc" => self.version = is_version(scanner)?,
+            b"method" => self.method = method(scanner)?,
+            b"params" => self.params = member(scanner, |first| matches!(first, b'[' | b'{'))?,
+            b"id" => {
+                self.id =
+                    member(scanner, |first| matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n'))?
             }
             _ => scanner.value()?,
-        }
-        let valid = |is_valid: bool| match is_valid {
-            true => Member::Valid(Span::new(start, scanner.position())),
-            false => Member::WrongType,
-        };
-        match key {
-            b"params" => self.params = valid(matches!(first, b'[' | b'{')),
-            b"id" => self.id = valid(matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n')),
-            b"method" => self.method = None,
-            b"jsonrpc" => self.version = false,
-            _ => {}
         }
         Ok(())
     }
@@ -215,6 +199,39 @@ impl Envelope {
             None
         }
     }
+}
+
+#[inline]
+fn is_version(scanner: &mut Scanner<'_>) -> Result<bool, Fault> {
+    if scanner.peek()? != b'"' {
+        scanner.value()?;
+        return Ok(false);
+    }
+    let text = scanner.string()?;
+    Ok(text.raw() == b"2.0" || text.is_escaped() && text.unescaped().as_ref() == b"2.0")
+}
+
+#[inline]
+fn method(scanner: &mut Scanner<'_>) -> Result<Option<(Span, bool)>, Fault> {
+    if scanner.peek()? != b'"' {
+        scanner.value()?;
+        return Ok(None);
+    }
+    let start = scanner.position() + 1;
+    let text = scanner.string()?;
+    Ok(Some((Span::new(start, scanner.position() - 1), text.is_escaped())))
+}
+
+/// Any other member, of a type that its first byte tells.
+#[inline]
+fn member(scanner: &mut Scanner<'_>, is_valid: impl Fn(u8) -> bool) -> Result<Member, Fault> {
+    let first = scanner.peek()?;
+    let start = scanner.position();
+    scanner.value()?;
+    Ok(match is_valid(first) {
+        true => Member::Valid(Span::new(start, scanner.position())),
+        false => Member::WrongType,
+    })
 }
 
 #[cfg(test)]
