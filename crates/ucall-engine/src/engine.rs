@@ -75,6 +75,13 @@ pub trait Engine {
     /// [`Completion::Sent`].
     fn send(&mut self, socket: Id, payload: Payload) -> SendState;
 
+    /// Sends a payload whole that nothing waits behind. As [`Engine::send`], except that a `wait`
+    /// need not return for it: its [`Completion::Sent`] may come as late as the next thing that
+    /// happens, which saves io_uring a system call.
+    fn send_last(&mut self, socket: Id, payload: Payload) -> SendState {
+        self.send(socket, payload)
+    }
+
     /// Sends one datagram.
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState;
 

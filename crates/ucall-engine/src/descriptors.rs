@@ -1,0 +1,28 @@
+//! The limit on open descriptors.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What an unlimited hard limit is taken for: macOS refuses more, and nobody needs it.
+const UNLIMITED_MEANS: u64 = 10_240;
+
+/// Raises the soft limit on descriptors of this process to the hard one, and returns what it is
+/// now. Failing to raise it is not an error: the limit stays what it was.
+pub fn raise_descriptor_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let soft = limit.current.unwrap_or(u64::MAX);
+    let wanted = limit.maximum.unwrap_or(UNLIMITED_MEANS.max(soft));
+    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+    if soft < wanted && setrlimit(Resource::Nofile, raised).is_ok() { wanted } else { soft }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_reaches_the_hard_one() {
+        let now = raise_descriptor_limit();
+        assert_eq!(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), now);
+        assert_eq!(raise_descriptor_limit(), now);
+    }
+}

@@ -1,0 +1,172 @@
+//! An engine in memory, for tests of the layers above: it never blocks, and it breaks on command.
+//!
+//! [`Fake::new`] gives two ends. The [`Fake`] goes to the code under test. The [`Network`] stays
+//! with the test, which plays everybody else with it: peers that connect, write, stall and vanish,
+//! and a kernel that refuses, delays and reorders.
+//!
+//! Each call of [`Peer::write`] is one arrival, and a wait reports at most one arrival a socket, so
+//! a test decides how a message is cut up.
+//!
+//! ```
+//! use std::net::TcpListener;
+//! use ucall_engine::{Completion, Engine, SendState, fake::Fake};
+//!
+//! let (mut engine, network) = Fake::new();
+//! engine.listen(TcpListener::bind("127.0.0.1:0")?)?;
+//! let peer = network.connect();
+//! peer.write(b"pi");
+//! peer.write(b"ng");
+//!
+//! let mut completions = Vec::new();
+//! for expected in [b"pi", b"ng"] {
+//!     engine.wait(None, &mut completions)?;
+//!     let Some(Completion::Received(arrival)) = completions.pop() else { panic!() };
+//!     assert_eq!(engine.receive(arrival)?, expected);
+//! }
+//!
+//! let socket = peer.socket().unwrap();
+//! let SendState::Done(_) = engine.send(socket, b"pong".to_vec().into()) else { panic!() };
+//! assert_eq!(peer.read(), b"pong");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod network;
+mod world;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ucall_buffer::{Payload, Target};
+
+use crate::{Arrival, Completion, Engine, Id, Readiness, SendState, Waker};
+
+pub use network::{Network, Peer};
+pub use world::Sends;
+use world::{Node, World};
+
+/// The engine in memory.
+pub struct Fake {
+    world: Arc<Mutex<World>>,
+    /// What was handed out last.
+    bytes: Vec<u8>,
+}
+
+impl Fake {
+    /// An engine with nothing in it, and the test's end of it.
+    pub fn new() -> (Self, Network) {
+        let world = Arc::new(Mutex::new(World::new()));
+        (Self { world: world.clone(), bytes: Vec::new() }, Network { world })
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+}
+
+/// A test that panicked elsewhere is no reason to panic here, too.
+fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine for Fake {
+    const NAME: &'static str = "fake";
+
+    /// The listener is closed at once: connections come from [`Network::connect`].
+    fn listen(&mut self, _listener: TcpListener) -> io::Result<Id> {
+        Ok(self.world().nodes.insert(Node::listener()))
+    }
+
+    /// The socket is closed at once: [`Network::peer`] plays its other end.
+    fn adopt(&mut self, _stream: OwnedFd) -> io::Result<Id> {
+        Ok(self.world().adopt())
+    }
+
+    /// The socket is closed at once: datagrams come from [`Network::write_datagram`].
+    fn bind_datagrams(&mut self, _socket: UdpSocket) -> io::Result<Id> {
+        Ok(self.world().nodes.insert(Node::datagrams()))
+    }
+
+    /// The descriptor is not looked at: [`Network::make_ready`] says what it is ready for.
+    fn watch(&mut self, _descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id> {
+        Ok(self.world().nodes.insert(Node::watch(interest)))
+    }
+
+    fn rewatch(&mut self, watch: Id, interest: Readiness) -> io::Result<()> {
+        if let Some(Node::Watch(watch)) = self.world().nodes.get_mut(watch) {
+            watch.armed = Some(interest);
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, id: Id) {
+        self.world().set_paused(id, true);
+    }
+
+    fn resume(&mut self, id: Id) {
+        self.world().set_paused(id, false);
+    }
+
+    fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]> {
+        self.bytes = lock(&self.world).receive(arrival.socket)?;
+        Ok(&mut self.bytes)
+    }
+
+    fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
+        let (bytes, peer) = lock(&self.world).receive_from(arrival.socket)?;
+        self.bytes = bytes;
+        Ok((&mut self.bytes, peer))
+    }
+
+    fn receive_into(&mut self, socket: Id, target: Target) {
+        self.world().receive_into(socket, target);
+    }
+
+    fn send(&mut self, socket: Id, payload: Payload) -> SendState {
+        self.world().send(socket, payload)
+    }
+
+    fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
+        self.world().send_to(socket, payload, peer)
+    }
+
+    fn shutdown(&mut self, socket: Id) {
+        if let Some(connection) = self.world().connection_of(socket) {
+            connection.shut_down = true;
+        }
+    }
+
+    fn close(&mut self, id: Id) {
+        self.world().close(id);
+    }
+
+    fn peer(&mut self, socket: Id) -> io::Result<SocketAddr> {
+        self.world().address_of(socket)
+    }
+
+    /// Returns at once, and remembers the deadline.
+    fn wait(
+        &mut self,
+        deadline: Option<Instant>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        self.world().wait(deadline, completions);
+        Ok(())
+    }
+
+    fn waker(&self) -> Waker {
+        let woken = self.world().woken.clone();
+        Waker(Arc::new(move || {
+            woken.store(true, Ordering::Release);
+            Ok(())
+        }))
+    }
+
+    /// Waits, there being no others.
+    fn system_calls(&self) -> u64 {
+        self.world().waits
+    }
+}

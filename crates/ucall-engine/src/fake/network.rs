@@ -1,0 +1,195 @@
+//! The test's end of the fake engine.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use super::lock;
+use super::world::{Connection, Inbound, Node, Sends, World};
+use crate::{Id, Readiness};
+
+/// Everybody but the code under test: its peers and its kernel. Clones are the same network.
+#[derive(Clone)]
+pub struct Network {
+    pub(super) world: Arc<Mutex<World>>,
+}
+
+/// The far end of one connection. Clones are the same end.
+#[derive(Clone)]
+pub struct Peer {
+    world: Arc<Mutex<World>>,
+    connection: usize,
+}
+
+impl Network {
+    /// Connects to the listener that has been open longest. It is accepted by the next wait, unless
+    /// accepting is paused.
+    ///
+    /// # Panics
+    /// When nobody listens.
+    pub fn connect(&self) -> Peer {
+        let mut world = self.world();
+        let listener = world.nodes.ids().into_iter().find(|id| world.is_listener(*id));
+        drop(world);
+        match listener {
+            Some(listener) => self.connect_to(listener),
+            None => panic!("nobody listens"),
+        }
+    }
+
+    /// Connects to one of several listeners.
+    ///
+    /// # Panics
+    /// When it does not listen any more.
+    pub fn connect_to(&self, listener: Id) -> Peer {
+        let mut world = self.world();
+        let connection = world.connect(None);
+        let Some(Node::Listener(held)) = world.nodes.get_mut(listener) else {
+            panic!("nobody listens")
+        };
+        held.backlog.push_back(connection);
+        drop(world);
+        Peer { world: self.world.clone(), connection }
+    }
+
+    /// The far end of a socket that was adopted (or accepted) and is still open.
+    ///
+    /// # Panics
+    /// When there is no such socket.
+    pub fn peer(&self, socket: Id) -> Peer {
+        let Some(connection) = self.world().key_of(socket) else { panic!("no such socket") };
+        Peer { world: self.world.clone(), connection }
+    }
+
+    /// Makes the next attempt to accept on each listener fail like this, and pause it.
+    pub fn fail_accept(&self, kind: io::ErrorKind) {
+        self.world().accept_failure = Some(kind);
+    }
+
+    /// How sends go on connections made from now on; see [`Peer::set_sends`].
+    pub fn set_sends(&self, sends: Sends) {
+        self.world().sends = sends;
+    }
+
+    /// Holds every completion back for this many waits.
+    pub fn set_delay(&self, waits: usize) {
+        self.world().delay = waits;
+    }
+
+    /// Reports the completions of one wait with those of the youngest socket first. What belongs to
+    /// one socket stays in order.
+    pub fn set_reversed(&self, reversed: bool) {
+        self.world().reversed = reversed;
+    }
+
+    /// The deadline of the last wait; `None` if it had none, or there was none.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.world().deadline
+    }
+
+    /// How often the engine waited.
+    pub fn waits(&self) -> u64 {
+        self.world().waits
+    }
+
+    /// Listeners, sockets and watches that are open.
+    pub fn open(&self) -> usize {
+        self.world().nodes.len()
+    }
+
+    /// Whether a listener accepts, or a socket receives, at present.
+    pub fn is_paused(&self, id: Id) -> bool {
+        self.world().is_paused(id)
+    }
+
+    /// Says what a watched descriptor is ready for, until told otherwise.
+    pub fn make_ready(&self, watch: Id, readiness: Readiness) {
+        if let Some(Node::Watch(watch)) = self.world().nodes.get_mut(watch) {
+            watch.readiness = readiness;
+        }
+    }
+
+    /// Sends a datagram to a socket of the engine.
+    pub fn write_datagram(&self, socket: Id, bytes: &[u8], from: SocketAddr) {
+        if let Some(Node::Datagrams(datagrams)) = self.world().nodes.get_mut(socket) {
+            datagrams.inbox.push_back((bytes.to_vec(), from));
+        }
+    }
+
+    /// Takes the datagrams that the engine sent from a socket, with where they went.
+    pub fn read_datagrams(&self, socket: Id) -> Vec<(Vec<u8>, SocketAddr)> {
+        match self.world().nodes.get_mut(socket) {
+            Some(Node::Datagrams(datagrams)) => std::mem::take(&mut datagrams.sent),
+            _ => Vec::new(),
+        }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+}
+
+impl Peer {
+    /// Writes bytes, which arrive together, in a wait of their own.
+    pub fn write(&self, bytes: &[u8]) {
+        self.with(|connection| connection.inbox.push_back(Inbound::Bytes(bytes.to_vec())));
+    }
+
+    /// Writes bytes that arrive in pieces of this length, one a wait.
+    pub fn write_in_pieces(&self, bytes: &[u8], piece_len: usize) {
+        for piece in bytes.chunks(piece_len.max(1)) {
+            self.write(piece);
+        }
+    }
+
+    /// Ends this side: the engine reads the end after what was written.
+    pub fn end(&self) {
+        self.with(|connection| connection.inbox.push_back(Inbound::End));
+    }
+
+    /// Breaks the connection: what was written and not received is lost, sends fail.
+    pub fn reset(&self) {
+        self.with(|connection| {
+            connection.inbox.clear();
+            connection.inbox.push_back(Inbound::Reset);
+            connection.sends = Sends::Failing(io::ErrorKind::ConnectionReset);
+        });
+    }
+
+    /// Takes what the engine has sent so far.
+    pub fn read(&self) -> Vec<u8> {
+        self.with(|connection| std::mem::take(&mut connection.sent))
+    }
+
+    /// How the engine's sends on this connection go from now on, one under way included.
+    pub fn set_sends(&self, sends: Sends) {
+        self.with(|connection| connection.sends = sends);
+    }
+
+    /// The engine's end, once it was accepted.
+    pub fn socket(&self) -> Option<Id> {
+        self.with(|connection| connection.socket)
+    }
+
+    /// Whether the engine ended its side or closed.
+    pub fn has_ended(&self) -> bool {
+        self.with(|connection| {
+            (connection.shut_down && connection.sending.is_none()) || connection.closed
+        })
+    }
+
+    /// Whether the engine closed the connection.
+    pub fn is_closed(&self) -> bool {
+        self.with(|connection| connection.closed)
+    }
+
+    /// Bytes written that the engine has not received.
+    pub fn unread(&self) -> usize {
+        self.with(|connection| connection.inbox.iter().map(Inbound::len).sum())
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Connection) -> T) -> T {
+        act(&mut lock(&self.world).connections[self.connection])
+    }
+}

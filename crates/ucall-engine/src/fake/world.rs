@@ -1,0 +1,468 @@
+//! What the fake engine and the test's network share.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use ucall_buffer::{Payload, Target};
+
+use crate::table::Table;
+use crate::{Arrival, Completion, Id, Readiness, SendState};
+
+/// How sends go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sends {
+    /// All at once, without a completion, as on a socket with room enough.
+    AtOnce,
+    /// At most this many bytes a wait; the completion follows the last of them. With `usize::MAX`,
+    /// the way of io_uring.
+    InSteps(usize),
+    /// Not at all, until told otherwise.
+    Stalled,
+    /// They fail.
+    Failing(io::ErrorKind),
+}
+
+pub(super) struct World {
+    pub(super) nodes: Table<Node>,
+    /// All there ever were, so that a peer can look after its end was closed.
+    pub(super) connections: Vec<Connection>,
+    pub(super) woken: Arc<AtomicBool>,
+    pub(super) deadline: Option<Instant>,
+    pub(super) waits: u64,
+    pub(super) accept_failure: Option<io::ErrorKind>,
+    pub(super) sends: Sends,
+    pub(super) delay: usize,
+    pub(super) reversed: bool,
+    /// Completions to be reported as they are.
+    deferred: Vec<Completion>,
+    /// Completions held back, with the wait that is to report them.
+    delayed: VecDeque<(u64, Completion)>,
+}
+
+pub(super) enum Node {
+    Listener(Listener),
+    /// The place of its connection.
+    Stream(usize),
+    Datagrams(Datagrams),
+    Watch(Watch),
+}
+
+#[derive(Default)]
+pub(super) struct Listener {
+    pub(super) backlog: VecDeque<usize>,
+    paused: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Datagrams {
+    pub(super) inbox: VecDeque<(Vec<u8>, SocketAddr)>,
+    pub(super) sent: Vec<(Vec<u8>, SocketAddr)>,
+    paused: bool,
+    arrival: Report,
+}
+
+#[derive(Default)]
+pub(super) struct Watch {
+    pub(super) armed: Option<Readiness>,
+    pub(super) readiness: Readiness,
+}
+
+pub(super) struct Connection {
+    pub(super) socket: Option<Id>,
+    pub(super) inbox: VecDeque<Inbound>,
+    pub(super) sent: Vec<u8>,
+    pub(super) sends: Sends,
+    pub(super) sending: Option<(Payload, usize)>,
+    pub(super) shut_down: bool,
+    pub(super) closed: bool,
+    target: Option<Target>,
+    paused: bool,
+    /// The end was received; it stays in the inbox for targets that come too late.
+    ended: bool,
+    arrival: Report,
+}
+
+pub(super) enum Inbound {
+    Bytes(Vec<u8>),
+    End,
+    Reset,
+}
+
+/// How far the report of the foremost arrival is. What was reported and not taken by the next wait
+/// is reported again.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Report {
+    #[default]
+    None,
+    Delayed,
+    Made,
+}
+
+impl Inbound {
+    pub(super) fn len(&self) -> usize {
+        if let Inbound::Bytes(bytes) = self { bytes.len() } else { 0 }
+    }
+}
+
+impl Node {
+    pub(super) fn listener() -> Self {
+        Node::Listener(Listener::default())
+    }
+
+    pub(super) fn datagrams() -> Self {
+        Node::Datagrams(Datagrams::default())
+    }
+
+    pub(super) fn watch(interest: Readiness) -> Self {
+        Node::Watch(Watch { armed: Some(interest), readiness: Readiness::default() })
+    }
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self {
+            nodes: Table::new(),
+            connections: Vec::new(),
+            woken: Arc::default(),
+            deadline: None,
+            waits: 0,
+            accept_failure: None,
+            sends: Sends::AtOnce,
+            delay: 0,
+            reversed: false,
+            deferred: Vec::new(),
+            delayed: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn connect(&mut self, socket: Option<Id>) -> usize {
+        self.connections.push(Connection {
+            socket,
+            inbox: VecDeque::new(),
+            sent: Vec::new(),
+            sends: self.sends,
+            sending: None,
+            shut_down: false,
+            closed: false,
+            target: None,
+            paused: false,
+            ended: false,
+            arrival: Report::None,
+        });
+        self.connections.len() - 1
+    }
+
+    pub(super) fn adopt(&mut self) -> Id {
+        let connection = self.connect(None);
+        self.accept(connection)
+    }
+
+    fn accept(&mut self, connection: usize) -> Id {
+        let socket = self.nodes.insert(Node::Stream(connection));
+        self.connections[connection].socket = Some(socket);
+        socket
+    }
+
+    pub(super) fn is_listener(&mut self, id: Id) -> bool {
+        matches!(self.nodes.get(id), Some(Node::Listener(_)))
+    }
+
+    pub(super) fn key_of(&self, socket: Id) -> Option<usize> {
+        match self.nodes.get(socket) {
+            Some(Node::Stream(connection)) => Some(*connection),
+            _ => None,
+        }
+    }
+
+    pub(super) fn connection_of(&mut self, socket: Id) -> Option<&mut Connection> {
+        let key = self.key_of(socket)?;
+        self.connections.get_mut(key)
+    }
+
+    /// Every connection has a port of its own.
+    pub(super) fn address_of(&self, socket: Id) -> io::Result<SocketAddr> {
+        let key = self.key_of(socket).ok_or(io::ErrorKind::NotConnected)?;
+        Ok((Ipv4Addr::LOCALHOST, 10_000 + (key % 50_000) as u16).into())
+    }
+
+    fn paused_mut(&mut self, id: Id) -> Option<&mut bool> {
+        match self.nodes.get_mut(id)? {
+            Node::Listener(listener) => Some(&mut listener.paused),
+            Node::Datagrams(datagrams) => Some(&mut datagrams.paused),
+            Node::Stream(connection) => Some(&mut self.connections[*connection].paused),
+            Node::Watch(_) => None,
+        }
+    }
+
+    pub(super) fn set_paused(&mut self, id: Id, paused: bool) {
+        if let Some(held) = self.paused_mut(id) {
+            *held = paused;
+        }
+    }
+
+    pub(super) fn is_paused(&mut self, id: Id) -> bool {
+        self.paused_mut(id).is_some_and(|paused| *paused)
+    }
+
+    pub(super) fn receive(&mut self, socket: Id) -> io::Result<Vec<u8>> {
+        let connection = self.connection_of(socket).ok_or(io::ErrorKind::WouldBlock)?;
+        if connection.target.is_some() || connection.arrival != Report::Made {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        connection.arrival = Report::None;
+        let inbound = connection.inbox.pop_front();
+        if let Some(Inbound::Bytes(bytes)) = inbound {
+            return Ok(bytes);
+        }
+        connection.ended = true;
+        connection.inbox = [Inbound::End].into();
+        match inbound {
+            Some(Inbound::Reset) => Err(io::ErrorKind::ConnectionReset.into()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    pub(super) fn receive_from(&mut self, socket: Id) -> io::Result<(Vec<u8>, SocketAddr)> {
+        let Some(Node::Datagrams(datagrams)) = self.nodes.get_mut(socket) else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        if datagrams.arrival != Report::Made {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        datagrams.arrival = Report::None;
+        datagrams.inbox.pop_front().ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    pub(super) fn receive_into(&mut self, socket: Id, target: Target) {
+        let result = match self.connection_of(socket) {
+            Some(connection) if connection.target.is_some() => {
+                Err(io::ErrorKind::ResourceBusy.into())
+            }
+            Some(_) if target.is_full() => Ok(()),
+            Some(connection) => {
+                connection.target = Some(target);
+                return;
+            }
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        self.deferred.push(Completion::Filled { socket, target, result });
+    }
+
+    pub(super) fn send(&mut self, socket: Id, payload: Payload) -> SendState {
+        let kind = match self.connection_of(socket) {
+            Some(connection) if connection.sending.is_some() => io::ErrorKind::ResourceBusy,
+            Some(connection) if connection.shut_down => io::ErrorKind::BrokenPipe,
+            Some(connection) => {
+                if payload.is_empty() || connection.sends == Sends::AtOnce {
+                    connection.sent.extend(payload.slices_from(0).flatten());
+                    return SendState::Done(payload);
+                }
+                connection.sending = Some((payload, 0));
+                return SendState::Pending;
+            }
+            None => io::ErrorKind::NotConnected,
+        };
+        self.deferred.push(Completion::Sent { socket, payload, result: Err(kind.into()) });
+        SendState::Pending
+    }
+
+    pub(super) fn send_to(&mut self, socket: Id, payload: Payload, to: SocketAddr) -> SendState {
+        if let Some(Node::Datagrams(datagrams)) = self.nodes.get_mut(socket) {
+            datagrams.sent.push((payload.slices_from(0).flatten().copied().collect(), to));
+            return SendState::Done(payload);
+        }
+        let result = Err(io::ErrorKind::NotConnected.into());
+        self.deferred.push(Completion::Sent { socket, payload, result });
+        SendState::Pending
+    }
+
+    pub(super) fn close(&mut self, id: Id) {
+        if let Some(connection) = self.connection_of(id) {
+            connection.closed = true;
+            let interrupted = || Err(io::ErrorKind::Interrupted.into());
+            let filled = connection.target.take().map(|target| Completion::Filled {
+                socket: id,
+                target,
+                result: interrupted(),
+            });
+            let sent = connection.sending.take().map(|(payload, _)| Completion::Sent {
+                socket: id,
+                payload,
+                result: interrupted(),
+            });
+            self.deferred.extend(filled.into_iter().chain(sent));
+        }
+        if let Some(Node::Listener(listener)) = self.nodes.remove(id) {
+            for connection in listener.backlog {
+                self.connections[connection].closed = true;
+            }
+        }
+    }
+
+    pub(super) fn wait(&mut self, deadline: Option<Instant>, completions: &mut Vec<Completion>) {
+        self.deadline = deadline;
+        self.waits += 1;
+        let mut happened = std::mem::take(&mut self.deferred);
+        for id in self.nodes.ids() {
+            self.advance(id, &mut happened);
+        }
+        if self.reversed {
+            happened.sort_by_key(|completion| Reverse(socket_of(completion)));
+        }
+        if self.woken.swap(false, Ordering::AcqRel) {
+            happened.push(Completion::Woken);
+        }
+        let due = self.waits + self.delay as u64;
+        self.delayed.extend(happened.into_iter().map(|completion| (due, completion)));
+        while self.delayed.front().is_some_and(|(due, _)| *due <= self.waits) {
+            let reported = self.delayed.pop_front().map(|(_, completion)| completion);
+            completions.extend(reported.filter(|completion| self.note_report(completion)));
+        }
+    }
+
+    /// Notes that an arrival reaches the caller now; false when its socket was closed meanwhile.
+    fn note_report(&mut self, completion: &Completion) -> bool {
+        let (Completion::Received(Arrival { socket, .. })
+        | Completion::Datagram(Arrival { socket, .. })) = completion
+        else {
+            return true;
+        };
+        match self.nodes.get_mut(*socket) {
+            Some(Node::Stream(key)) => self.connections[*key].arrival = Report::Made,
+            Some(Node::Datagrams(datagrams)) => datagrams.arrival = Report::Made,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Lets happen to a node what can happen in one wait.
+    fn advance(&mut self, id: Id, happened: &mut Vec<Completion>) {
+        match self.nodes.get_mut(id) {
+            Some(Node::Listener(_)) => self.advance_listener(id, happened),
+            Some(Node::Stream(key)) => self.connections[*key].advance(id, happened),
+            Some(Node::Datagrams(datagrams)) => datagrams.advance(id, happened),
+            Some(Node::Watch(watch)) => watch.advance(id, happened),
+            None => {}
+        }
+    }
+
+    fn advance_listener(&mut self, id: Id, happened: &mut Vec<Completion>) {
+        while let Some(Node::Listener(listener)) = self.nodes.get_mut(id)
+            && !listener.paused
+        {
+            if let Some(kind) = self.accept_failure.take() {
+                listener.paused = true;
+                happened.push(Completion::AcceptFailed { listener: id, error: kind.into() });
+                return;
+            }
+            let Some(connection) = listener.backlog.pop_front() else { return };
+            let socket = self.accept(connection);
+            happened.push(Completion::Accepted { listener: id, socket });
+            self.connections[connection].advance(socket, happened);
+        }
+    }
+}
+
+impl Connection {
+    fn advance(&mut self, socket: Id, happened: &mut Vec<Completion>) {
+        happened.extend(self.advance_send(socket));
+        if self.arrival == Report::Delayed {
+            return;
+        }
+        self.arrival = Report::None;
+        happened.extend(self.fill(socket));
+        let silent = self.paused || self.ended || self.inbox.is_empty();
+        if self.target.is_none() && !silent {
+            self.arrival = Report::Delayed;
+            happened.push(Completion::Received(Arrival { socket, place: 0 }));
+        }
+    }
+
+    fn advance_send(&mut self, socket: Id) -> Option<Completion> {
+        let (payload, mut sent) = self.sending.take()?;
+        let step = match self.sends {
+            Sends::AtOnce => usize::MAX,
+            Sends::InSteps(bytes) => bytes,
+            Sends::Stalled => 0,
+            Sends::Failing(kind) => {
+                return Some(Completion::Sent { socket, payload, result: Err(kind.into()) });
+            }
+        };
+        let before = self.sent.len();
+        self.sent.extend(payload.slices_from(sent).flatten().take(step));
+        sent += self.sent.len() - before;
+        if sent < payload.len() {
+            self.sending = Some((payload, sent));
+            return None;
+        }
+        Some(Completion::Sent { socket, payload, result: Ok(()) })
+    }
+
+    /// Moves one arrival to the target; what is too much for it stays.
+    fn fill(&mut self, socket: Id) -> Option<Completion> {
+        let mut target = self.target.take()?;
+        let result = match self.inbox.front_mut() {
+            Some(Inbound::Bytes(bytes)) => {
+                let count = target.write(bytes);
+                bytes.drain(..count);
+                if bytes.is_empty() {
+                    self.inbox.pop_front();
+                }
+                if !target.is_full() {
+                    self.target = Some(target);
+                    return None;
+                }
+                Ok(())
+            }
+            Some(Inbound::End) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(Inbound::Reset) => Err(io::ErrorKind::ConnectionReset.into()),
+            None => {
+                self.target = Some(target);
+                return None;
+            }
+        };
+        Some(Completion::Filled { socket, target, result })
+    }
+}
+
+impl Datagrams {
+    fn advance(&mut self, socket: Id, happened: &mut Vec<Completion>) {
+        if self.arrival != Report::Delayed && !self.paused && !self.inbox.is_empty() {
+            self.arrival = Report::Delayed;
+            happened.push(Completion::Datagram(Arrival { socket, place: 0 }));
+        }
+    }
+}
+
+impl Watch {
+    fn advance(&mut self, watch: Id, happened: &mut Vec<Completion>) {
+        let interest = self.armed.unwrap_or_default();
+        let readiness = Readiness {
+            readable: interest.readable && self.readiness.readable,
+            writable: interest.writable && self.readiness.writable,
+        };
+        if readiness != Readiness::default() {
+            self.armed = None;
+            happened.push(Completion::Ready { watch, readiness });
+        }
+    }
+}
+
+/// Whose a completion is, for keeping what belongs together in order.
+fn socket_of(completion: &Completion) -> u32 {
+    match completion {
+        Completion::Accepted { socket, .. }
+        | Completion::Filled { socket, .. }
+        | Completion::Sent { socket, .. } => socket.index,
+        Completion::Received(arrival) | Completion::Datagram(arrival) => arrival.socket.index,
+        Completion::AcceptFailed { listener: id, .. } | Completion::Ready { watch: id, .. } => {
+            id.index
+        }
+        Completion::Woken => 0,
+    }
+}

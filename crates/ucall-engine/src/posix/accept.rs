@@ -1,0 +1,74 @@
+//! Accepting connections.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+
+use mio::Interest;
+use rustix::io::Errno;
+
+use super::{Kind, Posix, Source, Stream};
+use crate::{Completion, Id};
+
+/// Connections taken from one listener in one turn, so that a flood of them does not keep those
+/// that are served from their turn.
+const ACCEPTED_PER_TURN: usize = 64;
+
+impl Posix {
+    /// Accepts what waits on a listener. Leaves it `readable` while there may be more.
+    pub(super) fn accept(&mut self, listener: Id, completions: &mut Vec<Completion>) {
+        for _ in 0..ACCEPTED_PER_TURN {
+            let Some(Source { intake, kind: Kind::Listener(held) }) =
+                self.sources.get_mut(listener)
+            else {
+                return;
+            };
+            self.system_calls += 1;
+            let accepted = match accept_one(held) {
+                Err(Errno::AGAIN) => {
+                    intake.readable = false;
+                    return;
+                }
+                // The peer gave up while it waited, or a signal came.
+                Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                accepted => accepted.map_err(io::Error::from),
+            };
+            match accepted.and_then(|socket| self.add_accepted(socket)) {
+                Ok(socket) => completions.push(Completion::Accepted { listener, socket }),
+                Err(error) => {
+                    self.pause_listener(listener);
+                    completions.push(Completion::AcceptFailed { listener, error });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn add_accepted(&mut self, socket: OwnedFd) -> io::Result<Id> {
+        let stream = Stream::new(socket);
+        self.add(Kind::Stream(stream), Interest::READABLE | Interest::WRITABLE)
+    }
+
+    fn pause_listener(&mut self, listener: Id) {
+        if let Some(source) = self.sources.get_mut(listener) {
+            source.intake.paused = true;
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn accept_one(listener: &TcpListener) -> Result<OwnedFd, Errno> {
+    use rustix::net::SocketFlags;
+    rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+}
+
+/// Elsewhere an accepted socket has to be told everything itself.
+#[cfg(not(target_os = "linux"))]
+fn accept_one(listener: &TcpListener) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::accept(listener)?;
+    let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    super::stream::prepare(&socket).map_err(errno)?;
+    socket2::SockRef::from(&socket).set_tcp_nodelay(true).map_err(errno)?;
+    Ok(socket)
+}

@@ -1,0 +1,381 @@
+//! The engine on readiness polling: epoll or kqueue, through mio.
+//!
+//! Descriptors are registered once, edge-triggered, for both directions; nothing is changed in the
+//! kernel afterwards, so that a turn costs one poll, and one read and one write a connection.
+//! What an edge announced is remembered in the source's [`Intake`] until a read came back short,
+//! and sources that may still hold something are on the `ready` list, which each turn walks.
+
+mod accept;
+mod datagrams;
+mod stream;
+mod watch;
+
+use std::io;
+use std::mem;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
+use ucall_buffer::{Payload, Target};
+
+use crate::table::Table;
+use crate::{Arrival, Completion, Engine, Id, Readiness, SendState, Waker};
+
+use datagrams::Datagrams;
+use stream::Stream;
+use watch::Watch;
+
+/// One read takes at most this much. All sockets share the buffer, because bytes handed out are
+/// gone at the next call.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// Events taken in one poll.
+const EVENTS_MAX: usize = 1024;
+/// Names the waker among the events.
+const WAKER: Token = Token(usize::MAX);
+
+/// The engine on epoll or kqueue.
+pub struct Posix {
+    poll: mio::Poll,
+    events: mio::Events,
+    sources: Table<Source>,
+    /// Sources to look at in the next turn, whatever the poll says; each at most once.
+    ready: Vec<Id>,
+    /// What to report in the next turn.
+    deferred: Vec<Completion>,
+    buffer: Box<[u8]>,
+    waker: Arc<mio::Waker>,
+    system_calls: u64,
+}
+
+struct Source {
+    intake: Intake,
+    kind: Kind,
+}
+
+enum Kind {
+    Listener(TcpListener),
+    Stream(Stream),
+    Datagrams(Datagrams),
+    Watch(Watch),
+}
+
+/// What is known about the incoming side of a source.
+#[derive(Default)]
+struct Intake {
+    /// The kernel may hold something that no event will announce again.
+    readable: bool,
+    paused: bool,
+    /// On the `ready` list.
+    listed: bool,
+}
+
+impl Posix {
+    /// An engine with nothing in it.
+    pub fn new() -> io::Result<Self> {
+        let poll = mio::Poll::new()?;
+        let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
+        Ok(Self {
+            poll,
+            events: mio::Events::with_capacity(EVENTS_MAX),
+            sources: Table::new(),
+            ready: Vec::new(),
+            deferred: Vec::new(),
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            waker,
+            // The poll and the waker: create, create, register.
+            system_calls: 3,
+        })
+    }
+
+    /// Takes a source in and registers its descriptor; on failure nothing is left behind.
+    fn add(&mut self, kind: Kind, interest: Interest) -> io::Result<Id> {
+        let id = self.sources.insert(Source { intake: Intake::default(), kind });
+        self.system_calls += 1;
+        let Some((_, source)) = self.sources.at_mut(id.index) else { return Ok(id) };
+        let descriptor = source.kind.descriptor().as_raw_fd();
+        let registry = self.poll.registry();
+        match registry.register(&mut SourceFd(&descriptor), Token(id.index as usize), interest) {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                self.sources.remove(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts a source on the `ready` list if it has something to look at.
+    fn enlist(&mut self, id: Id) {
+        if let Some(source) = self.sources.get_mut(id)
+            && source.wants_a_look()
+            && !mem::replace(&mut source.intake.listed, true)
+        {
+            self.ready.push(id);
+        }
+    }
+
+    /// Drops those that have nothing more from the `ready` list.
+    fn prune_ready(&mut self) {
+        let sources = &mut self.sources;
+        self.ready.retain(|&id| {
+            let Some(source) = sources.get_mut(id) else { return false };
+            source.intake.listed = source.wants_a_look();
+            source.intake.listed
+        });
+    }
+
+    /// Notes what the poll announced, and goes on with sends that were held up.
+    fn take_events(&mut self, completions: &mut Vec<Completion>) {
+        let events = mem::replace(&mut self.events, mio::Events::with_capacity(0));
+        for event in &events {
+            if event.token() == WAKER {
+                completions.push(Completion::Woken);
+            } else {
+                self.take_event(event, completions);
+            }
+        }
+        self.events = events;
+    }
+
+    fn take_event(&mut self, event: &mio::event::Event, completions: &mut Vec<Completion>) {
+        let calls = &mut self.system_calls;
+        let Some((id, source)) = self.sources.at_mut(event.token().0 as u32) else { return };
+        let failed = event.is_error();
+        let readable = event.is_readable() || event.is_read_closed() || failed;
+        let writable = event.is_writable() || event.is_write_closed() || failed;
+        match &mut source.kind {
+            Kind::Listener(_) => source.intake.readable |= readable,
+            Kind::Stream(stream) => {
+                stream.ending |= event.is_read_closed() || failed;
+                source.intake.readable |= readable && !stream.ended;
+                if writable {
+                    completions.extend(stream.go_on_sending(id, calls));
+                }
+            }
+            Kind::Datagrams(datagrams) => {
+                source.intake.readable |= readable;
+                if writable {
+                    datagrams.go_on_sending(id, calls, completions);
+                }
+            }
+            Kind::Watch(watch) => completions.extend(watch.fire(id, readable, writable)),
+        }
+        self.enlist(id);
+    }
+
+    /// Reports, or takes in, what the sources on the `ready` list hold.
+    fn walk_ready(&mut self, completions: &mut Vec<Completion>) {
+        for position in 0..self.ready.len() {
+            let id = self.ready[position];
+            let Some(source) = self.sources.get_mut(id) else { continue };
+            match &mut source.kind {
+                Kind::Listener(_) => self.accept(id, completions),
+                Kind::Stream(stream) => {
+                    let calls = &mut self.system_calls;
+                    stream.report(id, &mut source.intake, calls, completions);
+                }
+                Kind::Datagrams(_) => datagrams::report(id, completions),
+                Kind::Watch(_) => {}
+            }
+        }
+    }
+}
+
+impl Source {
+    fn wants_a_look(&self) -> bool {
+        let filling = matches!(&self.kind, Kind::Stream(stream) if stream.target.is_some());
+        self.intake.readable && (filling || !self.intake.paused)
+    }
+}
+
+impl Kind {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Kind::Listener(listener) => listener.as_fd(),
+            Kind::Stream(stream) => stream.socket.as_fd(),
+            Kind::Datagrams(datagrams) => datagrams.socket.as_fd(),
+            Kind::Watch(watch) => watch.descriptor(),
+        }
+    }
+}
+
+impl Engine for Posix {
+    const NAME: &'static str = "posix";
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<Id> {
+        listener.set_nonblocking(true)?;
+        self.add(Kind::Listener(listener), Interest::READABLE)
+    }
+
+    fn adopt(&mut self, stream: OwnedFd) -> io::Result<Id> {
+        let stream = Stream::adopted(stream)?;
+        self.add(Kind::Stream(stream), Interest::READABLE | Interest::WRITABLE)
+    }
+
+    fn bind_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
+        socket.set_nonblocking(true)?;
+        let datagrams = Datagrams::new(socket);
+        self.add(Kind::Datagrams(datagrams), Interest::READABLE | Interest::WRITABLE)
+    }
+
+    fn watch(&mut self, descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id> {
+        self.add(Kind::Watch(Watch::new(descriptor, interest)), watch::interest(interest))
+    }
+
+    fn rewatch(&mut self, watch: Id, interest: Readiness) -> io::Result<()> {
+        let Some(Source { kind: Kind::Watch(held), .. }) = self.sources.get_mut(watch) else {
+            return Ok(());
+        };
+        self.system_calls += 1;
+        held.rearm(self.poll.registry(), Token(watch.index as usize), interest)
+    }
+
+    fn pause(&mut self, id: Id) {
+        if let Some(source) = self.sources.get_mut(id) {
+            source.intake.paused = true;
+        }
+    }
+
+    fn resume(&mut self, id: Id) {
+        if let Some(source) = self.sources.get_mut(id) {
+            source.intake.paused = false;
+            self.enlist(id);
+        }
+    }
+
+    fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]> {
+        let Some(Source { intake, kind: Kind::Stream(stream) }) =
+            self.sources.get_mut(arrival.socket)
+        else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let count = stream.read(intake, &mut self.buffer, &mut self.system_calls)?;
+        Ok(&mut self.buffer[..count])
+    }
+
+    fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
+        let Some(Source { intake, kind: Kind::Datagrams(datagrams) }) =
+            self.sources.get_mut(arrival.socket)
+        else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let (count, peer) = datagrams.read(intake, &mut self.buffer, &mut self.system_calls)?;
+        Ok((&mut self.buffer[..count], peer))
+    }
+
+    fn receive_into(&mut self, socket: Id, target: Target) {
+        let refused = match self.sources.get_mut(socket) {
+            Some(Source { kind: Kind::Stream(stream), .. }) => stream.fill_next(socket, target),
+            _ => Some(stream::filled(socket, target, Err(io::ErrorKind::NotConnected.into()))),
+        };
+        self.deferred.extend(refused);
+        self.enlist(socket);
+    }
+
+    fn send(&mut self, socket: Id, payload: Payload) -> SendState {
+        let state = match self.sources.get_mut(socket) {
+            Some(Source { kind: Kind::Stream(stream), .. }) => {
+                stream.send(payload, &mut self.system_calls)
+            }
+            _ => stream::Outcome::Failed(payload, io::ErrorKind::NotConnected.into()),
+        };
+        self.settle_send(socket, state)
+    }
+
+    fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
+        let state = match self.sources.get_mut(socket) {
+            Some(Source { kind: Kind::Datagrams(datagrams), .. }) => {
+                datagrams.send(payload, peer, &mut self.system_calls)
+            }
+            _ => stream::Outcome::Failed(payload, io::ErrorKind::NotConnected.into()),
+        };
+        self.settle_send(socket, state)
+    }
+
+    fn shutdown(&mut self, socket: Id) {
+        if let Some(Source { kind: Kind::Stream(stream), .. }) = self.sources.get_mut(socket) {
+            stream.shut_down(&mut self.system_calls);
+        }
+    }
+
+    fn close(&mut self, id: Id) {
+        let Some(source) = self.sources.remove(id) else { return };
+        self.system_calls += 1;
+        match source.kind {
+            Kind::Listener(_) => {}
+            Kind::Stream(stream) => stream.release(id, &mut self.deferred),
+            Kind::Datagrams(datagrams) => datagrams.release(id, &mut self.deferred),
+            // A watched descriptor stays open, so the kernel has to be told. That it was closed
+            // too early is no reason to fail.
+            Kind::Watch(watch) => watch.deregister(self.poll.registry()).unwrap_or(()),
+        }
+    }
+
+    fn peer(&mut self, socket: Id) -> io::Result<SocketAddr> {
+        let Some(Source { kind: Kind::Stream(stream), .. }) = self.sources.get(socket) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        self.system_calls += 1;
+        crate::listen::peer_of(stream.socket.as_fd())
+    }
+
+    fn wait(
+        &mut self,
+        deadline: Option<Instant>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        let before = completions.len();
+        completions.append(&mut self.deferred);
+        self.prune_ready();
+        loop {
+            let idle = completions.len() == before && self.ready.is_empty();
+            let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+            let timeout = if idle { deadline.map(left) } else { Some(Duration::ZERO) };
+            self.system_calls += 1;
+            match self.poll.poll(&mut self.events, timeout) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+                polled => polled?,
+            }
+            self.take_events(completions);
+            self.walk_ready(completions);
+            let passed = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            if completions.len() > before || passed {
+                return Ok(());
+            }
+            self.prune_ready();
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        let waker = self.waker.clone();
+        Waker(Arc::new(move || waker.wake()))
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.system_calls
+    }
+}
+
+impl Posix {
+    fn settle_send(&mut self, socket: Id, outcome: stream::Outcome) -> SendState {
+        match outcome {
+            stream::Outcome::Done(payload) => return SendState::Done(payload),
+            stream::Outcome::Kept => {}
+            stream::Outcome::Failed(payload, error) => {
+                let result = Err(error);
+                self.deferred.push(Completion::Sent { socket, payload, result });
+            }
+        }
+        SendState::Pending
+    }
+}
+
+impl AsFd for Posix {
+    /// The descriptor that becomes readable when [`Engine::wait`] has something to report.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the poll owns its descriptor and is borrowed for as long as the result.
+        unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) }
+    }
+}

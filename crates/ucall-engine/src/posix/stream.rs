@@ -1,0 +1,248 @@
+//! Stream sockets: the read and the write of each turn.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg};
+use ucall_buffer::{Payload, Target};
+
+use super::Intake;
+use crate::{Arrival, Completion, Id};
+
+/// Parts handed to one system call.
+const PARTS_MAX: usize = 64;
+
+/// A peer that is gone is an error, not a signal.
+#[cfg(not(target_vendor = "apple"))]
+pub(super) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL;
+/// Here the socket itself was told so; see [`prepare`].
+#[cfg(target_vendor = "apple")]
+pub(super) const SEND_FLAGS: SendFlags = SendFlags::empty();
+
+pub(super) struct Stream {
+    pub(super) socket: OwnedFd,
+    pub(super) target: Option<Target>,
+    /// The peer's side has ended or broken: after the bytes that are left a read will say so, and
+    /// no further event.
+    pub(super) ending: bool,
+    /// That was said.
+    pub(super) ended: bool,
+    sending: Option<Sending>,
+    /// Shut down once the send under way is through.
+    shutting_down: bool,
+}
+
+struct Sending {
+    payload: Payload,
+    sent: usize,
+}
+
+/// What became of a send.
+pub(super) enum Outcome {
+    Done(Payload),
+    Kept,
+    Failed(Payload, io::Error),
+}
+
+impl Stream {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            target: None,
+            ending: false,
+            ended: false,
+            sending: None,
+            shutting_down: false,
+        }
+    }
+
+    pub(super) fn adopted(socket: OwnedFd) -> io::Result<Self> {
+        prepare(&socket)?;
+        Ok(Self::new(socket))
+    }
+
+    /// Fills the target, if there is one, with what the kernel holds, and reports what is left.
+    pub(super) fn report(
+        &mut self,
+        id: Id,
+        intake: &mut Intake,
+        calls: &mut u64,
+        completions: &mut Vec<Completion>,
+    ) {
+        if let Some(target) = self.target.take() {
+            match self.fill(target, intake, calls) {
+                Fill::Partly(target) => self.target = Some(target),
+                Fill::Over(target, result) => completions.push(filled(id, target, result)),
+            }
+        }
+        if self.target.is_none() && intake.readable && !intake.paused {
+            completions.push(Completion::Received(Arrival { socket: id, place: 0 }));
+        }
+    }
+
+    /// One read. Fewer bytes than there was room for mean that the kernel has no more, so the read
+    /// that would only say so is saved.
+    pub(super) fn read(
+        &mut self,
+        intake: &mut Intake,
+        buffer: &mut [u8],
+        calls: &mut u64,
+    ) -> io::Result<usize> {
+        if self.target.is_some() || !intake.readable {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        *calls += 1;
+        let read = retry(|| recv(&self.socket, &mut *buffer, RecvFlags::empty()));
+        intake.readable = match read {
+            Ok((count, _)) => count == buffer.len() || (count > 0 && self.ending),
+            Err(_) => false,
+        };
+        self.ended = match read {
+            Ok((count, _)) => count == 0,
+            Err(errno) => errno != Errno::AGAIN,
+        };
+        Ok(read?.0)
+    }
+
+    /// Takes a target for the bytes that come next; gives the completion when that is over before
+    /// it begins.
+    pub(super) fn fill_next(&mut self, id: Id, target: Target) -> Option<Completion> {
+        let over = if self.target.is_some() {
+            Err(io::ErrorKind::ResourceBusy.into())
+        } else if target.is_full() {
+            Ok(())
+        } else if self.ended {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        } else {
+            self.target = Some(target);
+            return None;
+        };
+        Some(filled(id, target, over))
+    }
+
+    fn fill(&self, mut target: Target, intake: &mut Intake, calls: &mut u64) -> Fill {
+        let room = target.remaining();
+        // SAFETY: the target says that its rest is valid for writes of `remaining` bytes, which
+        // nobody else touches while we hold the target.
+        let rest = unsafe {
+            std::slice::from_raw_parts_mut(target.rest().as_ptr().cast::<MaybeUninit<u8>>(), room)
+        };
+        *calls += 1;
+        let read = retry(|| recv(&self.socket, &mut *rest, RecvFlags::empty()).map(|read| read.1));
+        match read {
+            Ok(0) => Fill::Over(target, Err(io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => {
+                // SAFETY: the kernel wrote `count` bytes to the front of the rest.
+                unsafe { target.advance(count) };
+                intake.readable = count == room || self.ending;
+                if count == room { Fill::Over(target, Ok(())) } else { Fill::Partly(target) }
+            }
+            Err(Errno::AGAIN) => {
+                intake.readable = false;
+                Fill::Partly(target)
+            }
+            Err(errno) => Fill::Over(target, Err(errno.into())),
+        }
+    }
+
+    /// Writes at once and keeps what the kernel does not take.
+    pub(super) fn send(&mut self, payload: Payload, calls: &mut u64) -> Outcome {
+        if self.sending.is_some() {
+            return Outcome::Failed(payload, io::ErrorKind::ResourceBusy.into());
+        }
+        self.try_send(Sending { payload, sent: 0 }, calls)
+    }
+
+    /// Writes on, now that there is room; gives the completion when the send is through.
+    pub(super) fn go_on_sending(&mut self, id: Id, calls: &mut u64) -> Option<Completion> {
+        let sending = self.sending.take()?;
+        let (payload, result) = match self.try_send(sending, calls) {
+            Outcome::Done(payload) => (payload, Ok(())),
+            Outcome::Kept => return None,
+            Outcome::Failed(payload, error) => (payload, Err(error)),
+        };
+        if self.shutting_down {
+            self.shut_down(calls);
+        }
+        Some(Completion::Sent { socket: id, payload, result })
+    }
+
+    fn try_send(&mut self, mut sending: Sending, calls: &mut u64) -> Outcome {
+        while sending.sent < sending.payload.len() {
+            *calls += 1;
+            match retry(|| write_some(&self.socket, &sending.payload, sending.sent)) {
+                Ok(count) => sending.sent += count,
+                Err(Errno::AGAIN) => {
+                    self.sending = Some(sending);
+                    return Outcome::Kept;
+                }
+                Err(errno) => return Outcome::Failed(sending.payload, errno.into()),
+            }
+        }
+        Outcome::Done(sending.payload)
+    }
+
+    /// Ends our side, after the send under way.
+    pub(super) fn shut_down(&mut self, calls: &mut u64) {
+        self.shutting_down = self.sending.is_some();
+        if !self.shutting_down {
+            *calls += 1;
+            // It fails only when the connection is gone already.
+            rustix::net::shutdown(&self.socket, Shutdown::Write).unwrap_or(());
+        }
+    }
+
+    /// Closes, and gives back what is held.
+    pub(super) fn release(self, id: Id, completions: &mut Vec<Completion>) {
+        let interrupted = || Err(io::ErrorKind::Interrupted.into());
+        completions.extend(self.target.map(|target| filled(id, target, interrupted())));
+        completions.extend(self.sending.map(|sending| Completion::Sent {
+            socket: id,
+            payload: sending.payload,
+            result: interrupted(),
+        }));
+    }
+}
+
+enum Fill {
+    Partly(Target),
+    Over(Target, io::Result<()>),
+}
+
+pub(super) fn filled(socket: Id, target: Target, result: io::Result<()>) -> Completion {
+    Completion::Filled { socket, target, result }
+}
+
+/// What every socket needs that this engine drives: calls that never block and never raise SIGPIPE.
+pub(super) fn prepare(socket: &OwnedFd) -> io::Result<()> {
+    rustix::io::ioctl_fionbio(socket, true)?;
+    #[cfg(target_vendor = "apple")]
+    socket2::SockRef::from(socket).set_nosigpipe(true)?;
+    Ok(())
+}
+
+/// One write of as many parts as one call takes.
+fn write_some(socket: impl AsFd, payload: &Payload, sent: usize) -> Result<usize, Errno> {
+    let mut parts = [IoSlice::new(&[]); PARTS_MAX];
+    let mut count = 0;
+    for (part, slice) in parts.iter_mut().zip(payload.slices_from(sent)) {
+        *part = IoSlice::new(slice);
+        count += 1;
+    }
+    match &parts[..count] {
+        [only] => send(socket, only, SEND_FLAGS),
+        parts => sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), SEND_FLAGS),
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A slab whose places carry generations.
+//!
+//! A value leaves in two steps, because a kernel may still work for it after its owner gave it up:
+//! retired, its [`Id`] is known to nobody; freed, its place goes to the next holder.
+
+use crate::Id;
+
+pub(crate) struct Table<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+}
+
+struct Entry<T> {
+    generation: u32,
+    retired: bool,
+    value: Option<T>,
+}
+
+impl<T> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self { entries: Vec::new(), free: Vec::new() }
+    }
+
+    /// Places a value. The place freed last is taken first, so that indices stay small.
+    pub(crate) fn insert(&mut self, value: T) -> Id {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, retired: false, value: None });
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.value = Some(value);
+        Id { index, generation: entry.generation }
+    }
+
+    /// The value that `id` names, unless it was retired.
+    pub(crate) fn get(&self, id: Id) -> Option<&T> {
+        let entry = self.entries.get(id.index as usize)?;
+        (entry.generation == id.generation && !entry.retired).then_some(entry.value.as_ref()?)
+    }
+
+    /// The value that `id` names, unless it was retired.
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        (entry.generation == id.generation && !entry.retired).then_some(entry.value.as_mut()?)
+    }
+
+    /// The value at a place, retired or not, with its id.
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Id, &mut T)> {
+        let entry = self.entries.get_mut(index as usize)?;
+        Some((Id { index, generation: entry.generation }, entry.value.as_mut()?))
+    }
+
+    /// Takes the value from a place, which goes to the next holder under a new generation.
+    pub(crate) fn free(&mut self, index: u32) -> Option<T> {
+        let entry = self.entries.get_mut(index as usize)?;
+        let value = entry.value.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.retired = false;
+        self.free.push(index);
+        Some(value)
+    }
+
+    /// Retires and frees in one.
+    pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
+        self.get(id)?;
+        self.free(id.index)
+    }
+
+    /// Values placed and not freed.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// The ids of all that were not retired.
+    pub(crate) fn ids(&self) -> Vec<Id> {
+        let held = |(index, entry): (usize, &Entry<T>)| {
+            let id = Id { index: index as u32, generation: entry.generation };
+            (entry.value.is_some() && !entry.retired).then_some(id)
+        };
+        self.entries.iter().enumerate().filter_map(held).collect()
+    }
+}
+
+/// What only an engine needs whose kernel goes on working for what was closed.
+#[cfg(any(target_os = "linux", test))]
+impl<T> Table<T> {
+    /// Whether the holder of a place was retired.
+    pub(crate) fn is_retired(&self, index: u32) -> bool {
+        self.entries.get(index as usize).is_some_and(|entry| entry.retired)
+    }
+
+    /// Forgets an id and keeps its value; false when the id was unknown already.
+    pub(crate) fn retire(&mut self, id: Id) -> bool {
+        let known = self.get(id).is_some();
+        if known {
+            self.entries[id.index as usize].retired = true;
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_holder_has_a_new_generation() {
+        let mut table = Table::new();
+        let first = table.insert('a');
+        assert_eq!(table.remove(first), Some('a'));
+        let second = table.insert('b');
+        assert_eq!((second.index, second.generation), (first.index, first.generation + 1));
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.remove(first), None);
+        assert_eq!(table.get(second), Some(&'b'));
+    }
+
+    #[test]
+    fn a_retired_value_keeps_its_place_until_freed() {
+        let mut table = Table::new();
+        let id = table.insert('a');
+        assert!(table.retire(id));
+        assert!(!table.retire(id));
+        assert_eq!(table.get_mut(id), None);
+        assert!(table.is_retired(id.index));
+        assert_eq!(table.at_mut(id.index), Some((id, &mut 'a')));
+        assert_ne!(table.insert('b').index, id.index);
+        assert_eq!(table.free(id.index), Some('a'));
+        assert_eq!(table.insert('c').index, id.index);
+        assert_eq!((table.len(), table.ids().len()), (2, 2));
+    }
+}

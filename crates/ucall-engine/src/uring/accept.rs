@@ -1,0 +1,116 @@
+//! Accepting connections: one multishot operation a listener, straight into the file table.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+
+use io_uring::{cqueue, opcode, types};
+
+use super::ring::result_of;
+use super::stream::{File, Stream};
+use super::token::{Operation, Token};
+use super::{Slot, Uring};
+use crate::{Completion, Id};
+
+pub(super) struct Listener {
+    pub(super) socket: TcpListener,
+    pub(super) paused: bool,
+    /// An accept is under way.
+    pub(super) accepting: bool,
+}
+
+impl Uring {
+    /// Accepts, unless that is under way already or must not be.
+    pub(super) fn accept_next(&mut self, index: u32) {
+        let retired = self.slots.is_retired(index);
+        let Some((_, Slot::Listener(listener))) = self.slots.at_mut(index) else { return };
+        if retired || listener.paused || listener.accepting {
+            return;
+        }
+        listener.accepting = true;
+        let descriptor = types::Fd(listener.socket.as_raw_fd());
+        let entry = opcode::AcceptMulti::new(descriptor).allocate_file_index(true).build();
+        // SAFETY: the entry names no memory.
+        unsafe { self.ring.push(entry, Operation::Accept.at(index)) }
+    }
+
+    pub(super) fn pause_listener(&mut self, index: u32) {
+        if let Some((_, Slot::Listener(listener))) = self.slots.at_mut(index) {
+            listener.paused = true;
+            if listener.accepting {
+                self.ring.cancel(Operation::Accept.at(index));
+            }
+        }
+    }
+
+    pub(super) fn resume_listener(&mut self, id: Id) {
+        if let Some(Slot::Listener(listener)) = self.slots.get_mut(id) {
+            listener.paused = false;
+            let mut failed = Vec::new();
+            self.stop_before_full(id, &mut failed);
+            self.deferred.append(&mut failed);
+            self.accept_next(id.index);
+        }
+    }
+
+    pub(super) fn on_accept(
+        &mut self,
+        index: u32,
+        entry: &cqueue::Entry,
+        completions: &mut Vec<Completion>,
+    ) {
+        let retired = self.slots.is_retired(index);
+        let Some((id, Slot::Listener(listener))) = self.slots.at_mut(index) else { return };
+        listener.accepting = cqueue::more(entry.flags());
+        match result_of(entry) {
+            Ok(file) => {
+                self.files += 1;
+                if retired {
+                    self.close_file(file as u32);
+                } else {
+                    self.add_accepted(id, file as u32, completions);
+                }
+            }
+            Err(error) if retired || is_passing(&error) => {}
+            Err(error) => {
+                listener.paused = true;
+                completions.push(Completion::AcceptFailed { listener: id, error });
+            }
+        }
+        self.accept_next(index);
+        self.free_if_idle(index);
+    }
+
+    fn add_accepted(&mut self, listener: Id, file: u32, completions: &mut Vec<Completion>) {
+        let socket = self.slots.insert(Slot::Stream(Stream::new(File::Direct(file))));
+        self.receive_next(socket.index);
+        completions.push(Completion::Accepted { listener, socket });
+        self.stop_before_full(listener, completions);
+    }
+
+    /// Pauses a listener when the file table has little room left: a connection that finds none is
+    /// accepted by the kernel and dropped, while one that is not accepted can wait.
+    fn stop_before_full(&mut self, id: Id, completions: &mut Vec<Completion>) {
+        let Some(Slot::Listener(listener)) = self.slots.get_mut(id) else { return };
+        if self.files >= self.files_max && !listener.paused {
+            self.pause_listener(id.index);
+            let error = io::Error::from_raw_os_error(libc::ENFILE);
+            completions.push(Completion::AcceptFailed { listener: id, error });
+        }
+    }
+
+    /// Closes a direct descriptor, behind all that was submitted for it before.
+    pub(super) fn close_file(&mut self, file: u32) {
+        self.files -= 1;
+        let entry = opcode::Close::new(types::Fixed(file)).build();
+        // SAFETY: the entry names no memory.
+        unsafe { self.ring.push(entry, Token::IGNORED) }
+    }
+}
+
+/// Whether accepting may simply go on: it was cancelled, the peer gave up while it waited, or the
+/// kernel was interrupted.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [libc::ECANCELED, libc::ECONNABORTED, libc::EINTR, libc::EAGAIN];
+    error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
+}

@@ -1,0 +1,91 @@
+//! The buffers that the kernel receives into: a ring of them, shared by all sockets.
+
+use std::io;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::Submitter;
+use io_uring::types::BufRingEntry;
+
+use super::memory::Mapping;
+
+/// The only group of buffers there is.
+pub(super) const GROUP: u16 = 0;
+
+/// A power of two; enough for what arrives between two waits, as a rule. A socket that finds none
+/// left receives in the next turn.
+const COUNT: u16 = 256;
+const BUFFER_BYTES: usize = 16 * 1024;
+/// The ring comes first in the mapping, in whole pages of any size in use.
+const RING_BYTES: usize = 64 * 1024;
+
+pub(super) struct Buffers {
+    mapping: Mapping,
+    /// Buffers given back so far, those of earlier rounds counted again.
+    tail: u16,
+    /// As many of them as the kernel knows of.
+    published: u16,
+}
+
+impl Buffers {
+    /// Makes the buffers and hands all of them to the kernel.
+    pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
+        let mapping = Mapping::new(RING_BYTES + COUNT as usize * BUFFER_BYTES)?;
+        let address = mapping.start().as_ptr() as u64;
+        // SAFETY: the ring lies in front of the mapping, which lives until the engine has drained
+        // its operations, or for ever.
+        unsafe { submitter.register_buf_ring_with_flags(address, COUNT, GROUP, 0)? };
+        let mut buffers = Self { mapping, tail: 0, published: 0 };
+        for buffer in 0..COUNT {
+            buffers.give_back(buffer);
+        }
+        buffers.publish();
+        Ok(buffers)
+    }
+
+    /// The bytes of a buffer that the kernel filled and that was not given back since.
+    pub(super) fn bytes(&mut self, buffer: u16, start: u32, len: u32) -> &mut [u8] {
+        let (start, len) = (start as usize, len as usize);
+        assert!(buffer < COUNT && start + len <= BUFFER_BYTES, "the kernel overran a buffer");
+        // SAFETY: the range lies within the buffer, which lies within the mapping, was initialised
+        // by the kernel, and is ours until given back; `&mut self` keeps other borrows out.
+        unsafe {
+            let bytes = self.mapping.start().add(Self::offset(buffer) + start);
+            std::slice::from_raw_parts_mut(bytes.as_ptr(), len)
+        }
+    }
+
+    /// Gives a buffer to the kernel, which sees it after [`Buffers::publish`].
+    pub(super) fn give_back(&mut self, buffer: u16) {
+        let address = self.mapping.start().as_ptr() as u64 + Self::offset(buffer) as u64;
+        let ring = self.mapping.start().cast::<BufRingEntry>();
+        // SAFETY: the index is less than COUNT, so the entry lies within the ring; the kernel reads
+        // it only once the tail has passed it.
+        let entry = unsafe { &mut *ring.add((self.tail % COUNT) as usize).as_ptr() };
+        entry.set_addr(address);
+        entry.set_len(BUFFER_BYTES as u32);
+        entry.set_bid(buffer);
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Lets the kernel see what was given back.
+    pub(super) fn publish(&mut self) {
+        if self.published == self.tail {
+            return;
+        }
+        self.published = self.tail;
+        let ring = self.mapping.start().cast::<BufRingEntry>();
+        // SAFETY: the tail lies within the first entry, is aligned, and lives as long as the
+        // mapping; the kernel only reads it.
+        let tail = unsafe { &*BufRingEntry::tail(ring.as_ptr()).cast::<AtomicU16>() };
+        tail.store(self.tail, Ordering::Release);
+    }
+
+    const fn offset(buffer: u16) -> usize {
+        RING_BYTES + buffer as usize * BUFFER_BYTES
+    }
+
+    /// Keeps the memory mapped for ever.
+    pub(super) fn leak(self) {
+        std::mem::forget(self);
+    }
+}

@@ -1,0 +1,138 @@
+//! What has come and was reported, until the caller takes it.
+//!
+//! Each wait settles the deliveries of the one before, oldest first: buffers of those that were
+//! taken go back to the kernel; the others go into the socket's target, if it has one by now, or
+//! are reported once more.
+
+use std::io;
+use std::mem;
+
+use super::{Slot, Uring};
+use crate::{Arrival, Completion, Id};
+
+pub(super) struct Delivery {
+    socket: Id,
+    source: Source,
+    /// The bytes not yet taken, within the source.
+    start: u32,
+    len: u32,
+    taken: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// One of the ring's buffers.
+    Buffer(u16),
+    /// A datagram socket's own buffer.
+    Inbox,
+    /// The end of the stream.
+    End,
+    /// An error, by its number.
+    Failed(i32),
+}
+
+impl Source {
+    /// What an error is to the caller: nothing, when receiving goes on by itself.
+    pub(super) fn from_errno(errno: i32) -> Option<Self> {
+        match errno {
+            libc::ECANCELED | libc::ENOBUFS | libc::EAGAIN | libc::EINTR => None,
+            errno => Some(Source::Failed(errno)),
+        }
+    }
+
+    pub(super) fn delivery(self, socket: Id, result: i32) -> Delivery {
+        let len = u32::try_from(result).unwrap_or(0);
+        Delivery { socket, source: self, start: 0, len, taken: false }
+    }
+}
+
+impl Uring {
+    /// Reports something that has come, unless the socket's target takes all of it.
+    pub(super) fn deliver(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
+        let socket = delivery.socket;
+        let place = self.deliveries.len() as u32;
+        let arrival = Arrival { socket, place };
+        match self.slots.get(socket) {
+            Some(Slot::Stream(_)) => {
+                self.pour_into_target(&mut delivery, completions);
+                if delivery.taken {
+                    return self.release(&delivery);
+                }
+                completions.push(Completion::Received(arrival));
+            }
+            Some(Slot::Datagrams(_)) => completions.push(Completion::Datagram(arrival)),
+            _ => return self.release(&delivery),
+        }
+        self.deliveries.push(delivery);
+    }
+
+    fn pour_into_target(&mut self, delivery: &mut Delivery, completions: &mut Vec<Completion>) {
+        let Some(Slot::Stream(stream)) = self.slots.get_mut(delivery.socket) else { return };
+        let Some(mut target) = stream.target.take() else { return };
+        let result = match delivery.source {
+            Source::Buffer(buffer) => {
+                let bytes = self.buffers.bytes(buffer, delivery.start, delivery.len);
+                let count = target.write(bytes) as u32;
+                delivery.start += count;
+                delivery.len -= count;
+                delivery.taken = delivery.len == 0;
+                if !target.is_full() {
+                    stream.target = Some(target);
+                    return;
+                }
+                Ok(())
+            }
+            Source::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Source::End | Source::Inbox => Err(io::ErrorKind::UnexpectedEof.into()),
+        };
+        let socket = delivery.socket;
+        completions.push(Completion::Filled { socket, target, result });
+        self.restart.push(socket);
+    }
+
+    /// Settles what was reported by the wait before.
+    pub(super) fn settle(&mut self, completions: &mut Vec<Completion>) {
+        let spare = mem::take(&mut self.spare_deliveries);
+        let mut reported = mem::replace(&mut self.deliveries, spare);
+        for delivery in reported.drain(..) {
+            if delivery.taken {
+                self.release(&delivery);
+            } else {
+                self.deliver(delivery, completions);
+            }
+        }
+        self.spare_deliveries = reported;
+    }
+
+    /// Gives the memory of a delivery back for the next one.
+    fn release(&mut self, delivery: &Delivery) {
+        match delivery.source {
+            Source::Buffer(buffer) => self.buffers.give_back(buffer),
+            Source::Inbox => self.restart.push(delivery.socket),
+            Source::End | Source::Failed(_) => {}
+        }
+    }
+
+    /// The bytes of an arrival of the last wait, unless they were taken or are to go to a target.
+    pub(super) fn take(&mut self, arrival: &Arrival) -> io::Result<&mut [u8]> {
+        let nothing = || io::Error::from(io::ErrorKind::WouldBlock);
+        let delivery = self.deliveries.get_mut(arrival.place as usize).ok_or_else(nothing)?;
+        let open = match self.slots.get_mut(arrival.socket) {
+            Some(Slot::Stream(stream)) => stream.target.is_none(),
+            Some(Slot::Datagrams(_)) => true,
+            _ => false,
+        };
+        if delivery.socket != arrival.socket || !open || mem::replace(&mut delivery.taken, true) {
+            return Err(nothing());
+        }
+        match delivery.source {
+            Source::Buffer(buffer) => Ok(self.buffers.bytes(buffer, delivery.start, delivery.len)),
+            Source::Inbox => match self.slots.get_mut(arrival.socket) {
+                Some(Slot::Datagrams(datagrams)) => Ok(datagrams.bytes(delivery.len)),
+                _ => Err(nothing()),
+            },
+            Source::End => Ok(&mut []),
+            Source::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}

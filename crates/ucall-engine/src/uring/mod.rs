@@ -1,0 +1,462 @@
+//! The engine on io_uring.
+//!
+//! Everything is a submission, queued here and handed over with the next wait, in one entry into
+//! the kernel. Connections are accepted straight into the ring's file table and receive into
+//! buffers that the kernel picks from a ring of them, so that an idle connection holds no memory.
+//!
+//! **Memory.** What the kernel may touch belongs to a slot, and a slot is freed only after the last
+//! completion of its operations: a closed one is retired first, its operations are cancelled, and
+//! its id means nothing any more while they end. Dropping the engine closes everything and waits
+//! for the last completion; what does not end in time is leaked rather than freed.
+//!
+//! **Threads and forks.** The engine is made on the thread that drives it, and stays there. A child
+//! that was forked off must not use it: the memory of the queues is not there. Dropping it in the
+//! child leaks it.
+
+mod accept;
+mod buffers;
+mod datagrams;
+mod delivery;
+mod features;
+mod memory;
+mod message;
+mod ring;
+mod stream;
+mod token;
+mod wake;
+mod watch;
+
+use std::io;
+use std::mem::{self, ManuallyDrop};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use io_uring::{IoUring, cqueue, opcode, types};
+use ucall_buffer::{Payload, Target};
+
+use crate::table::Table;
+use crate::{Arrival, Completion, Engine, Id, Readiness, SendState, Waker, listen};
+
+use accept::Listener;
+use buffers::Buffers;
+use datagrams::{Datagrams, Outgoing};
+use delivery::Delivery;
+pub use features::Features;
+use memory::Stable;
+use message::Message;
+use ring::Ring;
+use stream::{File, Stream};
+use token::{Operation, Token};
+use wake::Wakeups;
+use watch::Watch;
+
+/// Completions that fit their queue, for each submission that fits its own. More than that are
+/// kept by the kernel, at a cost.
+const COMPLETIONS_PER_SUBMISSION: u32 = 4;
+/// A ring with fewer submissions than this is not worth having.
+const QUEUE_DEPTH_MIN: u32 = 8;
+/// Places in the file table that are kept free, as far as it is large enough: the kernel accepts a
+/// few more connections after it was told to stop.
+const SPARE_FILES: u32 = 256;
+/// How long dropping the engine waits for the kernel to end what is under way.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How large to make the engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Submissions queued before they go to the kernel without waiting for the end of the turn.
+    pub queue_depth: u32,
+    /// Connections accepted and open at once, further bounded by the soft limit on descriptors;
+    /// see [`raise_descriptor_limit`](crate::raise_descriptor_limit). With as many open, accepting
+    /// pauses with [`Completion::AcceptFailed`].
+    pub sockets_max: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { queue_depth: 512, sockets_max: 16_384 }
+    }
+}
+
+/// The engine on io_uring.
+pub struct Uring {
+    ring: ManuallyDrop<Ring>,
+    features: Features,
+    buffers: ManuallyDrop<Buffers>,
+    wakeups: ManuallyDrop<Wakeups>,
+    slots: Table<Slot>,
+    outgoing: Table<Outgoing>,
+    /// What was reported by the last wait, in order.
+    deliveries: Vec<Delivery>,
+    spare_deliveries: Vec<Delivery>,
+    spare_messages: Vec<Stable<Message>>,
+    /// What to report in the next wait.
+    deferred: Vec<Completion>,
+    /// Sockets to go on receiving with, once deliveries are settled.
+    restart: Vec<Id>,
+    /// Places of streams that send silently.
+    silent: Vec<u32>,
+    /// Direct descriptors open.
+    files: u32,
+    files_max: u32,
+    dropping: bool,
+    process: u32,
+}
+
+enum Slot {
+    Listener(Listener),
+    Stream(Stream),
+    Datagrams(Datagrams),
+    Watch(Watch),
+}
+
+impl Slot {
+    /// Whether nothing is under way for it.
+    fn is_idle(&self) -> bool {
+        match self {
+            Slot::Listener(listener) => !listener.accepting,
+            Slot::Stream(stream) => stream.is_idle(),
+            Slot::Datagrams(datagrams) => datagrams.is_idle(),
+            Slot::Watch(watch) => watch.is_idle(),
+        }
+    }
+}
+
+impl Uring {
+    /// An engine with nothing in it, to be driven by this thread.
+    pub fn new(config: Config, features: Features) -> io::Result<Self> {
+        let mut ring = Ring::new(set_up(config.queue_depth, features)?);
+        let files_max = register_files(&mut ring, config.sockets_max)?;
+        let buffers = Buffers::new(&ring.submitter())?;
+        let mut engine = Self {
+            ring: ManuallyDrop::new(ring),
+            features,
+            buffers: ManuallyDrop::new(buffers),
+            wakeups: ManuallyDrop::new(Wakeups::new()?),
+            slots: Table::new(),
+            outgoing: Table::new(),
+            deliveries: Vec::new(),
+            spare_deliveries: Vec::new(),
+            spare_messages: Vec::new(),
+            deferred: Vec::new(),
+            restart: Vec::new(),
+            silent: Vec::new(),
+            files: 0,
+            files_max,
+            dropping: false,
+            process: std::process::id(),
+        };
+        engine.await_wake();
+        Ok(engine)
+    }
+
+    /// Takes in all completions that have come.
+    fn reap(&mut self, completions: &mut Vec<Completion>) {
+        while let Some(entry) = self.ring.next() {
+            let Token { operation, index } = Token::decode(entry.user_data());
+            self.complete(operation, index, &entry, completions);
+        }
+        self.hear_silence(completions);
+    }
+
+    fn complete(
+        &mut self,
+        operation: Operation,
+        index: u32,
+        entry: &cqueue::Entry,
+        completions: &mut Vec<Completion>,
+    ) {
+        match operation {
+            Operation::Receive => self.on_receive(index, entry, completions),
+            Operation::Send => self.on_send(index, entry, completions),
+            Operation::Fill => self.on_fill(index, entry, completions),
+            Operation::Accept => self.on_accept(index, entry, completions),
+            Operation::ReceiveFrom => self.on_receive_from(index, entry, completions),
+            Operation::SendTo => self.on_send_to(index, entry, completions),
+            Operation::Poll => self.on_poll(index, entry, completions),
+            Operation::Wake => self.on_wake(completions),
+            Operation::Ignored | Operation::Install => {}
+        }
+    }
+
+    /// Goes on receiving where that had to wait for deliveries to be settled.
+    fn restart_receives(&mut self, completions: &mut Vec<Completion>) {
+        while let Some(socket) = self.restart.pop() {
+            match self.slots.get_mut(socket) {
+                Some(Slot::Stream(stream)) => {
+                    if let Some(target) = stream.take_hopeless_target() {
+                        let result = Err(io::ErrorKind::UnexpectedEof.into());
+                        completions.push(Completion::Filled { socket, target, result });
+                    }
+                    self.receive_next(socket.index);
+                }
+                Some(Slot::Datagrams(_)) => self.receive_datagram(socket, true),
+                _ => {}
+            }
+        }
+    }
+
+    /// Frees the slot of a holder that was retired, once nothing is under way for it.
+    fn free_if_idle(&mut self, index: u32) {
+        if self.slots.is_retired(index)
+            && self.slots.at_mut(index).is_some_and(|(_, slot)| slot.is_idle())
+        {
+            self.slots.free(index);
+        }
+    }
+
+    /// An ordinary descriptor for a direct one.
+    fn install(&mut self, file: u32) -> io::Result<OwnedFd> {
+        if !self.features.install_descriptor {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let entry = opcode::FixedFdInstall::new(types::Fixed(file), 0).build();
+        // SAFETY: the entry names no memory.
+        let descriptor = unsafe { self.ring.call(entry)? };
+        // SAFETY: the kernel made the descriptor for us just now.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+}
+
+/// A ring of this depth, or less where memory is scarce.
+fn set_up(queue_depth: u32, features: Features) -> io::Result<IoUring> {
+    let mut depth = queue_depth.max(QUEUE_DEPTH_MIN);
+    loop {
+        match features.ring(depth, depth.saturating_mul(COMPLETIONS_PER_SUBMISSION)) {
+            Err(error) if is_scarcity(&error) && depth > QUEUE_DEPTH_MIN => depth /= 2,
+            ring => return ring,
+        }
+    }
+}
+
+/// Makes the file table, as large as asked for or as is allowed; returns how many connections may
+/// be open before accepting pauses.
+fn register_files(ring: &mut Ring, sockets_max: u32) -> io::Result<u32> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = limit.current.map_or(u32::MAX, |limit| limit.try_into().unwrap_or(u32::MAX));
+    let mut size = sockets_max.saturating_add(SPARE_FILES).min(limit);
+    loop {
+        match ring.submitter().register_files_sparse(size) {
+            Err(error) if is_scarcity(&error) && size > QUEUE_DEPTH_MIN => size /= 2,
+            registered => {
+                let spare = SPARE_FILES.min(size / 4);
+                return registered.map(|()| sockets_max.min(size - spare));
+            }
+        }
+    }
+}
+
+fn is_scarcity(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EMFILE))
+}
+
+impl Engine for Uring {
+    const NAME: &'static str = "uring";
+
+    fn listen(&mut self, socket: TcpListener) -> io::Result<Id> {
+        let listener = Listener { socket, paused: false, accepting: false };
+        let id = self.slots.insert(Slot::Listener(listener));
+        self.accept_next(id.index);
+        Ok(id)
+    }
+
+    fn adopt(&mut self, stream: OwnedFd) -> io::Result<Id> {
+        let id = self.slots.insert(Slot::Stream(Stream::new(File::Plain(stream))));
+        self.receive_next(id.index);
+        Ok(id)
+    }
+
+    fn bind_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
+        let id = self.slots.insert(Slot::Datagrams(Datagrams::new(socket)));
+        self.receive_datagram(id, false);
+        Ok(id)
+    }
+
+    fn watch(&mut self, descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id> {
+        let id = self.slots.insert(Slot::Watch(Watch::new(descriptor)));
+        self.arm_watch(id, interest);
+        Ok(id)
+    }
+
+    fn rewatch(&mut self, watch: Id, interest: Readiness) -> io::Result<()> {
+        self.arm_watch(watch, interest);
+        Ok(())
+    }
+
+    fn pause(&mut self, id: Id) {
+        match self.slots.get(id) {
+            Some(Slot::Listener(_)) => self.pause_listener(id.index),
+            Some(Slot::Stream(_)) => self.pause_stream(id),
+            Some(Slot::Datagrams(_)) => self.pause_datagrams(id),
+            Some(Slot::Watch(_)) | None => {}
+        }
+    }
+
+    fn resume(&mut self, id: Id) {
+        match self.slots.get(id) {
+            Some(Slot::Listener(_)) => self.resume_listener(id),
+            Some(Slot::Stream(_)) => self.resume_stream(id),
+            Some(Slot::Datagrams(_)) => self.resume_datagrams(id),
+            Some(Slot::Watch(_)) | None => {}
+        }
+    }
+
+    fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]> {
+        self.take(&arrival)
+    }
+
+    fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
+        let sender = match self.slots.get(arrival.socket) {
+            Some(Slot::Datagrams(datagrams)) => datagrams.sender(),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        let bytes = self.take(&arrival)?;
+        Ok((bytes, sender?))
+    }
+
+    fn receive_into(&mut self, socket: Id, target: Target) {
+        self.fill(socket, target);
+    }
+
+    fn send(&mut self, socket: Id, payload: Payload) -> SendState {
+        self.send_stream(socket, payload, false)
+    }
+
+    fn send_last(&mut self, socket: Id, payload: Payload) -> SendState {
+        self.send_stream(socket, payload, true)
+    }
+
+    fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
+        self.send_datagram(socket, payload, peer)
+    }
+
+    fn shutdown(&mut self, socket: Id) {
+        self.shut_down(socket);
+    }
+
+    fn close(&mut self, id: Id) {
+        if !self.slots.retire(id) {
+            return;
+        }
+        match self.slots.at_mut(id.index) {
+            Some((_, Slot::Listener(_))) => self.pause_listener(id.index),
+            Some((_, Slot::Stream(_))) => self.close_stream(id.index),
+            Some((_, Slot::Datagrams(_))) => self.close_datagrams(id),
+            Some((_, Slot::Watch(_))) => self.close_watch(id.index),
+            None => {}
+        }
+        self.free_if_idle(id.index);
+    }
+
+    fn peer(&mut self, socket: Id) -> io::Result<SocketAddr> {
+        let Some(Slot::Stream(stream)) = self.slots.get(socket) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        match &stream.file {
+            File::Plain(descriptor) => listen::peer_of(descriptor.as_fd()),
+            File::Direct(file) => {
+                let file = *file;
+                listen::peer_of(self.install(file)?.as_fd())
+            }
+        }
+    }
+
+    fn wait(
+        &mut self,
+        deadline: Option<Instant>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        let before = completions.len();
+        completions.append(&mut self.deferred);
+        self.settle(completions);
+        self.reap(completions);
+        loop {
+            self.restart_receives(completions);
+            self.buffers.publish();
+            let passed = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let entered = if passed || completions.len() > before {
+                self.ring.submit()
+            } else {
+                self.ring.submit_and_wait(deadline)
+            };
+            match entered {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+                entered => entered?,
+            }
+            self.reap(completions);
+            if passed || completions.len() > before {
+                return Ok(());
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.wakeups.waker()
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.ring.system_calls
+    }
+}
+
+impl AsFd for Uring {
+    /// The ring's descriptor, readable when [`Engine::wait`] has something to report; not so under
+    /// [`Features::defer_taskrun`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns its descriptor and is borrowed for as long as the result.
+        unsafe { BorrowedFd::borrow_raw(self.ring.descriptor()) }
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        let ours = self.process == std::process::id();
+        let drained = ours && self.drain();
+        // SAFETY: each is taken once, here, and not used after.
+        let (ring, buffers, wakeups) = unsafe {
+            (
+                ManuallyDrop::take(&mut self.ring),
+                ManuallyDrop::take(&mut self.buffers),
+                ManuallyDrop::take(&mut self.wakeups),
+            )
+        };
+        if drained {
+            return drop((ring, buffers, wakeups));
+        }
+        if ours {
+            drop(ring);
+        } else {
+            ring.leak();
+        }
+        buffers.leak();
+        mem::forget(wakeups);
+        mem::forget(mem::replace(&mut self.slots, Table::new()));
+        mem::forget(mem::replace(&mut self.outgoing, Table::new()));
+    }
+}
+
+impl Uring {
+    /// Closes everything and waits until nothing is under way; false if it takes too long. A
+    /// listener whose accept were not drained would keep its port.
+    fn drain(&mut self) -> bool {
+        self.dropping = true;
+        for id in self.slots.ids() {
+            self.close(id);
+        }
+        self.ring.cancel(Operation::Wake.at(0));
+        let deadline = Instant::now() + DRAIN_TIME_MAX;
+        let mut ignored = Vec::new();
+        loop {
+            self.reap(&mut ignored);
+            if self.slots.len() + self.outgoing.len() == 0 && !self.wakeups.reading {
+                return true;
+            }
+            let entered = self.ring.submit_and_wait(Some(deadline));
+            let failed = entered.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
+            if failed || Instant::now() > deadline {
+                return false;
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The two queues, and every entry into the kernel.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, Submitter, cqueue, opcode, squeue};
+
+use super::token::{Operation, Token};
+
+pub(super) struct Ring {
+    uring: ManuallyDrop<IoUring>,
+    /// Submissions that found their queue full.
+    backlog: VecDeque<squeue::Entry>,
+    /// Completions that were passed over while looking for another.
+    early: VecDeque<cqueue::Entry>,
+    pub(super) system_calls: u64,
+}
+
+impl Ring {
+    pub(super) fn new(uring: IoUring) -> Self {
+        Self {
+            uring: ManuallyDrop::new(uring),
+            backlog: VecDeque::new(),
+            early: VecDeque::new(),
+            system_calls: 1,
+        }
+    }
+
+    /// For registering things.
+    pub(super) fn submitter(&mut self) -> Submitter<'_> {
+        self.system_calls += 1;
+        self.uring.submitter()
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.uring.as_raw_fd()
+    }
+
+    /// Queues a submission; it goes to the kernel at the next wait, or now if the queue is full.
+    ///
+    /// # Safety
+    /// The memory that the entry names stays valid, in place and untouched until the last
+    /// completion of the entry.
+    pub(super) unsafe fn push(&mut self, entry: squeue::Entry, token: Token) {
+        self.backlog.push_back(entry.user_data(token.encode()));
+        if !self.flush_backlog() {
+            // Should the kernel refuse just now, the entry waits in the backlog, and the next wait
+            // reports the error if it lasts.
+            self.submit().unwrap_or(());
+            self.flush_backlog();
+        }
+    }
+
+    /// Cancels an operation under way, which then completes, if not otherwise, with ECANCELED.
+    /// Cancelling by token finds it in one step, cancelling by descriptor walks through all.
+    pub(super) fn cancel(&mut self, token: Token) {
+        // SAFETY: the entry names no memory.
+        unsafe { self.push(opcode::AsyncCancel::new(token.encode()).build(), Token::IGNORED) }
+    }
+
+    /// Moves the backlog to the submission queue; false if there was no room for all of it.
+    fn flush_backlog(&mut self) -> bool {
+        let mut queue = self.uring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: `push` made its caller promise what the entry needs.
+            if unsafe { queue.push(entry) }.is_err() {
+                return false;
+            }
+            self.backlog.pop_front();
+        }
+        true
+    }
+
+    /// Hands the kernel what was queued, and lets it do the work that it holds back for us. Makes
+    /// no call if there is neither.
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        self.flush_backlog();
+        let queue = self.uring.submission();
+        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+        drop(queue);
+        if idle {
+            return Ok(());
+        }
+        self.system_calls += 1;
+        forgive(self.uring.submit())
+    }
+
+    /// The same, and waits for a completion or the deadline.
+    pub(super) fn submit_and_wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        self.flush_backlog();
+        self.system_calls += 1;
+        let Some(deadline) = deadline else { return forgive(self.uring.submit_and_wait(1)) };
+        let timeout = Timespec::from(deadline.saturating_duration_since(Instant::now()));
+        let arguments = SubmitArgs::new().timespec(&timeout);
+        forgive(self.uring.submitter().submit_with_args(1, &arguments))
+    }
+
+    /// Whether the kernel has everything that was queued, and we can see all that it completed.
+    pub(super) fn is_flushed(&mut self) -> bool {
+        let queue = self.uring.submission();
+        self.backlog.is_empty() && queue.is_empty() && !queue.cq_overflow()
+    }
+
+    /// The next completion, if one has come.
+    pub(super) fn next(&mut self) -> Option<cqueue::Entry> {
+        self.early.pop_front().or_else(|| self.uring.completion().next())
+    }
+
+    /// Submits an operation that the kernel completes at once, and gives its result.
+    ///
+    /// # Safety
+    /// As for [`Ring::push`].
+    pub(super) unsafe fn call(&mut self, entry: squeue::Entry) -> io::Result<i32> {
+        let token = Operation::Install.at(0);
+        // SAFETY: passed on to our caller.
+        unsafe { self.push(entry, token) };
+        loop {
+            let submitted = self.backlog.is_empty();
+            self.submit()?;
+            while let Some(entry) = self.uring.completion().next() {
+                if entry.user_data() == token.encode() {
+                    return result_of(&entry);
+                }
+                self.early.push_back(entry);
+            }
+            if submitted {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+
+    /// Never touches the ring again, not even to close it.
+    pub(super) fn leak(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, here, and not used after.
+        unsafe { ManuallyDrop::drop(&mut self.uring) };
+    }
+}
+
+/// What a completion says, as a result.
+pub(super) fn result_of(entry: &cqueue::Entry) -> io::Result<i32> {
+    match entry.result() {
+        result @ 0.. => Ok(result),
+        errno => Err(io::Error::from_raw_os_error(-errno)),
+    }
+}
+
+/// A deadline that passed is no error, nor is a kernel that wants its completions read first.
+fn forgive(entered: io::Result<usize>) -> io::Result<()> {
+    match entered {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EBUSY | libc::EAGAIN)) =>
+        {
+            Ok(())
+        }
+        entered => entered.map(drop),
+    }
+}

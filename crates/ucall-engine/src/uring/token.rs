@@ -1,0 +1,73 @@
+//! What a submission is called, so that its completion is understood.
+//!
+//! A place in a table goes to a new holder only after the last completion of the old one, so the
+//! index alone tells whose it is.
+
+/// What was submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Operation {
+    /// Nobody waits for it: cancel, close, shutdown.
+    Ignored,
+    Accept,
+    Receive,
+    Fill,
+    Send,
+    ReceiveFrom,
+    SendTo,
+    Poll,
+    Wake,
+    Install,
+}
+
+/// An operation and the place of its owner, as the kernel carries them around.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Token {
+    pub(super) operation: Operation,
+    pub(super) index: u32,
+}
+
+impl Operation {
+    const ALL: [Self; 10] = [
+        Self::Ignored,
+        Self::Accept,
+        Self::Receive,
+        Self::Fill,
+        Self::Send,
+        Self::ReceiveFrom,
+        Self::SendTo,
+        Self::Poll,
+        Self::Wake,
+        Self::Install,
+    ];
+
+    pub(super) const fn at(self, index: u32) -> Token {
+        Token { operation: self, index }
+    }
+}
+
+impl Token {
+    pub(super) const IGNORED: Self = Operation::Ignored.at(0);
+
+    pub(super) const fn encode(self) -> u64 {
+        (self.operation as u64) << 32 | self.index as u64
+    }
+
+    pub(super) fn decode(user_data: u64) -> Self {
+        let operation = Operation::ALL.get((user_data >> 32) as usize).copied();
+        operation.unwrap_or(Operation::Ignored).at(user_data as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_comes_back() {
+        for operation in Operation::ALL {
+            let token = operation.at(u32::MAX - 1);
+            assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+}

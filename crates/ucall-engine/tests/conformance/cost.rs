@@ -1,0 +1,84 @@
+//! System calls, counted: the budget of the hot path.
+
+use std::net::TcpStream;
+use std::thread;
+
+use ucall_buffer::Payload;
+use ucall_engine::{Completion, Engine, SendState};
+
+use crate::lab::{Lab, read, write};
+
+const ROUND_TRIPS: usize = 20_000;
+
+pub fn one_connection_costs_few_system_calls(lab: &mut Lab<impl Engine>) {
+    let cost = cost_per_round_trip(lab, 1);
+    let budget = if engine_name(lab) == "posix" { 3.1 } else { 2.1 };
+    assert!(cost <= budget, "{cost} system calls a round trip");
+}
+
+pub fn many_connections_share_system_calls(lab: &mut Lab<impl Engine>) {
+    let cost = cost_per_round_trip(lab, 32);
+    let budget = if engine_name(lab) == "posix" { 3.0 } else { 1.5 };
+    assert!(cost <= budget, "{cost} system calls a round trip");
+}
+
+fn engine_name<E: Engine>(_: &Lab<E>) -> &'static str {
+    E::NAME
+}
+
+fn cost_per_round_trip(lab: &mut Lab<impl Engine>, connections: usize) -> f64 {
+    let (_, address) = lab.listen();
+    let peers: Vec<_> = (0..connections).map(|_| lab.connect(address).0).collect();
+    // The kernel's first work for a connection is not what is measured.
+    lab.settle();
+    let before = lab.engine.system_calls();
+    let client = thread::spawn(move || ask(peers, ROUND_TRIPS / connections));
+    echo(lab, ROUND_TRIPS / connections * connections);
+    client.join().unwrap();
+    let calls = lab.engine.system_calls() - before;
+    println!("{} calls for {ROUND_TRIPS} round trips", calls);
+    calls as f64 / ROUND_TRIPS as f64
+}
+
+/// Questions go out on all connections before any answer is awaited.
+fn ask(mut peers: Vec<TcpStream>, rounds: usize) {
+    for _ in 0..rounds {
+        for peer in &mut peers {
+            write(peer, b"ping");
+        }
+        for peer in &mut peers {
+            assert_eq!(read(peer, 4), b"ping");
+        }
+    }
+}
+
+/// A server's loop, as tight as can be.
+fn echo(lab: &mut Lab<impl Engine>, round_trips: usize) {
+    let mut completions = Vec::new();
+    let mut answered = 0;
+    let mut spare = Vec::new();
+    while answered < round_trips {
+        lab.engine.wait(None, &mut completions).unwrap();
+        for completion in completions.drain(..) {
+            match completion {
+                Completion::Received(arrival) => {
+                    let socket = arrival.socket;
+                    let mut payload: Payload = spare.pop().unwrap_or_default();
+                    payload.extend(lab.engine.receive(arrival).unwrap());
+                    if let SendState::Done(mut payload) = lab.engine.send(socket, payload) {
+                        payload.clear();
+                        spare.push(payload);
+                    }
+                    answered += 1;
+                }
+                Completion::Sent { mut payload, .. } => {
+                    payload.clear();
+                    spare.push(payload);
+                }
+                _ => {}
+            }
+        }
+    }
+    // The last answers of an engine that queues them.
+    lab.settle();
+}

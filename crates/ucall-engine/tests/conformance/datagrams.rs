@@ -1,0 +1,108 @@
+//! Datagram sockets.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use ucall_buffer::{Bytes, Payload};
+use ucall_engine::{Engine, Id, SendState};
+
+use crate::lab::{LOOPBACK, Lab, PATIENCE, pattern};
+
+fn bound(lab: &mut Lab<impl Engine>) -> (Id, SocketAddr, UdpSocket) {
+    let ours = UdpSocket::bind(LOOPBACK).unwrap();
+    let address = ours.local_addr().unwrap();
+    let id = lab.engine.bind_datagrams(ours).unwrap();
+    let peer = UdpSocket::bind(LOOPBACK).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (id, address, peer)
+}
+
+fn send(lab: &mut Lab<impl Engine>, id: Id, payload: impl Into<Payload>, to: &UdpSocket) {
+    match lab.engine.send_to(id, payload.into(), to.local_addr().unwrap()) {
+        SendState::Done(_) => {}
+        SendState::Pending => lab.expect_sent(id).1.unwrap(),
+    }
+}
+
+fn received(peer: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+    let mut bytes = vec![0; 1 << 16];
+    let (len, from) = peer.recv_from(&mut bytes).unwrap();
+    bytes.truncate(len);
+    (bytes, from)
+}
+
+pub fn carries_datagrams_both_ways(lab: &mut Lab<impl Engine>) {
+    let (id, address, peer) = bound(lab);
+    peer.send_to(b"hello", address).unwrap();
+    let (socket, bytes, from) = lab.until(|lab| lab.datagrams.pop());
+    assert_eq!((socket, &bytes[..], from), (id, &b"hello"[..], peer.local_addr().unwrap()));
+    let mut payload = Payload::from(b"in ".to_vec());
+    payload.push(Bytes::from_static(b"parts"));
+    send(lab, id, payload, &peer);
+    assert_eq!(received(&peer), (b"in parts".to_vec(), address));
+}
+
+pub fn carries_the_largest_and_the_smallest(lab: &mut Lab<impl Engine>) {
+    let (id, address, peer) = bound(lab);
+    for len in [0, 1, 1500, 65_507] {
+        let bytes = pattern(len);
+        peer.send_to(&bytes, address).unwrap();
+        assert!(lab.until(|lab| lab.datagrams.pop()).1 == bytes, "{len} bytes in");
+        send(lab, id, bytes.clone(), &peer);
+        assert!(received(&peer).0 == bytes, "{len} bytes out");
+    }
+    // One more byte than there can be is an error, and the payload comes back.
+    let SendState::Pending =
+        lab.engine.send_to(id, pattern(65_508).into(), peer.local_addr().unwrap())
+    else {
+        panic!("no datagram is that long");
+    };
+    let (payload, result) = lab.expect_sent(id);
+    assert_eq!((payload.len(), result.is_err()), (65_508, true));
+}
+
+pub fn carries_bursts_in_order(lab: &mut Lab<impl Engine>) {
+    let (id, address, peer) = bound(lab);
+    for number in 0..100u8 {
+        peer.send_to(&[number], address).unwrap();
+    }
+    lab.until(|lab| (lab.datagrams.len() == 100).then_some(()));
+    let numbers: Vec<_> = lab.datagrams.iter().map(|datagram| datagram.1[0]).collect();
+    assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+    let mut pending = 0;
+    for number in 0..100u8 {
+        let to = peer.local_addr().unwrap();
+        pending += match lab.engine.send_to(id, vec![number].into(), to) {
+            SendState::Done(_) => 0,
+            SendState::Pending => 1,
+        };
+    }
+    lab.until(|lab| (lab.sent.len() == pending).then_some(()));
+    for number in 0..100u8 {
+        assert_eq!(received(&peer).0, [number]);
+    }
+}
+
+pub fn pauses_and_resumes_datagrams(lab: &mut Lab<impl Engine>) {
+    let (id, address, peer) = bound(lab);
+    lab.settle();
+    lab.engine.pause(id);
+    lab.settle();
+    peer.send_to(b"hello", address).unwrap();
+    lab.settle();
+    assert!(lab.datagrams.is_empty());
+    lab.engine.resume(id);
+    assert_eq!(lab.until(|lab| lab.datagrams.pop()).1, b"hello");
+}
+
+pub fn closes_datagrams(lab: &mut Lab<impl Engine>) {
+    let (id, address, peer) = bound(lab);
+    peer.send_to(b"hello", address).unwrap();
+    let to = peer.local_addr().unwrap();
+    let pending = matches!(lab.engine.send_to(id, b"bye".to_vec().into(), to), SendState::Pending);
+    lab.engine.close(id);
+    lab.until(|lab| (lab.sent.len() == usize::from(pending)).then_some(()));
+    lab.settle();
+    assert!(lab.datagrams.is_empty());
+    // The descriptor is free again.
+    UdpSocket::bind(address).unwrap();
+}

@@ -1,0 +1,145 @@
+//! One suite for every engine. A case is a function over any [`Engine`](ucall_engine::Engine); it
+//! talks to sockets of the standard library, or to the fake's peers where it needs no more of them
+//! than they have, waits for what it expects within bounds, and asserts nothing about time.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod accepting;
+mod cost;
+mod datagrams;
+mod lab;
+mod lifetime;
+mod streams;
+mod targets;
+mod watches;
+
+/// Runs every case on every engine. `uring_*` are masked to what the kernel of that version had.
+macro_rules! conformance {
+    ($($module:ident: $($case:ident)*;)*) => {
+        conformance!(@engine posix = lab::posix(), $($module: $($case)*;)*);
+        #[cfg(target_os = "linux")]
+        conformance!(@engine uring = lab::uring((u16::MAX, 0)), $($module: $($case)*;)*);
+        #[cfg(target_os = "linux")]
+        conformance!(@engine uring_5_19 = lab::uring((5, 19)), $($module: $($case)*;)*);
+        #[cfg(target_os = "linux")]
+        conformance!(@engine uring_6_0 = lab::uring((6, 0)), $($module: $($case)*;)*);
+        #[cfg(target_os = "linux")]
+        conformance!(@engine uring_6_1 = lab::uring((6, 1)), $($module: $($case)*;)*);
+        #[cfg(target_os = "linux")]
+        conformance!(@engine uring_6_10 = lab::uring((6, 10)), $($module: $($case)*;)*);
+    };
+    (@engine $name:ident = $lab:expr, $($module:ident: $($case:ident)*;)*) => {
+        mod $name {
+            use super::*;
+            $(mod $module {
+                use super::*;
+                $(#[test]
+                fn $case() {
+                    if let Some(mut lab) = $lab {
+                        super::super::$module::$case(&mut lab);
+                    }
+                })*
+            })*
+        }
+    };
+}
+
+conformance! {
+    streams:
+        echoes
+        takes_bytes_split_anywhere
+        serves_many_connections
+        moves_megabytes_both_ways
+        sends_parts_in_order
+        sends_an_empty_payload_at_once
+        refuses_a_second_send_and_returns_it
+        adopts_a_connected_socket
+        adopts_a_unix_socket
+        reports_an_arrival_again_until_it_is_taken
+        takes_an_arrival_once
+        pauses_and_resumes
+        answers_a_peer_that_ended_its_side
+        ends_its_side_after_what_was_sent
+        tells_of_a_reset
+        tells_the_peer_address;
+    targets:
+        fills_what_comes_later
+        fills_every_mix_of_early_and_late_bytes
+        fills_one_target_after_another
+        fills_megabytes
+        fills_a_vector_behind_its_contents
+        fills_while_paused
+        returns_an_empty_target_at_once
+        returns_a_target_when_the_stream_ends
+        returns_a_target_of_a_stream_that_has_ended
+        returns_a_target_when_closed
+        refuses_a_second_target_and_returns_it;
+    accepting:
+        pauses_and_resumes_a_listener
+        keeps_listeners_apart
+        stops_listening_when_closed
+        rebinds_at_once_after_a_drop;
+    lifetime:
+        forgets_what_was_closed
+        returns_a_payload_when_closed
+        returns_what_is_given_to_an_unknown_id
+        gives_a_new_generation_to_a_reused_index
+        closes_with_unread_bytes
+        drops_with_everything_under_way
+        survives_churn;
+    watches:
+        reports_a_pipe_once_for_each_arming
+        reports_what_is_there_already
+        watches_for_writing
+        watches_an_epoll_descriptor
+        forgets_a_closed_watch
+        wakes_from_another_thread
+        wakers_outlive_the_engine
+        returns_at_the_deadline
+        only_looks_when_the_deadline_has_passed;
+    datagrams:
+        carries_datagrams_both_ways
+        carries_the_largest_and_the_smallest
+        carries_bursts_in_order
+        pauses_and_resumes_datagrams
+        closes_datagrams;
+    cost:
+        one_connection_costs_few_system_calls
+        many_connections_share_system_calls;
+}
+
+/// The cases that the fake engine has to pass too, or the tests that rest on it mean little.
+macro_rules! conformance_of_fakes {
+    ($($cases:tt)*) => {
+        conformance!(@engine fake = lab::fake(), $($cases)*);
+        conformance!(@engine fake_slow = lab::fake_slow(), $($cases)*);
+    };
+}
+
+conformance_of_fakes! {
+    streams:
+        echoes
+        takes_bytes_split_anywhere
+        sends_an_empty_payload_at_once
+        reports_an_arrival_again_until_it_is_taken
+        takes_an_arrival_once
+        pauses_and_resumes
+        answers_a_peer_that_ended_its_side
+        tells_of_a_reset;
+    targets:
+        fills_what_comes_later
+        fills_every_mix_of_early_and_late_bytes
+        fills_one_target_after_another
+        fills_megabytes
+        fills_a_vector_behind_its_contents
+        fills_while_paused
+        returns_an_empty_target_at_once
+        returns_a_target_when_the_stream_ends
+        returns_a_target_of_a_stream_that_has_ended
+        returns_a_target_when_closed
+        refuses_a_second_target_and_returns_it;
+    accepting:
+        pauses_and_resumes_a_listener;
+    lifetime:
+        returns_what_is_given_to_an_unknown_id
+        gives_a_new_generation_to_a_reused_index;
+}

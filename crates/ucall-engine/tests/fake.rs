@@ -1,0 +1,155 @@
+//! What the fake engine does on command. That it is an engine like the others is for the
+//! conformance suite to say.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use ucall_buffer::Payload;
+use ucall_engine::fake::{Fake, Network, Sends};
+use ucall_engine::{Completion, Engine, Id, Readiness, SendState};
+
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+fn listening() -> (Fake, Network, Id) {
+    let (mut engine, network) = Fake::new();
+    let listener = engine.listen(TcpListener::bind(ANY).unwrap()).unwrap();
+    (engine, network, listener)
+}
+
+fn wait(engine: &mut Fake) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    engine.wait(None, &mut completions).unwrap();
+    completions
+}
+
+#[test]
+fn accepting_fails_once_and_pauses() {
+    let (mut engine, network, listener) = listening();
+    network.fail_accept(io::ErrorKind::OutOfMemory);
+    let peer = network.connect();
+    let completions = wait(&mut engine);
+    assert!(matches!(
+        &completions[..],
+        [Completion::AcceptFailed { error, .. }] if error.kind() == io::ErrorKind::OutOfMemory
+    ));
+    assert!(network.is_paused(listener));
+    assert!(wait(&mut engine).is_empty());
+    engine.resume(listener);
+    let completions = wait(&mut engine);
+    let [Completion::Accepted { socket, .. }] = completions[..] else { panic!() };
+    assert_eq!(peer.socket(), Some(socket));
+}
+
+#[test]
+fn sends_go_in_steps_stall_and_fail() {
+    let (mut engine, network, _) = listening();
+    let peer = network.connect();
+    wait(&mut engine);
+    let socket = peer.socket().unwrap();
+    peer.set_sends(Sends::InSteps(4));
+    assert!(matches!(engine.send(socket, b"0123456789".to_vec().into()), SendState::Pending));
+    assert!(wait(&mut engine).is_empty());
+    assert_eq!(peer.read(), b"0123");
+    peer.set_sends(Sends::Stalled);
+    assert!(wait(&mut engine).is_empty());
+    assert_eq!(peer.read(), b"");
+    peer.set_sends(Sends::AtOnce);
+    assert!(matches!(&wait(&mut engine)[..], [Completion::Sent { result: Ok(()), .. }]));
+    assert_eq!(peer.read(), b"456789");
+    peer.set_sends(Sends::Failing(io::ErrorKind::BrokenPipe));
+    assert!(matches!(engine.send(socket, b"x".to_vec().into()), SendState::Pending));
+    assert!(matches!(&wait(&mut engine)[..], [Completion::Sent { result: Err(_), .. }]));
+}
+
+#[test]
+fn completions_come_late_and_the_youngest_first() {
+    let (mut engine, network, _) = listening();
+    let peers = [network.connect(), network.connect()];
+    wait(&mut engine);
+    network.set_delay(2);
+    network.set_reversed(true);
+    for peer in &peers {
+        peer.write(b"hello");
+    }
+    assert!(wait(&mut engine).is_empty());
+    assert!(wait(&mut engine).is_empty());
+    let completions = wait(&mut engine);
+    let sockets: Vec<_> = completions
+        .iter()
+        .map(|completion| match completion {
+            Completion::Received(arrival) => arrival.socket,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(sockets, [peers[1].socket().unwrap(), peers[0].socket().unwrap()]);
+}
+
+#[test]
+fn what_is_late_for_a_closed_socket_is_dropped() {
+    let (mut engine, network, _) = listening();
+    let peer = network.connect();
+    wait(&mut engine);
+    network.set_delay(1);
+    peer.write(b"hello");
+    wait(&mut engine);
+    engine.close(peer.socket().unwrap());
+    assert!(wait(&mut engine).is_empty());
+    assert!(peer.is_closed() && peer.has_ended());
+    assert_eq!(network.open(), 1);
+}
+
+#[test]
+fn bytes_come_in_pieces() {
+    let (mut engine, network, _) = listening();
+    let peer = network.connect();
+    peer.write_in_pieces(b"0123456789", 4);
+    assert_eq!(peer.unread(), 10);
+    let mut pieces = Vec::new();
+    while pieces.len() < 3 {
+        for completion in wait(&mut engine) {
+            if let Completion::Received(arrival) = completion {
+                pieces.push(engine.receive(arrival).unwrap().to_vec());
+            }
+        }
+    }
+    assert_eq!(pieces, [&b"0123"[..], b"4567", b"89"]);
+}
+
+#[test]
+fn deadlines_are_remembered_and_not_waited_for() {
+    let (mut engine, network, _) = listening();
+    let deadline = Instant::now() + Duration::from_secs(3600);
+    engine.wait(Some(deadline), &mut Vec::new()).unwrap();
+    assert_eq!((network.deadline(), network.waits()), (Some(deadline), 1));
+}
+
+#[test]
+fn datagrams_watches_and_wakes_are_played() {
+    let (mut engine, network) = Fake::new();
+    let socket = engine.bind_datagrams(UdpSocket::bind(ANY).unwrap()).unwrap();
+    network.write_datagram(socket, b"hello", ANY);
+    let Some(Completion::Datagram(arrival)) = wait(&mut engine).pop() else { panic!() };
+    let (bytes, from) = engine.receive_from(arrival).unwrap();
+    assert_eq!((&*bytes, from), (&b"hello"[..], ANY));
+    assert!(matches!(engine.send_to(socket, Payload::new(), ANY), SendState::Done(_)));
+    assert_eq!(network.read_datagrams(socket), [(Vec::new(), ANY)]);
+
+    let readable = Readiness { readable: true, writable: false };
+    let watch = engine.watch(io::stdin().as_fd(), readable).unwrap();
+    assert!(wait(&mut engine).is_empty());
+    network.make_ready(watch, Readiness { readable: true, writable: true });
+    assert!(
+        matches!(wait(&mut engine)[..], [Completion::Ready { readiness, .. }] if readiness == readable)
+    );
+    assert!(wait(&mut engine).is_empty());
+    engine.rewatch(watch, readable).unwrap();
+    assert_eq!(wait(&mut engine).len(), 1);
+
+    let waker = engine.waker();
+    std::thread::spawn(move || waker.wake()).join().unwrap().unwrap();
+    assert!(matches!(wait(&mut engine)[..], [Completion::Woken]));
+    assert!(wait(&mut engine).is_empty());
+}
