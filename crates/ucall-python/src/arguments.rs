@@ -1,0 +1,224 @@
+//! From a request's params to a call: each param into its slot, the defaults into the others.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::convert::{Fault, Input};
+use crate::ffi::{self, Slots};
+use crate::procedure::{Param, Procedure, Signature};
+
+/// Why there is no result.
+pub(crate) enum Failure {
+    /// The params do not fit.
+    Params(Fault),
+    /// The result cannot be written.
+    Result(Fault),
+    /// The function raised.
+    Raised(PyErr),
+}
+
+type Filled = Result<(), Fault>;
+
+/// Calls `procedure` with `params`, which are the text of an array or an object, if any.
+#[inline]
+pub(crate) fn call<'py>(
+    py: Python<'py>,
+    procedure: &Procedure,
+    params: Option<&[u8]>,
+    scratch: &mut Vec<u8>,
+) -> Result<Bound<'py, PyAny>, Failure> {
+    let callable = procedure.callable.bind(py);
+    let input = Input::new(py, params.unwrap_or(b"[]"), scratch);
+    match &procedure.signature {
+        Some(signature) => call_by_signature(callable, signature, input),
+        None => call_as_given(callable, input),
+    }
+}
+
+#[inline]
+fn call_by_signature<'py>(
+    callable: &Bound<'py, PyAny>,
+    signature: &Signature,
+    mut input: Input<'_, '_, 'py>,
+) -> Result<Bound<'py, PyAny>, Failure> {
+    let mut arguments =
+        Arguments { slots: Slots::new(signature.params.len()), rest: Vec::new(), extra: None };
+    arguments.fill(signature, &mut input).map_err(Failure::Params)?;
+    arguments.call(callable, signature).map_err(Failure::Raised)
+}
+
+/// The arguments of one call while they are read.
+struct Arguments<'py> {
+    slots: Slots<'py>,
+    /// For `*args`.
+    rest: Vec<Bound<'py, PyAny>>,
+    /// For `**kwargs`.
+    extra: Option<Bound<'py, PyDict>>,
+}
+
+impl<'py> Arguments<'py> {
+    #[inline]
+    fn fill(&mut self, signature: &Signature, input: &mut Input<'_, '_, 'py>) -> Filled {
+        match input.reader.kind() {
+            ucall_proto::json::Kind::Object => self.fill_by_name(signature, input)?,
+            _ => self.fill_by_position(signature, input)?,
+        }
+        for (slot, param) in self.slots.places().iter_mut().zip(&signature.params) {
+            if slot.is_none() {
+                let default = param.default.as_ref().ok_or_else(|| missing(param))?;
+                *slot = Some(default.clone_ref(input.py).into_bound(input.py));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn fill_by_name(&mut self, signature: &Signature, input: &mut Input<'_, '_, 'py>) -> Filled {
+        let mut next = 0;
+        input.reader.enter();
+        while let Some(key) = input.reader.next_key() {
+            let Some(index) = signature.find(input.unescaped(key), next) else {
+                self.take_extra(signature, &key.unescaped(), input)?;
+                continue;
+            };
+            next = index + 1;
+            let Some(param) = signature.params.get(index) else { continue };
+            let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
+            if let Some(slot) = self.slots.places().get_mut(index) {
+                // Of a key that comes twice, the last value counts.
+                *slot = Some(value);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn fill_by_position(
+        &mut self,
+        signature: &Signature,
+        input: &mut Input<'_, '_, 'py>,
+    ) -> Filled {
+        let mut index = 0;
+        input.reader.enter();
+        while input.reader.next_item() {
+            match signature.params.get(index).filter(|_| index < signature.positional) {
+                Some(param) => {
+                    let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
+                    if let Some(slot) = self.slots.places().get_mut(index) {
+                        *slot = Some(value);
+                    }
+                }
+                None => self.take_rest(signature, index, input)?,
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a param that no parameter is there for into `*args`.
+    fn take_rest(
+        &mut self,
+        signature: &Signature,
+        index: usize,
+        input: &mut Input<'_, '_, 'py>,
+    ) -> Filled {
+        let Some(convert) = &signature.rest else {
+            return Err(too_many(signature.positional).at_index(index));
+        };
+        self.rest.push(input.read(convert).map_err(|fault| fault.at_index(index))?);
+        Ok(())
+    }
+
+    /// Takes a param that no parameter is named after into `**kwargs`.
+    fn take_extra(
+        &mut self,
+        signature: &Signature,
+        key: &[u8],
+        input: &mut Input<'_, '_, 'py>,
+    ) -> Filled {
+        let Some(convert) = &signature.extra else {
+            return Err(signature.unexpected(key).at_key(key));
+        };
+        let py = input.py;
+        let extra = self.extra.get_or_insert_with(|| PyDict::new(py));
+        let value = input.read(convert).map_err(|fault| fault.at_key(key))?;
+        Ok(extra.set_item(ffi::text(py, key)?, value)?)
+    }
+
+    #[inline]
+    fn call(
+        mut self,
+        callable: &Bound<'py, PyAny>,
+        signature: &Signature,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if !self.rest.is_empty() {
+            self.slots.insert_many(signature.positional, self.rest);
+        }
+        let names = signature.names.as_ref().map(|names| names.bind(callable.py()));
+        let Some(extra) = self.extra else {
+            return ffi::call_with_slots(callable, &self.slots, names);
+        };
+        // Params given by name leave nothing for `*args`, so the named ones end the slots.
+        let named = self.slots.split_off(signature.positional);
+        for (name, value) in names.into_iter().flatten().zip(named) {
+            extra.set_item(name, value)?;
+        }
+        ffi::call_with_keywords(callable, &self.slots, &extra)
+    }
+}
+
+impl Signature {
+    /// The parameter of that name. Callers mostly keep to the order of the signature: looks at the
+    /// place `hint` first.
+    #[inline]
+    fn find(&self, name: &[u8], hint: usize) -> Option<usize> {
+        let is_it = |param: &Param| param.by_name && param.name.as_bytes() == name;
+        if self.params.get(hint).is_some_and(is_it) {
+            return Some(hint);
+        }
+        self.params.iter().position(is_it)
+    }
+
+    #[cold]
+    fn unexpected(&self, key: &[u8]) -> Fault {
+        match self.params.iter().any(|param| param.name.as_bytes() == key) {
+            true => Fault::value("unexpected, expected by position only, in an array of params"),
+            false => Fault::value("unexpected"),
+        }
+    }
+}
+
+#[cold]
+fn named(fault: Fault, param: &Param) -> Fault {
+    fault.at_key(param.name.as_bytes())
+}
+
+#[cold]
+fn missing(param: &Param) -> Fault {
+    named(Fault::value(format!("missing, expected {}", param.convert)), param)
+}
+
+#[cold]
+fn too_many(max: usize) -> Fault {
+    let params = if max == 1 { "param" } else { "params" };
+    match max {
+        0 => Fault::value("unexpected, expected no params"),
+        _ => Fault::value(format!("unexpected, expected at most {max} {params}")),
+    }
+}
+
+/// Calls what tells no signature: an array goes by position, an object by name.
+#[cold]
+fn call_as_given<'py>(
+    callable: &Bound<'py, PyAny>,
+    mut input: Input<'_, '_, 'py>,
+) -> Result<Bound<'py, PyAny>, Failure> {
+    let signature = Signature {
+        rest: Some(crate::convert::Convert::Any),
+        extra: Some(crate::convert::Convert::Any),
+        ..Signature::default()
+    };
+    let mut arguments = Arguments { slots: Slots::new(0), rest: Vec::new(), extra: None };
+    arguments.fill(&signature, &mut input).map_err(Failure::Params)?;
+    arguments.call(callable, &signature).map_err(Failure::Raised)
+}

@@ -1,0 +1,96 @@
+//! JSON into Python values and back, without a tree in between.
+//!
+//! Params are built straight from the text of the request, each by the annotation it belongs to
+//! ([`Convert`]); results are written straight into the reply ([`write()`]). What goes wrong is a
+//! [`Fault`] that says where and what was expected.
+
+mod base64;
+mod fault;
+mod read;
+mod write;
+
+pub(crate) use fault::Fault;
+pub(crate) use read::Input;
+pub(crate) use write::write;
+
+use std::fmt;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+/// What a parameter takes, by its annotation. `python/ucall/_signature.py` describes it.
+#[derive(Debug)]
+pub(crate) enum Convert {
+    /// `Any`, `object`, or no annotation.
+    Any,
+    /// `None`
+    Null,
+    Bool,
+    Int,
+    /// Takes integers too.
+    Float,
+    Str,
+    /// Base64 in a string (RFC 4648 §4, with padding).
+    Bytes,
+    List(Box<Convert>),
+    /// Keys are `str`.
+    Dict(Box<Convert>),
+    /// `None` besides.
+    Optional(Box<Convert>),
+}
+
+impl Convert {
+    /// Reads a description: a name, or a tuple of a name and what it is made of.
+    pub(crate) fn of_description(description: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(name) = description.cast::<PyString>() {
+            return Self::of_name(name.to_str()?);
+        }
+        let description = description.cast::<PyTuple>()?;
+        let (name, inner) = description.extract::<(String, Bound<'_, PyAny>)>()?;
+        let inner = Box::new(Self::of_description(&inner)?);
+        match name.as_str() {
+            "list" => Ok(Self::List(inner)),
+            "dict" => Ok(Self::Dict(inner)),
+            "optional" => Ok(Self::Optional(inner)),
+            _ => Err(unknown(&name)),
+        }
+    }
+
+    fn of_name(name: &str) -> PyResult<Self> {
+        Ok(match name {
+            "any" => Self::Any,
+            "none" => Self::Null,
+            "bool" => Self::Bool,
+            "int" => Self::Int,
+            "float" => Self::Float,
+            "str" => Self::Str,
+            "bytes" => Self::Bytes,
+            _ => return Err(unknown(name)),
+        })
+    }
+}
+
+fn unknown(name: &str) -> PyErr {
+    PyTypeError::new_err(format!("no conversion is named {name:?}"))
+}
+
+/// As an annotation is written.
+impl fmt::Display for Convert {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => out.write_str("any value"),
+            Self::Null => out.write_str("None"),
+            Self::Bool => out.write_str("bool"),
+            Self::Int => out.write_str("int"),
+            Self::Float => out.write_str("float"),
+            Self::Str => out.write_str("str"),
+            Self::Bytes => out.write_str("bytes in base64"),
+            Self::List(item) if matches!(**item, Self::Any) => out.write_str("list"),
+            Self::List(item) => write!(out, "list[{item}]"),
+            Self::Dict(value) if matches!(**value, Self::Any) => out.write_str("dict"),
+            Self::Dict(value) => write!(out, "dict[str, {value}]"),
+            Self::Optional(inner) => write!(out, "{inner} | None"),
+        }
+    }
+}

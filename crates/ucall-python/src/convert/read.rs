@@ -1,0 +1,190 @@
+//! Builds Python values from JSON text that was proven valid.
+
+use std::ffi::CStr;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use ucall_proto::json::{Kind, Number, Reader, Text};
+
+use super::{Convert, Fault, base64};
+use crate::ffi;
+
+type Built<'py> = Result<Bound<'py, PyAny>, Fault>;
+
+/// Text to read values from, and what building them needs.
+pub(crate) struct Input<'text, 'scratch, 'py> {
+    pub(crate) py: Python<'py>,
+    pub(crate) reader: Reader<'text>,
+    /// Holds a string while its escapes are undone. Used again and again.
+    scratch: &'scratch mut Vec<u8>,
+}
+
+impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
+    #[inline]
+    pub(crate) fn new(py: Python<'py>, text: &'text [u8], scratch: &'scratch mut Vec<u8>) -> Self {
+        Self { py, reader: Reader::new(text), scratch }
+    }
+
+    /// The bytes that a string means, in UTF-8.
+    #[inline]
+    pub(crate) fn unescaped<'a>(&'a mut self, text: Text<'text>) -> &'a [u8]
+    where
+        'text: 'a,
+    {
+        if !text.is_escaped() {
+            return text.raw();
+        }
+        self.scratch.clear();
+        text.unescape_into(self.scratch);
+        self.scratch
+    }
+
+    /// Reads the next value as what `convert` takes.
+    #[inline]
+    pub(crate) fn read(&mut self, convert: &Convert) -> Built<'py> {
+        match (convert, self.reader.kind()) {
+            (Convert::Int, Kind::Number) => self.integer(convert),
+            (Convert::Any, kind) => self.any(kind),
+            (Convert::Float, Kind::Number) => {
+                let number = self.reader.number();
+                self.float(number)
+            }
+            (Convert::Str, Kind::String) => self.string(),
+            (Convert::Bool, Kind::Bool) => Ok(self.boolean()),
+            (Convert::Bytes, Kind::String) => self.bytes(),
+            (Convert::List(item), Kind::Array) => self.list(item),
+            (Convert::Dict(value), Kind::Object) => self.dict(value),
+            (Convert::Null | Convert::Optional(_), Kind::Null) => Ok(self.null()),
+            (Convert::Optional(inner), _) => self.read(inner).map_err(|fault| fault.or_none(inner)),
+            (_, kind) => Err(wrong(convert, self.name_of(kind))),
+        }
+    }
+
+    fn any(&mut self, kind: Kind) -> Built<'py> {
+        match kind {
+            Kind::Null => Ok(self.null()),
+            Kind::Bool => Ok(self.boolean()),
+            Kind::Number => self.number(),
+            Kind::String => self.string(),
+            Kind::Array => self.list(&Convert::Any),
+            Kind::Object => self.dict(&Convert::Any),
+        }
+    }
+
+    fn null(&mut self) -> Bound<'py, PyAny> {
+        self.reader.null();
+        self.py.None().into_bound(self.py)
+    }
+
+    fn boolean(&mut self) -> Bound<'py, PyAny> {
+        let value = self.reader.boolean();
+        pyo3::types::PyBool::new(self.py, value).to_owned().into_any()
+    }
+
+    fn number(&mut self) -> Built<'py> {
+        let number = self.reader.number();
+        match number.as_i64() {
+            Some(value) => Ok(ffi::integer(self.py, value)?),
+            None if number.is_integer => self.large_integer(number),
+            None => self.float(number),
+        }
+    }
+
+    #[inline]
+    fn integer(&mut self, convert: &Convert) -> Built<'py> {
+        let number = self.reader.number();
+        match number.as_i64() {
+            Some(value) => Ok(ffi::integer(self.py, value)?),
+            None if number.is_integer => self.large_integer(number),
+            None => Err(wrong(convert, "float")),
+        }
+    }
+
+    #[cold]
+    fn large_integer(&mut self, number: Number<'text>) -> Built<'py> {
+        self.scratch.clear();
+        self.scratch.extend_from_slice(number.text.as_bytes());
+        self.scratch.push(0);
+        let digits = CStr::from_bytes_until_nul(self.scratch).unwrap_or_default();
+        ffi::integer_from_digits(self.py, digits).map_err(|error| {
+            match error.is_instance_of::<PyValueError>(self.py) {
+                true => Fault::value(format!("expected int, got {}", too_many_digits(self.py))),
+                false => error.into(),
+            }
+        })
+    }
+
+    fn float(&mut self, number: Number<'text>) -> Built<'py> {
+        let value = number.as_f64();
+        if !value.is_finite() {
+            return Err(Fault::value("expected float, got a number out of its range"));
+        }
+        Ok(ffi::float(self.py, value)?)
+    }
+
+    fn string(&mut self) -> Built<'py> {
+        let (py, text) = (self.py, self.reader.string());
+        Ok(ffi::text(py, self.unescaped(text))?)
+    }
+
+    fn bytes(&mut self) -> Built<'py> {
+        let (py, text) = (self.py, self.reader.string());
+        base64::decode(py, self.unescaped(text))?
+            .ok_or_else(|| wrong(&Convert::Bytes, "a str that is no base64"))
+    }
+
+    fn list(&mut self, item: &Convert) -> Built<'py> {
+        let list = PyList::empty(self.py);
+        self.reader.enter();
+        while self.reader.next_item() {
+            let value = self.read(item).map_err(|fault| fault.at_index(list.len()))?;
+            list.append(value)?;
+        }
+        Ok(list.into_any())
+    }
+
+    /// Of a key that comes twice, the last value counts.
+    fn dict(&mut self, value: &Convert) -> Built<'py> {
+        let dict = PyDict::new(self.py);
+        self.reader.enter();
+        while let Some(key) = self.reader.next_key() {
+            let py = self.py;
+            let name = ffi::text(py, self.unescaped(key))?;
+            let value = self.read(value).map_err(|fault| fault.at_key(&key.unescaped()))?;
+            dict.set_item(name, value)?;
+        }
+        Ok(dict.into_any())
+    }
+
+    /// What the next value would become, as Python names it.
+    #[cold]
+    fn name_of(&mut self, kind: Kind) -> &'static str {
+        match kind {
+            Kind::Null => "None",
+            Kind::Bool => "bool",
+            Kind::Number if self.reader.number().is_integer => "int",
+            Kind::Number => "float",
+            Kind::String => "str",
+            Kind::Array => "list",
+            Kind::Object => "dict",
+        }
+    }
+}
+
+#[cold]
+fn wrong(expected: &Convert, got: &str) -> Fault {
+    Fault::value(format!("expected {expected}, got {got}"))
+}
+
+#[cold]
+fn too_many_digits(py: Python<'_>) -> String {
+    let max = py
+        .import("sys")
+        .and_then(|sys| sys.call_method0("get_int_max_str_digits"))
+        .and_then(|max| max.extract::<usize>());
+    match max {
+        Ok(max) => format!("one of more than {max} digits"),
+        Err(_) => "one of too many digits".to_owned(),
+    }
+}

@@ -1,0 +1,218 @@
+//! Writes Python values as JSON, straight into the reply.
+
+use std::borrow::Borrow;
+
+use pyo3::exceptions::{PyBufferError, PyUnicodeEncodeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyInt, PyString};
+use ucall_proto::json::{write_f64, write_i64, write_string};
+
+use super::{Fault, base64};
+use crate::ffi::{self, Value};
+
+/// Lists and dicts inside one another, as many as a request may have. A cycle ends here too.
+const NESTING_MAX: usize = 128;
+
+type Written = Result<(), Fault>;
+
+/// Appends `object` to `out`, which may grow to `len_max` bytes.
+///
+/// None, bool, int, float, str, list, tuple and dict are written as the `json` module does it, and
+/// so are objects of classes derived from them; bytes, bytearray and memoryview as base64.
+#[inline]
+pub(crate) fn write(out: &mut Vec<u8>, len_max: usize, object: &Bound<'_, PyAny>) -> Written {
+    Writer { out, len_max, nesting_left: NESTING_MAX }.value(object)
+}
+
+struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    len_max: usize,
+    nesting_left: usize,
+}
+
+impl Writer<'_> {
+    #[inline]
+    fn value(&mut self, object: &Bound<'_, PyAny>) -> Written {
+        match Value::of(object) {
+            Value::Int(int) => self.integer(int),
+            Value::Text(text) => self.string(text),
+            Value::None => self.literal(b"null"),
+            Value::Bool(true) => self.literal(b"true"),
+            Value::Bool(false) => self.literal(b"false"),
+            Value::Float(float) => self.float(float.value()),
+            Value::List(list) => self.items(list.iter()),
+            Value::Tuple(tuple) => self.items(tuple.as_slice().iter()),
+            Value::Dict(dict) => self.dict(dict),
+            Value::Bytes(bytes) => self.bytes(bytes.as_bytes()),
+            Value::Buffer => self.buffer(object),
+            Value::Other => {
+                Err(Fault::value(format!("{} cannot be written as JSON", ffi::type_name(object))))
+            }
+        }
+    }
+
+    fn literal(&mut self, text: &[u8]) -> Written {
+        self.out.extend_from_slice(text);
+        Ok(())
+    }
+
+    #[inline]
+    fn integer(&mut self, int: &Bound<'_, PyInt>) -> Written {
+        match ffi::small_integer(int) {
+            Some(value) => write_i64(self.out, value),
+            None => self.large_integer(int)?,
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn large_integer(&mut self, int: &Bound<'_, PyInt>) -> Written {
+        let digits = ffi::decimal(int).map_err(|error| {
+            explain::<PyValueError>(int.py(), error, "an int of too many digits")
+        })?;
+        self.literal(digits.cast::<PyString>().map_err(PyErr::from)?.to_str()?.as_bytes())
+    }
+
+    fn float(&mut self, value: f64) -> Written {
+        match write_f64(self.out, value) {
+            true => Ok(()),
+            false => Err(Fault::value(format!("{value} cannot be written as JSON"))),
+        }
+    }
+
+    #[inline]
+    fn string(&mut self, text: &Bound<'_, PyString>) -> Written {
+        let utf8 = text.to_str().map_err(|error| {
+            explain::<PyUnicodeEncodeError>(text.py(), error, "a str with a lone surrogate")
+        })?;
+        self.fits(utf8.len())?;
+        write_string(self.out, utf8);
+        Ok(())
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Written {
+        self.fits(base64::encoded_len(bytes.len()))?;
+        self.out.push(b'"');
+        base64::encode(self.out, bytes);
+        self.out.push(b'"');
+        Ok(())
+    }
+
+    /// A memoryview with steps in it is no single piece of memory, and is copied first.
+    fn buffer(&mut self, object: &Bound<'_, PyAny>) -> Written {
+        match ffi::with_buffer(object, |bytes| self.bytes(bytes)) {
+            Ok(written) => written,
+            Err(error) if error.is_instance_of::<PyBufferError>(object.py()) => {
+                let copy = object.call_method0("tobytes")?;
+                self.bytes(copy.cast::<PyBytes>().map_err(PyErr::from)?.as_bytes())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[inline]
+    fn items<'py>(&mut self, items: impl Iterator<Item: Borrow<Bound<'py, PyAny>>>) -> Written {
+        self.open(b'[')?;
+        for (index, item) in items.enumerate() {
+            self.separate(index)?;
+            self.value(item.borrow()).map_err(|fault| fault.at_index(index))?;
+        }
+        self.close(b']')
+    }
+
+    fn dict(&mut self, dict: &Bound<'_, PyDict>) -> Written {
+        self.open(b'{')?;
+        if dict.is_exact_instance_of::<PyDict>() {
+            for (index, (key, value)) in ffi::members(dict).enumerate() {
+                self.member(index, &key, &value)?;
+            }
+        } else {
+            // A derived class may have an order of its own, as OrderedDict has.
+            for (index, item) in dict.as_mapping().items()?.iter().enumerate() {
+                let (key, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
+                self.member(index, &key, &value)?;
+            }
+        }
+        self.close(b'}')
+    }
+
+    fn member(
+        &mut self,
+        index: usize,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+    ) -> Written {
+        self.separate(index)?;
+        let start = self.out.len();
+        self.key(key)?;
+        let end = self.out.len();
+        self.out.push(b':');
+        self.value(value).map_err(|fault| {
+            let name = self.out.get(start + 1..end.saturating_sub(1)).unwrap_or_default();
+            fault.at_key(name)
+        })
+    }
+
+    /// Keys that are numbers or bools become strings, as in the `json` module.
+    #[inline]
+    fn key(&mut self, key: &Bound<'_, PyAny>) -> Written {
+        match Value::of(key) {
+            Value::Text(text) => self.string(text),
+            Value::Int(int) => {
+                self.out.push(b'"');
+                self.integer(int)?;
+                self.literal(b"\"")
+            }
+            Value::Bool(true) => self.literal(b"\"true\""),
+            Value::Bool(false) => self.literal(b"\"false\""),
+            _ => {
+                let name = ffi::type_name(key);
+                Err(Fault::value(format!("a key of type {name} cannot be written as JSON")))
+            }
+        }
+    }
+
+    #[inline]
+    fn open(&mut self, bracket: u8) -> Written {
+        let Some(left) = self.nesting_left.checked_sub(1) else {
+            return Err(Fault::value(format!("nests deeper than {NESTING_MAX} levels")));
+        };
+        self.nesting_left = left;
+        self.out.push(bracket);
+        Ok(())
+    }
+
+    #[inline]
+    fn close(&mut self, bracket: u8) -> Written {
+        self.nesting_left += 1;
+        self.out.push(bracket);
+        Ok(())
+    }
+
+    #[inline]
+    fn separate(&mut self, index: usize) -> Written {
+        if index > 0 {
+            self.fits(1)?;
+            self.out.push(b',');
+        }
+        Ok(())
+    }
+
+    /// Whether `more` bytes may follow, looked at before they are made.
+    #[inline]
+    fn fits(&self, more: usize) -> Written {
+        match self.out.len().saturating_add(more) > self.len_max {
+            true => Err(Fault::TooLarge),
+            false => Ok(()),
+        }
+    }
+}
+
+/// An exception of that type is a value which cannot be written; others stay what they are.
+#[cold]
+fn explain<T: pyo3::PyTypeInfo>(py: Python<'_>, error: PyErr, what: &str) -> Fault {
+    match error.is_instance_of::<T>(py) {
+        true => Fault::value(format!("{what} cannot be written as JSON")),
+        false => error.into(),
+    }
+}

@@ -1,0 +1,24 @@
+//! Letting other Python threads run.
+
+use pyo3::prelude::*;
+
+/// Runs `work` without the interpreter's lock.
+///
+/// # Safety
+/// `work` must not touch Python objects. pyo3 has no bound that says just that: its own asks that
+/// the work may run on another thread, which a worker's wait may not, and need not here.
+pub(crate) unsafe fn detached<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
+    let work = StaysHere(work);
+    py.detach(move || StaysHere(work.into_inner()())).into_inner()
+}
+
+struct StaysHere<T>(T);
+
+impl<T> StaysHere<T> {
+    fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+// SAFETY: `Python::detach` runs its closure on the thread it is called on.
+unsafe impl<T> Send for StaysHere<T> {}

@@ -1,0 +1,133 @@
+//! Which engine a server runs on.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use ucall_engine::posix::Posix;
+#[cfg(target_os = "linux")]
+use ucall_engine::uring::{self, Uring};
+use ucall_engine::{Choice, Engine};
+use ucall_server::{Config, Counters, Mailbox, Procedures, Turn, Worker};
+
+use crate::handler::Interpreter;
+use crate::log::Log;
+use crate::procedure::Procedure;
+
+/// Descriptors that are left to the rest of the process.
+const SPARE_DESCRIPTORS: u64 = 64;
+/// Places of a ring's table beyond the connections, so that newcomers find one before the longest
+/// idle connection is closed for them.
+const SPARE_SOCKETS: usize = 256;
+
+/// The engine that was chosen when the server was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EngineKind {
+    Posix,
+    #[cfg(target_os = "linux")]
+    Uring(uring::Features),
+}
+
+impl EngineKind {
+    /// Chooses by name. `"auto"` takes io_uring where it may and says once in the log where it may not;
+    /// `"uring"` then raises `ucall.EngineError`.
+    pub(crate) fn choose(py: Python<'_>, name: &str) -> PyResult<Self> {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        match name {
+            "posix" => return Ok(Self::Posix),
+            "auto" | "uring" => {}
+            _ => return Err(PyValueError::new_err(format!("no engine is named {name:?}"))),
+        }
+        let refused = match Choice::probe() {
+            #[cfg(target_os = "linux")]
+            Choice::Uring(features) => return Ok(Self::Uring(features)),
+            Choice::Posix(refused) => refused,
+        };
+        if name == "uring" {
+            let error = py.import("ucall.errors")?.getattr("EngineError")?;
+            let raised = error.call1((format!("io_uring cannot be used here: {refused}"),))?;
+            return Err(PyErr::from_value(raised));
+        }
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            let line = format!("running on the posix engine: {refused}");
+            // An interrupt meanwhile has been noted by the interpreter too.
+            let _ = Log::import(py)?.warning(py, &line);
+        }
+        Ok(Self::Posix)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Posix => Posix::NAME,
+            #[cfg(target_os = "linux")]
+            Self::Uring(_) => Uring::NAME,
+        }
+    }
+
+    /// A worker of this kind, to be driven by this thread.
+    pub(crate) fn worker(
+        self,
+        interpreter: Interpreter,
+        procedures: Arc<Procedures<Procedure>>,
+        mut config: Config,
+    ) -> io::Result<Box<dyn Drive>> {
+        let descriptors = ucall_engine::raise_descriptor_limit().saturating_sub(SPARE_DESCRIPTORS);
+        let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX).max(1);
+        config.connections_max = config.connections_max.min(descriptors);
+        Ok(match self {
+            Self::Posix => Box::new(Worker::new(Posix::new()?, interpreter, procedures, config)),
+            #[cfg(target_os = "linux")]
+            Self::Uring(features) => {
+                let sockets_max = config.connections_max.saturating_add(SPARE_SOCKETS);
+                let size = uring::Config {
+                    sockets_max: u32::try_from(sockets_max).unwrap_or(u32::MAX),
+                    ..uring::Config::default()
+                };
+                let engine = Uring::new(size, features)?;
+                Box::new(Worker::new(engine, interpreter, procedures, config))
+            }
+        })
+    }
+}
+
+/// A worker on any engine.
+pub(crate) trait Drive {
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
+    fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
+    /// One turn, on a thread that is attached to the interpreter.
+    fn turn(&mut self, py: Python<'_>, deadline: Option<Instant>) -> io::Result<Turn>;
+    fn interpreter(&mut self) -> &mut Interpreter;
+    fn mailbox(&self) -> Mailbox;
+    fn counters(&self) -> Arc<Counters>;
+}
+
+impl<E: Engine> Drive for Worker<E, Interpreter> {
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.listen(listener)
+    }
+
+    fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.watch_signals(descriptor)
+    }
+
+    fn turn(&mut self, _py: Python<'_>, deadline: Option<Instant>) -> io::Result<Turn> {
+        self.turn(deadline)
+    }
+
+    fn interpreter(&mut self) -> &mut Interpreter {
+        self.handler_mut()
+    }
+
+    fn mailbox(&self) -> Mailbox {
+        self.mailbox()
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.counters()
+    }
+}

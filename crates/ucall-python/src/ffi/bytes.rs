@@ -1,0 +1,64 @@
+//! `bytes`, and what else shows its memory.
+
+use std::mem::MaybeUninit;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::owned;
+
+/// A `bytes` of `len` bytes that `fill` writes; `None` when it says that it did not.
+pub(crate) fn bytes_filled<'py>(
+    py: Python<'py>,
+    len: usize,
+    fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> bool,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // SAFETY: without a source, the bytes are left for the caller to write.
+    let made = owned(py, unsafe {
+        ffi::PyBytes_FromStringAndSize(std::ptr::null(), len as ffi::Py_ssize_t)
+    })?;
+    // SAFETY: a new `bytes` has `len` bytes of its own, and nobody else has seen it.
+    let target = unsafe {
+        let data = ffi::PyBytes_AsString(made.as_ptr()).cast::<MaybeUninit<u8>>();
+        std::slice::from_raw_parts_mut(data, len)
+    };
+    Ok(fill(target).then_some(made))
+}
+
+/// Shows `see` the memory of an object that has one contiguous piece of it; others raise
+/// `BufferError` (or `TypeError`, when they have none).
+pub(crate) fn with_buffer<T>(
+    object: &Bound<'_, PyAny>,
+    see: impl FnOnce(&[u8]) -> T,
+) -> PyResult<T> {
+    let mut view = ffi::Py_buffer::new();
+    // SAFETY: fills the view, or raises and leaves nothing to give back.
+    let state = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view, ffi::PyBUF_SIMPLE) };
+    if state != 0 {
+        return Err(PyErr::fetch(object.py()));
+    }
+    let view = Held(view);
+    Ok(see(view.bytes()))
+}
+
+/// A view to be given back, by a thread that is attached to the interpreter.
+struct Held(ffi::Py_buffer);
+
+impl Held {
+    fn bytes(&self) -> &[u8] {
+        if self.0.len == 0 {
+            return &[];
+        }
+        // SAFETY: a simple view is one contiguous piece of `len` bytes that stays in place while
+        // it is held. No code of the interpreter runs meanwhile that could write to it.
+        unsafe { std::slice::from_raw_parts(self.0.buf.cast(), self.0.len as usize) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: the view was filled, is given back once, and never leaves `with_buffer`, whose
+        // object proves that this thread is attached.
+        unsafe { ffi::PyBuffer_Release(&mut self.0) };
+    }
+}

@@ -1,0 +1,52 @@
+//! The log: Python's own, under the name `ucall`.
+
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// `logging.getLogger("ucall")`.
+pub(crate) struct Log {
+    logger: Py<PyAny>,
+}
+
+impl Log {
+    pub(crate) fn import(py: Python<'_>) -> PyResult<Self> {
+        let logger = py.import("logging")?.call_method1("getLogger", ("ucall",))?;
+        Ok(Self { logger: logger.unbind() })
+    }
+
+    /// Logs what an administrator should know of.
+    pub(crate) fn warning(&self, py: Python<'_>, line: &str) -> Result<(), Interrupted> {
+        logged(py, self.logger.bind(py).call_method1("warning", (line,)))
+    }
+
+    /// Logs a failure, with the traceback of the exception that caused it, if one did.
+    pub(crate) fn error(
+        &self,
+        py: Python<'_>,
+        line: &str,
+        raised: Option<&PyErr>,
+    ) -> Result<(), Interrupted> {
+        let call = || {
+            let options = PyDict::new(py);
+            options.set_item("exc_info", raised)?;
+            self.logger.bind(py).call_method("error", (line,), Some(&options))
+        };
+        logged(py, call())
+    }
+}
+
+/// A log that fails must not take the server with it.
+fn logged(py: Python<'_>, result: PyResult<Bound<'_, PyAny>>) -> Result<(), Interrupted> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => Err(Interrupted),
+        Err(error) => {
+            error.write_unraisable(py, None);
+            Ok(())
+        }
+    }
+}
+
+/// A Ctrl-C came while Python code ran.
+pub(crate) struct Interrupted;

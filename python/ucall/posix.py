@@ -1,0 +1,13 @@
+"""The server on the posix engine: epoll or kqueue. Runs everywhere."""
+
+from __future__ import annotations
+
+from ucall import server
+
+__all__ = ["Server"]
+
+
+class Server(server.Server):
+    """`ucall.Server` on epoll (Linux) or kqueue (macOS)."""
+
+    _ENGINE = "posix"

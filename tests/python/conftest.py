@@ -1,0 +1,81 @@
+"""Servers for the tests, each on a free port and stopped at the end."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from harness import Wire
+
+import ucall
+import ucall.posix
+import ucall.uring
+
+
+def why_no_uring() -> str | None:
+    try:
+        ucall.uring.Server(port=0)
+    except ucall.EngineError as refused:
+        return str(refused)
+    return None
+
+
+NO_URING = why_no_uring()
+
+
+@pytest.fixture(params=["posix", "uring"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine by name; io_uring only where it may be used."""
+    name: str = request.param
+    if name == "uring" and NO_URING:
+        pytest.skip(NO_URING)
+    return name
+
+
+Serve = Callable[..., ucall.Server]
+
+
+@pytest.fixture
+def serve(engine: str) -> Iterator[Serve]:
+    """Starts servers of functions, on each engine in turn: ``serve(f, g, max_body_bytes=9)``."""
+    kind: type[ucall.Server] = importlib.import_module(f"ucall.{engine}").Server
+    yield from _serving(kind)
+
+
+@pytest.fixture
+def serve_once() -> Iterator[Serve]:
+    """The same on one engine, for what has nothing to do with engines."""
+    yield from _serving(ucall.Server)
+
+
+def _serving(kind: type[ucall.Server]) -> Iterator[Serve]:
+    servers: list[ucall.Server] = []
+
+    def serve(*functions: Callable[..., Any], **options: Any) -> ucall.Server:
+        server = kind(port=0, **options)
+        servers.append(server)
+        for function in functions:
+            server.add(function)
+        server.start()
+        return server
+
+    yield serve
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def asking(serve_once: Serve) -> Iterator[Callable[..., Wire]]:
+    """A connection to a server of functions: ``wire = asking(f)``."""
+    wires: list[Wire] = []
+
+    def asking(*functions: Callable[..., Any], **options: Any) -> Wire:
+        wire = Wire(serve_once(*functions, **options).port)
+        wires.append(wire)
+        return wire
+
+    yield asking
+    for wire in wires:
+        wire.socket.close()

@@ -1,0 +1,125 @@
+"""Small helpers of the tests: bytes to a server and back, without a client library in between."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+HOST = "127.0.0.1"
+
+
+def request(method: str, params: Any = None, id: Any = 1) -> bytes:
+    """The text of one call; no params with ``None``, a notification with ``id=...``."""
+    call: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if params is not None:
+        call["params"] = params
+    if id is not ...:
+        call["id"] = id
+    return json.dumps(call).encode()
+
+
+def http(body: bytes, *headers: str, target: str = "/", method: str = "POST") -> bytes:
+    """An HTTP request with a body."""
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {HOST}", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + body
+
+
+class Wire:
+    """A TCP connection to a server."""
+
+    def __init__(self, port: int, timeout_s: float = 10) -> None:
+        self.socket = socket.create_connection((HOST, port), timeout=timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = b""
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def end(self) -> None:
+        """Half-closes: no more will be sent."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def _more(self) -> bool:
+        data = self.socket.recv(1 << 20)
+        self.received += data
+        return bool(data)
+
+    def line(self) -> bytes:
+        """The next raw reply, without its newline; empty at the end."""
+        while b"\n" not in self.received and self._more():
+            pass
+        line, _, self.received = self.received.partition(b"\n")
+        return line
+
+    def reply(self) -> tuple[int, bytes, bytes]:
+        """The next HTTP reply: status, head without its date, body. Status 0 at the end."""
+        while b"\r\n\r\n" not in self.received:
+            if not self._more():
+                return 0, b"", self.received
+        head, _, self.received = self.received.partition(b"\r\n\r\n")
+        length = int((re.search(rb"(?i)\r\ncontent-length: *(\d+)", head) or [b"", b"0"])[1])
+        while len(self.received) < length and self._more():
+            pass
+        body, self.received = self.received[:length], self.received[length:]
+        return int(head.split()[1]), re.sub(rb"(?i)\r\ndate: [^\r]*", b"", head), body
+
+    def rest(self) -> bytes:
+        """All that comes until the server closes."""
+        while self._more():
+            pass
+        rest, self.received = self.received, b""
+        return rest
+
+    def call(self, method: str, params: Any = None) -> Any:
+        """The whole reply object of one raw call."""
+        self.send(request(method, params))
+        return json.loads(self.line())
+
+    def result(self, method: str, params: Any = None) -> Any:
+        """What one raw call returns; fails on an error."""
+        reply = self.call(method, params)
+        assert "result" in reply, reply
+        return reply["result"]
+
+    def error(self, method: str, params: Any = None) -> dict[str, Any]:
+        """The error of one raw call; fails on a result."""
+        reply = self.call(method, params)
+        assert "error" in reply, reply
+        error: dict[str, Any] = reply["error"]
+        return error
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 5) -> bool:
+    """Whether it becomes true within the time."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@contextmanager
+def program(source: str, *arguments: str) -> Iterator[Any]:
+    """A Python program in a process of its own."""
+    command = [sys.executable, "-u", "-c", source, *arguments]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

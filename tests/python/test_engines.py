@@ -1,0 +1,79 @@
+"""Which engine it is, and what happens where io_uring is refused."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import NO_URING
+from harness import Wire
+
+import ucall
+import ucall.posix
+import ucall.uring
+
+
+def test_each_module_has_its_engine() -> None:
+    assert ucall.posix.Server(port=0).engine == "posix"
+    assert ucall.Server(port=0).engine == ("posix" if NO_URING else "uring")
+    if not NO_URING:
+        assert ucall.uring.Server(port=0).engine == "uring"
+
+
+def test_an_engine_error_is_an_oserror() -> None:
+    assert issubclass(ucall.EngineError, OSError)
+
+
+REFUSED = """
+import http.client, json, ucall, ucall.uring
+server = ucall.Server(port=0)
+server = ucall.Server(port=0)
+server.add(lambda a: a, name="echo")
+assert server.engine == "posix"
+with server:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    call = {"jsonrpc": "2.0", "id": 1, "method": "echo", "params": [7]}
+    connection.request("POST", "/", json.dumps(call))
+    assert json.load(connection.getresponse())["result"] == 7
+try:
+    ucall.uring.Server(port=0)
+except ucall.EngineError as error:
+    print(error)
+"""
+
+
+def _where_refused(source: str, error: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program in what looks like a container that forbids io_uring."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed")
+    inject = f"inject=io_uring_setup:error={error}"
+    command = [strace, "-f", "-o", "/dev/null", "-e", inject, sys.executable, "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if "ptrace" in done.stderr:
+        pytest.skip("strace is not allowed here")
+    return done
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="io_uring exists on Linux only")
+@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS])
+def test_where_io_uring_is_refused_the_log_says_so_once(error: int) -> None:
+    done = _where_refused(REFUSED, errno.errorcode[error])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("io_uring cannot be used here: ")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("running on the posix engine: ")
+
+
+def test_both_engines_serve_one_program() -> None:
+    servers: list[ucall.Server] = [ucall.posix.Server(port=0), ucall.Server(port=0)]
+    for server in servers:
+        server.add(lambda: 1, name="one")
+        server.start()
+    for server in servers:
+        with Wire(server.port) as wire:
+            assert wire.result("one") == 1
+        server.stop()

@@ -1,0 +1,136 @@
+"""Functions that raise: what the caller learns, and what the log does."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import Wire, request
+
+import ucall
+
+Asking = Callable[..., Wire]
+
+
+class Special(ucall.RPCError):
+    def __init__(self) -> None:
+        super().__init__(7, "special")
+
+
+def refuse(code: int = 1, message: str = "no", data: Any = None) -> None:
+    raise ucall.RPCError(code, message, data)
+
+
+def refuse_specially() -> None:
+    raise Special
+
+
+def refuse_unwritably() -> None:
+    raise ucall.RPCError(1, "no", {"a": object()})
+
+
+def fail() -> None:
+    raise ValueError("the secret")
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def recurse() -> None:
+    recurse()
+
+
+def divide(a: int, b: int) -> float:
+    return a / b
+
+
+def test_an_rpc_error_reaches_the_caller_as_it_is(
+    asking: Asking, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire = asking(refuse, refuse_specially)
+    assert wire.error("refuse") == {"code": 1, "message": "no"}
+    error = wire.error("refuse", [-5, 'é"', {"a": [1, None]}])
+    assert error == {"code": -5, "message": 'é"', "data": {"a": [1, None]}}
+    assert wire.error("refuse_specially") == {"code": 7, "message": "special"}
+    assert not caplog.records
+
+
+def test_data_that_cannot_be_written_is_our_own_error(
+    asking: Asking, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = asking(refuse_unwritably).error("refuse_unwritably")
+    assert error["code"] == -32603
+    assert error["data"] == "data.a: object cannot be written as JSON"
+    assert "refuse_unwritably" in caplog.text
+
+
+def test_codes_past_the_wire_are_our_own_error(asking: Asking) -> None:
+    assert asking(refuse).error("refuse", [2**70])["code"] == -32603
+
+
+@pytest.mark.parametrize("function", [fail, recurse, leave])
+def test_other_exceptions_tell_the_log_alone(
+    asking: Asking, caplog: pytest.LogCaptureFixture, function: Callable[[], None]
+) -> None:
+    wire = asking(function, divide)
+    with caplog.at_level(logging.ERROR, "ucall"):
+        error = wire.error(function.__name__)
+    assert error == {"code": -32603, "message": "Internal error"}
+    assert caplog.messages == [f"{function.__name__} raised"]
+    [record] = caplog.records
+    assert record.name == "ucall" and record.exc_info and record.exc_info[2]
+    assert wire.result("divide", [1, 2]) == 0.5
+
+
+def test_debug_puts_the_traceback_into_data(asking: Asking) -> None:
+    data = asking(fail, debug=True).error("fail")["data"]
+    assert data.startswith("Traceback (most recent call last):")
+    assert data.endswith("ValueError: the secret\n") and __file__ in data
+
+
+def test_a_notification_that_fails_is_logged_and_not_answered(
+    asking: Asking, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire = asking(fail, divide)
+    wire.send(request("fail", id=...) + request("divide", [1, 0], id=...))
+    assert wire.result("divide", [4, 2]) == 2.0
+    assert caplog.messages == ["fail raised", "divide raised"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_log_that_fails_harms_nobody(asking: Asking) -> None:
+    class Broken(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise OSError("the disk is full")
+
+    wire, handler = asking(fail, divide), Broken()
+    logging.getLogger("ucall").addHandler(handler)
+    try:
+        assert wire.error("fail")["code"] == -32603
+    finally:
+        logging.getLogger("ucall").removeHandler(handler)
+    assert wire.result("divide", [1, 1]) == 1
+
+
+def test_the_exception_itself() -> None:
+    error = ucall.RPCError(5, "no", [1])
+    assert (error.code, error.message, error.data) == (5, "no", [1])
+    assert str(error) == "no [5] ([1])" and str(ucall.RPCError(5, "no")) == "no [5]"
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (twin.code, twin.message, twin.data) == (5, "no", [1])
+    for code, message in [("5", "no"), (5, None), (True, "no"), (1.0, "no")]:
+        with pytest.raises(TypeError):
+            ucall.RPCError(code, message)  # type: ignore[arg-type]
+
+
+def test_errors_of_the_protocol_come_from_the_protocol(asking: Asking) -> None:
+    wire = asking(divide)
+    assert wire.error("nobody")["code"] == -32601
+    wire.send(b'{"jsonrpc":"2.0","id":{},"method":"divide"}')
+    assert json.loads(wire.line())["error"]["code"] == -32600

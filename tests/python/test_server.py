@@ -1,0 +1,278 @@
+"""The server's life: ports, threads, stops and starts, and what is added on the way."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import HOST, Wire, eventually
+
+import ucall
+from ucall import _core
+
+Serve = Callable[..., ucall.Server]
+
+
+def sum(a: int, b: int) -> int:
+    return a + b
+
+
+def test_the_decorator_returns_the_function_unchanged() -> None:
+    server = ucall.Server(port=0)
+    assert server(sum) is sum
+    assert server(name="maths.sum")(sum) is sum
+    assert server.add(sum, name="add") is sum
+
+
+def test_names_may_have_dots_and_be_given(serve_once: Serve) -> None:
+    server = serve_once(sum)
+    server(name="maths.sum")(sum)
+    with Wire(server.port) as wire:
+        assert wire.result("sum", [1, 2]) == wire.result("maths.sum", [1, 2]) == 3
+
+
+def test_a_name_is_taken_once() -> None:
+    server = ucall.Server(port=0)
+    server.add(sum)
+    server.add(sum)
+    with pytest.raises(ValueError, match="'sum' is served already"):
+        server.add(max, name="sum")
+    for name in ("", "rpc.discover"):
+        with pytest.raises(ValueError):
+            server.add(sum, name=name)
+
+
+def test_a_function_that_is_defined_again_replaces_its_earlier_self(serve_once: Serve) -> None:
+    def define(factor: int) -> Callable[[int], int]:
+        def times(a: int) -> int:
+            return a * factor
+
+        return times
+
+    server = serve_once(define(2))
+    with Wire(server.port) as wire:
+        assert wire.result("times", [5]) == 10
+        server.add(define(3))
+        assert wire.result("times", [5]) == 15
+
+
+def test_functions_may_be_added_while_it_runs(serve: Serve) -> None:
+    server = serve()
+    with Wire(server.port) as wire:
+        assert wire.error("sum", [1, 2])["code"] == -32601
+        server.add(sum)
+        assert wire.result("sum", [1, 2]) == 3
+        for number in range(100):
+            server.add(lambda number=number: number, name=f"f{number}")
+            assert wire.result(f"f{number}") == number
+
+
+def test_a_taken_port_is_told_clearly() -> None:
+    first = ucall.Server(port=0)
+    with pytest.raises(OSError) as taken:
+        ucall.Server(port=first.port)
+    assert taken.value.errno == errno.EADDRINUSE
+    assert f"{HOST}:{first.port}" in str(taken.value)
+
+
+@pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("192.0.2.1", 0)])
+def test_an_address_that_is_not_ours_is_an_oserror(host: str, port: int) -> None:
+    with pytest.raises(OSError):
+        ucall.Server(host, port)
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1", "0.0.0.0"])
+def test_hosts(host: str) -> None:
+    try:
+        server = ucall.Server(host, 0)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    server.add(sum)
+    with server, socket.create_connection((server.host, server.port)) as wire:
+        wire.sendall(b'{"jsonrpc":"2.0","id":1,"method":"sum","params":[1,2]}')
+        assert wire.recv(99) == b'{"jsonrpc":"2.0","id":1,"result":3}\n'
+
+
+def test_it_starts_and_stops_again_and_again(serve: Serve) -> None:
+    server = serve(sum)
+    port = server.port
+    for _ in range(5):
+        with Wire(port) as wire:
+            assert wire.result("sum", [1, 2]) == 3
+            server.stop()
+            assert wire.rest() == b""
+        with pytest.raises(ConnectionRefusedError):
+            Wire(port)
+        server.start()
+    assert server.port == port
+    assert server.stats()["calls"] == server.stats()["accepted"] == 5
+
+
+def test_another_server_may_bind_at_once_after_a_stop(serve: Serve) -> None:
+    server = serve(sum)
+    wires = [Wire(server.port) for _ in range(10)]
+    assert [wire.result("sum", [1, 2]) for wire in wires] == [3] * 10
+    server.stop()
+    with ucall.Server(port=server.port):
+        pass
+    for wire in wires:
+        wire.socket.close()
+
+
+def test_the_context_manager(engine: str) -> None:
+    server = ucall.Server(port=0)
+    server.add(sum)
+    assert repr(server).endswith("not running>")
+    with server as entered, Wire(server.port) as wire:
+        assert entered is server and repr(server).endswith(" running>")
+        assert f"127.0.0.1:{server.port}" in repr(server)
+        assert wire.result("sum", [1, 2]) == 3
+    assert repr(server).endswith("not running>")
+
+
+def test_it_runs_once_at_a_time(serve: Serve) -> None:
+    server = serve(sum)
+    for again in (server.start, server.run):
+        with pytest.raises(RuntimeError, match="runs already"):
+            again()
+    server.stop()
+    server.stop()
+    server.start()
+
+
+def test_a_function_may_stop_its_server(serve: Serve) -> None:
+    def leave() -> str:
+        server.stop()
+        return "bye"
+
+    server = serve(leave)
+    with Wire(server.port) as wire:
+        assert wire.result("leave") == "bye"
+        assert wire.rest() == b""
+    assert eventually(lambda: "not running" in repr(server))
+
+
+def test_run_in_a_thread_of_ones_own(engine: str) -> None:
+    server = ucall.Server(port=0)
+    server.add(sum)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    with Wire(server.port) as wire:
+        assert wire.result("sum", [1, 2]) == 3
+    server.stop()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_stop_before_the_first_run_is_remembered() -> None:
+    server = ucall.Server(port=0)
+    server.stop()
+    server.run()
+
+
+@pytest.mark.filterwarnings("error")
+def test_stops_and_starts_from_many_threads(serve: Serve) -> None:
+    server = serve(sum)
+
+    def bother() -> None:
+        for _ in range(20):
+            server.stop()
+            try:
+                server.start()
+            except RuntimeError:
+                pass
+
+    threads = [threading.Thread(target=bother) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_bounded_run_returns_and_goes_on_with_its_connections(engine: str) -> None:
+    server = ucall.Server(port=0)
+    server.add(sum)
+    start = time.monotonic()
+    server.run(max_seconds=0.05)
+    assert 0.05 <= time.monotonic() - start < 2
+    with Wire(server.port) as wire:
+        results: list[int] = []
+        caller = threading.Thread(target=lambda: results.extend(_called(wire, 20)))
+        caller.start()
+        while caller.is_alive():
+            server.run(max_cycles=3, max_seconds=0.05)
+        caller.join()
+        assert results == [3] * 20 and server.stats()["accepted"] == 1
+        assert server.stats()["connections"] == 1
+        server.stop()
+        assert wire.rest() == b"" and server.stats()["connections"] == 0
+    server.run(max_cycles=0)
+    server.stop()
+
+
+def _called(wire: Wire, times: int) -> list[Any]:
+    return [wire.result("sum", [1, 2]) for _ in range(times)]
+
+
+def test_other_threads_run_beside_a_busy_server(serve: Serve) -> None:
+    server = serve(sum)
+    with Wire(server.port) as wire:
+        wire.send(b'{"jsonrpc":"2.0","id":1,"method":"sum","params":[1,2]}' * 10_000)
+        for _ in range(10_000):
+            assert wire.line()
+    assert server.stats()["calls"] == 10_000
+
+
+def test_stats_count(serve: Serve) -> None:
+    server = serve(sum)
+    with Wire(server.port) as wire:
+        request = b'{"jsonrpc":"2.0","id":1,"method":"sum","params":[1,2]}'
+        wire.send(request)
+        reply = wire.line()
+        wire.send(b"[" + request + b"," + request + b"]")
+        replies = wire.line()
+        stats = server.stats()
+    assert (stats["calls"], stats["connections"], stats["accepted"]) == (3, 1, 1)
+    assert stats["bytes_received"] == 3 * len(request) + 3
+    assert stats["bytes_sent"] == len(reply) + len(replies) + 2
+    assert 2 <= stats["turns"] and 2 <= stats["system_calls"]
+
+
+def test_the_defaults_shown_are_the_defaults() -> None:
+    parameters = inspect.signature(ucall.Server).parameters
+    limits = _core.Server.default_limits()
+    assert {name: parameters[name].default for name in limits} == limits
+    others = {"host", "port", "debug", "allowed_hosts", "allow_origins"}
+    assert set(parameters) - set(limits) == others
+    for name in limits:
+        assert f"        {name}: " in (ucall.Server.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"max_body_bytes": 0}, "max_body_bytes"),
+        ({"max_nesting": -1}, "max_nesting"),
+        ({"max_connections": 1.5}, "max_connections"),
+        ({"idle_timeout_s": 0}, "idle_timeout_s"),
+        ({"head_timeout_s": float("nan")}, "head_timeout_s"),
+        ({"allowed_hosts": ["a b"]}, "allowed_hosts"),
+        ({"allow_origins": ["example.com"]}, "allow_origins"),
+        ({"allow_origins": "https://example.com"}, "several names"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: Any, problem: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=problem):
+        ucall.Server(port=0, **options)
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="max_bodies"):
+        ucall.Server(port=0, max_bodies=1)  # type: ignore[call-arg]

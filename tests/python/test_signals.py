@@ -1,0 +1,168 @@
+"""Ctrl-C and SIGTERM, in real processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from typing import Any
+
+import pytest
+from harness import Wire, eventually, program
+
+SOURCE = """
+import importlib, signal, sys, time
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0)
+
+@server
+def sum(a: int, b: int):
+    return a + b
+
+@server
+def sleep(seconds: float):
+    time.sleep(seconds)
+    return "slept"
+
+before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+print(server.port)
+server.run()
+assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+assert signal.set_wakeup_fd(-1) == -1
+print("returned")
+"""
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+def _ended(process: subprocess.Popen[str], within_s: float) -> tuple[int, str]:
+    """Exit status and error output; fails if it takes longer."""
+    start = time.monotonic()
+    output, errors = process.communicate(timeout=10)
+    assert time.monotonic() - start < within_s
+    assert output.endswith("returned\n"), errors
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_an_idle_server_stops_at_once(engine: str, sent: signal.Signals) -> None:
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as wire:
+            assert wire.result("sum", [1, 2]) == 3
+            process.send_signal(sent)
+            assert _ended(process, 1) == (0, "")
+            assert wire.rest() == b""
+
+
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_a_busy_server_stops_at_once(engine: str, sent: signal.Signals) -> None:
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        calls = 0
+
+        def load() -> None:
+            nonlocal calls
+            with Wire(port) as wire:
+                try:
+                    while wire.result("sum", [1, 2]) == 3:
+                        calls += 1
+                except (AssertionError, OSError, ValueError):
+                    pass
+
+        threads = [threading.Thread(target=load) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert eventually(lambda: calls > 100)
+        process.send_signal(sent)
+        assert _ended(process, 2) == (0, "")
+        for thread in threads:
+            thread.join()
+
+
+def test_ctrl_c_interrupts_the_function_that_runs(engine: str) -> None:
+    with program(SOURCE, engine) as process, Wire(int(process.stdout.readline())) as wire:
+        threading.Timer(0.3, process.send_signal, [signal.SIGINT]).start()
+        error = wire.error("sleep", [8])
+        assert error["code"] == -32002
+        assert _ended(process, 2) == (0, "")
+
+
+def test_sigterm_lets_the_function_that_runs_finish(engine: str) -> None:
+    with program(SOURCE, engine) as process, Wire(int(process.stdout.readline())) as wire:
+        threading.Timer(0.2, process.send_signal, [signal.SIGTERM]).start()
+        assert wire.result("sleep", [0.5]) == "slept"
+        assert _ended(process, 2) == (0, "")
+
+
+HANDLERS = """
+import signal, sys, ucall
+server = ucall.Server(port=0)
+seen = []
+signal.signal(signal.SIGTERM, lambda *_: (seen.append("term"), server.stop()))
+signal.signal(signal.SIGUSR1, lambda *_: print("usr1"))
+print(server.port)
+server.run()
+print(seen)
+server.add(lambda: 1, name="one")
+signal.signal(signal.SIGUSR1, lambda *_: 1 / 0)
+print("again")
+server.run()
+"""
+
+
+def test_handlers_of_the_program_run_and_stay() -> None:
+    with program(HANDLERS) as process, Wire(int(process.stdout.readline())) as wire:
+        wire.error("nobody")
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "usr1\n"
+        wire.error("nobody")
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "['term']\n"
+        assert process.stdout.readline() == "again\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        assert "ZeroDivisionError" in process.communicate(timeout=5)[1]
+        assert process.returncode == 1
+
+
+BACKGROUND = """
+import sys, threading, ucall
+server = ucall.Server(port=0)
+server.add(lambda: 1, name="one")
+if sys.argv[1] == "start":
+    server.start()
+else:
+    threading.Thread(target=server.run, daemon=True).start()
+print(server.port)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("how", ["start", "thread"])
+def test_a_server_in_the_background_ends_with_its_program(how: str) -> None:
+    process: Any
+    with program(BACKGROUND, how) as process, Wire(int(process.stdout.readline())) as wire:
+        assert wire.result("one") == 1
+        _, errors = process.communicate(timeout=5)
+        assert (process.returncode, errors) == (0, "")
+
+
+FORKING = """
+import os, sys, ucall
+server = ucall.Server(port=0)
+server.add(lambda: os.getpid(), name="pid")
+server.start()
+print(server.port)
+if os.fork() == 0:
+    sys.exit()
+assert os.wait()[1] == 0
+print("child ended")
+sys.stdin.readline()
+"""
+
+
+def test_a_forked_child_leaves_its_parents_server_alone() -> None:
+    with program(FORKING) as process, Wire(int(process.stdout.readline())) as wire:
+        assert process.stdout.readline() == "child ended\n"
+        assert wire.result("pid") == process.pid

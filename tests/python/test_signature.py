@@ -1,0 +1,128 @@
+"""What can be served, and what is refused when it is registered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Dict, List, Optional, Union  # noqa: UP035
+
+import pytest
+
+from ucall import Server, _signature
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+def described(annotation: Any) -> _signature.Takes:
+    def function(a):  # type: ignore[no-untyped-def]
+        return a
+
+    function.__annotations__["a"] = annotation
+    described = _signature.describe(function, "function")
+    assert described is not None
+    return described[0][2]
+
+
+DESCRIBED: list[tuple[Any, _signature.Takes]] = [
+    (int, "int"),
+    ("int", "int"),
+    (None, "none"),
+    (Any, "any"),
+    (object, "any"),
+    (list, ("list", "any")),
+    (List, ("list", "any")),  # noqa: UP006
+    (list[Any], ("list", "any")),
+    ("list['int | None']", ("list", ("optional", "int"))),
+    (Dict, ("dict", "any")),  # noqa: UP006
+    (Dict[str, List[int]], ("dict", ("list", "int"))),  # noqa: UP006
+    (dict[str, dict[str, bytes]], ("dict", ("dict", "bytes"))),
+    (Optional[str], ("optional", "str")),  # noqa: UP045
+    (Union[None, str], ("optional", "str")),  # noqa: UP007
+    (None | list[str], ("optional", ("list", "str"))),
+    (Annotated[int, "how many"], "int"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "takes"), DESCRIBED)
+def test_annotations_are_understood(annotation: Any, takes: _signature.Takes) -> None:
+    assert described(annotation) == takes
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (set, "set"),
+    (set[int], "set[int]"),
+    (complex, "complex"),
+    (tuple[int, int], "tuple[int, int]"),
+    (int | str, "int | str"),
+    (list[complex], "complex"),
+    (dict[int, str], "dict[int, str]"),
+    (Annotated[int, range(3)], "typing.Annotated[int, range(0, 3)]"),
+    (Callable[[], int], "collections.abc.Callable[[], int]"),
+    (5, "5"),
+    ("not a type", "not a type"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "shown"), REFUSED)
+def test_what_cannot_be_served_is_named(annotation: Any, shown: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        described(annotation)
+    assert str(refused.value) == f"function: parameter 'a': {shown} cannot be served"
+
+
+def test_an_unknown_name_is_told() -> None:
+    def function(a: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+        pass
+
+    with pytest.raises(TypeError, match=r"function: .*'Nowhere' is not defined"):
+        _signature.describe(function, "function")
+
+
+def test_the_returned_type_is_nobodys_business() -> None:
+    def function(a: int) -> Decimal:
+        raise NotImplementedError
+
+    assert _signature.describe(function, "function") is not None
+
+
+async def coroutine(a: int) -> int:
+    return a
+
+
+async def stream() -> AsyncIterator[int]:
+    yield 1
+
+
+def generate() -> Iterator[int]:
+    yield 1
+
+
+class Called:
+    async def __call__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (coroutine, "async"),
+        (functools.partial(coroutine, 1), "async"),
+        (Called(), "async"),
+        (stream, "generators"),
+        (generate, "generators"),
+        (Called, "is a class"),
+        (int, "is a class"),
+        (5, "int cannot be called"),
+    ],
+)
+def test_what_cannot_run_is_refused(function: Any, problem: str) -> None:
+    server = Server(port=0)
+    with pytest.raises(TypeError, match=f"^thing: .*{problem}"):
+        server.add(function, name="thing")
+
+
+@pytest.mark.parametrize("function", [lambda: 1, functools.partial(max, 1), Called()])
+def test_what_has_no_name_needs_one(function: Any) -> None:
+    with pytest.raises(TypeError, match="name="):
+        Server(port=0).add(function)
