@@ -13,6 +13,7 @@ pub struct Arrival {
     /// The socket that the bytes came to.
     pub socket: Id,
     /// Where the engine keeps it, in words of its own.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "io_uring keeps several"))]
     pub(crate) place: u32,
 }
 

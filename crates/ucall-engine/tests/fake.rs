@@ -141,9 +141,8 @@ fn datagrams_watches_and_wakes_are_played() {
     let watch = engine.watch(io::stdin().as_fd(), readable).unwrap();
     assert!(wait(&mut engine).is_empty());
     network.make_ready(watch, Readiness { readable: true, writable: true });
-    assert!(
-        matches!(wait(&mut engine)[..], [Completion::Ready { readiness, .. }] if readiness == readable)
-    );
+    let Some(Completion::Ready { readiness, .. }) = wait(&mut engine).pop() else { panic!() };
+    assert_eq!(readiness, readable);
     assert!(wait(&mut engine).is_empty());
     engine.rewatch(watch, readable).unwrap();
     assert_eq!(wait(&mut engine).len(), 1);

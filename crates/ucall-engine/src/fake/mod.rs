@@ -30,6 +30,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod connection;
 mod network;
 mod world;
 
@@ -44,8 +45,8 @@ use ucall_buffer::{Payload, Target};
 
 use crate::{Arrival, Completion, Engine, Id, Readiness, SendState, Waker};
 
+pub use connection::Sends;
 pub use network::{Network, Peer};
-pub use world::Sends;
 use world::{Node, World};
 
 /// The engine in memory.

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use super::connection::{Connection, Inbound, Sends};
 use super::lock;
-use super::world::{Connection, Inbound, Node, Sends, World};
+use super::world::{Node, World};
 use crate::{Id, Readiness};
 
 /// Everybody but the code under test: its peers and its kernel. Clones are the same network.

@@ -2,7 +2,7 @@
 //!
 //! Descriptors are registered once, edge-triggered, for both directions; nothing is changed in the
 //! kernel afterwards, so that a turn costs one poll, and one read and one write a connection.
-//! What an edge announced is remembered in the source's [`Intake`] until a read came back short,
+//! What an edge announced is remembered in the source's `Intake` until a read came back short,
 //! and sources that may still hold something are on the `ready` list, which each turn walks.
 
 mod accept;

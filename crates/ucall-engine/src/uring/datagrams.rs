@@ -129,7 +129,7 @@ impl Uring {
             return SendState::Pending;
         };
         let mut message = self.spare_messages.pop().unwrap_or_else(Message::new);
-        let header = message.as_mut().outgoing(payload.slices_from(0), Some(peer));
+        let (header, _) = message.as_mut().outgoing(payload.slices_from(0), Some(peer));
         let entry = opcode::SendMsg::new(Fd(datagrams.socket.as_raw_fd()), header);
         let entry = entry.flags(libc::MSG_NOSIGNAL as u32).build();
         datagrams.sending += 1;

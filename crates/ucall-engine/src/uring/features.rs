@@ -107,7 +107,7 @@ impl Default for Features {
 fn explain(error: io::Error) -> Refused {
     let reason = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            "io_uring is refused here: a container or the sysctl kernel.io_uring_disabled forbids it"
+            "io_uring is refused here: a container or sysctl kernel.io_uring_disabled forbids it"
         }
         Some(libc::ENOSYS) => "this kernel has no io_uring",
         Some(libc::ENOMEM) => "no memory for an io_uring: the limit on locked memory is too low",

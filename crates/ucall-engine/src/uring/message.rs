@@ -27,13 +27,14 @@ impl Message {
         }))
     }
 
-    /// Names what to send, and where to if the socket is not connected. The slices have to stay in
-    /// place until it is sent.
+    /// Names what to send, and where to if the socket is not connected; also gives the number of
+    /// bytes, since there may be more slices than one send takes. They have to stay in place until
+    /// it is sent.
     pub(super) fn outgoing<'a>(
         &mut self,
         slices: impl Iterator<Item = &'a [u8]>,
         peer: Option<SocketAddr>,
-    ) -> *const libc::msghdr {
+    ) -> (*const libc::msghdr, usize) {
         let part = |slice: &[u8]| libc::iovec {
             iov_base: slice.as_ptr().cast_mut().cast(),
             iov_len: slice.len(),
@@ -43,7 +44,8 @@ impl Message {
         let peer = peer.map(SockAddr::from);
         let len = peer.as_ref().map_or(0, SockAddr::len);
         self.address = peer.map_or_else(SockAddrStorage::zeroed, SockAddr::as_storage);
-        self.header(len)
+        let bytes = self.parts.iter().map(|part| part.iov_len).sum();
+        (self.header(len), bytes)
     }
 
     /// Names where to receive a datagram and its sender.

@@ -21,6 +21,7 @@ mod features;
 mod memory;
 mod message;
 mod ring;
+mod send;
 mod stream;
 mod token;
 mod wake;
@@ -97,6 +98,9 @@ pub struct Uring {
     restart: Vec<Id>,
     /// Places of streams that send silently.
     silent: Vec<u32>,
+    /// Something waits for a silent send to be through, so the next wait must not block before it
+    /// has heard of it.
+    prompt: bool,
     /// Direct descriptors open.
     files: u32,
     files_max: u32,
@@ -142,6 +146,7 @@ impl Uring {
             deferred: Vec::new(),
             restart: Vec::new(),
             silent: Vec::new(),
+            prompt: false,
             files: 0,
             files_max,
             dropping: false,
@@ -375,7 +380,8 @@ impl Engine for Uring {
             self.restart_receives(completions);
             self.buffers.publish();
             let passed = deadline.is_some_and(|deadline| deadline <= Instant::now());
-            let entered = if passed || completions.len() > before {
+            let prompt = mem::take(&mut self.prompt);
+            let entered = if passed || prompt || completions.len() > before {
                 self.ring.submit()
             } else {
                 self.ring.submit_and_wait(deadline)

@@ -36,6 +36,8 @@ pub struct Lab<E, P = TcpStream> {
     dial: Box<dyn Fn(SocketAddr) -> P>,
     /// Whether the engine can tell the address of an accepted connection's peer.
     pub knows_peers: bool,
+    /// Whether the engine can send without a completion.
+    pub sends_silently: bool,
     /// Whether arrivals are taken as they are reported.
     pub taking: bool,
     pub accepted: Vec<(Id, Id)>,
@@ -76,7 +78,9 @@ pub fn uring(version: (u16, u16)) -> Option<Lab<ucall_engine::uring::Uring>> {
         }
     };
     let make = move || Uring::new(Config::default(), features).expect("an engine");
-    Some(Lab::new(make, dial, features.install_descriptor))
+    let mut lab = Lab::new(make, dial, features.install_descriptor);
+    lab.sends_silently = features.partial_sends;
+    Some(lab)
 }
 
 /// The fake at its plainest.
@@ -112,6 +116,7 @@ impl<E: Engine, P: Peer> Lab<E, P> {
             make: Box::new(make),
             dial: Box::new(dial),
             knows_peers,
+            sends_silently: false,
             taking: true,
             accepted: Vec::new(),
             accept_failed: Vec::new(),
@@ -233,6 +238,15 @@ impl<E: Engine, P: Peer> Lab<E, P> {
 
     pub fn expect_end(&mut self, socket: Id) {
         self.until(|lab| lab.streams.get(&socket).is_some_and(|stream| stream.ended).then_some(()));
+    }
+
+    /// Sends in one of the two ways there are.
+    pub fn start_send(&mut self, socket: Id, payload: Payload, last: bool) -> SendState {
+        if last {
+            self.engine.send_last(socket, payload)
+        } else {
+            self.engine.send(socket, payload)
+        }
     }
 
     /// Sends and waits until the payload is back.

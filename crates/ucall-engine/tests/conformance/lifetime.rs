@@ -26,11 +26,10 @@ pub fn forgets_what_was_closed(lab: &mut Lab<impl Engine>) {
 
 pub fn returns_a_payload_when_closed(lab: &mut Lab<impl Engine>) {
     let (_, address) = lab.listen();
-    for turns in [0, 3] {
+    for (turns, last) in [(0, false), (0, true), (3, false), (3, true)] {
         let (_peer, socket) = lab.connect(address);
-        let SendState::Pending = lab.engine.send(socket, pattern(8 << 20).into()) else {
-            panic!("no socket buffer takes that much");
-        };
+        let state = lab.start_send(socket, pattern(8 << 20).into(), last);
+        assert!(matches!(state, SendState::Pending), "no socket buffer takes that much");
         for _ in 0..turns {
             lab.turn();
         }
@@ -38,6 +37,21 @@ pub fn returns_a_payload_when_closed(lab: &mut Lab<impl Engine>) {
         let (payload, result) = lab.expect_sent(socket);
         assert_eq!(payload.len(), 8 << 20);
         assert_eq!(result.unwrap_err().kind(), io::ErrorKind::Interrupted);
+    }
+}
+
+pub fn sends_the_last_bytes_before_it_closes(lab: &mut Lab<impl Engine>) {
+    let (_, address) = lab.listen();
+    for last in [false, true] {
+        let (mut peer, socket) = lab.connect(address);
+        let pending =
+            matches!(lab.start_send(socket, b"bye".to_vec().into(), last), SendState::Pending);
+        lab.engine.close(socket);
+        if pending {
+            lab.expect_sent(socket).1.unwrap();
+        }
+        lab.settle();
+        assert_eq!(peer.read_rest(), b"bye");
     }
 }
 

@@ -81,6 +81,7 @@ conformance! {
     lifetime:
         forgets_what_was_closed
         returns_a_payload_when_closed
+        sends_the_last_bytes_before_it_closes
         returns_what_is_given_to_an_unknown_id
         gives_a_new_generation_to_a_reused_index
         closes_with_unread_bytes
@@ -104,6 +105,7 @@ conformance! {
         closes_datagrams;
     cost:
         one_connection_costs_few_system_calls
+        last_sends_cost_no_system_call
         many_connections_share_system_calls;
 }
 

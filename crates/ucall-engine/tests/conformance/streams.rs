@@ -53,34 +53,42 @@ pub fn serves_many_connections(lab: &mut Lab<impl Engine>) {
 }
 
 pub fn moves_megabytes_both_ways(lab: &mut Lab<impl Engine>) {
-    let (mut peer, socket) = lab.connection();
+    let (_, address) = lab.listen();
     let bytes = pattern(MEGABYTES);
-    let peer = thread::spawn(move || {
-        write(&mut peer, &pattern(MEGABYTES));
-        // A slow reader: the engine's send has to wait for it many times.
-        let mut back = Vec::new();
-        while back.len() < MEGABYTES {
-            let piece = (MEGABYTES - back.len()).min(500_000);
-            back.extend(read(&mut peer, piece));
-            thread::sleep(Duration::from_millis(1));
-        }
-        back
-    });
-    lab.expect(socket, &bytes);
-    let SendState::Pending = lab.engine.send(socket, bytes.clone().into()) else {
-        panic!("no socket buffer takes that much");
-    };
-    let (payload, result) = lab.expect_sent(socket);
-    result.unwrap();
-    assert_eq!(payload.len(), MEGABYTES);
-    assert!(peer.join().unwrap() == bytes);
-    lab.settle();
-    assert!(lab.sent.is_empty());
+    for last in [false, true] {
+        let (mut peer, socket) = lab.connect(address);
+        let peer = thread::spawn(move || {
+            write(&mut peer, &pattern(MEGABYTES));
+            // A slow reader: the engine's send has to wait for it many times.
+            let mut back = Vec::new();
+            while back.len() < MEGABYTES {
+                let piece = (MEGABYTES - back.len()).min(500_000);
+                back.extend(read(&mut peer, piece));
+                thread::sleep(Duration::from_millis(1));
+            }
+            back
+        });
+        lab.expect(socket, &bytes);
+        let state = lab.start_send(socket, bytes.clone().into(), last);
+        assert!(matches!(state, SendState::Pending), "no socket buffer takes that much");
+        let (payload, result) = lab.expect_sent(socket);
+        result.unwrap();
+        assert_eq!(payload.len(), MEGABYTES);
+        assert!(peer.join().unwrap() == bytes);
+        lab.settle();
+        assert!(lab.sent.is_empty());
+    }
 }
 
 pub fn sends_parts_in_order(lab: &mut Lab<impl Engine>) {
     let (mut peer, socket) = lab.connection();
-    for (parts, part_len) in [(1, 10), (3, 70_000), (100, 100), (3000, 700)] {
+    for (parts, part_len, last) in [
+        (1, 10, false),
+        (3, 70_000, false),
+        (100, 100, true),
+        (3000, 700, false),
+        (3000, 700, true),
+    ] {
         let bytes = pattern(20 + parts * part_len);
         let mut payload = Payload::from(bytes[..20].to_vec());
         for part in bytes[20..].chunks(part_len) {
@@ -89,7 +97,9 @@ pub fn sends_parts_in_order(lab: &mut Lab<impl Engine>) {
         let mut end = peer.try_clone().unwrap();
         let len = bytes.len();
         let reader = thread::spawn(move || read(&mut end, len));
-        lab.send(socket, payload);
+        if let SendState::Pending = lab.start_send(socket, payload, last) {
+            lab.expect_sent(socket).1.unwrap();
+        }
         assert!(reader.join().unwrap() == bytes, "{parts} parts of {part_len}");
     }
     // Without a head, too.
@@ -215,18 +225,23 @@ pub fn answers_a_peer_that_ended_its_side(lab: &mut Lab<impl Engine, impl Peer>)
 }
 
 pub fn ends_its_side_after_what_was_sent(lab: &mut Lab<impl Engine>) {
-    let (mut peer, socket) = lab.connection();
-    let state = lab.engine.send(socket, pattern(MEGABYTES).into());
-    assert!(matches!(state, SendState::Pending));
-    lab.engine.shutdown(socket);
-    let mut end = peer.try_clone().unwrap();
-    let reader = thread::spawn(move || end.read_rest());
-    lab.expect_sent(socket).1.unwrap();
-    lab.until(|_| reader.is_finished().then_some(()));
-    assert!(reader.join().unwrap() == pattern(MEGABYTES));
-    // The other direction is as it was.
-    write(&mut peer, b"still here");
-    lab.expect(socket, b"still here");
+    let (_, address) = lab.listen();
+    for (len, last) in [(5, false), (5, true), (MEGABYTES, false), (MEGABYTES, true)] {
+        let (mut peer, socket) = lab.connect(address);
+        let pending =
+            matches!(lab.start_send(socket, pattern(len).into(), last), SendState::Pending);
+        lab.engine.shutdown(socket);
+        let mut end = peer.try_clone().unwrap();
+        let reader = thread::spawn(move || end.read_rest());
+        if pending {
+            lab.expect_sent(socket).1.unwrap();
+        }
+        lab.until(|_| reader.is_finished().then_some(()));
+        assert!(reader.join().unwrap() == pattern(len));
+        // The other direction is as it was.
+        write(&mut peer, b"still here");
+        lab.expect(socket, b"still here");
+    }
 }
 
 pub fn tells_of_a_reset(lab: &mut Lab<impl Engine, impl Peer>) {

@@ -1,0 +1,138 @@
+//! One connection of the fake engine: what is under way on it, both ways.
+
+use std::collections::VecDeque;
+use std::io;
+
+use ucall_buffer::{Payload, Target};
+
+use crate::{Arrival, Completion, Id};
+
+/// How sends go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sends {
+    /// All at once, without a completion, as on a socket with room enough.
+    AtOnce,
+    /// At most this many bytes a wait; the completion follows the last of them. With `usize::MAX`,
+    /// the way of io_uring.
+    InSteps(usize),
+    /// Not at all, until told otherwise.
+    Stalled,
+    /// They fail.
+    Failing(io::ErrorKind),
+}
+
+pub(super) struct Connection {
+    pub(super) socket: Option<Id>,
+    pub(super) inbox: VecDeque<Inbound>,
+    pub(super) sent: Vec<u8>,
+    pub(super) sends: Sends,
+    pub(super) sending: Option<(Payload, usize)>,
+    pub(super) shut_down: bool,
+    pub(super) closed: bool,
+    pub(super) target: Option<Target>,
+    pub(super) paused: bool,
+    /// The end was received; it stays in the inbox for targets that come too late.
+    pub(super) ended: bool,
+    pub(super) arrival: Report,
+}
+
+pub(super) enum Inbound {
+    Bytes(Vec<u8>),
+    End,
+    Reset,
+}
+
+/// How far the report of the foremost arrival is. What was reported and not taken by the next wait
+/// is reported again.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Report {
+    #[default]
+    None,
+    Delayed,
+    Made,
+}
+
+impl Inbound {
+    pub(super) fn len(&self) -> usize {
+        if let Inbound::Bytes(bytes) = self { bytes.len() } else { 0 }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(socket: Option<Id>, sends: Sends) -> Self {
+        Self {
+            socket,
+            inbox: VecDeque::new(),
+            sent: Vec::new(),
+            sends,
+            sending: None,
+            shut_down: false,
+            closed: false,
+            target: None,
+            paused: false,
+            ended: false,
+            arrival: Report::None,
+        }
+    }
+
+    /// Lets happen what can happen in one wait.
+    pub(super) fn advance(&mut self, socket: Id, happened: &mut Vec<Completion>) {
+        happened.extend(self.advance_send(socket));
+        if self.arrival == Report::Delayed {
+            return;
+        }
+        self.arrival = Report::None;
+        happened.extend(self.fill(socket));
+        let silent = self.paused || self.ended || self.inbox.is_empty();
+        if self.target.is_none() && !silent {
+            self.arrival = Report::Delayed;
+            happened.push(Completion::Received(Arrival { socket, place: 0 }));
+        }
+    }
+
+    fn advance_send(&mut self, socket: Id) -> Option<Completion> {
+        let (payload, mut sent) = self.sending.take()?;
+        let step = match self.sends {
+            Sends::AtOnce => usize::MAX,
+            Sends::InSteps(bytes) => bytes,
+            Sends::Stalled => 0,
+            Sends::Failing(kind) => {
+                return Some(Completion::Sent { socket, payload, result: Err(kind.into()) });
+            }
+        };
+        let before = self.sent.len();
+        self.sent.extend(payload.slices_from(sent).flatten().take(step));
+        sent += self.sent.len() - before;
+        if sent < payload.len() {
+            self.sending = Some((payload, sent));
+            return None;
+        }
+        Some(Completion::Sent { socket, payload, result: Ok(()) })
+    }
+
+    /// Moves one arrival to the target; what is too much for it stays.
+    fn fill(&mut self, socket: Id) -> Option<Completion> {
+        let mut target = self.target.take()?;
+        let result = match self.inbox.front_mut() {
+            Some(Inbound::Bytes(bytes)) => {
+                let count = target.write(bytes);
+                bytes.drain(..count);
+                if bytes.is_empty() {
+                    self.inbox.pop_front();
+                }
+                if !target.is_full() {
+                    self.target = Some(target);
+                    return None;
+                }
+                Ok(())
+            }
+            Some(Inbound::End) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(Inbound::Reset) => Err(io::ErrorKind::ConnectionReset.into()),
+            None => {
+                self.target = Some(target);
+                return None;
+            }
+        };
+        Some(Completion::Filled { socket, target, result })
+    }
+}

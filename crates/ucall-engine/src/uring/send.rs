@@ -1,0 +1,180 @@
+//! How stream sockets send: one payload at a time, silently where that is asked for and possible.
+
+use std::io;
+
+use io_uring::types::Fixed;
+use io_uring::{cqueue, opcode, squeue};
+use rustix::net::Shutdown;
+use ucall_buffer::Payload;
+
+use super::memory::Stable;
+use super::message::Message;
+use super::ring::result_of;
+use super::stream::{File, OPERATION_BYTES_MAX, Stream, is_passing};
+use super::token::{Operation, Token};
+use super::{Slot, Uring};
+use crate::{Completion, Id, SendState};
+
+/// A peer that is gone is an error and not a signal, and a send goes on until all is out.
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+/// The same, but a send that would have to wait for room ends there.
+const SILENT_SEND_FLAGS: i32 = SEND_FLAGS | libc::MSG_DONTWAIT;
+
+/// A payload on its way out.
+pub(super) struct Sending {
+    payload: Payload,
+    sent: usize,
+    /// Present when the payload has several parts.
+    message: Option<Stable<Message>>,
+    /// Submitted such that it ends while it is submitted, and completes only if it fails.
+    pub(super) silent: bool,
+}
+
+impl Sending {
+    /// What is left to send, or as much of it as one submission takes.
+    fn entry(&mut self, file: &File, spare: &mut Vec<Stable<Message>>) -> squeue::Entry {
+        let (start, len, more) = self.first_slice();
+        if !more {
+            let flags = self.flags(len);
+            return opcode::Send::new(file.descriptor(), start, len as u32).flags(flags).build();
+        }
+        let message = self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(Message::new));
+        let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent), None);
+        let flags = self.flags(len) as u32;
+        opcode::SendMsg::new(file.descriptor(), header).flags(flags).build()
+    }
+
+    /// Where the next bytes lie, how many one operation may take, and whether others lie elsewhere.
+    fn first_slice(&self) -> (*const u8, usize, bool) {
+        let mut slices = self.payload.slices_from(self.sent);
+        let first = slices.next().unwrap_or(&[]);
+        (first.as_ptr(), first.len().min(OPERATION_BYTES_MAX), slices.next().is_some())
+    }
+
+    /// The flags for a submission of this many bytes. One that leaves some for the next cannot be
+    /// silent.
+    fn flags(&mut self, len: usize) -> i32 {
+        self.silent &= self.sent + len == self.payload.len();
+        if self.silent { SILENT_SEND_FLAGS } else { SEND_FLAGS }
+    }
+}
+
+impl Uring {
+    /// Sends. `silent` asks for no completion where that can be had; see [`Uring::hear_silence`].
+    pub(super) fn send_stream(&mut self, socket: Id, payload: Payload, silent: bool) -> SendState {
+        if payload.is_empty() {
+            return SendState::Done(payload);
+        }
+        let silent = silent && self.features.partial_sends;
+        let error = match self.slots.get_mut(socket) {
+            Some(Slot::Stream(stream)) if stream.sending.is_none() => {
+                stream.sending = Some(Sending { payload, sent: 0, message: None, silent });
+                self.send_next(socket.index);
+                return SendState::Pending;
+            }
+            Some(Slot::Stream(_)) => io::ErrorKind::ResourceBusy,
+            _ => io::ErrorKind::NotConnected,
+        };
+        let result = Err(error.into());
+        self.deferred.push(Completion::Sent { socket, payload, result });
+        SendState::Pending
+    }
+
+    fn send_next(&mut self, index: u32) {
+        let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
+        let Some(sending) = &mut stream.sending else { return };
+        let entry = sending.entry(&stream.file, &mut self.spare_messages);
+        let mut flags = stream.file.flags();
+        if sending.silent {
+            flags |= squeue::Flags::SKIP_SUCCESS;
+            self.silent.push(index);
+        }
+        let entry = entry.flags(flags);
+        // SAFETY: payload and message stay in the slot until the completion, and the bytes they
+        // name do not move with them; the slot is not freed before.
+        unsafe { self.ring.push(entry, Operation::Send.at(index)) }
+    }
+
+    pub(super) fn on_send(
+        &mut self,
+        index: u32,
+        entry: &cqueue::Entry,
+        completions: &mut Vec<Completion>,
+    ) {
+        let retired = self.slots.is_retired(index);
+        let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
+        let Some(sending) = &mut stream.sending else { return };
+        sending.silent = false;
+        let result = match result_of(entry) {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            result => result.map(|count| sending.sent += count as usize),
+        };
+        let unfinished = match &result {
+            Ok(()) => sending.sent < sending.payload.len(),
+            Err(error) => is_passing(error),
+        };
+        if unfinished && !retired {
+            return self.send_next(index);
+        }
+        let result = if unfinished { Err(io::ErrorKind::Interrupted.into()) } else { result };
+        self.finish_send(index, result, completions);
+        self.free_if_idle(index);
+    }
+
+    /// Takes note of the silent sends that are through. Such a send never waits: it ended while it
+    /// was submitted, and completed only if something of it is left. So once all submissions and
+    /// all completions have been seen, those that did not complete are out.
+    pub(super) fn hear_silence(&mut self, completions: &mut Vec<Completion>) {
+        if self.silent.is_empty() || !self.ring.is_flushed() {
+            return;
+        }
+        while let Some(index) = self.silent.pop() {
+            let stream = self.slots.at_mut(index).map(|(_, slot)| slot);
+            if let Some(Slot::Stream(Stream { sending: Some(sending), .. })) = stream
+                && sending.silent
+            {
+                self.finish_send(index, Ok(()), completions);
+                self.free_if_idle(index);
+            }
+        }
+    }
+
+    fn finish_send(
+        &mut self,
+        index: u32,
+        result: io::Result<()>,
+        completions: &mut Vec<Completion>,
+    ) {
+        let Some((socket, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
+        let Some(Sending { payload, message, .. }) = stream.sending.take() else { return };
+        let shutting_down = std::mem::take(&mut stream.shutting_down);
+        self.spare_messages.extend(message);
+        completions.push(Completion::Sent { socket, payload, result });
+        if shutting_down {
+            self.shut_down(socket);
+        }
+    }
+
+    /// Ends our side, after the send under way.
+    pub(super) fn shut_down(&mut self, socket: Id) {
+        let Some(Slot::Stream(stream)) = self.slots.get_mut(socket) else { return };
+        if let Some(sending) = &stream.sending {
+            stream.shutting_down = true;
+            self.prompt |= sending.silent;
+            return;
+        }
+        match &stream.file {
+            File::Direct(file) => {
+                let entry = opcode::Shutdown::new(Fixed(*file), libc::SHUT_WR).build();
+                // SAFETY: the entry names no memory.
+                unsafe { self.ring.push(entry, Token::IGNORED) }
+            }
+            // Queued, it might meet a stranger who got the number after a close.
+            File::Plain(descriptor) => {
+                self.ring.system_calls += 1;
+                // It fails only when the connection is gone already.
+                rustix::net::shutdown(descriptor, Shutdown::Write).unwrap_or(());
+            }
+        }
+    }
+}
