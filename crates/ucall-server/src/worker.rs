@@ -238,6 +238,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let Some(entry) = self.connections.find(id) else { return self.out.clear() };
         if entry.sending > 0 {
             entry.queued.append(&mut self.out);
+            // The send under way may be through and wait to be asked.
+            self.busy = true;
             return;
         }
         let next = self.spare.pop().unwrap_or_default();
@@ -263,7 +265,12 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     ) {
         let len = payload.len();
         stats.bytes_sent += len as u64;
-        match engine.send(entry.id, payload) {
+        let is_last = entry.proto.wish() == Wish::Receive;
+        let state = match is_last {
+            true => engine.send_last(entry.id, payload),
+            false => engine.send(entry.id, payload),
+        };
+        match state {
             SendState::Done(payload) => keep_spare(spare, payload),
             SendState::Pending => {
                 entry.sending = len;

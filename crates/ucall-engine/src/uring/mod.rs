@@ -176,6 +176,7 @@ impl Uring {
             Operation::Receive => self.on_receive(index, entry, completions),
             Operation::Send => self.on_send(index, entry, completions),
             Operation::Fill => self.on_fill(index, entry, completions),
+            Operation::Shutdown => self.on_shutdown(index),
             Operation::Accept => self.on_accept(index, entry, completions),
             Operation::ReceiveFrom => self.on_receive_from(index, entry, completions),
             Operation::SendTo => self.on_send_to(index, entry, completions),

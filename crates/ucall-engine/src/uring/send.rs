@@ -10,8 +10,8 @@ use ucall_buffer::Payload;
 use super::memory::Stable;
 use super::message::Message;
 use super::ring::result_of;
-use super::stream::{File, OPERATION_BYTES_MAX, Stream, is_passing};
-use super::token::{Operation, Token};
+use super::stream::{Ending, File, OPERATION_BYTES_MAX, Stream, is_passing};
+use super::token::Operation;
 use super::{Slot, Uring};
 use crate::{Completion, Id, SendState};
 
@@ -147,10 +147,10 @@ impl Uring {
     ) {
         let Some((socket, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let Some(Sending { payload, message, .. }) = stream.sending.take() else { return };
-        let shutting_down = std::mem::take(&mut stream.shutting_down);
+        let ends = stream.ending == Ending::AfterSend;
         self.spare_messages.extend(message);
         completions.push(Completion::Sent { socket, payload, result });
-        if shutting_down {
+        if ends {
             self.shut_down(socket);
         }
     }
@@ -159,22 +159,35 @@ impl Uring {
     pub(super) fn shut_down(&mut self, socket: Id) {
         let Some(Slot::Stream(stream)) = self.slots.get_mut(socket) else { return };
         if let Some(sending) = &stream.sending {
-            stream.shutting_down = true;
+            stream.ending = Ending::AfterSend;
             self.prompt |= sending.silent;
             return;
         }
         match &stream.file {
+            File::Direct(_) if stream.ending == Ending::UnderWay => {}
             File::Direct(file) => {
                 let entry = opcode::Shutdown::new(Fixed(*file), libc::SHUT_WR).build();
+                stream.ending = Ending::UnderWay;
                 // SAFETY: the entry names no memory.
-                unsafe { self.ring.push(entry, Token::IGNORED) }
+                unsafe { self.ring.push(entry, Operation::Shutdown.at(socket.index)) }
             }
-            // Queued, it might meet a stranger who got the number after a close.
             File::Plain(descriptor) => {
                 self.ring.system_calls += 1;
                 // It fails only when the connection is gone already.
                 rustix::net::shutdown(descriptor, Shutdown::Write).unwrap_or(());
             }
         }
+    }
+
+    /// Closes what had to stay open for the shutdown.
+    pub(super) fn on_shutdown(&mut self, index: u32) {
+        let retired = self.slots.is_retired(index);
+        let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
+        stream.ending = Ending::No;
+        let file = stream.closable_file().filter(|_| retired);
+        if let Some(file) = file {
+            self.close_file(file);
+        }
+        self.free_if_idle(index);
     }
 }

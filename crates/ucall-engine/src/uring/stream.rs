@@ -40,8 +40,7 @@ pub(super) struct Stream {
     /// The peer's side has ended or broken, and that is on its way to the caller.
     ended: bool,
     pub(super) sending: Option<Sending>,
-    /// Shut down once the send under way is through.
-    pub(super) shutting_down: bool,
+    pub(super) ending: Ending,
 }
 
 /// An open file as submissions name it.
@@ -49,6 +48,15 @@ pub(super) enum File {
     /// A place in the ring's table.
     Direct(u32),
     Plain(OwnedFd),
+}
+
+/// How far the end of our side has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    No,
+    /// It comes behind the send under way.
+    AfterSend,
+    UnderWay,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,17 +92,28 @@ impl Stream {
             paused: false,
             ended: false,
             sending: None,
-            shutting_down: false,
+            ending: Ending::No,
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.receiving == Receiving::Idle && self.sending.is_none()
+        self.receiving == Receiving::Idle
+            && self.sending.is_none()
+            && self.ending != Ending::UnderWay
     }
 
     /// The target, if the stream ended before it was given.
     pub(super) fn take_hopeless_target(&mut self) -> Option<Target> {
         if self.ended { self.target.take() } else { None }
+    }
+
+    /// The direct descriptor, unless it has to stay open: the kernel looks it up late in a
+    /// shutdown, and would find a stranger who got the number after a close.
+    pub(super) fn closable_file(&self) -> Option<u32> {
+        match self.file {
+            File::Direct(file) if self.ending != Ending::UnderWay => Some(file),
+            _ => None,
+        }
     }
 
     /// The operation that receives just now.
@@ -258,7 +277,7 @@ impl Uring {
         let Some((socket, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let receive = stream.receive_operation();
         let sending = stream.sending.is_some().then_some(Operation::Send);
-        let direct = if let File::Direct(file) = stream.file { Some(file) } else { None };
+        let file = stream.closable_file();
         if receive != Some(Operation::Fill)
             && let Some(target) = stream.target.take()
         {
@@ -268,7 +287,7 @@ impl Uring {
         for operation in [receive, sending].into_iter().flatten() {
             self.ring.cancel(operation.at(index));
         }
-        if let Some(file) = direct {
+        if let Some(file) = file {
             self.close_file(file);
         }
     }

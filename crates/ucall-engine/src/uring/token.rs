@@ -7,12 +7,13 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Operation {
-    /// Nobody waits for it: cancel, close, shutdown.
+    /// Nobody waits for it: cancel, close.
     Ignored,
     Accept,
     Receive,
     Fill,
     Send,
+    Shutdown,
     ReceiveFrom,
     SendTo,
     Poll,
@@ -28,12 +29,13 @@ pub(super) struct Token {
 }
 
 impl Operation {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Ignored,
         Self::Accept,
         Self::Receive,
         Self::Fill,
         Self::Send,
+        Self::Shutdown,
         Self::ReceiveFrom,
         Self::SendTo,
         Self::Poll,

@@ -55,6 +55,21 @@ pub fn sends_the_last_bytes_before_it_closes(lab: &mut Lab<impl Engine>) {
     }
 }
 
+/// The next connection takes over the numbers of the one before it, whose shutdown may be late.
+pub fn a_shutdown_reaches_no_later_connection(lab: &mut Lab<impl Engine>) {
+    let (_, address) = lab.listen();
+    for _ in 0..300 {
+        let (_peer, socket) = lab.connect(address);
+        lab.engine.shutdown(socket);
+        lab.engine.close(socket);
+        let (mut later, socket) = lab.connect(address);
+        lab.turn();
+        lab.send(socket, b"hello".to_vec());
+        assert_eq!(read(&mut later, 5), b"hello");
+        lab.engine.close(socket);
+    }
+}
+
 pub fn returns_what_is_given_to_an_unknown_id(lab: &mut Lab<impl Engine, impl Peer>) {
     let stranger = Id { index: 7, generation: 3 };
     let SendState::Pending = lab.engine.send(stranger, b"hello".to_vec().into()) else {

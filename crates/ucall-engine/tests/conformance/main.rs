@@ -79,6 +79,7 @@ conformance! {
         stops_listening_when_closed
         rebinds_at_once_after_a_drop;
     lifetime:
+        a_shutdown_reaches_no_later_connection
         forgets_what_was_closed
         returns_a_payload_when_closed
         sends_the_last_bytes_before_it_closes
