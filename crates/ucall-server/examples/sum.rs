@@ -65,7 +65,7 @@ fn serve(engine: impl Engine, port: u16) -> io::Result<()> {
 #[cfg(target_os = "linux")]
 fn uring() -> io::Result<impl Engine> {
     use ucall_engine::uring::{Config, Features, Uring};
-    Ok(Uring::new(Config::default(), Features::probe()?)?)
+    Uring::new(Config::default(), Features::probe()?)
 }
 
 fn main() -> io::Result<()> {

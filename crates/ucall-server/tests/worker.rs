@@ -1,4 +1,5 @@
 //! The worker on the fake engine: what happens when nothing happens at once, and when things break.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
 use std::io::ErrorKind;

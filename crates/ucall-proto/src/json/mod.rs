@@ -11,6 +11,7 @@ mod text;
 mod write;
 
 pub use read::{Kind, Number, Reader};
+pub use stream::DocumentStream;
 pub use text::Text;
 pub use write::{write_f64, write_i64, write_string};
 
@@ -23,4 +24,41 @@ pub enum Fault {
     Invalid,
     /// It nests deeper than the limit.
     TooDeep,
+}
+
+/// Proves that all of `text`, but for white space around it, is one JSON document, so that a
+/// [`Reader`] may read it.
+///
+/// # Errors
+/// What is wrong with it; text behind the document is [`Fault::Invalid`].
+pub fn prove(text: &[u8], nesting_max: usize) -> Result<(), Fault> {
+    let mut scanner = scan::Scanner::new(text, nesting_max);
+    scanner.value()?;
+    scanner.finish()?;
+    match scanner.peek() {
+        Err(Fault::Incomplete) => Ok(()),
+        _ => Err(Fault::Invalid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_whole_document_is_proven() {
+        for valid in ["1", " {\"a\":[]}\n", "\"é\"", "null"] {
+            assert_eq!(prove(valid.as_bytes(), 2), Ok(()), "{valid}");
+        }
+    }
+
+    #[test]
+    fn only_one_document_and_nothing_else_is_proven() {
+        assert_eq!(prove(b" [1, \"\xc3\xa9\"]\r\n", 1), Ok(()));
+        assert_eq!(prove(b"[1] 2", 1), Err(Fault::Invalid));
+        assert_eq!(prove(b"[\"\xff\"]", 1), Err(Fault::Invalid));
+        assert_eq!(prove(b"[[1]]", 1), Err(Fault::TooDeep));
+        assert_eq!(prove(b"[1", 1), Err(Fault::Incomplete));
+        assert_eq!(prove(b"", 1), Err(Fault::Incomplete));
+    }
 }

@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn reads_every_kind_in_place() {
-        let text = br#" { "a" : [ 1 , -2.5e3 , "x\n" ] , "b\u0021":null,"c":[],"d":{} , "e":[true,false]} "#;
+        let text = br#" { "a" : [ 1 , -2.5e3 , "x\n" ] , "b\u0021":null,
+            "c":[],"d":{} , "e":[true,false]} "#;
         let mut reader = Reader::new(text);
         assert_eq!(reader.kind(), Kind::Object);
         reader.enter();

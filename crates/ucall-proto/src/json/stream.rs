@@ -56,7 +56,7 @@ enum Inside {
 
 /// Follows one document.
 #[derive(Clone, Debug)]
-pub(crate) struct DocumentStream {
+pub struct DocumentStream {
     state: State,
     /// Whether the string being read is a key.
     key: bool,
@@ -64,19 +64,25 @@ pub(crate) struct DocumentStream {
     containers: Vec<bool>,
 }
 
+impl Default for DocumentStream {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl DocumentStream {
-    pub(crate) fn new() -> Self {
+    /// At the front of a document.
+    pub fn new() -> Self {
         Self { state: State::Value, key: false, containers: Vec::new() }
     }
 
     /// Takes the next bytes; `Some(n)` when the document ends behind the first `n` of them.
     ///
     /// Only objects and arrays have an end of their own, and only they begin a raw document.
-    pub(crate) fn follow(
-        &mut self,
-        bytes: &[u8],
-        nesting_max: usize,
-    ) -> Result<Option<usize>, Fault> {
+    ///
+    /// # Errors
+    /// As soon as a byte cannot be part of JSON, or nests deeper than `nesting_max`.
+    pub fn follow(&mut self, bytes: &[u8], nesting_max: usize) -> Result<Option<usize>, Fault> {
         let mut position = 0;
         while let Some(&byte) = bytes.get(position) {
             if self.state == State::String(Inside::Plain) {
@@ -261,10 +267,17 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: 20_000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn agrees_with_the_scan_of_the_whole(inner in texts(), open in prop::sample::select(vec![b'{', b'['])) {
+        fn agrees_with_the_scan_of_the_whole(
+            inner in texts(),
+            open in prop::sample::select(vec![b'{', b'[']),
+        ) {
             let mut text = vec![open];
             text.extend(inner);
             prop_assert_eq!(stepwise(&text), whole(&text));

@@ -115,8 +115,8 @@ const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 #[inline]
 fn special_bytes(word: u64) -> u64 {
     let is_zero = |word: u64| word.wrapping_sub(LOW_BITS) & !word;
-    let quote = is_zero(word ^ LOW_BITS * b'"' as u64);
-    let backslash = is_zero(word ^ LOW_BITS * b'\\' as u64);
+    let quote = is_zero(word ^ (LOW_BITS * b'"' as u64));
+    let backslash = is_zero(word ^ (LOW_BITS * b'\\' as u64));
     let control = word.wrapping_sub(LOW_BITS * 0x20) & !word;
     (quote | backslash | control) & HIGH_BITS
 }

@@ -59,7 +59,11 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: 5_000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
         fn strings_read_back_by_serde_json(value in ".{0,80}|[\u{0}-\u{7f}]{0,80}") {
@@ -74,7 +78,8 @@ mod tests {
             let finite = write_f64(&mut out, value);
             prop_assert_eq!(finite, value.is_finite());
             if finite {
-                prop_assert_eq!(serde_json::from_slice::<f64>(&out).unwrap().to_bits(), value.to_bits());
+                let read = serde_json::from_slice::<f64>(&out).unwrap();
+                prop_assert_eq!(read.to_bits(), value.to_bits());
             }
         }
 

@@ -1,4 +1,5 @@
 //! The whole connection, driven as an engine would: any bytes in any pieces.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod bench;
 mod closing;

@@ -4,6 +4,7 @@ mod access;
 mod chunked;
 mod date;
 mod head;
+mod head_properties;
 mod reply;
 
 /// Every place where `length` bytes can be cut in two, both ends included.
