@@ -17,7 +17,15 @@ happens is logged through ``logging.getLogger("ucall")``.
 from __future__ import annotations
 
 from ucall._core import VERSION as __version__
-from ucall.errors import EngineError, RPCError
+from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
 from ucall.server import Server
 
-__all__ = ["EngineError", "RPCError", "Server", "__version__"]
+__all__ = [
+    "ConnectionError",
+    "EngineError",
+    "HTTPError",
+    "RPCError",
+    "Server",
+    "TimeoutError",
+    "__version__",
+]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["EngineError", "RPCError"]
+import builtins
+
+__all__ = ["ConnectionError", "EngineError", "HTTPError", "RPCError", "TimeoutError"]
 
 
 class RPCError(Exception):
@@ -45,3 +47,38 @@ class EngineError(OSError):
 
     Containers often forbid io_uring. ``ucall.Server`` then runs on the posix engine.
     """
+
+
+class ConnectionError(builtins.ConnectionError):
+    """A client got no reply: no server, a connection that broke, or an answer that is none.
+
+    The message says which. Unless nothing could be sent, the call may have run.
+    """
+
+
+class HTTPError(ConnectionError):
+    """A client got an HTTP status other than success, and no JSON-RPC reply with it.
+
+    Args:
+        status: Such as 413.
+        reason: The words that came with it.
+        text: The start of the page that came instead of a reply.
+    """
+
+    status: int
+    reason: str
+    text: str
+
+    def __init__(self, status: int, reason: str = "", text: str = "") -> None:
+        line = f"HTTP status {status} {reason}".rstrip()
+        super().__init__(f"{line}: {text}" if text else line)
+        self.status = status
+        self.reason = reason
+        self.text = text
+
+    def __reduce__(self) -> tuple[type[HTTPError], tuple[int, str, str]]:
+        return type(self), (self.status, self.reason, self.text)
+
+
+class TimeoutError(builtins.TimeoutError):
+    """A client got no reply in time. The call may have run, or may still be running."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness import Wire
 
 import ucall
 import ucall.posix
 import ucall.uring
+from harness import Wire
 
 
 def why_no_uring() -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from harness import Wire
 
 Asking = Callable[..., Wire]

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 from conftest import NO_URING
-from harness import Wire
 
 import ucall
 import ucall.posix
 import ucall.uring
+from harness import Wire
 
 
 def test_each_module_has_its_engine() -> None:

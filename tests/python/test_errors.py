@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import Wire, request
 
 import ucall
+from harness import Wire, request
 
 Asking = Callable[..., Wire]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import Wire, http
 
 import ucall
+from harness import Wire, eventually, http
 
 Serve = Callable[..., ucall.Server]
 
@@ -223,8 +222,7 @@ def _answer(server: ucall.Server, pieces: list[bytes]) -> bytes:
         for piece in pieces[:-1]:
             seen = server.stats()["bytes_received"] + len(piece)
             wire.send(piece)
-            while server.stats()["bytes_received"] < seen:
-                time.sleep(0)
+            assert eventually(lambda seen=seen: server.stats()["bytes_received"] >= seen)
         wire.send(pieces[-1])
         wire.end()
         return wire.rest()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 import pytest
+
 from harness import Wire
 
 Asking = Callable[..., Wire]

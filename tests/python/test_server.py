@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import inspect
 import socket
@@ -11,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import HOST, Wire, eventually
 
 import ucall
+from harness import HOST, Wire, eventually
 from ucall import _core
 
 Serve = Callable[..., ucall.Server]
@@ -183,10 +184,8 @@ def test_stops_and_starts_from_many_threads(serve: Serve) -> None:
     def bother() -> None:
         for _ in range(20):
             server.stop()
-            try:
+            with contextlib.suppress(RuntimeError):
                 server.start()
-            except RuntimeError:
-                pass
 
     threads = [threading.Thread(target=bother) for _ in range(4)]
     for thread in threads:
@@ -242,7 +241,7 @@ def test_stats_count(serve: Serve) -> None:
     assert (stats["calls"], stats["connections"], stats["accepted"]) == (3, 1, 1)
     assert stats["bytes_received"] == 3 * len(request) + 3
     assert stats["bytes_sent"] == len(reply) + len(replies) + 2
-    assert 2 <= stats["turns"] and 2 <= stats["system_calls"]
+    assert stats["turns"] >= 2 and stats["system_calls"] >= 2
 
 
 def test_the_defaults_shown_are_the_defaults() -> None:
@@ -252,7 +251,7 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     others = {"host", "port", "debug", "allowed_hosts", "allow_origins"}
     assert set(parameters) - set(limits) == others
     for name in limits:
-        assert f"        {name}: " in (ucall.Server.__doc__ or "")
+        assert f"\n    {name}: " in inspect.cleandoc(ucall.Server.__doc__ or "")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+
 from harness import Wire, eventually, program
 
 SOURCE = """
@@ -63,12 +64,12 @@ def test_a_busy_server_stops_at_once(engine: str, sent: signal.Signals) -> None:
 
         def load() -> None:
             nonlocal calls
-            with Wire(port) as wire:
-                try:
+            try:
+                with Wire(port) as wire:
                     while wire.result("sum", [1, 2]) == 3:
                         calls += 1
-                except (AssertionError, OSError, ValueError):
-                    pass
+            except (AssertionError, OSError, ValueError):
+                pass
 
         threads = [threading.Thread(target=load) for _ in range(4)]
         for thread in threads:

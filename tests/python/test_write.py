@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+
 from harness import Wire
 
 Asking = Callable[..., Wire]

@@ -5,10 +5,11 @@
 //! (`arguments`, on top of `convert`), through the fast call protocol (`ffi`), and its result
 //! straight into the reply. What is cold (signatures, threads, signals) is in `python/ucall/`.
 //!
-//! In a subinterpreter the import fails with ImportError, as pyo3 has it: the module keeps Python
-//! objects in process-wide state.
+//! In a subinterpreter the import fails with ImportError: a worker assumes that there is one
+//! interpreter, and pyo3 keeps Python objects in process-wide state.
 
 mod arguments;
+mod client;
 mod convert;
 mod detach;
 mod engine;
@@ -23,13 +24,26 @@ mod run;
 mod server;
 mod signals;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// The engine room of the package `ucall`, which wraps it; not for direct use.
 #[pymodule]
 mod _core {
     #[pymodule_export]
+    use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
+    #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        match ffi::is_main_interpreter(module.py()) {
+            true => Ok(()),
+            false => Err(PyImportError::new_err("ucall cannot be used in a subinterpreter")),
+        }
+    }
 }

@@ -3,12 +3,16 @@
 use base64_simd::{Out, STANDARD};
 use pyo3::prelude::*;
 
-use crate::ffi;
+use crate::ffi::{self, Memory};
 
-/// Decodes straight into a `bytes`; `None` when the text is no base64.
-pub(super) fn decode<'py>(py: Python<'py>, text: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
+/// Decodes straight into a new object; `None` when the text is no base64.
+pub(super) fn decode<'py>(
+    py: Python<'py>,
+    memory: Memory,
+    text: &[u8],
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Ok(len) = STANDARD.decoded_length(text) else { return Ok(None) };
-    ffi::bytes_filled(py, len, |target| {
+    ffi::memory_filled(py, memory, len, |target| {
         STANDARD.decode(text, Out::from_uninit_slice(target)).is_ok_and(|out| out.len() == len)
     })
 }

@@ -59,6 +59,15 @@ impl Fault {
         self
     }
 
+    /// The same, told in other words.
+    #[cold]
+    pub(super) fn instead(mut self, what: impl FnOnce() -> String) -> Self {
+        if let Self::Value(misfit) = &mut self {
+            misfit.what = what();
+        }
+        self
+    }
+
     /// The same, seen from an optional parameter of what `inner` takes.
     #[cold]
     pub(super) fn or_none(mut self, inner: &Convert) -> Self {

@@ -5,13 +5,16 @@
 //! [`Fault`] that says where and what was expected.
 
 mod base64;
+mod custom;
 mod fault;
+mod pieces;
 mod read;
 mod write;
 
 pub(crate) use fault::Fault;
+pub(crate) use pieces::Pieces;
 pub(crate) use read::Input;
-pub(crate) use write::write;
+pub(crate) use write::{write, write_with};
 
 use std::fmt;
 
@@ -19,7 +22,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-/// What a parameter takes, by its annotation. `python/ucall/_signature.py` describes it.
+use custom::Custom;
+
+/// What a parameter takes, by its annotation. `python/ucall/types/annotations.py` describes
+/// it.
 #[derive(Debug)]
 pub(crate) enum Convert {
     /// `Any`, `object`, or no annotation.
@@ -33,11 +39,17 @@ pub(crate) enum Convert {
     Str,
     /// Base64 in a string (RFC 4648 §4, with padding).
     Bytes,
+    /// As `Bytes`, and may be changed.
+    ByteArray,
+    /// As `Bytes`, of which it is a view.
+    MemoryView,
     List(Box<Convert>),
     /// Keys are `str`.
     Dict(Box<Convert>),
     /// `None` besides.
     Optional(Box<Convert>),
+    /// Whatever Python code builds.
+    Custom(Box<Custom>),
 }
 
 impl Convert {
@@ -48,6 +60,9 @@ impl Convert {
         }
         let description = description.cast::<PyTuple>()?;
         let (name, inner) = description.extract::<(String, Bound<'_, PyAny>)>()?;
+        if name == "custom" {
+            return Ok(Self::Custom(Box::new(Custom::of_description(&inner)?)));
+        }
         let inner = Box::new(Self::of_description(&inner)?);
         match name.as_str() {
             "list" => Ok(Self::List(inner)),
@@ -66,6 +81,8 @@ impl Convert {
             "float" => Self::Float,
             "str" => Self::Str,
             "bytes" => Self::Bytes,
+            "bytearray" => Self::ByteArray,
+            "memoryview" => Self::MemoryView,
             _ => return Err(unknown(name)),
         })
     }
@@ -85,12 +102,13 @@ impl fmt::Display for Convert {
             Self::Int => out.write_str("int"),
             Self::Float => out.write_str("float"),
             Self::Str => out.write_str("str"),
-            Self::Bytes => out.write_str("bytes in base64"),
+            Self::Bytes | Self::ByteArray | Self::MemoryView => out.write_str("bytes in base64"),
             Self::List(item) if matches!(**item, Self::Any) => out.write_str("list"),
             Self::List(item) => write!(out, "list[{item}]"),
             Self::Dict(value) if matches!(**value, Self::Any) => out.write_str("dict"),
             Self::Dict(value) => write!(out, "dict[str, {value}]"),
             Self::Optional(inner) => write!(out, "{inner} | None"),
+            Self::Custom(custom) => out.write_str(&custom.shown),
         }
     }
 }

@@ -4,11 +4,11 @@ use std::ffi::CStr;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyMemoryView};
 use ucall_proto::json::{Kind, Number, Reader, Text};
 
 use super::{Convert, Fault, base64};
-use crate::ffi;
+use crate::ffi::{self, Memory};
 
 type Built<'py> = Result<Bound<'py, PyAny>, Fault>;
 
@@ -52,10 +52,13 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
             }
             (Convert::Str, Kind::String) => self.string(),
             (Convert::Bool, Kind::Bool) => Ok(self.boolean()),
-            (Convert::Bytes, Kind::String) => self.bytes(),
+            (Convert::Bytes, Kind::String) => self.bytes(Memory::Bytes),
             (Convert::List(item), Kind::Array) => self.list(item),
             (Convert::Dict(value), Kind::Object) => self.dict(value),
             (Convert::Null | Convert::Optional(_), Kind::Null) => Ok(self.null()),
+            (Convert::ByteArray, Kind::String) => self.bytes(Memory::ByteArray),
+            (Convert::MemoryView, Kind::String) => self.memory_view(),
+            (Convert::Custom(custom), _) => custom.read(self),
             (Convert::Optional(inner), _) => self.read(inner).map_err(|fault| fault.or_none(inner)),
             (_, kind) => Err(wrong(convert, self.name_of(kind))),
         }
@@ -128,10 +131,15 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         Ok(ffi::text(py, self.unescaped(text))?)
     }
 
-    fn bytes(&mut self) -> Built<'py> {
+    fn bytes(&mut self, memory: Memory) -> Built<'py> {
         let (py, text) = (self.py, self.reader.string());
-        base64::decode(py, self.unescaped(text))?
+        base64::decode(py, memory, self.unescaped(text))?
             .ok_or_else(|| wrong(&Convert::Bytes, "a str that is no base64"))
+    }
+
+    fn memory_view(&mut self) -> Built<'py> {
+        let bytes = self.bytes(Memory::Bytes)?;
+        Ok(PyMemoryView::from(&bytes)?.into_any())
     }
 
     fn list(&mut self, item: &Convert) -> Built<'py> {

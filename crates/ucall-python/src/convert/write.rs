@@ -7,11 +7,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyString};
 use ucall_proto::json::{write_f64, write_i64, write_string};
 
-use super::{Fault, base64};
+use super::{Fault, Pieces, base64};
+use crate::errors::Unwritable;
 use crate::ffi::{self, Value};
 
 /// Lists and dicts inside one another, as many as a request may have. A cycle ends here too.
 const NESTING_MAX: usize = 128;
+
+/// Bytes kept free behind a long string.
+const ROOM_BEHIND: usize = 64;
 
 type Written = Result<(), Fault>;
 
@@ -21,16 +25,30 @@ type Written = Result<(), Fault>;
 /// so are objects of classes derived from them; bytes, bytearray and memoryview as base64.
 #[inline]
 pub(crate) fn write(out: &mut Vec<u8>, len_max: usize, object: &Bound<'_, PyAny>) -> Written {
-    Writer { out, len_max, nesting_left: NESTING_MAX }.value(object)
+    Writer { out, len_max, default: None, nesting_left: NESTING_MAX }.value(object)
 }
 
-struct Writer<'a> {
+/// The same; an object that cannot be written is first given to `default`, which returns another
+/// in its place.
+#[inline]
+pub(crate) fn write_with<'py>(
+    out: &mut Vec<u8>,
+    len_max: usize,
+    object: &Bound<'py, PyAny>,
+    default: &Bound<'py, PyAny>,
+) -> Written {
+    Writer { out, len_max, default: Some(default), nesting_left: NESTING_MAX }.value(object)
+}
+
+struct Writer<'a, 'py> {
     out: &'a mut Vec<u8>,
     len_max: usize,
+    /// What to ask about objects that cannot be written.
+    default: Option<&'a Bound<'py, PyAny>>,
     nesting_left: usize,
 }
 
-impl Writer<'_> {
+impl Writer<'_, '_> {
     #[inline]
     fn value(&mut self, object: &Bound<'_, PyAny>) -> Written {
         match Value::of(object) {
@@ -45,10 +63,36 @@ impl Writer<'_> {
             Value::Dict(dict) => self.dict(dict),
             Value::Bytes(bytes) => self.bytes(bytes.as_bytes()),
             Value::Buffer => self.buffer(object),
-            Value::Other => {
-                Err(Fault::value(format!("{} cannot be written as JSON", ffi::type_name(object))))
-            }
+            Value::Other => self.other(object),
         }
+    }
+
+    #[cold]
+    fn other(&mut self, object: &Bound<'_, PyAny>) -> Written {
+        if let Ok(pieces) = object.cast::<Pieces>() {
+            return self.pieces(pieces);
+        }
+        let other = self.replaced(object)?;
+        // One that is replaced for ever ends here.
+        self.deepen()?;
+        self.value(&other)?;
+        self.nesting_left += 1;
+        Ok(())
+    }
+
+    /// What `default` has in place of an object that cannot be written.
+    fn replaced<'py>(&self, object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Fault> {
+        let Some(default) = self.default else {
+            let name = ffi::type_name(object);
+            return Err(Fault::value(format!("{name} cannot be written as JSON")));
+        };
+        let py = object.py();
+        default.call1((object,)).map_err(|error| {
+            match error.is_instance_of::<Unwritable>(py) {
+                true => Fault::value(error.value(py).to_string()),
+                false => error.into(),
+            }
+        })
     }
 
     fn literal(&mut self, text: &[u8]) -> Written {
@@ -91,9 +135,26 @@ impl Writer<'_> {
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Written {
-        self.fits(base64::encoded_len(bytes.len()))?;
-        self.out.push(b'"');
+        self.open_base64(bytes.len())?;
         base64::encode(self.out, bytes);
+        self.out.push(b'"');
+        Ok(())
+    }
+
+    fn pieces(&mut self, pieces: &Bound<'_, Pieces>) -> Written {
+        let (py, pieces) = (pieces.py(), pieces.get());
+        self.open_base64(pieces.len(py)?)?;
+        pieces.encode(py, self.out)?;
+        self.out.push(b'"');
+        Ok(())
+    }
+
+    /// Begins a string of that many bytes in base64, and makes room for it and what ends a reply:
+    /// a long output should not have to move for its last byte.
+    fn open_base64(&mut self, bytes: usize) -> Written {
+        let len = base64::encoded_len(bytes);
+        self.fits(len)?;
+        self.out.reserve(len.saturating_add(ROOM_BEHIND));
         self.out.push(b'"');
         Ok(())
     }
@@ -165,6 +226,10 @@ impl Writer<'_> {
             }
             Value::Bool(true) => self.literal(b"\"true\""),
             Value::Bool(false) => self.literal(b"\"false\""),
+            _ if may_be_replaced && self.default.is_some() => {
+                let other = self.replaced(key)?;
+                self.key(&other, false)
+            }
             _ => {
                 let name = ffi::type_name(key);
                 Err(Fault::value(format!("a key of type {name} cannot be written as JSON")))
@@ -174,11 +239,17 @@ impl Writer<'_> {
 
     #[inline]
     fn open(&mut self, bracket: u8) -> Written {
+        self.deepen()?;
+        self.out.push(bracket);
+        Ok(())
+    }
+
+    #[inline]
+    fn deepen(&mut self) -> Written {
         let Some(left) = self.nesting_left.checked_sub(1) else {
             return Err(Fault::value(format!("nests deeper than {NESTING_MAX} levels")));
         };
         self.nesting_left = left;
-        self.out.push(bracket);
         Ok(())
     }
 

@@ -7,20 +7,36 @@ use pyo3::prelude::*;
 
 use super::owned;
 
-/// A `bytes` of `len` bytes that `fill` writes; `None` when it says that it did not.
-pub(crate) fn bytes_filled<'py>(
+/// Which object holds bytes that came.
+#[derive(Clone, Copy)]
+pub(crate) enum Memory {
+    Bytes,
+    ByteArray,
+}
+
+/// A new object of `len` bytes that `fill` writes; `None` when it says that it did not.
+pub(crate) fn memory_filled<'py>(
     py: Python<'py>,
+    memory: Memory,
     len: usize,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    // SAFETY: without a source, the bytes are left for the caller to write.
+    let (source, count) = (std::ptr::null(), len as ffi::Py_ssize_t);
+    // SAFETY: without a source, the bytes are left for the caller to write. A length that no
+    // object can have raises.
     let made = owned(py, unsafe {
-        ffi::PyBytes_FromStringAndSize(std::ptr::null(), len as ffi::Py_ssize_t)
+        match memory {
+            Memory::Bytes => ffi::PyBytes_FromStringAndSize(source, count),
+            Memory::ByteArray => ffi::PyByteArray_FromStringAndSize(source, count),
+        }
     })?;
-    // SAFETY: a new `bytes` has `len` bytes of its own, and nobody else has seen it.
+    // SAFETY: the object is of that type and new: it has `len` bytes, and nobody else has seen it.
     let target = unsafe {
-        let data = ffi::PyBytes_AsString(made.as_ptr()).cast::<MaybeUninit<u8>>();
-        std::slice::from_raw_parts_mut(data, len)
+        let data = match memory {
+            Memory::Bytes => ffi::PyBytes_AsString(made.as_ptr()),
+            Memory::ByteArray => ffi::PyByteArray_AsString(made.as_ptr()),
+        };
+        std::slice::from_raw_parts_mut(data.cast::<MaybeUninit<u8>>(), len)
     };
     Ok(fill(target).then_some(made))
 }

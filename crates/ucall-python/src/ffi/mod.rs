@@ -12,7 +12,7 @@ mod number;
 mod text;
 mod value;
 
-pub(crate) use bytes::{bytes_filled, with_buffer};
+pub(crate) use bytes::{Memory, memory_filled, with_buffer};
 pub(crate) use call::{Slots, call_with_keywords, call_with_slots};
 pub(crate) use members::members;
 pub(crate) use number::{decimal, float, integer, integer_from_digits, small_integer};
@@ -27,4 +27,11 @@ fn owned<'py>(py: Python<'py>, pointer: *mut pyo3::ffi::PyObject) -> PyResult<Bo
     // SAFETY: every caller hands in what a function of the C API returned: a new reference or,
     // with an exception set, null.
     unsafe { Bound::from_owned_ptr_or_err(py, pointer) }
+}
+
+/// Whether this thread is attached to the first interpreter of the process, and not to one that
+/// was made within it.
+pub(crate) fn is_main_interpreter(_py: Python<'_>) -> bool {
+    // SAFETY: the thread is attached, so that there is a present interpreter.
+    unsafe { pyo3::ffi::PyInterpreterState_Get() == pyo3::ffi::PyInterpreterState_Main() }
 }

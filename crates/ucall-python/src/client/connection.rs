@@ -1,0 +1,256 @@
+//! A plain connection: a request out, its reply in, without the interpreter's lock.
+//!
+//! A call that goes well is two system calls and a look at the idle socket: one send, and one
+//! receive that waits as long as the socket's own timeout says. Only when that is not enough are
+//! there waits in between, each for what is left until the deadline.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::fault::Fault;
+use super::parser::{Message, Parser};
+use super::reply::Reply;
+use super::request::Request;
+use super::socket::{Deadline, Idle, Socket, look};
+
+/// Idle for longer, a connection is given up: servers close theirs after 75 s (nginx, ucall), and a
+/// request must not cross that.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// A connected socket and what comes in on it.
+#[pyclass(module = "ucall._core")]
+pub(crate) struct ClientConnection {
+    /// Gone once anything went wrong.
+    socket: Option<Socket>,
+    parser: Parser,
+    http: bool,
+    /// When the last exchange ended; `None` before the first.
+    idle_since: Option<Instant>,
+}
+
+#[pymethods]
+impl ClientConnection {
+    /// Takes over a connected descriptor in blocking mode.
+    #[new]
+    #[pyo3(signature = (descriptor, *, http, reply_bytes_max))]
+    fn new(descriptor: RawFd, http: bool, reply_bytes_max: usize) -> PyResult<Self> {
+        if descriptor < 0 {
+            return Err(PyValueError::new_err("the descriptor is none"));
+        }
+        // SAFETY: Python's socket was detached from the descriptor for us to own it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Self {
+            socket: Some(Socket::new(descriptor)),
+            parser: Parser::new(http, reply_bytes_max),
+            http,
+            idle_since: None,
+        })
+    }
+
+    /// Sends a request and returns its reply.
+    ///
+    /// `None` means that the connection, which was used before, turned out to be closed, and that
+    /// not a byte was sent. After that, and after anything that is raised, it is closed.
+    fn exchange(
+        &mut self,
+        py: Python<'_>,
+        request: &Bound<'_, Request>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Reply>> {
+        let timeout = timeout.map(duration).transpose()?;
+        let request = request.get();
+        let outcome = self.run(py, request, timeout);
+        match &outcome {
+            Ok(Some(_)) => self.idle_since = Some(Instant::now()),
+            _ => self.socket = None,
+        }
+        outcome
+    }
+
+    /// Whether another request may be sent, as far as is known.
+    #[getter]
+    fn is_reusable(&self) -> bool {
+        self.socket.is_some() && self.parser.is_reusable()
+    }
+
+    /// Closes it.
+    fn close(&mut self) {
+        self.socket = None;
+    }
+}
+
+/// How far an exchange has come, so that it can go on after a signal.
+struct Progress<'a> {
+    request: &'a Request,
+    timeout: Option<Duration>,
+    deadline: Deadline,
+    sent: usize,
+    /// Whether it has waited, so that less than the timeout is left.
+    has_waited: bool,
+}
+
+impl ClientConnection {
+    fn run(
+        &mut self,
+        py: Python<'_>,
+        request: &Request,
+        timeout: Option<Duration>,
+    ) -> PyResult<Option<Reply>> {
+        if self.is_stale() {
+            return Ok(None);
+        }
+        let deadline = Deadline::after(timeout);
+        let mut progress = Progress { request, timeout, deadline, sent: 0, has_waited: false };
+        loop {
+            match py.detach(|| self.proceed(&mut progress)) {
+                Ok(reply) => {
+                    reply.check(py, request)?;
+                    return Ok(Some(reply));
+                }
+                Err(Fault::Interrupted) => py.check_signals()?,
+                Err(Fault::System(_) | Fault::Closed { .. })
+                    if progress.sent == 0 && self.idle_since.is_some() =>
+                {
+                    return Ok(None);
+                }
+                Err(fault) => return Err(fault.into_error(py)),
+            }
+        }
+    }
+
+    /// Whether an idle connection is of no more use. A raw reply's last newline may still come.
+    fn is_stale(&self) -> bool {
+        let Some(socket) = &self.socket else { return true };
+        let Some(idle_since) = self.idle_since else { return false };
+        idle_since.elapsed() > IDLE_MAX
+            || !self.parser.is_reusable()
+            || match socket.look() {
+                Idle::Quiet => false,
+                Idle::Bytes(byte) => self.http || !byte.is_ascii_whitespace(),
+                Idle::Closed => true,
+            }
+    }
+
+    fn proceed(&mut self, progress: &mut Progress<'_>) -> Result<Reply, Fault> {
+        let Some(socket) = &mut self.socket else {
+            return Err(Fault::Closed { within_reply: false });
+        };
+        let mut exchange = Exchange { socket, parser: &mut self.parser };
+        if let Some(early) = exchange.send(progress)? {
+            // The server did not wait for the whole request, and will not take another.
+            self.socket = None;
+            return Reply::of_message(early);
+        }
+        if !self.http && progress.request.expects_nothing() {
+            return Ok(Reply::nothing());
+        }
+        Reply::of_message(exchange.receive(progress)?)
+    }
+}
+
+/// The two halves of a connection at work.
+struct Exchange<'a> {
+    socket: &'a mut Socket,
+    parser: &'a mut Parser,
+}
+
+impl Exchange<'_> {
+    /// Sends what is left. A reply that comes before all of the request has gone is returned.
+    fn send(&mut self, progress: &mut Progress<'_>) -> Result<Option<Message>, Fault> {
+        let bytes = progress.request.bytes();
+        while let Some(rest) = bytes.get(progress.sent..).filter(|rest| !rest.is_empty()) {
+            match self.socket.send(rest) {
+                Ok(sent) => progress.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    progress.has_waited = true;
+                    let ready = self.socket.wait(true, progress.deadline)?;
+                    if ready.readable
+                        && let Some(message) = self.receive_at_once()?
+                    {
+                        return Ok(Some(message));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    return Err(Fault::Interrupted);
+                }
+                // The server may have said why before it closed.
+                Err(error) => {
+                    return match self.receive_last_words() {
+                        Some(message) => Ok(Some(message)),
+                        None => Err(Fault::System(error)),
+                    };
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn receive_last_words(&mut self) -> Option<Message> {
+        loop {
+            match self.receive_at_once() {
+                Ok(Some(message)) => return Some(message),
+                Ok(None) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Takes what has come while sending.
+    fn receive_at_once(&mut self) -> Result<Option<Message>, Fault> {
+        let received = self.receive_more(true)?;
+        if received == 0 {
+            return match self.parser.end()? {
+                Some(message) => Ok(Some(message)),
+                None => Err(Fault::Closed { within_reply: false }),
+            };
+        }
+        self.parser.advance()
+    }
+
+    fn receive_more(&mut self, at_once: bool) -> io::Result<usize> {
+        let (target, most) = self.parser.space();
+        self.socket.receive(target, most, at_once)
+    }
+
+    /// Receives until a reply is whole.
+    fn receive(&mut self, progress: &mut Progress<'_>) -> Result<Message, Fault> {
+        loop {
+            let received = if progress.has_waited {
+                self.socket.wait(false, progress.deadline)?;
+                self.receive_more(true)?
+            } else {
+                progress.has_waited = true;
+                self.socket.set_receive_timeout(progress.timeout)?;
+                self.receive_more(false)?
+            };
+            if received == 0 {
+                let closed = Fault::Closed { within_reply: false };
+                return self.parser.end()?.ok_or(closed);
+            }
+            if let Some(message) = self.parser.advance()? {
+                return Ok(message);
+            }
+        }
+    }
+}
+
+/// What an idle connection looks like: `"quiet"`, `"bytes"` or `"closed"`.
+#[pyfunction]
+pub(crate) fn peek(descriptor: RawFd) -> &'static str {
+    match look(descriptor) {
+        Idle::Quiet => "quiet",
+        Idle::Bytes(_) => "bytes",
+        Idle::Closed => "closed",
+    }
+}
+
+fn duration(seconds: f64) -> PyResult<Duration> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) => Ok(duration),
+        Err(_) => Err(PyValueError::new_err("timeout: expected seconds, 0 or more")),
+    }
+}

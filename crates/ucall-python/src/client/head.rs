@@ -1,0 +1,133 @@
+//! The head of an HTTP reply: its status, and how long the body is (RFC 9112, section 6.3).
+//!
+//! `httparse` reads the lines. What two readers could understand differently is refused.
+
+use std::mem::MaybeUninit;
+
+use httparse::{Header, ParserConfig, Response, Status};
+
+use super::fault::Fault;
+
+/// A head may have so many bytes.
+pub(super) const HEAD_BYTES_MAX: usize = 32 * 1024;
+const HEADERS_MAX: usize = 100;
+
+/// What the head of a reply says.
+#[derive(Debug)]
+pub(super) struct Head {
+    /// Its own length in bytes.
+    pub(super) len: usize,
+    pub(super) status: u16,
+    /// The words behind the status, kept only when it is no success.
+    pub(super) reason: String,
+    pub(super) body: Body,
+    /// Whether another request may follow on the connection.
+    pub(super) keeps_alive: bool,
+}
+
+/// How long the body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    Sized(u64),
+    Chunked,
+    UntilClose,
+}
+
+/// Reads the head at the front of `text`; `None` when it is not whole yet.
+pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, Fault> {
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut response = Response::new(&mut []);
+    let config = ParserConfig::default();
+    let len = match config.parse_response_with_uninit_headers(&mut response, text, &mut headers) {
+        Ok(Status::Complete(len)) => len,
+        Ok(Status::Partial) => return Ok(None),
+        Err(error) => return Err(not_http(&error.to_string())),
+    };
+    let version = response.version.unwrap_or_default();
+    let status = response.code.unwrap_or_default();
+    let fields = Fields::of(response.headers)?;
+    let body = match status {
+        // These have none, whatever their headers say.
+        100..200 | 204 | 304 => Body::Sized(0),
+        _ => fields.body(version)?,
+    };
+    let keeps_alive = match version {
+        0 => fields.keep_alive && !fields.close,
+        _ => !fields.close,
+    };
+    let reason = match status {
+        200..300 => String::new(),
+        _ => response.reason.unwrap_or_default().to_owned(),
+    };
+    let keeps_alive = keeps_alive && body != Body::UntilClose;
+    Ok(Some(Head { len, status, reason, body, keeps_alive }))
+}
+
+/// The headers that decide anything here.
+#[derive(Default)]
+struct Fields {
+    content_length: Option<u64>,
+    transfer_encoding: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
+impl Fields {
+    fn of(headers: &[Header<'_>]) -> Result<Self, Fault> {
+        let mut fields = Self::default();
+        for header in headers {
+            fields.take(header)?;
+        }
+        Ok(fields)
+    }
+
+    fn take(&mut self, header: &Header<'_>) -> Result<(), Fault> {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        if is("content-length") {
+            let length = decimal(header.value).ok_or_else(|| not_http("a bad Content-Length"))?;
+            if self.content_length.is_some_and(|other| other != length) {
+                return Err(not_http("two lengths"));
+            }
+            self.content_length = Some(length);
+        } else if is("transfer-encoding") {
+            if self.transfer_encoding || !header.value.eq_ignore_ascii_case(b"chunked") {
+                return Err(not_http("a transfer coding other than chunked"));
+            }
+            self.transfer_encoding = true;
+        } else if is("connection") {
+            let has = |token: &[u8]| {
+                header.value.split(|&byte| byte == b',').any(|part| {
+                    part.trim_ascii().eq_ignore_ascii_case(token)
+                })
+            };
+            self.close |= has(b"close");
+            self.keep_alive |= has(b"keep-alive");
+        } else if is("content-encoding") && !header.value.eq_ignore_ascii_case(b"identity") {
+            return Err(not_http("a compressed body, which was not asked for"));
+        }
+        Ok(())
+    }
+
+    fn body(&self, version: u8) -> Result<Body, Fault> {
+        match (self.transfer_encoding, self.content_length) {
+            (true, Some(_)) => Err(not_http("both a length and a transfer coding")),
+            (true, None) if version == 0 => Err(not_http("chunks in HTTP/1.0")),
+            (true, None) => Ok(Body::Chunked),
+            (false, Some(length)) => Ok(Body::Sized(length)),
+            (false, None) => Ok(Body::UntilClose),
+        }
+    }
+}
+
+/// Digits and nothing else.
+fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cold]
+fn not_http(what: &str) -> Fault {
+    Fault::Protocol(format!("HTTP with {what}"))
+}

@@ -1,0 +1,65 @@
+//! The parser for those who do the I/O themselves: TLS, asyncio.
+
+use pyo3::prelude::*;
+
+use super::fault::Fault;
+use super::parser::Parser;
+use super::reply::Reply;
+use crate::ffi;
+
+/// Bytes in, replies out.
+#[pyclass(module = "ucall._core")]
+pub(crate) struct ReplyReader {
+    parser: Parser,
+}
+
+#[pymethods]
+impl ReplyReader {
+    /// For one connection, and for replies of up to `reply_bytes_max` bytes.
+    #[new]
+    #[pyo3(signature = (*, http, reply_bytes_max))]
+    fn new(http: bool, reply_bytes_max: usize) -> Self {
+        Self { parser: Parser::new(http, reply_bytes_max) }
+    }
+
+    /// Takes the next bytes; returns the replies that they end.
+    fn feed(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<Reply>> {
+        ffi::with_buffer(data, |bytes| self.take(bytes))?.map_err(|fault| fault.into_error(py))
+    }
+
+    /// The connection has ended; returns the reply that ends with it, if there is one.
+    fn end(&mut self, py: Python<'_>) -> PyResult<Option<Reply>> {
+        let ended = self.parser.end().and_then(|message| message.map(Reply::of_message).transpose());
+        ended.map_err(|fault| fault.into_error(py))
+    }
+
+    /// Whether nothing of a reply has come.
+    #[getter]
+    fn is_idle(&self) -> bool {
+        self.parser.is_idle()
+    }
+
+    /// Whether another request may be sent.
+    #[getter]
+    fn is_reusable(&self) -> bool {
+        self.parser.is_reusable()
+    }
+}
+
+impl ReplyReader {
+    fn take(&mut self, mut bytes: &[u8]) -> Result<Vec<Reply>, Fault> {
+        let mut replies = Vec::new();
+        loop {
+            let (target, most) = self.parser.space();
+            let (now, later) = bytes.split_at(most.min(bytes.len()));
+            target.extend_from_slice(now);
+            bytes = later;
+            while let Some(message) = self.parser.advance()? {
+                replies.push(Reply::of_message(message)?);
+            }
+            if bytes.is_empty() {
+                return Ok(replies);
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A reply: proven to be JSON-RPC, and turned into objects when somebody asks.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use ucall_proto::json::{Kind, Reader, prove};
+
+use super::fault::{Fault, value_error};
+use super::parser::{Message, NESTING_MAX};
+use super::request::{Expected, Request};
+use crate::convert::{Convert, Input};
+
+/// What a server answered to one request. `ucall.client.Response` is its face.
+#[pyclass(frozen, module = "ucall._core")]
+#[derive(Debug)]
+pub(crate) struct Reply {
+    status: u16,
+    /// The whole document; empty when a notification was taken.
+    text: Bytes,
+    content: Content,
+    /// The bytes of a batch's parts, found when they are first asked for.
+    parts: OnceLock<Vec<Bytes>>,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Nothing,
+    One(Answer),
+    Batch,
+}
+
+/// The members of one reply object, as they stand in its text.
+#[derive(Clone, Debug)]
+struct Answer {
+    id: Bytes,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Debug)]
+enum Outcome {
+    Result(Bytes),
+    Error(Bytes),
+}
+
+impl Reply {
+    /// Looks into a message. What is no JSON-RPC is told by its HTTP status, if that is an error.
+    pub(super) fn of_message(message: Message) -> Result<Self, Fault> {
+        let text = Bytes::from(message.body);
+        let (status, is_success) = (message.status, matches!(message.status, 0 | 200..300));
+        let content = match text.trim_ascii().is_empty() {
+            true if is_success => Some(Content::Nothing),
+            true => None,
+            false => read_content(&text),
+        };
+        match content {
+            Some(content) => Ok(Self { status, text, content, parts: OnceLock::new() }),
+            None if is_success => Err(Fault::Protocol(format!("{:?}", Fault::shown(&text)))),
+            None => Err(Fault::Http {
+                status,
+                reason: message.reason,
+                text: Fault::shown(&text),
+            }),
+        }
+    }
+
+    /// Checks that it answers the request: by the id, or as an error that could not tell it.
+    pub(super) fn check(&self, py: Python<'_>, request: &Request) -> PyResult<()> {
+        let fits = match (&self.content, request.expected()) {
+            (Content::Nothing, Expected::Nothing) => true,
+            (_, Expected::Nothing) => matches!(self.content, Content::One(_)),
+            (Content::One(answer), Expected::Id(id)) => answer.has_id(py, id)?,
+            (Content::One(answer), Expected::Batch) => matches!(answer.outcome, Outcome::Error(_)),
+            (Content::Batch, Expected::Batch) => true,
+            _ => false,
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(Fault::Stranger.into_error(py)),
+        }
+    }
+
+    fn answer(&self) -> PyResult<&Answer> {
+        match &self.content {
+            Content::One(answer) => Ok(answer),
+            Content::Batch => Err(PyValueError::new_err("the reply is that of a batch")),
+            Content::Nothing => Err(PyValueError::new_err("the reply is empty")),
+        }
+    }
+
+    fn result_as<'py>(&self, py: Python<'py>, convert: &Convert) -> PyResult<Bound<'py, PyAny>> {
+        match &self.answer()?.outcome {
+            Outcome::Result(text) => build(py, text, convert, "result"),
+            Outcome::Error(_) => Err(PyValueError::new_err("the reply is an error")),
+        }
+    }
+}
+
+#[pymethods]
+impl Reply {
+    /// What stands for the reply to a notification on raw TCP, where none is sent.
+    #[staticmethod]
+    pub(super) fn nothing() -> Self {
+        Self { status: 0, text: Bytes::new(), content: Content::Nothing, parts: OnceLock::new() }
+    }
+
+    /// The HTTP status; 0 on raw TCP.
+    #[getter]
+    fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The document as it came.
+    #[getter]
+    fn text<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.text)
+    }
+
+    /// Whether nothing was answered, as to a notification.
+    #[getter]
+    fn is_empty(&self) -> bool {
+        matches!(self.content, Content::Nothing)
+    }
+
+    /// Whether it answers one call, with an error.
+    #[getter]
+    fn is_error(&self) -> bool {
+        matches!(&self.content, Content::One(Answer { outcome: Outcome::Error(_), .. }))
+    }
+
+    /// Whether it answers the calls of a batch.
+    #[getter]
+    fn is_batch(&self) -> bool {
+        matches!(self.content, Content::Batch)
+    }
+
+    /// The id that is answered to.
+    #[getter]
+    fn id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        build(py, &self.answer()?.id, &Convert::Any, "id")
+    }
+
+    /// Everything, as objects.
+    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.content {
+            Content::Nothing => Ok(py.None().into_bound(py)),
+            _ => build(py, &self.text, &Convert::Any, "reply"),
+        }
+    }
+
+    /// The result.
+    fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.result_as(py, &Convert::Any)
+    }
+
+    /// The bytes that the result is the base64 of.
+    fn result_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.result_as(py, &Convert::Bytes)
+    }
+
+    /// The error object.
+    fn error<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.answer()?.outcome {
+            Outcome::Error(text) => build(py, text, &Convert::Any, "error"),
+            Outcome::Result(_) => Err(PyValueError::new_err("the reply is a result")),
+        }
+    }
+
+    /// The replies that a batch's consists of, in their order.
+    fn split(&self, py: Python<'_>) -> PyResult<Vec<Self>> {
+        let mut replies = Vec::new();
+        for part in self.parts.get_or_init(|| items(&self.text)) {
+            let Some(answer) = read_answer(part) else {
+                let fault = Fault::Protocol(format!("{:?}", Fault::shown(part)));
+                return Err(fault.into_error(py));
+            };
+            replies.push(Self {
+                status: self.status,
+                text: part.clone(),
+                content: Content::One(answer),
+                parts: OnceLock::new(),
+            });
+        }
+        Ok(replies)
+    }
+
+    /// Raises `ucall.ConnectionError` unless it answers the request.
+    fn check_answers(&self, py: Python<'_>, request: &Request) -> PyResult<()> {
+        self.check(py, request)
+    }
+}
+
+impl Answer {
+    /// A server that could not read a request answers with an error and the id `null`.
+    fn has_id(&self, py: Python<'_>, sent: &[u8]) -> PyResult<bool> {
+        if self.id == sent {
+            return Ok(true);
+        }
+        if self.id == b"null"[..] {
+            return Ok(matches!(self.outcome, Outcome::Error(_)));
+        }
+        // The same string may be escaped in another way.
+        let came = build(py, &self.id, &Convert::Any, "id")?;
+        came.eq(build(py, &Bytes::copy_from_slice(sent), &Convert::Any, "id")?)
+    }
+}
+
+/// Builds objects from text that was proven.
+fn build<'py>(
+    py: Python<'py>,
+    text: &Bytes,
+    convert: &Convert,
+    root: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut scratch = Vec::new();
+    let built = Input::new(py, text, &mut scratch).read(convert);
+    built.map_err(|fault| value_error(fault, root))
+}
+
+/// What a document says; `None` when it is no JSON-RPC reply.
+fn read_content(text: &Bytes) -> Option<Content> {
+    prove(text, NESTING_MAX).ok()?;
+    match Reader::new(text).kind() {
+        Kind::Array => Some(Content::Batch),
+        _ => read_answer(text).map(Content::One),
+    }
+}
+
+/// The members of a reply object. Of two with one name the last counts; an `error` of `null` is
+/// none, as JSON-RPC 1.0 has it.
+fn read_answer(text: &Bytes) -> Option<Answer> {
+    let mut reader = Reader::new(text);
+    if reader.kind() != Kind::Object {
+        return None;
+    }
+    let (mut id, mut result, mut error) = (None, None, None);
+    reader.enter();
+    while let Some(key) = reader.next_key() {
+        let value = reader.skip();
+        match key.unescaped().as_ref() {
+            b"id" => id = Some(value),
+            b"result" => result = Some(value),
+            b"error" => error = Some(value),
+            _ => {}
+        }
+    }
+    let error = error.filter(|error| *error != b"null");
+    let outcome = match (error, result) {
+        (Some(error), _) => Outcome::Error(text.slice_ref(error)),
+        (None, Some(result)) => Outcome::Result(text.slice_ref(result)),
+        (None, None) => return None,
+    };
+    let id = id.map_or(Bytes::from_static(b"null"), |id| text.slice_ref(id));
+    Some(Answer { id, outcome })
+}
+
+/// The items of an array.
+fn items(text: &Bytes) -> Vec<Bytes> {
+    let mut reader = Reader::new(text);
+    let mut items = Vec::new();
+    reader.enter();
+    while reader.next_item() {
+        items.push(text.slice_ref(reader.skip()));
+    }
+    items
+}

@@ -1,0 +1,209 @@
+//! A request, ready to be sent as often as it takes.
+
+use std::os::raw::c_int;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use ucall_proto::json::write_string;
+
+use super::fault::value_error;
+use crate::convert;
+
+/// Digits of a length, and the end of a head.
+const LENGTH_ROOM: usize = 20 + HEAD_END.len();
+const HEAD_END: &[u8] = b"\r\n\r\n";
+/// What most requests fit into, beyond their head.
+const USUAL_BYTES: usize = 160;
+
+/// What may come back.
+#[derive(Debug)]
+pub(super) enum Expected {
+    /// A reply with this id, which is JSON text.
+    Id(Vec<u8>),
+    /// A reply for each call that has an id.
+    Batch,
+    /// Nothing, or over HTTP an empty reply.
+    Nothing,
+}
+
+/// A request as it goes over the wire. It shows its bytes as a buffer.
+#[pyclass(frozen, module = "ucall._core")]
+#[derive(Debug)]
+pub(crate) struct Request {
+    data: Vec<u8>,
+    /// Where it starts in `data`.
+    start: usize,
+    expected: Expected,
+}
+
+impl Request {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.data.get(self.start..).unwrap_or_default()
+    }
+
+    pub(super) fn expected(&self) -> &Expected {
+        &self.expected
+    }
+
+    pub(super) fn expects_nothing(&self) -> bool {
+        matches!(self.expected, Expected::Nothing)
+    }
+}
+
+#[pymethods]
+impl Request {
+    /// Whether it consists of notifications.
+    #[getter]
+    fn is_notification(&self) -> bool {
+        self.expects_nothing()
+    }
+
+    fn __len__(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Shows the bytes, which never change.
+    ///
+    /// # Safety
+    /// The interpreter hands in a view that it wants filled.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let bytes = slf.get().bytes();
+        let (data, len) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as ffi::Py_ssize_t);
+        // SAFETY: the view takes a reference to the request, which keeps its bytes in place for as
+        // long as it lives; they are read-only, and a view to write to is refused.
+        match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, len, 1, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}
+
+/// Writes requests that have the same head.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct RequestWriter {
+    /// Up to the digits of the length; `None` on raw TCP.
+    head: Option<Vec<u8>>,
+    /// Turns an object that JSON has no word for into one that it has.
+    default: Py<PyAny>,
+}
+
+#[pymethods]
+impl RequestWriter {
+    /// `head` ends with `Content-Length: `; with `None` requests are raw documents.
+    #[new]
+    #[pyo3(signature = (head, default))]
+    fn new(head: Option<Vec<u8>>, default: Py<PyAny>) -> Self {
+        Self { head, default }
+    }
+
+    /// One call; with the id `None` a notification.
+    fn call(
+        &self,
+        method: &str,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        id: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Request> {
+        let mut data = self.begin();
+        data.extend_from_slice(br#"{"jsonrpc":"2.0","method":"#);
+        write_string(&mut data, method);
+        self.params(&mut data, args, kwargs.filter(|kwargs| !kwargs.is_empty()))?;
+        let expected = match id {
+            Some(id) => {
+                let text = self.id(id)?;
+                data.extend_from_slice(br#","id":"#);
+                data.extend_from_slice(&text);
+                Expected::Id(text)
+            }
+            None => Expected::Nothing,
+        };
+        data.push(b'}');
+        Ok(self.end(data, expected))
+    }
+
+    /// A whole request object, whose id is answered.
+    fn document(&self, document: &Bound<'_, PyDict>, id: &Bound<'_, PyAny>) -> PyResult<Request> {
+        let mut data = self.begin();
+        self.write(&mut data, document, "request")?;
+        let expected = Expected::Id(self.id(id)?);
+        Ok(self.end(data, expected))
+    }
+
+    /// A batch of request objects; `answered` tells whether any of them has an id.
+    fn batch(&self, calls: &Bound<'_, PyAny>, answered: bool) -> PyResult<Request> {
+        let mut data = self.begin();
+        self.write(&mut data, calls, "batch")?;
+        let expected = if answered { Expected::Batch } else { Expected::Nothing };
+        Ok(self.end(data, expected))
+    }
+}
+
+impl RequestWriter {
+    /// Room for the head, which is written when the length is known.
+    fn begin(&self) -> Vec<u8> {
+        let room = self.room();
+        let mut data = Vec::with_capacity(room + USUAL_BYTES);
+        data.resize(room, 0);
+        data
+    }
+
+    fn room(&self) -> usize {
+        self.head.as_ref().map_or(0, |head| head.len() + LENGTH_ROOM)
+    }
+
+    /// Writes the head so that it ends where the body starts. A raw document ends its line.
+    fn end(&self, mut data: Vec<u8>, expected: Expected) -> Request {
+        let Some(head) = &self.head else {
+            data.push(b'\n');
+            return Request { data, start: 0, expected };
+        };
+        let room = self.room();
+        let length = (data.len() - room).to_string();
+        let mut start = room;
+        for part in [HEAD_END, length.as_bytes(), head] {
+            let end = start;
+            start = end.saturating_sub(part.len());
+            if let Some(place) = data.get_mut(start..end) {
+                place.copy_from_slice(part);
+            }
+        }
+        Request { data, start, expected }
+    }
+
+    fn params(
+        &self,
+        data: &mut Vec<u8>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let params = match kwargs {
+            Some(_) if !args.is_empty() => {
+                let message = "params are given by position or by name, not both (JSON-RPC 2.0, 4.2)";
+                return Err(PyTypeError::new_err(message));
+            }
+            Some(kwargs) => kwargs.as_any(),
+            None if args.is_empty() => return Ok(()),
+            None => args.as_any(),
+        };
+        data.extend_from_slice(br#","params":"#);
+        self.write(data, params, "params")
+    }
+
+    fn write(&self, data: &mut Vec<u8>, object: &Bound<'_, PyAny>, root: &str) -> PyResult<()> {
+        let default = self.default.bind(object.py());
+        convert::write_with(data, usize::MAX, object, default)
+            .map_err(|fault| value_error(fault, root))
+    }
+
+    fn id(&self, id: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+        let mut text = Vec::new();
+        convert::write(&mut text, usize::MAX, id).map_err(|fault| value_error(fault, "id"))?;
+        Ok(text)
+    }
+}

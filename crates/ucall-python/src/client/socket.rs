@@ -1,0 +1,149 @@
+//! A connected socket in blocking mode, asked directly.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// When a call gives up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// So long from now; `None` never.
+    pub(super) fn after(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// In the milliseconds of poll(2), rounded up; -1 without a deadline.
+    fn left_ms(self) -> libc::c_int {
+        let Some(end) = self.0 else { return -1 };
+        let left = end.saturating_duration_since(Instant::now());
+        left.as_micros().div_ceil(1000).try_into().unwrap_or(libc::c_int::MAX)
+    }
+}
+
+/// What a look at an idle connection shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Idle {
+    Quiet,
+    /// Something came that nobody asked for: its first byte.
+    Bytes(u8),
+    Closed,
+}
+
+/// Looks without taking and without waiting.
+pub(super) fn look(descriptor: RawFd) -> Idle {
+    let mut byte = 0u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: the buffer is one byte and so is the length; a descriptor that is none is refused.
+    match unsafe { libc::recv(descriptor, (&raw mut byte).cast(), 1, flags) } {
+        1 => Idle::Bytes(byte),
+        0 => Idle::Closed,
+        _ => match io::Error::last_os_error().kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Idle::Quiet,
+            _ => Idle::Closed,
+        },
+    }
+}
+
+/// Which way a socket is ready.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready {
+    pub(super) readable: bool,
+}
+
+/// A socket of its own.
+#[derive(Debug)]
+pub(super) struct Socket {
+    descriptor: OwnedFd,
+    /// What a blocking receive waits for at most, as the system was last told.
+    receive_timeout: Option<Duration>,
+}
+
+impl Socket {
+    pub(super) fn new(descriptor: OwnedFd) -> Self {
+        Self { descriptor, receive_timeout: None }
+    }
+
+    pub(super) fn look(&self) -> Idle {
+        look(self.descriptor.as_raw_fd())
+    }
+
+    /// Sends what the system takes at once.
+    pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: pointer and length are of one slice, which outlives the call.
+        let sent = unsafe {
+            libc::send(self.descriptor.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Appends up to `most` bytes; 0 at the end. Waits for the first of them as long as the receive
+    /// timeout says, or with `at_once` not at all.
+    pub(super) fn receive(
+        &self,
+        target: &mut Vec<u8>,
+        most: usize,
+        at_once: bool,
+    ) -> io::Result<usize> {
+        target.reserve(most.min(RECEIVE_BYTES_MIN));
+        let room = target.spare_capacity_mut();
+        let len = most.min(room.len());
+        let flags = if at_once { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: `len` bytes from the pointer on are spare capacity of the vector.
+        let received = unsafe {
+            libc::recv(self.descriptor.as_raw_fd(), room.as_mut_ptr().cast(), len, flags)
+        };
+        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        // SAFETY: the system wrote so many bytes behind the present ones, within the capacity.
+        unsafe { target.set_len(target.len() + received) };
+        Ok(received)
+    }
+
+    /// Tells the system how long a receive may wait, unless it knows.
+    pub(super) fn set_receive_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if self.receive_timeout == timeout {
+            return Ok(());
+        }
+        // Zero would mean for ever.
+        let wait = timeout.map_or(Duration::ZERO, |timeout| timeout.max(Duration::from_micros(1)));
+        let value = libc::timeval {
+            tv_sec: wait.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_usec: wait.subsec_micros() as libc::suseconds_t,
+        };
+        // SAFETY: the option takes a timeval, and is given one and its size.
+        let state = unsafe {
+            libc::setsockopt(
+                self.descriptor.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const value).cast(),
+                size_of::<libc::timeval>() as libc::socklen_t,
+            )
+        };
+        if state != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.receive_timeout = timeout;
+        Ok(())
+    }
+
+    /// Waits until bytes can be received, or also until bytes can be sent.
+    pub(super) fn wait(&self, to_send: bool, deadline: Deadline) -> io::Result<Ready> {
+        let mut watched = libc::pollfd {
+            fd: self.descriptor.as_raw_fd(),
+            events: if to_send { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN },
+            revents: 0,
+        };
+        // SAFETY: one entry, alive through the call.
+        match unsafe { libc::poll(&raw mut watched, 1, deadline.left_ms()) } {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            1.. => Ok(Ready { readable: watched.revents & !libc::POLLOUT != 0 }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Room made for a receive whose length is not known.
+const RECEIVE_BYTES_MIN: usize = 16 * 1024;

@@ -1,0 +1,102 @@
+//! Values that Python code builds: by `msgspec`, NumPy, Pillow, or a user's own decoder.
+//!
+//! The decoder is called with what it needs and no more: the text of the value, or the bytes that
+//! the value is the base64 of. Only when it raises is `explain` asked what the caller should be
+//! told, and where in the value.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use ucall_proto::json::Kind;
+
+use super::{Convert, Fault, Input};
+
+/// How a type is built that this crate knows nothing of.
+#[derive(Debug)]
+pub(crate) struct Custom {
+    form: Form,
+    /// Called with the value in its form; returns the argument.
+    decode: Py<PyAny>,
+    /// Called with the exception that `decode` raised and with what it was given. Returns what to
+    /// tell and the way to it, or None when the exception is no fault of the value.
+    explain: Py<PyAny>,
+    /// The type as messages name it.
+    pub(super) shown: String,
+}
+
+/// What a decoder is given.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// The JSON text of the value, as `bytes`.
+    Text,
+    /// The value, as JSON has it.
+    Value,
+    /// A `bytearray` of what a string is the base64 of; other values as JSON has them.
+    Binary,
+}
+
+/// A step to a part of a value: a key or an index.
+#[derive(FromPyObject)]
+enum Step {
+    Index(usize),
+    Key(String),
+}
+
+impl Custom {
+    /// Reads a description: form, decoder, explainer and the type as messages name it.
+    pub(super) fn of_description(description: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (form, decode, explain, shown) = description.extract::<(String, _, _, _)>()?;
+        let form = match form.as_str() {
+            "text" => Form::Text,
+            "value" => Form::Value,
+            "binary" => Form::Binary,
+            _ => return Err(PyTypeError::new_err(format!("no decoder is given {form:?}"))),
+        };
+        Ok(Self { form, decode, explain, shown })
+    }
+
+    /// Builds the next value.
+    pub(super) fn read<'py>(
+        &self,
+        input: &mut Input<'_, '_, 'py>,
+    ) -> Result<Bound<'py, PyAny>, Fault> {
+        let given = self.given(input)?;
+        let decoded = self.decode.bind(input.py).call1((&given,));
+        decoded.map_err(|error| self.fault(error, &given))
+    }
+
+    fn given<'py>(&self, input: &mut Input<'_, '_, 'py>) -> Result<Bound<'py, PyAny>, Fault> {
+        match (self.form, input.reader.kind()) {
+            // A copy, because what is built may hold on to it (`msgspec.Raw`).
+            (Form::Text, _) => Ok(PyBytes::new(input.py, input.reader.skip()).into_any()),
+            (Form::Binary, Kind::String) => input.read(&Convert::ByteArray).map_err(|fault| {
+                fault.instead(|| format!("expected {}, got a str that is no base64", self.shown))
+            }),
+            _ => input.read(&Convert::Any),
+        }
+    }
+
+    #[cold]
+    fn fault(&self, error: PyErr, given: &Bound<'_, PyAny>) -> Fault {
+        let py = given.py();
+        let explained = match self.explain.bind(py).call1((error.value(py), given)) {
+            Ok(explained) => explained,
+            Err(error) => return error.into(),
+        };
+        match explained.extract::<Option<(String, Vec<Step>)>>() {
+            Ok(Some((what, steps))) => Fault::value(what).at(steps),
+            Ok(None) => error.into(),
+            Err(error) => error.into(),
+        }
+    }
+}
+
+impl Fault {
+    /// The same, seen from the outermost of `steps`.
+    fn at(self, steps: Vec<Step>) -> Self {
+        steps.into_iter().rev().fold(self, |fault, step| match step {
+            Step::Index(index) => fault.at_index(index),
+            Step::Key(key) => fault.at_key(key.as_bytes()),
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Bytes that lie in several places, to be written as one.
+
+use base64_simd::STANDARD;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::Fault;
+use crate::ffi;
+
+/// What one encoded group is made of (RFC 4648 §4).
+const GROUP_BYTES: usize = 3;
+
+/// Pieces of memory which follow one another: the header of a `.npy` and the items of an array.
+///
+/// Returned in place of an object that JSON has no word for, they are written as the base64 of
+/// all, without being joined first. Each must be one contiguous piece that shows its bytes.
+#[pyclass(frozen, module = "ucall._core")]
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    pieces: Py<PyTuple>,
+}
+
+#[pymethods]
+impl Pieces {
+    #[new]
+    #[pyo3(signature = (*pieces))]
+    fn new(pieces: Py<PyTuple>) -> Self {
+        Self { pieces }
+    }
+}
+
+impl Pieces {
+    /// How many bytes there are in all.
+    pub(super) fn len(&self, py: Python<'_>) -> PyResult<usize> {
+        let pieces = self.pieces.bind(py).iter();
+        pieces.map(|piece| ffi::with_buffer(&piece, <[u8]>::len)).sum()
+    }
+
+    /// Appends the base64 of all, without quotes.
+    pub(super) fn encode(&self, py: Python<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
+        let mut group = Group::default();
+        for piece in self.pieces.bind(py) {
+            ffi::with_buffer(&piece, |bytes| group.append(out, bytes))?;
+        }
+        group.end(out);
+        Ok(())
+    }
+}
+
+/// The bytes of a group that began in one piece and ends in another.
+#[derive(Default)]
+struct Group {
+    bytes: Vec<u8>,
+}
+
+impl Group {
+    fn append(&mut self, out: &mut Vec<u8>, bytes: &[u8]) {
+        let wanted = (GROUP_BYTES - self.bytes.len()) % GROUP_BYTES;
+        let (head, rest) = bytes.split_at(wanted.min(bytes.len()));
+        self.bytes.extend_from_slice(head);
+        if self.bytes.len() == GROUP_BYTES {
+            self.end(out);
+        }
+        let (whole, tail) = rest.split_at(rest.len() - rest.len() % GROUP_BYTES);
+        STANDARD.encode_append(whole, out);
+        self.bytes.extend_from_slice(tail);
+    }
+
+    /// Only the last group of all may be short, and is then padded.
+    fn end(&mut self, out: &mut Vec<u8>) {
+        STANDARD.encode_append(&self.bytes, out);
+        self.bytes.clear();
+    }
+}

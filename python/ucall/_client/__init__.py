@@ -1,0 +1,1 @@
+"""What the clients of both kinds are made of. Not for direct use: `ucall.client`, `ucall.aio`."""

@@ -1,0 +1,98 @@
+"""Where a server is, and how it is spoken to, from one string."""
+
+from __future__ import annotations
+
+__all__ = ["DEFAULT_PORT", "Address"]
+
+DEFAULT_PORT = 8545
+
+#: Whether it is HTTP, whether it is encrypted, and the port, by scheme.
+_SCHEMES = {
+    "": (True, False, DEFAULT_PORT),
+    "http": (True, False, 80),
+    "https": (True, True, 443),
+    "tcp": (False, False, DEFAULT_PORT),
+    "tcps": (False, True, DEFAULT_PORT),
+}
+
+#: Addresses to listen on that mean this machine, and what to connect to.
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class Address:
+    """A server's address.
+
+    Args:
+        uri: ``"host"``, ``"host:port"``, or with a scheme in front: ``http://``, ``https://``,
+            ``tcp://`` (documents on raw TCP) or ``tcps://`` (the same, encrypted). ``http`` and
+            ``https`` may have a path.
+        port: When the URI has none. Else that of the scheme, or 8545.
+
+    Raises:
+        ValueError: The URI makes no sense, or has another port.
+    """
+
+    __slots__ = ("host", "is_http", "is_secure", "path", "port", "scheme")
+
+    def __init__(self, uri: str, port: int | None = None) -> None:
+        scheme, found, rest = uri.partition("://")
+        scheme, rest = (scheme.lower(), rest) if found else ("", uri)
+        if scheme not in _SCHEMES or (found and not scheme):
+            raise ValueError(f"{uri!r}: expected http://, https://, tcp:// or tcps://")
+        self.scheme = scheme or "http"
+        self.is_http, self.is_secure, usual_port = _SCHEMES[scheme]
+        authority, self.path = _split_path(uri, rest, self.is_http)
+        host, own_port = _split_port(uri, authority)
+        if port is not None and own_port is not None and port != own_port:
+            raise ValueError(f"{uri!r}: has a port other than {port}")
+        self.port = own_port if own_port is not None else port if port is not None else usual_port
+        if not 0 < self.port < 65536:
+            raise ValueError(f"port: expected 1 to 65535, got {self.port}")
+        self.host = _HERE.get(host, host)
+
+    @property
+    def name(self) -> str:
+        """Host and port, as people write them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def host_header(self) -> str:
+        """What HTTP calls the server: without the port when it is the usual one."""
+        name = self.name
+        usual_port = _SCHEMES[self.scheme][2]
+        return name.rpartition(":")[0] if self.port == usual_port else name
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.name}{self.path if self.path != '/' else ''}"
+
+
+def _split_path(uri: str, rest: str, is_http: bool) -> tuple[str, str]:
+    end = min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
+    authority, path = rest[:end], rest[end:]
+    if not path.startswith("/"):
+        path = "/" + path
+    if "#" in path or not (path.isascii() and path.isprintable()) or " " in path:
+        raise ValueError(f"{uri!r}: the path has characters that must be percent-encoded")
+    if not is_http and path != "/":
+        raise ValueError(f"{uri!r}: raw TCP has no paths")
+    return authority, path
+
+
+def _split_port(uri: str, authority: str) -> tuple[str, int | None]:
+    if "@" in authority:
+        raise ValueError(f"{uri!r}: give credentials as a header, Authorization")
+    if authority.startswith("["):
+        host, _, rest = authority[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
+        if colon not in ("", ":"):
+            raise ValueError(f"{uri!r}: expected ]:port")
+    elif authority.count(":") > 1:
+        host, colon, port = authority, "", ""
+    else:
+        host, colon, port = authority.partition(":")
+    if not host or not host.isprintable() or any(mark in host for mark in " \\%<>\"'[]"):
+        raise ValueError(f"{uri!r}: expected a host")
+    if colon and not (port.isascii() and port.isdigit() and len(port) < 6):
+        raise ValueError(f"{uri!r}: expected a port of digits, got {port!r}")
+    return host, int(port) if colon else None

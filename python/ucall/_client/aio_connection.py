@@ -1,0 +1,174 @@
+"""Connections of asyncio: one call at a time over HTTP, many at once over raw TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Collection
+from typing import Any
+
+from ucall import _core
+from ucall.errors import ConnectionError
+
+__all__ = ["AsyncConnection", "ManyAtOnce", "OneAtATime"]
+
+
+class AsyncConnection(asyncio.Protocol):
+    """Feeds what comes to a reader; who waits for a reply is up to the derived class."""
+
+    def __init__(self, is_http: bool, reply_bytes_max: int) -> None:
+        self._reader = _core.ReplyReader(http=is_http, reply_bytes_max=reply_bytes_max)
+        self._transport: asyncio.Transport | None = None
+
+    async def is_alive(self) -> bool:
+        """Whether it may be used (again). Lets asyncio hear of an end that has come already."""
+        if self._is_over():
+            return False
+        assert self._transport is not None
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        if descriptor >= 0 and _core.peek(descriptor) != "quiet":
+            await asyncio.sleep(0)
+        return not self._is_over()
+
+    def abort(self) -> None:
+        """Closes it at once. Who waits gets an error."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for reply in self._reader.feed(data):
+                self._deliver(reply)
+        except OSError as error:
+            self._break(error)
+
+    def eof_received(self) -> None:
+        try:
+            reply = self._reader.end()
+        except OSError as error:
+            self._break(error)
+            return
+        if reply is not None:
+            self._deliver(reply)
+        self._break(_closed())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(ConnectionError(f"the connection broke: {error}") if error else _closed())
+
+    def _is_over(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def _send(self, request: _core.Request) -> None:
+        assert self._transport is not None
+        self._transport.write(memoryview(request))
+
+    def _break(self, error: Exception) -> None:
+        self._fail(error)
+        self.abort()
+
+    def _deliver(self, reply: _core.Reply) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: Exception) -> None:
+        raise NotImplementedError
+
+
+class OneAtATime(AsyncConnection):
+    """Over HTTP. A call that is given up takes the connection with it."""
+
+    _waiter: asyncio.Future[_core.Reply] | None = None
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent, as far as is known."""
+        return not self._is_over() and self._reader.is_reusable
+
+    async def exchange(self, request: _core.Request) -> _core.Reply:
+        """Sends a request and returns its reply."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._send(request)
+        try:
+            reply = await self._waiter
+            reply.check_answers(request)
+            return reply
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._waiter = None
+
+    def _deliver(self, reply: _core.Reply) -> None:
+        if self._waiter is None or self._waiter.done():
+            self.abort()  # Nobody asked.
+        else:
+            self._waiter.set_result(reply)
+
+    def _fail(self, error: Exception) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+
+
+class ManyAtOnce(AsyncConnection):
+    """Over raw TCP, where replies come in any order. They are told apart by their ids."""
+
+    def __init__(self, is_http: bool, reply_bytes_max: int) -> None:
+        super().__init__(is_http, reply_bytes_max)
+        self._waiters: dict[object, asyncio.Future[_core.Reply]] = {}
+
+    async def exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
+        """Sends a request and returns the reply to those ids. A call that is given up leaves the
+        others alone: its reply finds nobody.
+
+        Raises:
+            ValueError: Another call with one of the ids is under way.
+        """
+        for id in ids:
+            if id in self._waiters:
+                raise ValueError(f"a call of id {id!r} is under way on this connection")
+        if not ids:
+            self._send(request)
+            return _core.Reply.nothing()
+        waiter: asyncio.Future[_core.Reply] = asyncio.get_running_loop().create_future()
+        self._waiters.update(dict.fromkeys(ids, waiter))
+        self._send(request)
+        try:
+            return await waiter
+        finally:
+            for id in ids:
+                del self._waiters[id]
+
+    def _deliver(self, reply: _core.Reply) -> None:
+        parts = reply.split() if reply.is_batch else [reply]
+        found = (self._waiters.get(_known(part.id)) for part in parts if part.id is not None)
+        waiter = next((waiter for waiter in found if waiter is not None), None)
+        if waiter is None and reply.is_error and reply.id is None:
+            waiter = self._only_waiter()
+            if waiter is None:
+                text = reply.text.decode(errors="replace")
+                raise ConnectionError(f"the server refused a request, and not which one: {text}")
+        if waiter is not None and not waiter.done():
+            waiter.set_result(reply)
+
+    def _only_waiter(self) -> asyncio.Future[_core.Reply] | None:
+        waiters = set(self._waiters.values())
+        return waiters.pop() if len(waiters) == 1 else None
+
+    def _fail(self, error: Exception) -> None:
+        for waiter in set(self._waiters.values()):
+            if not waiter.done():
+                waiter.set_exception(copy.copy(error))
+
+
+def _known(id: Any) -> object:
+    """An id as it may be looked up; no id of ours is a list or dict."""
+    return id if isinstance(id, int | float | str) else None
+
+
+def _closed() -> ConnectionError:
+    return ConnectionError(
+        "the server closed the connection instead of replying; the call may have run"
+    )

@@ -1,0 +1,44 @@
+"""Methods of a server by their names: ``client.sum``, ``client.math.sum``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
+
+__all__ = ["Call", "Method", "refuse_private"]
+
+T = TypeVar("T")
+
+Call: TypeAlias = Callable[[str, tuple[object, ...], dict[str, object]], T]
+"""Calls the method of that name, with params by position or by name."""
+
+
+class Method(Generic[T]):
+    """A method of a server, to be called; its attributes are methods with a dot in their names."""
+
+    __slots__ = ("_call", "_name")
+
+    def __init__(self, call: Call[T], name: str) -> None:
+        self._call = call
+        self._name = name
+
+    def __call__(self, *args: object, **kwargs: object) -> T:
+        """Calls it, with params by position or by name."""
+        return self._call(self._name, args, kwargs)
+
+    def __getattr__(self, name: str) -> Method[T]:
+        refuse_private(self, name)
+        return Method(self._call, f"{self._name}.{name}")
+
+    def __repr__(self) -> str:
+        return f"<ucall method {self._name}>"
+
+
+def refuse_private(owner: object, name: str) -> None:
+    """No method of a server is meant by names that Python and its tools look for.
+
+    Raises:
+        AttributeError: The name starts with an underscore.
+    """
+    if name.startswith("_"):
+        raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")

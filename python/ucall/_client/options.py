@@ -1,0 +1,111 @@
+"""What may differ from call to call, and the head of a request that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ucall import _core
+from ucall._client.address import Address
+from ucall._client.encode import default
+
+__all__ = ["UNCHANGED", "Options", "Unchanged"]
+
+
+class Unchanged:
+    """What stands for "as before"."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+UNCHANGED: Final = Unchanged()
+
+#: Headers that only the client itself can get right.
+_OWN = {"connection", "content-length", "content-type", "host", "transfer-encoding"}
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+
+
+class Options:
+    """Timeout, headers and id of calls, and the writer of requests that has that head.
+
+    Raises:
+        TypeError, ValueError: One of them makes no sense.
+    """
+
+    __slots__ = ("address", "headers", "id", "timeout", "writer")
+
+    def __init__(
+        self,
+        address: Address,
+        timeout: float | None,
+        headers: Mapping[str, str],
+        id: int | str | None = None,
+    ) -> None:
+        if timeout is not None and not 0 < timeout < float("inf"):
+            raise ValueError(f"timeout: expected seconds above 0, or None, got {timeout!r}")
+        if isinstance(id, bool) or not isinstance(id, int | str | None):
+            raise TypeError(f"id: expected int or str, got {type(id).__name__}")
+        if headers and not address.is_http:
+            raise ValueError("headers: raw TCP has none")
+        self.address = address
+        self.timeout = timeout
+        self.headers = dict(headers)
+        self.id = id
+        head = _head(address, self.headers) if address.is_http else None
+        self.writer = _core.RequestWriter(head, default)
+
+    def changed(
+        self,
+        timeout: float | Unchanged | None,
+        headers: Mapping[str, str] | Unchanged,
+        id: int | str | Unchanged | None,
+    ) -> Options:
+        """The same but for what is given; headers are added, and replace those of the name."""
+        merged = self.headers
+        if not isinstance(headers, Unchanged):
+            new = {name.lower() for name in headers}
+            kept = {name: value for name, value in merged.items() if name.lower() not in new}
+            merged = {**kept, **headers}
+        return Options(
+            self.address,
+            self.timeout if isinstance(timeout, Unchanged) else timeout,
+            merged,
+            self.id if isinstance(id, Unchanged) else id,
+        )
+
+
+def _head(address: Address, headers: Mapping[str, str]) -> bytes:
+    """A request's head up to the digits of its length."""
+    lines = [
+        f"POST {address.path} HTTP/1.1",
+        f"Host: {_host(address)}",
+        "Content-Type: application/json",
+    ]
+    given = {name.lower() for name in headers}
+    if "user-agent" not in given:
+        lines.append(f"User-Agent: ucall/{_core.VERSION}")
+    for name, value in headers.items():
+        _refuse_header(name, value)
+        lines.append(f"{name}: {value.strip()}")
+    return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
+
+
+def _host(address: Address) -> str:
+    name = address.host_header
+    return name if name.isascii() else name.encode("idna").decode("ascii")
+
+
+def _refuse_header(name: str, value: str) -> None:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise TypeError("headers: expected str for names and values")
+    if not name or not _TOKEN.issuperset(name.lower()):
+        raise ValueError(f"headers: {name!r} cannot be a header's name")
+    if name.lower() in _OWN:
+        raise ValueError(f"headers: {name} is set by the client itself")
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError(f"headers: {name} has a value that is not in Latin-1") from None
+    if any((ord(letter) < 32 and letter != "\t") or ord(letter) == 127 for letter in value):
+        raise ValueError(f"headers: {name} has a value with control characters")

@@ -1,0 +1,128 @@
+"""The connections of a client: one in use by each thread that calls, the others kept for later."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakSet
+
+from ucall import _core
+from ucall._client.address import Address
+from ucall._client.sockets import Deadline, connect, encrypt, late
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ucall._client.stream import Observer, StreamConnection
+
+__all__ = ["Pool"]
+
+Connection: TypeAlias = "_core.ClientConnection | StreamConnection"
+
+_IDLE_MAX = 16
+
+
+class Pool:
+    """Connections to one server.
+
+    A thread takes a connection for the length of an exchange. One that was idle may have been
+    closed by the server; then nothing was sent on it, and another takes its place. This is all
+    that is ever tried twice.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        reply_bytes_max: int,
+        tls: ssl.SSLContext | None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._address = address
+        self._reply_bytes_max = reply_bytes_max
+        self._tls = tls
+        self._observer = observer
+        # Taken from and added to at its end: both are atomic.
+        self._idle: list[Connection] = []
+        _pools.add(self)
+
+    def exchange(self, request: _core.Request, timeout: float | None) -> _core.Reply:
+        """Sends a request and returns the reply to it.
+
+        Raises:
+            ucall.ConnectionError: No server, or no reply that is one.
+            ucall.TimeoutError: No reply within ``timeout`` seconds, connecting included.
+        """
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # Another thread was quicker.
+                break
+            reply = connection.exchange(request, timeout)
+            if reply is not None:
+                self._keep(connection)
+                return reply
+        return self._exchange_anew(request, timeout)
+
+    def close(self) -> None:
+        """Closes the connections that are idle; those in use close after their exchange."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def forget(self) -> None:
+        """Leaves all connections to the process that this one was forked from."""
+        self._idle = []
+
+    def _exchange_anew(self, request: _core.Request, timeout: float | None) -> _core.Reply:
+        deadline = Deadline(timeout)
+        connection = self._connect(deadline)
+        try:
+            left = deadline.left()
+        except TimeoutError:
+            connection.close()
+            raise late(timeout) from None
+        reply = connection.exchange(request, left)
+        assert reply is not None, "a new connection cannot have been closed while it was idle"
+        self._keep(connection)
+        return reply
+
+    def _keep(self, connection: Connection) -> None:
+        if connection.is_reusable and len(self._idle) < _IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _connect(self, deadline: Deadline) -> Connection:
+        connected = connect(self._address, deadline)
+        if self._tls is not None:
+            connected = encrypt(connected, self._tls, self._address, deadline)
+        elif self._observer is None:
+            return self._native(connected)
+        from ucall._client.stream import StreamConnection
+
+        return StreamConnection(
+            connected,
+            is_http=self._address.is_http,
+            reply_bytes_max=self._reply_bytes_max,
+            observer=self._observer,
+        )
+
+    def _native(self, connected: socket.socket) -> Connection:
+        connected.settimeout(None)
+        return _core.ClientConnection(
+            connected.detach(),
+            http=self._address.is_http,
+            reply_bytes_max=self._reply_bytes_max,
+        )
+
+
+_pools: WeakSet[Pool] = WeakSet()
+
+
+def _forget_all() -> None:
+    for pool in _pools:
+        pool.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,147 @@
+"""A connection over one of Python's sockets: for TLS, and for who wants to see the bytes go by."""
+
+from __future__ import annotations
+
+import builtins
+import socket
+import time
+from typing import Protocol
+
+from ucall import _core
+from ucall._client.sockets import Deadline, late
+from ucall.errors import ConnectionError
+
+__all__ = ["Observer", "StreamConnection"]
+
+_PIECE_BYTES = 64 * 1024
+#: Idle for longer, a connection is given up; see connection.rs.
+_IDLE_MAX_S = 60.0
+
+
+class Observer(Protocol):
+    """Is told what goes over a connection."""
+
+    def sending(self, data: memoryview) -> None:
+        """A whole request, before it goes."""
+
+    def sent(self, done_bytes: int, total_bytes: int) -> None:
+        """So much of a request has gone."""
+
+    def received(self, data: bytes) -> None:
+        """Bytes have come."""
+
+
+class StreamConnection:
+    """The same as the core's ``ClientConnection``, on a connected socket of Python."""
+
+    __slots__ = ("_idle_since", "_is_http", "_observer", "_reader", "_socket")
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        *,
+        is_http: bool,
+        reply_bytes_max: int,
+        observer: Observer | None = None,
+    ) -> None:
+        self._socket: socket.socket | None = connected
+        self._reader = _core.ReplyReader(http=is_http, reply_bytes_max=reply_bytes_max)
+        self._is_http = is_http
+        self._observer = observer
+        self._idle_since: float | None = None
+
+    def exchange(self, request: _core.Request, timeout: float | None) -> _core.Reply | None:
+        """Sends a request and returns its reply; ``None`` if it was closed while idle.
+
+        Raises:
+            ucall.ConnectionError, ucall.TimeoutError: Then it is closed.
+        """
+        connected = self._socket
+        if connected is None or self._is_stale(connected):
+            self.close()
+            return None
+        try:
+            reply = self._run(connected, request, Deadline(timeout))
+            reply.check_answers(request)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, builtins.TimeoutError):
+                raise late(timeout) from None
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+                raise ConnectionError(f"the connection broke: {error}") from None
+            raise
+        self._idle_since = time.monotonic()
+        return reply
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent, as far as is known."""
+        return self._socket is not None and self._reader.is_reusable
+
+    def close(self) -> None:
+        """Closes it."""
+        connected, self._socket = self._socket, None
+        if connected is not None:
+            connected.close()
+
+    def _is_stale(self, connected: socket.socket) -> bool:
+        """Whether an idle connection was closed. What came may be of TLS alone, as tickets are."""
+        if self._idle_since is None:
+            return False
+        if time.monotonic() - self._idle_since > _IDLE_MAX_S or not self._reader.is_reusable:
+            return True
+        if _core.peek(connected.fileno()) == "quiet":
+            return False
+        connected.setblocking(False)
+        try:
+            return bool(connected.recv(1).strip()) or _core.peek(connected.fileno()) == "closed"
+        except OSError as error:
+            return not _would_block(error)
+
+    def _run(
+        self, connected: socket.socket, request: _core.Request, deadline: Deadline
+    ) -> _core.Reply:
+        try:
+            self._send(connected, memoryview(request), deadline)
+        except (BrokenPipeError, ConnectionResetError):
+            # The server may have said why before it closed.
+            return self._receive(connected, deadline)
+        if request.is_notification and not self._is_http:
+            return _core.Reply.nothing()
+        return self._receive(connected, deadline)
+
+    def _send(self, connected: socket.socket, data: memoryview, deadline: Deadline) -> None:
+        if self._observer:
+            self._observer.sending(data)
+        sent = 0
+        while sent < len(data):
+            connected.settimeout(deadline.left())
+            sent += connected.send(data[sent : sent + _PIECE_BYTES])
+            if self._observer:
+                self._observer.sent(sent, len(data))
+
+    def _receive(self, connected: socket.socket, deadline: Deadline) -> _core.Reply:
+        while True:
+            connected.settimeout(deadline.left())
+            data = connected.recv(_PIECE_BYTES)
+            if self._observer:
+                self._observer.received(data)
+            if not data:
+                reply = self._reader.end()
+                if reply is None:
+                    raise ConnectionError(
+                        "the server closed the connection instead of replying; "
+                        "the call may have run"
+                    )
+                return reply
+            replies = self._reader.feed(data)
+            if replies:
+                return replies[0]
+
+
+def _would_block(error: OSError) -> bool:
+    if isinstance(error, BlockingIOError):
+        return True
+    import ssl
+
+    return isinstance(error, ssl.SSLWantReadError)

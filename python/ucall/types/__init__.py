@@ -1,0 +1,1 @@
+"""How rich values travel: arrays and images as bytes, which JSON carries in base64."""
