@@ -82,6 +82,10 @@ pub trait Engine {
         self.send(socket, payload)
     }
 
+    /// Bytes that the kernel has taken of the payload under way; 0 when none is. It grows as the
+    /// peer makes room, which tells a slow peer from one that is stuck.
+    fn sent_bytes(&self, socket: Id) -> usize;
+
     /// Sends one datagram.
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState;
 

@@ -130,6 +130,13 @@ impl Engine for Fake {
         self.world().send(socket, payload)
     }
 
+    fn sent_bytes(&self, socket: Id) -> usize {
+        let mut world = self.world();
+        let sending =
+            world.connection_of(socket).and_then(|connection| connection.sending.as_ref());
+        sending.map_or(0, |(_, sent)| *sent)
+    }
+
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
         self.world().send_to(socket, payload, peer)
     }

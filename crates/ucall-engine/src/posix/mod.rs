@@ -284,6 +284,13 @@ impl Engine for Posix {
         self.settle_send(socket, state)
     }
 
+    fn sent_bytes(&self, socket: Id) -> usize {
+        match self.sources.get(socket) {
+            Some(Source { kind: Kind::Stream(stream), .. }) => stream.sent_bytes(),
+            _ => 0,
+        }
+    }
+
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
         let state = match self.sources.get_mut(socket) {
             Some(Source { kind: Kind::Datagrams(datagrams), .. }) => {

@@ -58,6 +58,10 @@ impl Stream {
         }
     }
 
+    pub(super) fn sent_bytes(&self) -> usize {
+        self.sending.as_ref().map_or(0, |sending| sending.sent)
+    }
+
     pub(super) fn adopted(socket: OwnedFd) -> io::Result<Self> {
         prepare(&socket)?;
         Ok(Self::new(socket))

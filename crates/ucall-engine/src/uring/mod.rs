@@ -333,6 +333,13 @@ impl Engine for Uring {
         self.send_stream(socket, payload, true)
     }
 
+    fn sent_bytes(&self, socket: Id) -> usize {
+        match self.slots.get(socket) {
+            Some(Slot::Stream(stream)) => stream.sending.as_ref().map_or(0, |sending| sending.sent),
+            _ => 0,
+        }
+    }
+
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
         self.send_datagram(socket, payload, peer)
     }

@@ -15,15 +15,16 @@ use super::token::Operation;
 use super::{Slot, Uring};
 use crate::{Completion, Id, SendState};
 
-/// A peer that is gone is an error and not a signal, and a send goes on until all is out.
-const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-/// The same, but a send that would have to wait for room ends there.
-const SILENT_SEND_FLAGS: i32 = SEND_FLAGS | libc::MSG_DONTWAIT;
+/// A peer that is gone is an error and not a signal. A send that finds room for some completes
+/// with that, which shows how it gets on.
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
+/// All of it, or a completion that tells of less: a send that would have to wait for room ends.
+const SILENT_SEND_FLAGS: i32 = SEND_FLAGS | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
 
 /// A payload on its way out.
 pub(super) struct Sending {
     payload: Payload,
-    sent: usize,
+    pub(super) sent: usize,
     /// Present when the payload has several parts.
     message: Option<Stable<Message>>,
     /// Submitted such that it ends while it is submitted, and completes only if it fails.

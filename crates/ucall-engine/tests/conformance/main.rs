@@ -49,6 +49,7 @@ conformance! {
         takes_bytes_split_anywhere
         serves_many_connections
         moves_megabytes_both_ways
+        tells_how_a_send_gets_on
         sends_parts_in_order
         sends_an_empty_payload_at_once
         refuses_a_second_send_and_returns_it

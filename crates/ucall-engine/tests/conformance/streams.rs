@@ -80,6 +80,30 @@ pub fn moves_megabytes_both_ways(lab: &mut Lab<impl Engine>) {
     }
 }
 
+/// A peer that reads slowly is told from one that has stopped.
+pub fn tells_how_a_send_gets_on(lab: &mut Lab<impl Engine>) {
+    const PIECE: usize = 64 << 10;
+    let (_, address) = lab.listen();
+    let (mut peer, socket) = lab.connect(address);
+    assert_eq!(lab.engine.sent_bytes(socket), 0);
+    let state = lab.start_send(socket, pattern(MEGABYTES).into(), false);
+    assert!(matches!(state, SendState::Pending), "no socket buffer takes that much");
+    let mut taken = lab.until(|lab| Some(lab.engine.sent_bytes(socket)).filter(|now| *now > 0));
+    let peer = thread::spawn(move || {
+        for _ in 0..MEGABYTES / PIECE {
+            read(&mut peer, PIECE);
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    for _ in 0..2 {
+        taken = lab.until(|lab| Some(lab.engine.sent_bytes(socket)).filter(|now| *now > taken));
+        assert!(taken < MEGABYTES, "the rest waits for the peer");
+    }
+    lab.expect_sent(socket).1.unwrap();
+    assert_eq!(lab.engine.sent_bytes(socket), 0);
+    peer.join().unwrap();
+}
+
 pub fn sends_parts_in_order(lab: &mut Lab<impl Engine>) {
     let (mut peer, socket) = lab.connection();
     for (parts, part_len, last) in [
