@@ -16,7 +16,10 @@ pub use text::Text;
 pub use write::{write_f64, write_i64, write_string};
 
 /// Why text is no JSON document.
+///
+/// As wide as a place in the text, so that a `Result` of either comes back in two registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
 pub enum Fault {
     /// It ends before the document does.
     Incomplete,

@@ -22,24 +22,42 @@ impl<'a> Scanner<'a> {
     }
 
     /// The next byte that is no white space, which stays unread.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self) -> Result<u8, Fault> {
         loop {
             match self.text.get(self.position) {
+                Some(&byte) if byte > b' ' => return Ok(byte),
                 Some(b' ' | b'\t' | b'\n' | b'\r') => self.position += 1,
-                Some(&byte) => return Ok(byte),
+                Some(_) => return Err(Fault::Invalid),
                 None => return Err(Fault::Incomplete),
             }
         }
     }
 
+    /// The text from the next byte on.
+    #[inline(always)]
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.text.get(self.position..).unwrap_or_default()
+    }
+
+    /// The text that was stepped over since `start`.
+    pub(crate) fn since(&self, start: usize) -> &'a [u8] {
+        self.text.get(start..self.position).unwrap_or_default()
+    }
+
+    /// Steps over bytes that were recognised in [`Scanner::rest`].
+    #[inline(always)]
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.position += count;
+    }
+
     /// Steps over the byte that `peek` showed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bump(&mut self) {
         self.position += 1;
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn expect(&mut self, byte: u8) -> Result<(), Fault> {
         if self.peek()? != byte {
             return Err(Fault::Invalid);
@@ -49,7 +67,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Enters an array or object, whose bracket `peek` showed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter(&mut self) -> Result<(), Fault> {
         self.nesting_left = self.nesting_left.checked_sub(1).ok_or(Fault::TooDeep)?;
         self.bump();
@@ -57,14 +75,14 @@ impl<'a> Scanner<'a> {
     }
 
     /// Leaves an array or object, whose bracket `peek` showed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave(&mut self) {
         self.nesting_left += 1;
         self.bump();
     }
 
     /// After a value inside a container: `true` when another follows, `false` at the end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn another(&mut self, end: u8) -> Result<bool, Fault> {
         match self.peek()? {
             b',' => {
@@ -80,7 +98,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Enters a container; `false` when it is empty, and then it is already left.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter_unless_empty(&mut self, end: u8) -> Result<bool, Fault> {
         self.enter()?;
         if self.peek()? == end {
@@ -135,7 +153,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A string, whose opening quote `peek` showed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn string(&mut self) -> Result<Text<'a>, Fault> {
         self.bump();
         let start = self.position;
@@ -199,7 +217,7 @@ impl<'a> Scanner<'a> {
         (self.next()? as char).to_digit(16).ok_or(Fault::Invalid)
     }
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Result<u8, Fault> {
         let byte = *self.text.get(self.position).ok_or(Fault::Incomplete)?;
         self.position += 1;
@@ -207,7 +225,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A number, whose first byte `peek` showed.
-    #[inline]
+    #[inline(always)]
     fn number(&mut self) -> Result<(), Fault> {
         if self.text.get(self.position) == Some(&b'-') {
             self.bump();
@@ -241,7 +259,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn digits(&mut self) {
         while let Some(b'0'..=b'9') = self.text.get(self.position) {
             self.position += 1;
@@ -260,7 +278,7 @@ impl<'a> Scanner<'a> {
     /// Ends the scan of a document: checks that what was stepped over is UTF-8.
     ///
     /// Only strings can hold anything but ASCII, and they have noted whether one did.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(&self) -> Result<(), Fault> {
         if is_ascii(self.seen) {
             return Ok(());

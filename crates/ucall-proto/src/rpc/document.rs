@@ -1,68 +1,75 @@
 //! Finds the calls in a document, in one pass that also proves it to be JSON.
 //!
 //! A batch may run nothing until all of it is known to be valid, so calls are noted as places in
-//! the text, in a list that is used again and again.
+//! the text, in a list that is used again and again. Members written the usual way are recognised
+//! by one comparison, and each place is written once, where it stays.
 
 use crate::Limits;
 use crate::json::scan::Scanner;
 use crate::json::{Fault, Text};
 
-/// A place in a document.
+/// A place in a document. Nothing that is noted is empty, so an empty place stands for nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Span {
+struct Span {
     start: u32,
     end: u32,
 }
 
 impl Span {
+    const NOTHING: Self = Self { start: 0, end: 0 };
+
+    #[inline(always)]
     fn new(start: usize, end: usize) -> Self {
         // Documents are smaller than 4 GiB, which `Limits` promises.
         Self { start: start as u32, end: end as u32 }
     }
 
-    #[inline]
-    pub(super) fn of<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+    #[inline(always)]
+    fn len(self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    #[inline(always)]
+    fn of(self, text: &[u8]) -> &[u8] {
         text.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn of_something(self, text: &[u8]) -> Option<&[u8]> {
+        Some(self.of(text)).filter(|text| !text.is_empty())
     }
 }
 
 /// One element of a batch, or what stands in place of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
+    /// With its quotes.
     method: Span,
-    method_escaped: bool,
-    params: Option<Span>,
-    id: Option<Span>,
+    params: Span,
+    id: Span,
     /// What a request has and this has not.
     pub(crate) invalid: Option<&'static str>,
 }
 
 impl Item {
-    const EMPTY: Item = Item {
-        method: Span { start: 0, end: 0 },
-        method_escaped: false,
-        params: None,
-        id: None,
-        invalid: None,
-    };
+    const EMPTY: Item =
+        Item { method: Span::NOTHING, params: Span::NOTHING, id: Span::NOTHING, invalid: None };
 
-    fn invalid(expected: &'static str) -> Self {
-        Item { invalid: Some(expected), ..Item::EMPTY }
-    }
-
-    #[inline]
+    #[inline(always)]
     pub(crate) fn method<'a>(&self, text: &'a [u8]) -> Text<'a> {
-        Text::new(self.method.of(text), self.method_escaped)
+        let quoted = self.method.of(text);
+        let raw = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
+        Text::new(raw, raw.contains(&b'\\'))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn params<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
-        self.params.map(|span| span.of(text))
+        self.params.of_something(text)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn id<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
-        self.id.map(|span| span.of(text))
+        self.id.of_something(text)
     }
 }
 
@@ -77,6 +84,7 @@ pub(crate) struct Document {
 }
 
 /// Scans the document at the front of `text` and lists its items.
+#[inline]
 pub(crate) fn scan_document(
     text: &[u8],
     limits: &Limits,
@@ -86,114 +94,106 @@ pub(crate) fn scan_document(
     let mut scanner = Scanner::new(text, limits.nesting_max);
     let is_batch = scanner.peek()? == b'[';
     let mut count = 0;
-    if is_batch {
-        let mut more = scanner.enter_unless_empty(b']')?;
-        while more {
-            let item = scan_item(&mut scanner, limits)?;
-            if count < limits.batch_calls_max {
-                items.push(item);
-            }
-            count += 1;
-            more = scanner.another(b']')?;
+    let mut more = !is_batch || scanner.enter_unless_empty(b']')?;
+    while more {
+        // Past the limit one place serves for all: the batch will be refused.
+        if count < limits.batch_calls_max || count == 0 {
+            items.push(Item::EMPTY);
         }
-    } else {
-        items.push(scan_item(&mut scanner, limits)?);
-        count = 1;
+        if let Some(item) = items.last_mut() {
+            scan_item(&mut scanner, limits, item)?;
+        }
+        count += 1;
+        more = is_batch && scanner.another(b']')?;
     }
     scanner.finish()?;
     Ok(Document { len: scanner.position(), is_batch, count })
 }
 
-fn scan_item(scanner: &mut Scanner<'_>, limits: &Limits) -> Result<Item, Fault> {
+fn scan_item(scanner: &mut Scanner<'_>, limits: &Limits, item: &mut Item) -> Result<(), Fault> {
     if scanner.peek()? != b'{' {
-        scanner.value()?;
-        return Ok(Item::invalid("expected a request object, or an array of them"));
+        item.invalid = Some("expected a request object, or an array of them");
+        return scanner.value();
     }
-    let mut envelope = Envelope::default();
+    let mut seen = Seen::default();
     let mut more = scanner.enter_unless_empty(b'}')?;
     while more {
-        let key = scanner.key()?;
-        envelope.member(key, scanner)?;
+        match known_key(scanner) {
+            Some(key) => seen.member(key, scanner, item)?,
+            None => {
+                let key = scanner.key()?.unescaped();
+                seen.member(Key::named(&key), scanner, item)?;
+            }
+        }
         more = scanner.another(b'}')?;
     }
-    Ok(envelope.item(limits))
+    item.invalid = seen.fault(item, limits);
+    if item.id.len() > limits.id_bytes_max {
+        item.id = Span::NOTHING;
+    }
+    Ok(())
 }
 
-/// The members of a request object as they come; the last of two with one name counts.
+/// What is known of a request object beyond the places in its [`Item`].
 #[derive(Default)]
-struct Envelope {
+struct Seen {
     version: bool,
-    method: Option<(Span, bool)>,
-    params: Member,
-    id: Member,
+    wrong_params: bool,
+    wrong_id: bool,
 }
 
-#[derive(Default, Clone, Copy)]
-enum Member {
-    #[default]
-    Absent,
-    Valid(Span),
-    WrongType,
-}
-
-impl Member {
-    fn span(self) -> Option<Span> {
-        match self {
-            Member::Valid(span) => Some(span),
-            Member::Absent | Member::WrongType => None,
-        }
-    }
-}
-
-impl Envelope {
-    #[inline]
-    fn member(&mut self, key: Text<'_>, scanner: &mut Scanner<'_>) -> Result<(), Fault> {
-        if key.is_escaped() {
-            let key = key.unescaped();
-            return self.member_named(&key, scanner);
-        }
-        self.member_named(key.raw(), scanner)
-    }
-
-    #[inline]
-    fn member_named(&mut self, key: &[u8], scanner: &mut Scanner<'_>) -> Result<(), Fault> {
+impl Seen {
+    /// Steps over the value of a member and notes it; the last of two with one name counts.
+    #[inline(always)]
+    fn member(
+        &mut self,
+        key: Key,
+        scanner: &mut Scanner<'_>,
+        item: &mut Item,
+    ) -> Result<(), Fault> {
+        let first = scanner.peek()?;
+        let start = scanner.position();
         match key {
-            b"jsonrpc" => self.version = is_version(scanner)?,
-            b"method" => self.method = method(scanner)?,
-            b"params" => self.params = member(scanner, |first| matches!(first, b'[' | b'{'))?,
-            b"id" => {
-                self.id =
-                    member(scanner, |first| matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n'))?
+            Key::Version if scanner.rest().starts_with(br#""2.0""#) => {
+                self.version = true;
+                scanner.skip(5);
+                return Ok(());
             }
+            Key::Method if first == b'"' => drop(scanner.string()?),
             _ => scanner.value()?,
+        }
+        let place = |is_valid| match is_valid {
+            true => Span::new(start, scanner.position()),
+            false => Span::NOTHING,
+        };
+        match key {
+            Key::Version => self.version = is_escaped_version(scanner.since(start)),
+            Key::Method => item.method = place(first == b'"'),
+            Key::Params => {
+                item.params = place(matches!(first, b'[' | b'{'));
+                self.wrong_params = item.params == Span::NOTHING;
+            }
+            Key::Id => {
+                item.id = place(matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n'));
+                self.wrong_id = item.id == Span::NOTHING;
+            }
+            Key::Other => {}
         }
         Ok(())
     }
 
-    fn item(self, limits: &Limits) -> Item {
-        let mut item = Item { params: self.params.span(), id: self.id.span(), ..Item::EMPTY };
-        if let Some((method, escaped)) = self.method {
-            (item.method, item.method_escaped) = (method, escaped);
-        }
-        item.invalid = self.fault(limits);
-        if item.id.is_some_and(|id| (id.end - id.start) as usize > limits.id_bytes_max) {
-            item.id = None;
-        }
-        item
-    }
-
     /// The first thing that keeps this from being a request (§4).
-    fn fault(&self, limits: &Limits) -> Option<&'static str> {
-        let id_len = self.id.span().map_or(0, |id| (id.end - id.start) as usize);
-        if matches!(self.id, Member::WrongType) {
+    #[inline(always)]
+    fn fault(&self, item: &Item, limits: &Limits) -> Option<&'static str> {
+        if self.wrong_id {
             Some("expected an id that is a string, a number or null")
-        } else if id_len > limits.id_bytes_max {
+        } else if item.id.len() > limits.id_bytes_max {
             Some("expected a shorter id")
         } else if !self.version {
             Some("expected a member \"jsonrpc\" that is \"2.0\"")
-        } else if self.method.is_none() {
+        } else if item.method == Span::NOTHING {
             Some("expected a member \"method\" that is a string")
-        } else if matches!(self.params, Member::WrongType) {
+        } else if self.wrong_params {
             Some("expected params that are an array or an object")
         } else {
             None
@@ -201,37 +201,49 @@ impl Envelope {
     }
 }
 
-#[inline]
-fn is_version(scanner: &mut Scanner<'_>) -> Result<bool, Fault> {
-    if scanner.peek()? != b'"' {
-        scanner.value()?;
-        return Ok(false);
-    }
-    let text = scanner.string()?;
-    Ok(text.raw() == b"2.0" || text.is_escaped() && text.unescaped().as_ref() == b"2.0")
+/// The members of a request.
+#[derive(Clone, Copy)]
+enum Key {
+    Version,
+    Method,
+    Params,
+    Id,
+    Other,
 }
 
-#[inline]
-fn method(scanner: &mut Scanner<'_>) -> Result<Option<(Span, bool)>, Fault> {
-    if scanner.peek()? != b'"' {
-        scanner.value()?;
-        return Ok(None);
+impl Key {
+    fn named(name: &[u8]) -> Self {
+        match name {
+            b"jsonrpc" => Key::Version,
+            b"method" => Key::Method,
+            b"params" => Key::Params,
+            b"id" => Key::Id,
+            _ => Key::Other,
+        }
     }
-    let start = scanner.position() + 1;
-    let text = scanner.string()?;
-    Ok(Some((Span::new(start, scanner.position() - 1), text.is_escaped())))
 }
 
-/// Any other member, of a type that its first byte tells.
-#[inline]
-fn member(scanner: &mut Scanner<'_>, is_valid: impl Fn(u8) -> bool) -> Result<Member, Fault> {
-    let first = scanner.peek()?;
-    let start = scanner.position();
-    scanner.value()?;
-    Ok(match is_valid(first) {
-        true => Member::Valid(Span::new(start, scanner.position())),
-        false => Member::WrongType,
-    })
+/// Steps over a key and its colon if they are written the usual way; else over nothing.
+#[inline(always)]
+fn known_key(scanner: &mut Scanner<'_>) -> Option<Key> {
+    scanner.peek().ok()?;
+    let rest = scanner.rest();
+    let (key, len) = match rest.get(1)? {
+        b'j' if rest.starts_with(br#""jsonrpc":"#) => (Key::Version, 10),
+        b'm' if rest.starts_with(br#""method":"#) => (Key::Method, 9),
+        b'p' if rest.starts_with(br#""params":"#) => (Key::Params, 9),
+        b'i' if rest.starts_with(br#""id":"#) => (Key::Id, 5),
+        _ => return None,
+    };
+    scanner.skip(len);
+    Some(key)
+}
+
+/// Whether a value that is not plainly `"2.0"` means that.
+#[cold]
+fn is_escaped_version(value: &[u8]) -> bool {
+    let text = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+    text.is_some_and(|raw| Text::new(raw, true).unescaped().as_ref() == b"2.0")
 }
 
 #[cfg(test)]
@@ -295,7 +307,7 @@ mod tests {
         for id in ["true", "[]", "{}", long.as_str()] {
             let item = only(&format!(r#"{{"jsonrpc":"2.0","method":"m","id":{id}}}"#));
             assert!(item.invalid.unwrap().contains("id"), "{id}");
-            assert!(item.id.is_none());
+            assert!(item.id == Span::NOTHING);
         }
     }
 
