@@ -347,8 +347,8 @@ impl Engine for Posix {
             }
             self.take_events(completions);
             self.walk_ready(completions);
-            let passed = deadline.is_some_and(|deadline| deadline <= Instant::now());
-            if completions.len() > before || passed {
+            let passed = || deadline.is_some_and(|deadline| deadline <= Instant::now());
+            if completions.len() > before || passed() {
                 return Ok(());
             }
             self.prune_ready();

@@ -229,16 +229,21 @@ pub(super) fn prepare(socket: &OwnedFd) -> io::Result<()> {
 
 /// One write of as many parts as one call takes.
 fn write_some(socket: impl AsFd, payload: &Payload, sent: usize) -> Result<usize, Errno> {
+    match payload.is_contiguous() {
+        true => send(socket, payload.head().get(sent..).unwrap_or_default(), SEND_FLAGS),
+        false => write_parts(socket, payload, sent),
+    }
+}
+
+#[cold]
+fn write_parts(socket: impl AsFd, payload: &Payload, sent: usize) -> Result<usize, Errno> {
     let mut parts = [IoSlice::new(&[]); PARTS_MAX];
     let mut count = 0;
     for (part, slice) in parts.iter_mut().zip(payload.slices_from(sent)) {
         *part = IoSlice::new(slice);
         count += 1;
     }
-    match &parts[..count] {
-        [only] => send(socket, only, SEND_FLAGS),
-        parts => sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), SEND_FLAGS),
-    }
+    sendmsg(socket, &parts[..count], &mut SendAncillaryBuffer::default(), SEND_FLAGS)
 }
 
 /// Repeats a call that a signal interrupted.
