@@ -69,10 +69,15 @@ pub fn moves_megabytes_both_ways(lab: &mut Lab<impl Engine>) {
             back
         });
         lab.expect(socket, &bytes);
-        let state = lab.start_send(socket, bytes.clone().into(), last);
-        assert!(matches!(state, SendState::Pending), "no socket buffer takes that much");
-        let (payload, result) = lab.expect_sent(socket);
-        result.unwrap();
+        // A peer that happens to be quick may make room for all of it at once.
+        let payload = match lab.start_send(socket, bytes.clone().into(), last) {
+            SendState::Done(payload) => payload,
+            SendState::Pending => {
+                let (payload, result) = lab.expect_sent(socket);
+                result.unwrap();
+                payload
+            }
+        };
         assert_eq!(payload.len(), MEGABYTES);
         assert!(peer.join().unwrap() == bytes);
         lab.settle();
