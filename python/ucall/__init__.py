@@ -17,11 +17,13 @@ happens is logged through ``logging.getLogger("ucall")``.
 from __future__ import annotations
 
 from ucall._core import VERSION as __version__
+from ucall._core import Context
 from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
 from ucall.server import Server
 
 __all__ = [
     "ConnectionError",
+    "Context",
     "EngineError",
     "HTTPError",
     "RPCError",

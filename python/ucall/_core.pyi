@@ -1,16 +1,21 @@
 """The engine room of the package, in Rust (crates/ucall-python)."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, final
+
+from typing_extensions import Buffer
 
 __all__ = [
     "VERSION",
     "ClientConnection",
+    "Pieces",
     "Reply",
     "ReplyReader",
     "Request",
     "RequestWriter",
     "Server",
+    "Unwritable",
     "peek",
 ]
 
@@ -38,7 +43,11 @@ class Server:
     @property
     def is_running(self) -> bool: ...
     def insert(
-        self, name: str, function: Callable[..., object], signature: Sequence[object] | None
+        self,
+        name: str,
+        function: Callable[..., object],
+        signature: Sequence[object] | None,
+        encode: Callable[[Any], object],
     ) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, on_start: Callable[[], object] | None
@@ -52,8 +61,12 @@ class Server:
 class Request:
     @property
     def is_notification(self) -> bool: ...
+    @property
+    def data(self) -> memoryview: ...
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
 
 @final
 class RequestWriter:
@@ -110,3 +123,9 @@ class ClientConnection:
     def close(self) -> None: ...
 
 def peek(descriptor: int) -> Literal["quiet", "bytes", "closed"]: ...
+
+@final
+class Pieces:
+    def __new__(cls, *pieces: Buffer) -> Pieces: ...
+
+class Unwritable(TypeError): ...

@@ -8,39 +8,37 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-Takes: TypeAlias = str | tuple[str, Any]
-"""A name (``"int"``), or a name and what it is made of (``("list", "int")``)."""
+from ucall._core import Context
+from ucall.types.annotations import Takes, describe_annotation
+from ucall.types.faults import Unserved
+
+if TYPE_CHECKING:
+    from ucall.types.registry import Types
 
 Parameter: TypeAlias = tuple[str, int, Takes, bool, object]
 """Name, kind (see `inspect.Parameter`), what it takes, whether it has a default, and that."""
 
-_SCALARS: dict[object, Takes] = {
-    inspect.Parameter.empty: "any",
-    Any: "any",
-    object: "any",
-    None: "none",
-    type(None): "none",
-    bool: "bool",
-    int: "int",
-    float: "float",
-    str: "str",
-    bytes: "bytes",
-    list: ("list", "any"),
-    dict: ("dict", "any"),
-}
 
-
-def describe(function: Callable[..., object], name: str) -> list[Parameter] | None:
+def describe(
+    function: Callable[..., object],
+    name: str,
+    known: Types,
+    item_of: Callable[[object], object] | None = None,
+) -> list[Parameter] | None:
     """Describes each parameter in order; ``None`` when the callable does not tell.
 
-    Some builtins have no signature; they are called just as the params come.
+    Some builtins have no signature; they are called just as the params come. ``known`` has the
+    types that are served besides those of JSON; ``item_of`` gives the annotation that counts in
+    place of one that was written.
 
     Raises:
+        ImportError: An annotation needs a module that is not installed.
         TypeError: The function cannot be served; the message names it and the parameter.
     """
     _refuse_what_cannot_run(function, name)
@@ -50,7 +48,8 @@ def describe(function: Callable[..., object], name: str) -> list[Parameter] | No
         return None
     hints = _annotations(function, name)
     return [
-        _describe_parameter(parameter, hints, name) for parameter in signature.parameters.values()
+        _describe_parameter(parameter, hints, name, known, item_of)
+        for parameter in signature.parameters.values()
     ]
 
 
@@ -72,10 +71,13 @@ def _refuse_what_cannot_run(function: Callable[..., object], name: str) -> None:
     if isinstance(function, type):
         raise TypeError(f"{name}: is a class; serve a function or an object's method")
     for code in (_function_of(function), function):
-        if inspect.iscoroutinefunction(code):
-            raise TypeError(f"{name}: async functions cannot be served yet; use def")
         if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
             raise TypeError(f"{name}: generators cannot be served; return a list")
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    """Whether calling it makes a coroutine."""
+    return any(map(inspect.iscoroutinefunction, (_function_of(function), function)))
 
 
 def _function_of(function: Callable[..., object]) -> Callable[..., object]:
@@ -101,57 +103,44 @@ def _annotations(function: Callable[..., object], name: str) -> dict[str, object
     written = dict(getattr(function, "__annotations__", None) or {})
     written.pop("return", None)  # May name what only type checkers import.
     known = getattr(function, "__globals__", {})
+    holder = types.SimpleNamespace(__annotations__=written)
     try:
-        holder = types.SimpleNamespace(__annotations__=written)
-        return typing.get_type_hints(holder, globalns=known, include_extras=True)
+        return typing.get_type_hints(holder, known, _names_around(function), include_extras=True)
     except NameError as error:
         raise TypeError(f"{name}: an annotation names what cannot be found: {error}") from error
     except (AttributeError, SyntaxError, TypeError):
         return written  # The one that is no type is refused by its name.
 
 
+def _names_around(function: Callable[..., object]) -> dict[str, object]:
+    """Names in the function that this one is defined in, while that still runs."""
+    around, is_inside, _ = getattr(function, "__qualname__", "").rpartition(".<locals>.")
+    frame = sys._getframe() if is_inside else None
+    while frame is not None:
+        if frame.f_code.co_qualname == around:
+            return dict(frame.f_locals)
+        frame = frame.f_back
+    return {}
+
+
 def _describe_parameter(
-    parameter: inspect.Parameter, hints: dict[str, object], name: str
+    parameter: inspect.Parameter,
+    hints: dict[str, object],
+    name: str,
+    known: Types,
+    item_of: Callable[[object], object] | None,
 ) -> Parameter:
     annotation = hints.get(parameter.name, parameter.annotation)
+    if annotation is Context:
+        return parameter.name, int(parameter.kind), "context", True, None
     try:
-        takes = _describe_annotation(annotation)
-    except _Unserved as unserved:
-        raise TypeError(
-            f"{name}: parameter {parameter.name!r}: {unserved} cannot be served"
-        ) from None
+        if item_of is not None:
+            annotation = item_of(annotation)
+        takes = describe_annotation(annotation, known)
+    except Unserved as unserved:
+        raise TypeError(f"{name}: parameter {parameter.name!r}: {unserved}") from None
+    except ImportError as missing:
+        what = f"{name}: parameter {parameter.name!r}: {missing}"
+        raise ImportError(what, name=missing.name) from None
     has_default = parameter.default is not inspect.Parameter.empty
     return parameter.name, int(parameter.kind), takes, has_default, parameter.default
-
-
-class _Unserved(Exception):
-    """An annotation, or a part of one, that no conversion is there for."""
-
-
-def _describe_annotation(annotation: Any) -> Takes:
-    try:
-        return _SCALARS[annotation]
-    except (KeyError, TypeError):  # TypeError: it cannot be hashed.
-        pass
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is list and len(arguments) < 2:
-        return "list", _describe_annotation(*arguments or (Any,))
-    if origin is dict and (not arguments or arguments[0] in (str, Any)):
-        return "dict", _describe_annotation(*arguments[1:] or (Any,))
-    if origin in (typing.Union, types.UnionType):
-        return _describe_union(annotation, arguments)
-    if origin is typing.Annotated and all(isinstance(note, str) for note in arguments[1:]):
-        return _describe_annotation(arguments[0])
-    raise _Unserved(_shown(annotation))
-
-
-def _describe_union(annotation: object, arguments: tuple[Any, ...]) -> Takes:
-    """Of unions, only ``T | None`` is served."""
-    others = [argument for argument in arguments if argument is not type(None)]
-    if len(others) == len(arguments) or len(others) != 1:
-        raise _Unserved(_shown(annotation))
-    return "optional", _describe_annotation(others[0])
-
-
-def _shown(annotation: object) -> str:
-    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)

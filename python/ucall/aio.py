@@ -71,8 +71,9 @@ class Client(ClientBase):
         """Sends a request object as it is. ``jsonrpc`` and ``id`` are added when it has none.
 
         Raises:
-            TypeError: It is no dict, or holds what cannot be sent.
-            ValueError: Over raw TCP, a call with the same id is under way.
+            TypeError: It is no dict.
+            ValueError: It holds what cannot be sent, or, over raw TCP, has the id of another call
+                that is under way.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
         written, id = self._whole(request)

@@ -82,7 +82,8 @@ class Client(ClientBase):
         """Sends a request object as it is. ``jsonrpc`` and ``id`` are added when it has none.
 
         Raises:
-            TypeError: It is no dict, or holds what cannot be sent.
+            TypeError: It is no dict.
+            ValueError: It holds what cannot be sent.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
         written, _ = self._whole(request)
@@ -97,7 +98,8 @@ class Client(ClientBase):
             kwargs: Params by name, if there are none by position.
 
         Raises:
-            TypeError, ValueError: An argument cannot be sent.
+            TypeError: Params are given by position and by name.
+            ValueError: An argument cannot be sent; the message says which, and why.
             ucall.ConnectionError: No server, or no reply that is one. Unless the message says that
                 it could not connect, the call may have run.
             ucall.TimeoutError: No reply in time. The call may have run.
@@ -180,7 +182,7 @@ class Batch:
             The responses in the order of the calls; notifications have none.
 
         Raises:
-            TypeError, ValueError: An argument cannot be sent.
+            ValueError: An argument cannot be sent.
             ucall.RPCError: The server refused the batch as a whole; a call that fails has its
                 error in its own response.
             ucall.ConnectionError, ucall.TimeoutError: See `Client.call`.

@@ -8,14 +8,23 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 from weakref import WeakSet
 
-from ucall import _core
+from ucall import _core, _hosting
+from ucall._life import Life, Lifespan
+
+if TYPE_CHECKING:
+    from ucall._loop import Loop
+    from ucall._processes import Pool
+    from ucall._registration import BatchRules
+    from ucall.types.registry import Types
 
 __all__ = ["Server"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
+T = TypeVar("T")
+Hook = TypeVar("Hook", bound=Callable[[], object])
 
 #: How long the end of the program waits for a server in the background, in seconds.
 _EXIT_PATIENCE_S = 10
@@ -35,10 +44,11 @@ class Server:
         server.run()
 
     Parameters are checked by their annotations: ``int``, ``float`` (takes ints too), ``bool``,
-    ``str``, ``bytes`` (base64), ``None``, ``list``, ``list[T]``, ``dict``, ``dict[str, T]``,
-    ``T | None``, ``Any``; one without an annotation takes any value. What does not fit is answered
-    with -32602 and never reaches the function. Returned may be None, bool, int, float, str, list,
-    tuple, dict, and bytes, bytearray or memoryview (base64).
+    ``str``, ``bytes``, ``bytearray`` and ``memoryview`` (base64), ``None``, ``list``, ``list[T]``,
+    ``dict``, ``dict[str, T]``, ``T | None``, ``Any``; one without an annotation takes any value.
+    So are arrays of NumPy and images of Pillow (base64), and with ``msgspec`` or ``pydantic``
+    installed dataclasses, dates, unions and much more: see docs/types.md. What does not fit is
+    answered with -32602 and never reaches the function. All of these may be returned.
 
     Functions run one after another on the thread that runs the server. Whatever else a function
     raises than `ucall.RPCError` is answered with -32603 and logged with its traceback.
@@ -59,6 +69,7 @@ class Server:
         max_batch_calls: Calls in one batch. Past it, -32600.
         max_reply_bytes: A reply, a whole batch's together. Past it, -32603.
         max_id_bytes: Text of an id. Past it, -32600.
+        max_image_pixels: Width times height of an image that comes. Past it, -32602.
         max_pipeline: Requests of one connection that wait. Past it, reading pauses.
         max_output_bytes: Replies of one connection that wait to be sent, beyond the one in hand.
             Past it, reading pauses.
@@ -67,6 +78,16 @@ class Server:
             it, 408.
         idle_timeout_s: Seconds that a connection is kept without a request.
         send_timeout_s: Seconds without the peer taking any of a reply. Past it, closed.
+        threads: Runs every plain function in a thread, in at most so many.
+        timeout_ms: Time for each call, from when it has come. Past it, -32001.
+        lifespan: An async context manager, called with the server: entered before the first
+            connection is accepted, left after the last.
+        max_running_calls: Calls at once of async functions and those in threads, processes and
+            batches. Past it, -32003.
+        max_threads: Threads for functions that block. Past it, calls wait in line.
+        drain_timeout_s: Seconds that calls under way may go on for when the server stops. Past it,
+            -32002.
+        slow_call_s: A function that holds up all others for so many seconds is named in the log.
 
     Raises:
         OSError: The address cannot be listened on; ``errno.EADDRINUSE`` when the port is taken.
@@ -92,12 +113,20 @@ class Server:
         max_batch_calls: int = 1_000,
         max_reply_bytes: int = 67_108_864,
         max_id_bytes: int = 1_024,
+        max_image_pixels: int = 67_108_864,
         max_pipeline: int = 128,
         max_output_bytes: int = 1_048_576,
         head_timeout_s: float = 10.0,
         body_timeout_s: float = 30.0,
         idle_timeout_s: float = 75.0,
         send_timeout_s: float = 30.0,
+        threads: int | None = None,
+        timeout_ms: float | None = None,
+        lifespan: Lifespan | None = None,
+        max_running_calls: int = 10_000,
+        max_threads: int = 128,
+        drain_timeout_s: float = 10.0,
+        slow_call_s: float = 0.1,
     ) -> None:
         limits: dict[str, float] = {
             "max_connections": max_connections,
@@ -114,17 +143,29 @@ class Server:
             "body_timeout_s": body_timeout_s,
             "idle_timeout_s": idle_timeout_s,
             "send_timeout_s": send_timeout_s,
+            "max_running_calls": max_running_calls,
+            "max_threads": max_threads if threads is None else threads,
+            "drain_timeout_s": drain_timeout_s,
+            "slow_call_s": slow_call_s,
         }
         self._core = _core.Server(
             self._ENGINE,
             host,
             port,
+            bound=not _hosting.binds_later(),
             debug=debug,
             allowed_hosts=_listed(allowed_hosts),
             allow_origins=_listed(allow_origins),
+            timeout_ms=timeout_ms,
             limits=limits,
         )
+        self._threads = threads is not None
+        self._life = Life(lifespan)
         self._functions: dict[str, Callable[..., object]] = {}
+        self._max_image_pixels = _positive("max_image_pixels", max_image_pixels)
+        self._types: Types | None = None
+        self._is_async = False
+        self._pools: dict[int, Pool] = {}
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -149,19 +190,89 @@ class Server:
     def __call__(self, function: Function, /) -> Function: ...
 
     @overload
-    def __call__(self, *, name: str) -> Callable[[Function], Function]: ...
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        threads: bool | None = None,
+        processes: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> Callable[[Function], Function]: ...
 
-    def __call__(self, function: Any = None, *, name: str | None = None) -> Any:
+    def __call__(self, function: Any = None, **options: Any) -> Any:
         """Serves a function, and returns it as it was: ``@server`` or ``@server(name="a.b")``.
+
+        The options are those of `add`.
 
         Raises:
             TypeError, ValueError: See `add`.
         """
         if function is None:
-            return functools.partial(self.add, name=name)
-        return self.add(function, name)
+            return functools.partial(self.add, **options)
+        return self.add(function, **options)
 
-    def add(self, function: Function, name: str | None = None) -> Function:
+    def batch(
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        max_size: int = 64,
+        max_wait_ms: float = 0,
+        parallel: int = 1,
+        threads: bool | None = None,
+        timeout_ms: float | None = None,
+    ) -> Any:
+        """Serves a function that takes many calls at once, as models like it::
+
+            @server.batch(max_size=64)
+            def embed(texts: list[str]) -> list[list[float]]:
+                return model.encode(texts)
+
+        Callers call it with one item for each parameter: ``embed("a text")``. Calls that came
+        together are one batch; while one runs, the next is collected. The function returns a list
+        of as many results, in order; an exception in the list fails that call alone. Parameters
+        are lists, or NumPy's arrays: stacked along a new first axis, those of one shape together.
+
+        Args:
+            function: A plain or an async function.
+            name: See `add`.
+            max_size: Calls in one batch.
+            max_wait_ms: How long the first call of a batch waits for others that come later.
+            parallel: Batches that run at once, if the function is async or runs in threads.
+            threads: See `add`.
+            timeout_ms: See `add`.
+
+        Raises:
+            TypeError, ValueError: See `add`; or a parameter is neither a list nor an array.
+        """
+        from ucall._registration import BatchRules
+
+        rules = BatchRules(max_size, max_wait_ms, parallel)
+
+        def add(function: Any) -> Any:
+            return self._add(function, name, threads, None, timeout_ms, rules)
+
+        return add if function is None else add(function)
+
+    def on_startup(self, hook: Hook) -> Hook:
+        """Runs a function, plain or async, before the first connection is accepted."""
+        self._life.startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: Hook) -> Hook:
+        """Runs a function, plain or async, when the last call is done. The last added is first."""
+        self._life.shutdown.append(hook)
+        return hook
+
+    def add(
+        self,
+        function: Function,
+        name: str | None = None,
+        *,
+        threads: bool | None = None,
+        processes: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> Function:
         """Serves a function, a method of an object, or anything else that can be called.
 
         May be called while the server runs. A function that is defined again (in a notebook, by a
@@ -170,27 +281,81 @@ class Server:
         Args:
             function: What to call.
             name: The method's name for callers, ``function.__name__`` if not given. Dots are fine.
+            threads: Runs it in a thread, because it blocks; as the server does if not given.
+            processes: Runs it in a pool of so many processes, because it computes. It has to be
+                at the top of a module, and what it takes and returns to be pickled.
+            timeout_ms: Time for each call, from when it has come; as the server has it if not
+                given. Past it, -32001: an async function is cancelled, a plain one not started.
 
         Returns:
             The function, as it was.
 
         Raises:
-            TypeError: An annotation cannot be served, or the function is async or a generator. The
-                message names the function and the parameter.
+            TypeError: An annotation cannot be served, or the function is a generator, or cannot run
+                as asked. The message names the function and the parameter.
+            ImportError: An annotation needs a module that is not installed. The message says which.
             ValueError: Another function has that name, or JSON-RPC keeps it for itself (``rpc.…``).
         """
-        from ucall import _signature  # Looks at code, which takes a while to import.
+        return self._add(function, name, threads, processes, timeout_ms, None)
+
+    def _add(
+        self,
+        function: Function,
+        name: str | None,
+        threads: bool | None,
+        processes: int | None,
+        timeout_ms: float | None,
+        batch: BatchRules | None,
+    ) -> Function:
+        # They look at code, which takes a while to import.
+        from ucall import _registration, _signature
 
         name = _signature.name_of(function) if name is None else name
         if not name or name.startswith("rpc."):
             raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC keeps it for itself")
-        signature = _signature.describe(function, name)
+        in_threads = self._threads if threads is None else threads
+        registration = _registration.register(
+            function,
+            name,
+            self._known_types(),
+            threads=in_threads and not processes,
+            pool=self._pool_of(processes) if processes else None,
+            batch=batch,
+        )
         known = self._functions.setdefault(name, function)
         if known is not function and _origin(known) != _origin(function):
             raise ValueError(f"{name!r} is served already, by {known!r}")
         self._functions[name] = function
-        self._core.insert(name, function, signature)
+        self._is_async |= registration.how == "task"
+        self._core.insert(
+            name,
+            registration.function,
+            registration.signature,
+            self._known_types().encode,
+            how=registration.how,
+            timeout_ms=timeout_ms,
+            batch=registration.batch,
+        )
         return function
+
+    def register_type(
+        self, type: type[T], encode: Callable[[T], object], decode: Callable[[Any], T]
+    ) -> None:
+        """Serves a type of your own, wherever an annotation names it, and in what is returned.
+
+        To be called before the functions that take it are added.
+
+        Args:
+            type: The class. What derives from it is encoded likewise.
+            encode: Turns an object into what may be returned: JSON's values, or others served.
+            decode: Turns what came, one of JSON's values, into an object. When it raises ValueError
+                or TypeError the caller is answered with -32602 and the exception's text.
+
+        Raises:
+            TypeError: It is no class, or one that is written as JSON already, such as one derived
+                from ``int`` or ``dict``.
+        """
+        self._known_types().register(type, encode, decode)
 
     def run(self, max_cycles: int = -1, max_seconds: float = -1) -> None:
         """Serves on this thread until `stop`, Ctrl-C or SIGTERM, or for as long as told.
@@ -226,23 +391,43 @@ class Server:
                 raise RuntimeError("the server runs already")
             self._thread = self._started()
 
-    def stop(self) -> None:
+    async def serve(self) -> None:
+        """Serves within the event loop that runs, asyncio's or uvloop's, until `stop`.
+
+        Functions run on the loop's thread. Cancelled, it drains before it ends; signals are left
+        to the program.
+
+        Raises:
+            RuntimeError: The server runs already.
+            OSError: The port cannot be bound again after a stop.
+        """
+        from ucall import _guest
+
+        self._idle.clear()
+        try:
+            await _guest.serve(self, self._core)
+        finally:
+            self._idle.set()
+
+    def stop(self, *, at_once: bool = False) -> None:
         """Stops the server, from any thread; waits for the thread of `start` to end.
 
-        Connections are closed. The server may be started again. Before a server has ever run, the
-        stop is remembered: its first `run` returns at once.
+        Nothing is accepted any more; calls under way may end, as long as ``drain_timeout_s``
+        allows, unless ``at_once``. Connections are closed. The server may be started again. Before
+        a server has ever run, the stop is remembered: its first `run` returns at once.
         """
-        self._core.stop()
+        self._core.stop(at_once)
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """What was done since the server was made.
 
         Returns:
             ``calls`` (each of a batch counted), ``connections`` (open now), ``accepted``
-            (connections ever), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``.
+            (connections ever), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``;
+            ``batches``: by function, how often batches of each size ran.
         """
         return self._core.stats()
 
@@ -264,6 +449,14 @@ class Server:
         state = "running" if self._core.is_running else "not running"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"<ucall.Server on {host}:{self.port}, {self.engine}, {state}>"
+
+    def _known_types(self) -> Types:
+        """What is served besides JSON's types; imported with the first function."""
+        if self._types is None:
+            from ucall.types.registry import Types
+
+            self._types = Types(self._max_image_pixels)
+        return self._types
 
     def _started(self) -> threading.Thread:
         """A thread that serves already."""
@@ -294,9 +487,78 @@ class Server:
         self._idle.clear()
         _running.add(self)
         try:
-            self._core.run(max_cycles, max_seconds, on_start)
+            conduct = functools.partial(self._conduct, on_start)
+            self._core.run(max_cycles, max_seconds, conduct)
         finally:
             self._idle.set()
+
+    def _conduct(self, on_start: Callable[[], object] | None, pump: _core.Pump) -> None:
+        """One run, from its first turn to its last."""
+        if pump.is_fresh:
+            needs_loop = self._is_async or self._life.is_async
+            self._begin(pump, _attached(pump) if needs_loop else None)
+            pump.listen()
+        if on_start is not None:
+            on_start()
+        try:
+            _turn(pump)
+        except BaseException:
+            self._end(pump)
+            raise
+        if pump.is_stopped:
+            self._end(pump)
+
+    def _begin(self, pump: _core.Pump, loop: Loop | None) -> None:
+        if loop is None:
+            return self._life.begin()
+        try:
+            loop.run_until_complete(self._life.begin_async(self))
+        except BaseException:
+            self._close(pump, loop)
+            raise
+
+    def _end(self, pump: _core.Pump) -> None:
+        loop = pump.event_loop
+        if loop is None:
+            return self._life.end()
+        try:
+            loop.turning.pump = None
+            loop.run_until_complete(self._life.end_async())
+        finally:
+            self._close(pump, loop)
+
+    def _close(self, pump: _core.Pump, loop: Loop) -> None:
+        from ucall import _loop
+
+        _loop.close(pump, loop)
+
+    def _pool_of(self, processes: int) -> Pool:
+        """The pool of so many processes, shared by the functions that ask for it."""
+        from ucall._processes import Pool
+
+        return self._pools.setdefault(processes, Pool(processes))
+
+
+def _attached(pump: _core.Pump) -> Loop:
+    """A loop in which the worker takes its turns: the one that it has already, or a new one."""
+    from ucall import _loop  # Imports asyncio.
+
+    loop: Loop = pump.event_loop or _loop.make()
+    _loop.attach(pump, loop)
+    return loop
+
+
+def _turn(pump: _core.Pump) -> None:
+    """Runs until stopped or bounded, within an event loop from the moment one is needed."""
+    if pump.event_loop is None and pump.run():
+        return
+    _attached(pump).run_forever()
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name}: expected a positive number, got {value}")
+    return value
 
 
 def _listed(names: Iterable[str]) -> list[str]:
@@ -319,7 +581,7 @@ _running: WeakSet[Server] = WeakSet()
 def _stop_all() -> None:
     """Ends the servers on other threads before the interpreter ends under them."""
     for server in list(_running):
-        server._core.stop()
+        server._core.stop(False)
         server._idle.wait(_EXIT_PATIENCE_S)
 
 

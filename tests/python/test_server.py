@@ -248,9 +248,9 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     parameters = inspect.signature(ucall.Server).parameters
     limits = _core.Server.default_limits()
     assert {name: parameters[name].default for name in limits} == limits
-    others = {"host", "port", "debug", "allowed_hosts", "allow_origins"}
+    others = {"lifespan", "threads", "timeout_ms", "host", "port", "debug", "allowed_hosts", "allow_origins", "max_image_pixels"}
     assert set(parameters) - set(limits) == others
-    for name in limits:
+    for name in {*limits, "max_image_pixels"}:
         assert f"\n    {name}: " in inspect.cleandoc(ucall.Server.__doc__ or "")
 
 
@@ -259,6 +259,7 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     [
         ({"max_body_bytes": 0}, "max_body_bytes"),
         ({"max_nesting": -1}, "max_nesting"),
+        ({"max_image_pixels": 0}, "max_image_pixels"),
         ({"max_connections": 1.5}, "max_connections"),
         ({"idle_timeout_s": 0}, "idle_timeout_s"),
         ({"head_timeout_s": float("nan")}, "head_timeout_s"),

@@ -14,7 +14,7 @@ from harness import Wire, eventually, program
 
 SOURCE = """
 import importlib, signal, sys, time
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0)
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, slow_call_s=60)
 
 @server
 def sum(a: int, b: int):

@@ -14,6 +14,6 @@ pub mod json;
 mod limits;
 mod rpc;
 
-pub use connection::{Connection, Environment, Scratch, Wish};
+pub use connection::{Connection, Drain, Environment, Scratch, Wish};
 pub use limits::Limits;
 pub use rpc::{Call, ExchangeId, Outcome, Reply, RpcError, Service};

@@ -24,6 +24,12 @@ pub struct Limits {
     pub pipeline_max: usize,
     /// Bytes waiting to be sent on one connection, above the reply in hand.
     pub output_bytes_max: usize,
+    /// Requests of one connection, a batch counted once; it is closed after the last. `None`: no
+    /// limit.
+    pub exchanges_max: Option<u64>,
+    /// Age of a connection past which it is closed: behind the request that finds it so old, or
+    /// while it is idle. `None`: no limit.
+    pub lifetime: Option<Duration>,
     /// From the first byte of a head to its last.
     pub head_timeout: Duration,
     /// Without a byte of the body; in all, this and one second more for each KiB.
@@ -45,6 +51,8 @@ impl Default for Limits {
             id_bytes_max: 1 << 10,
             pipeline_max: 128,
             output_bytes_max: 1 << 20,
+            exchanges_max: None,
+            lifetime: None,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),

@@ -19,30 +19,53 @@ pub(crate) enum Failure {
 
 type Filled = Result<(), Fault>;
 
-/// Calls `procedure` with `params`, which are the text of an array or an object, if any.
+/// Calls `procedure` with `params`, which are the text of an array or an object, if any; one that
+/// takes a `ucall.Context` gets `context`.
 #[inline]
 pub(crate) fn call<'py>(
     py: Python<'py>,
     procedure: &Procedure,
     params: Option<&[u8]>,
+    context: Option<Bound<'py, PyAny>>,
     scratch: &mut Vec<u8>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let callable = procedure.callable.bind(py);
     let input = Input::new(py, params.unwrap_or(b"[]"), scratch);
     match &procedure.signature {
-        Some(signature) => call_by_signature(callable, signature, input),
+        Some(signature) => call_by_signature(callable, signature, context, input),
         None => call_as_given(callable, input),
     }
+}
+
+/// The arguments that `procedure` would be called with, all of them by position.
+pub(crate) fn take(
+    py: Python<'_>,
+    procedure: &Procedure,
+    params: Option<&[u8]>,
+    scratch: &mut Vec<u8>,
+) -> Result<Vec<Py<PyAny>>, Failure> {
+    let mut input = Input::new(py, params.unwrap_or(b"[]"), scratch);
+    let signature = procedure.signature.as_ref().ok_or_else(|| {
+        Failure::Params(Fault::value("unexpected, the function tells no parameters"))
+    })?;
+    let mut arguments =
+        Arguments { slots: Slots::new(signature.params.len()), rest: Vec::new(), extra: None };
+    arguments.fill(signature, &mut input).map_err(Failure::Params)?;
+    Ok(arguments.slots.split_off(0).into_iter().map(Bound::unbind).collect())
 }
 
 #[inline]
 fn call_by_signature<'py>(
     callable: &Bound<'py, PyAny>,
     signature: &Signature,
+    context: Option<Bound<'py, PyAny>>,
     mut input: Input<'_, '_, 'py>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let mut arguments =
         Arguments { slots: Slots::new(signature.params.len()), rest: Vec::new(), extra: None };
+    if let Some(slot) = signature.context.and_then(|it| arguments.slots.places().get_mut(it)) {
+        *slot = context;
+    }
     arguments.fill(signature, &mut input).map_err(Failure::Params)?;
     arguments.call(callable, signature).map_err(Failure::Raised)
 }
@@ -101,10 +124,12 @@ impl<'py> Arguments<'py> {
         let mut index = 0;
         input.reader.enter();
         while input.reader.next_item() {
-            match signature.params.get(index).filter(|_| index < signature.positional) {
+            // The context is no param: what stands behind it moves up.
+            let place = index + usize::from(signature.context.is_some_and(|it| it <= index));
+            match signature.params.get(place).filter(|_| place < signature.positional) {
                 Some(param) => {
                     let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
-                    if let Some(slot) = self.slots.places().get_mut(index) {
+                    if let Some(slot) = self.slots.places().get_mut(place) {
                         *slot = Some(value);
                     }
                 }
@@ -123,7 +148,7 @@ impl<'py> Arguments<'py> {
         input: &mut Input<'_, '_, 'py>,
     ) -> Filled {
         let Some(convert) = &signature.rest else {
-            return Err(too_many(signature.positional).at_index(index));
+            return Err(too_many(signature.positional_params()).at_index(index));
         };
         self.rest.push(input.read(convert).map_err(|fault| fault.at_index(index))?);
         Ok(())
@@ -179,9 +204,18 @@ impl Signature {
         self.params.iter().position(is_it)
     }
 
+    /// How many params may be given by position.
+    fn positional_params(&self) -> usize {
+        self.positional - usize::from(self.context.is_some_and(|it| it < self.positional))
+    }
+
     #[cold]
     fn unexpected(&self, key: &[u8]) -> Fault {
-        match self.params.iter().any(|param| param.name.as_bytes() == key) {
+        let mut params = self.params.iter().enumerate();
+        let is_it = |(place, param): (usize, &Param)| {
+            param.name.as_bytes() == key && self.context != Some(place)
+        };
+        match params.any(is_it) {
             true => Fault::value("unexpected, expected by position only, in an array of params"),
             false => Fault::value("unexpected"),
         }

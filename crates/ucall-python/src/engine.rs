@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -69,11 +69,23 @@ impl EngineKind {
         }
     }
 
+    /// The same, for a worker that lives in somebody else's event loop: a ring under
+    /// `defer_taskrun` wakes nobody who polls it.
+    pub(crate) fn for_guest(self) -> Self {
+        match self {
+            Self::Posix => Self::Posix,
+            #[cfg(target_os = "linux")]
+            Self::Uring(features) => {
+                Self::Uring(uring::Features { defer_taskrun: false, ..features })
+            }
+        }
+    }
+
     /// A worker of this kind, to be driven by this thread.
     pub(crate) fn worker(
         self,
         interpreter: Interpreter,
-        procedures: Arc<Procedures<Procedure>>,
+        procedures: Arc<Procedures<Arc<Procedure>>>,
         mut config: Config,
     ) -> io::Result<Box<dyn Drive>> {
         let descriptors = ucall_engine::raise_descriptor_limit().saturating_sub(SPARE_DESCRIPTORS);
@@ -99,6 +111,14 @@ impl EngineKind {
 pub(crate) trait Drive {
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
+    fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
+    fn unwatch_loop(&mut self);
+    /// Gets ready for somebody else's wait on the [`Drive::descriptor`].
+    fn rest(&mut self) -> bool;
+    /// When a turn is due.
+    fn deadline(&self) -> Option<Instant>;
+    /// Readable when a turn has something to do.
+    fn descriptor(&self) -> RawFd;
     /// One turn, on a thread that is attached to the interpreter.
     fn turn(&mut self, py: Python<'_>, deadline: Option<Instant>) -> io::Result<Turn>;
     fn interpreter(&mut self) -> &mut Interpreter;
@@ -106,13 +126,33 @@ pub(crate) trait Drive {
     fn counters(&self) -> Arc<Counters>;
 }
 
-impl<E: Engine> Drive for Worker<E, Interpreter> {
+impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         self.listen(listener)
     }
 
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.watch_signals(descriptor)
+    }
+
+    fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.watch_loop(descriptor)
+    }
+
+    fn unwatch_loop(&mut self) {
+        self.unwatch_loop();
+    }
+
+    fn rest(&mut self) -> bool {
+        self.rest()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline()
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.engine().as_fd().as_raw_fd()
     }
 
     fn turn(&mut self, _py: Python<'_>, deadline: Option<Instant>) -> io::Result<Turn> {

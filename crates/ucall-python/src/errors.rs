@@ -1,10 +1,21 @@
 //! Exceptions on their way to the caller.
 
+use std::time::Duration;
+
+use pyo3::create_exception;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use ucall_proto::RpcError;
 
 use crate::convert::{self, Fault};
+
+create_exception!(
+    ucall._core,
+    Unwritable,
+    PyTypeError,
+    "An object that JSON has no word for, nor anything in its place. The message is for the caller."
+);
 
 /// The exceptions that mean something to a server.
 pub(crate) struct Errors {
@@ -24,8 +35,14 @@ impl Errors {
     }
 }
 
-/// The error that a `ucall.RPCError` asks for. `len_max` bounds its data.
-pub(crate) fn for_caller(py: Python<'_>, error: &PyErr, len_max: usize) -> Result<RpcError, Fault> {
+/// The error that a `ucall.RPCError` asks for. `len_max` bounds its data, in which `encode` replaces
+/// what cannot be written.
+pub(crate) fn for_caller<'py>(
+    py: Python<'py>,
+    error: &PyErr,
+    len_max: usize,
+    encode: &Bound<'py, PyAny>,
+) -> Result<RpcError, Fault> {
     let error = error.value(py);
     let code = error.getattr("code")?.extract::<i64>()?;
     let message = error.getattr("message")?.extract::<String>()?;
@@ -33,7 +50,7 @@ pub(crate) fn for_caller(py: Python<'_>, error: &PyErr, len_max: usize) -> Resul
     let mut reply = RpcError::new(code, message);
     if !data.is_none() {
         let mut text = Vec::new();
-        convert::write(&mut text, len_max, &data)?;
+        convert::write_with(&mut text, len_max, &data, encode)?;
         reply.data = Some(text);
     }
     Ok(reply)
@@ -42,6 +59,31 @@ pub(crate) fn for_caller(py: Python<'_>, error: &PyErr, len_max: usize) -> Resul
 /// An error of the function itself; the caller learns no more.
 pub(crate) fn internal() -> RpcError {
     RpcError::new(RpcError::INTERNAL_ERROR, "Internal error")
+}
+
+/// An error of a call that nobody waited for to end.
+pub(crate) fn cancelled(why: &str) -> RpcError {
+    RpcError::new(RpcError::CANCELLED, "Cancelled").expected(why)
+}
+
+/// The deadline of a call has passed.
+pub(crate) fn deadline_passed() -> RpcError {
+    RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed")
+}
+
+/// As many calls run as may run at once.
+pub(crate) fn overloaded(running_max: usize, usual_time: Duration) -> RpcError {
+    let retry_after_ms = usual_time.as_millis().clamp(1, 10_000);
+    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
+    let data = format!(r#"{{"retry_after_ms":{retry_after_ms},"max_running_calls":{running_max}}}"#);
+    error.data = Some(data.into_bytes());
+    error
+}
+
+/// Whether a task or a future was cancelled. asyncio and concurrent.futures have each a
+/// `CancelledError` of their own, which are told by name so that neither has to be imported.
+pub(crate) fn is_cancelled(py: Python<'_>, error: &PyErr) -> bool {
+    error.get_type(py).name().is_ok_and(|name| name == "CancelledError")
 }
 
 /// The traceback of an exception, as Python prints it.

@@ -1,18 +1,30 @@
 //! Runs Python functions for a worker: the `Handler` of this language.
+//!
+//! Here is what ends within its turn; `deferred` is for what does not.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
+use ucall_engine::Id;
 use ucall_proto::{Call, Outcome, Reply, RpcError};
 use ucall_server::{CallId, Handler};
 
 use crate::arguments::{self, Failure};
-use crate::convert::{self, Fault};
+use crate::batch::{Batches, Sizes};
+use crate::calls::Calls;
+use crate::clock::CoarseTime;
+use crate::context::{Context, in_own_variables};
+use crate::convert;
 use crate::detach::detached;
-use crate::errors::{self, Errors};
-use crate::log::{Interrupted, Log};
-use crate::procedure::Procedure;
+use crate::errors;
+use crate::log::Interrupted;
+use crate::options::Rules;
+use crate::pool::Pool;
+use crate::procedure::{How, Procedure};
+use crate::report::Report;
+use crate::tasks::Tasks;
 
 /// Other Python threads get their turn after so long at the latest.
 const HOLD_MAX: Duration = Duration::from_millis(1);
@@ -22,33 +34,60 @@ const HOLD_MAX: Duration = Duration::from_millis(1);
 /// It works on objects of the interpreter without a token at hand: whoever lets it call must be
 /// attached, as `Drive::turn` asks.
 pub(crate) struct Interpreter {
-    errors: Errors,
-    log: Log,
-    /// Whether errors carry tracebacks.
-    debug: bool,
+    pub(crate) report: Arc<Report>,
+    pub(crate) rules: Rules,
+    pub(crate) calls: Calls,
+    pub(crate) batches: Batches,
+    /// Where async functions run, once there is an event loop.
+    pub(crate) tasks: Option<Tasks>,
+    /// Threads for functions that block, once one was called.
+    pub(crate) pool: Option<Pool>,
     /// Holds strings while their escapes are undone.
-    scratch: Vec<u8>,
+    pub(crate) scratch: Vec<u8>,
+    /// When this turn began, and all that it handles had come.
+    pub(crate) turn_began: Instant,
+    /// When the last function had returned, or the turn began.
+    mark: CoarseTime,
     /// When other threads had their turn.
     released: Instant,
     /// Whether a Ctrl-C came while Python code ran.
     interrupted: bool,
+    /// Whether a plain function runs, which a Ctrl-C interrupts.
+    is_in_function: Arc<AtomicBool>,
 }
 
 impl Interpreter {
-    pub(crate) fn new(py: Python<'_>, debug: bool) -> PyResult<Self> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        debug: bool,
+        rules: Rules,
+        sizes: Arc<Sizes>,
+    ) -> PyResult<Self> {
+        let now = Instant::now();
         Ok(Self {
-            errors: Errors::import(py)?,
-            log: Log::import(py)?,
-            debug,
+            report: Arc::new(Report::import(py, debug)?),
+            rules,
+            calls: Calls::new(),
+            batches: Batches::new(sizes),
+            tasks: None,
+            pool: None,
             scratch: Vec::new(),
-            released: Instant::now(),
+            turn_began: now,
+            mark: CoarseTime::now(),
+            released: now,
             interrupted: false,
+            is_in_function: Arc::default(),
         })
     }
 
     /// Whether a Ctrl-C came since this was last asked.
     pub(crate) fn take_interrupt(&mut self) -> bool {
         std::mem::take(&mut self.interrupted)
+    }
+
+    /// Tells, from any thread, whether a plain function runs.
+    pub(crate) fn is_in_function(&self) -> Arc<AtomicBool> {
+        self.is_in_function.clone()
     }
 
     /// To be called once a turn: under load there is no wait that lets other threads in.
@@ -60,115 +99,183 @@ impl Interpreter {
         }
     }
 
+    /// Calls a plain function, and writes its result into the reply.
     #[inline]
     fn run(
         &mut self,
         py: Python<'_>,
         procedure: &Procedure,
-        params: Option<&[u8]>,
+        call: &Call<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Failure> {
-        let result = arguments::call(py, procedure, params, &mut self.scratch)?;
+        let result = match &procedure.signature {
+            Some(signature) if signature.context.is_some() => {
+                self.call_with_context(py, procedure, call)?
+            }
+            _ => arguments::call(py, procedure, call.params, None, &mut self.scratch)?,
+        };
+        self.write(procedure, &result, reply)
+    }
+
+    /// Writes a result into the reply, if anybody reads it.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        procedure: &Procedure,
+        result: &Bound<'_, PyAny>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Failure> {
         if reply.is_notification() {
             return Ok(());
         }
         let len_max = reply.len_max();
-        convert::write(reply.result(), len_max, &result).map_err(Failure::Result)
+        let encode = procedure.encode.bind(result.py());
+        convert::write_with(reply.result(), len_max, result, encode).map_err(Failure::Result)
+    }
+
+    /// Calls a function that wants to know of its call, with variables of its own.
+    #[cold]
+    fn call_with_context<'py>(
+        &mut self,
+        py: Python<'py>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let deadline = self.deadline_of(procedure, call);
+        let context = Context::new(py, call, deadline, Arc::default());
+        let context = Bound::new(py, context).map_err(Failure::Raised)?.into_any();
+        let mut result = Err(Failure::Raised(interrupted()));
+        in_own_variables(py, || {
+            let scratch = &mut self.scratch;
+            result = arguments::call(py, procedure, call.params, Some(context), scratch);
+            Ok(())
+        })
+        .map_err(Failure::Raised)?;
+        result
+    }
+
+    /// When a call is due: by its caller's wish or the server's, whichever is sooner.
+    pub(crate) fn deadline_of(&self, procedure: &Procedure, call: &Call<'_>) -> Option<Instant> {
+        let wished = call.head.and_then(|head| head.timeout_ms).map(Duration::from_millis);
+        let timeout = [wished, procedure.timeout].into_iter().flatten().min()?;
+        self.turn_began.checked_add(timeout)
+    }
+
+    /// Whether a plain call came too late to be started.
+    #[inline]
+    fn is_overdue(&self, procedure: &Procedure, call: &Call<'_>) -> bool {
+        let may_be = procedure.timeout.is_some()
+            || call.head.is_some_and(|head| head.timeout_ms.is_some());
+        may_be && self.deadline_of(procedure, call).is_some_and(|it| it <= Instant::now())
     }
 
     /// The error to reply with. What is the function's own fault goes to the log.
     #[cold]
-    fn fail(
+    pub(crate) fn fail(
         &mut self,
         py: Python<'_>,
         procedure: &Procedure,
         failure: Failure,
         len_max: usize,
     ) -> RpcError {
-        match failure {
-            Failure::Params(Fault::Value(misfit)) => {
-                RpcError::new(RpcError::INVALID_PARAMS, "Invalid params")
-                    .expected(&misfit.describe("params"))
-            }
-            Failure::Params(Fault::TooLarge) => errors::internal(),
-            Failure::Params(Fault::Raised(error)) => self.raised(py, procedure, *error, len_max),
-            Failure::Result(fault) => self.unwritable(py, procedure, "result", fault, len_max),
-            Failure::Raised(error) => self.raised(py, procedure, error, len_max),
-        }
-    }
-
-    fn unwritable(
-        &mut self,
-        py: Python<'_>,
-        procedure: &Procedure,
-        what: &str,
-        fault: Fault,
-        len_max: usize,
-    ) -> RpcError {
-        let problem = match fault {
-            Fault::Value(misfit) => misfit.describe(what),
-            Fault::TooLarge => format!("{what}: larger than a reply may be"),
-            Fault::Raised(error) => return self.raised(py, procedure, *error, len_max),
-        };
-        let line = format!("{}: {problem}", procedure.name);
-        let logged = self.log.error(py, &line, None);
+        let (error, logged) = self.report.fail(py, procedure, failure, len_max);
         self.note(logged);
-        errors::internal().expected(&problem)
+        error
     }
 
-    fn raised(
-        &mut self,
-        py: Python<'_>,
-        procedure: &Procedure,
-        error: PyErr,
-        len_max: usize,
-    ) -> RpcError {
-        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-            self.interrupted = true;
-            return RpcError::new(RpcError::CANCELLED, "Cancelled")
-                .expected("the server was interrupted");
-        }
-        if self.errors.is_for_caller(py, &error) {
-            return match errors::for_caller(py, &error, len_max) {
-                Ok(reply) => reply,
-                Err(Fault::Raised(second)) => self.internal(py, procedure, &second),
-                Err(fault) => self.unwritable(py, procedure, "data", fault, len_max),
-            };
-        }
-        self.internal(py, procedure, &error)
-    }
-
-    fn internal(&mut self, py: Python<'_>, procedure: &Procedure, error: &PyErr) -> RpcError {
-        let logged = self.log.error(py, &format!("{} raised", procedure.name), Some(error));
-        self.note(logged);
-        match self.debug.then(|| errors::traceback(py, error)) {
-            Some(Ok(traceback)) => errors::internal().expected(&traceback),
-            _ => errors::internal(),
-        }
-    }
-
-    fn note(&mut self, logged: Result<(), Interrupted>) {
+    pub(crate) fn note(&mut self, logged: Result<(), Interrupted>) {
         self.interrupted |= logged.is_err();
+    }
+
+    /// To be called when Python code has run: names what held up the others, once.
+    #[inline]
+    pub(crate) fn note_time(&mut self, py: Python<'_>, procedure: &Procedure) {
+        let now = CoarseTime::now();
+        if now.since(self.mark) >= self.rules.slow && !procedure.is_known_slow() {
+            self.warn_of(py, procedure, now.since(self.mark));
+        }
+        self.mark = now;
+    }
+
+    #[cold]
+    fn warn_of(&mut self, py: Python<'_>, procedure: &Procedure, took: Duration) {
+        let name = &procedure.name;
+        let remedy = match procedure.how {
+            How::Task => "await what it waits for, or run it by asyncio.to_thread",
+            _ => "serve it by @server(threads=True), or processes=N if it computes",
+        };
+        let took = took.as_millis();
+        let line = format!("{name} held up all other calls for {took} ms: {remedy}");
+        let logged = self.report.warning(py, &line);
+        self.note(logged);
     }
 }
 
 impl Handler for Interpreter {
-    type Procedure = Procedure;
+    type Procedure = Arc<Procedure>;
 
     #[inline]
     fn call(
         &mut self,
-        procedure: &Procedure,
+        procedure: &Arc<Procedure>,
         call: Call<'_>,
-        _id: CallId,
+        id: CallId,
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let py = attached();
-        if let Err(failure) = self.run(py, procedure, call.params, reply) {
+        if !matches!(procedure.how, How::Inline) {
+            return self.begin(py, procedure, &call, id, reply);
+        }
+        if self.is_overdue(procedure, &call) {
+            reply.error(&errors::deadline_passed());
+            return Outcome::Done;
+        }
+        self.is_in_function.store(true, Ordering::Relaxed);
+        let ran = self.run(py, procedure, &call, reply);
+        self.is_in_function.store(false, Ordering::Relaxed);
+        if let Err(failure) = ran {
             let error = self.fail(py, procedure, failure, reply.len_max());
             reply.error(&error);
         }
+        self.note_time(py, procedure);
         Outcome::Done
+    }
+
+    fn cancel(&mut self, connection: Id) {
+        self.cancel_connection(attached(), connection);
+    }
+
+    fn turn_began(&mut self, now: Instant) {
+        self.turn_began = now;
+        self.mark = CoarseTime::now();
+    }
+
+    #[inline]
+    fn turn_ended(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.do_what_is_due(attached(), now);
+        }
+    }
+
+    #[inline]
+    fn deadline(&self) -> Option<Instant> {
+        [self.calls.deadline(), self.batches.deadline()].into_iter().flatten().min()
+    }
+
+    #[inline]
+    fn next_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+        if !self.calls.has_outcomes() {
+            return None;
+        }
+        self.next_outcome(attached(), text)
+    }
+
+    fn running(&self) -> usize {
+        self.calls.len()
+    }
+
+    fn abandon(&mut self) {
+        self.abandon_all(attached());
     }
 
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
@@ -179,7 +286,7 @@ impl Handler for Interpreter {
     }
 
     fn warn(&mut self, line: &str) {
-        let logged = self.log.warning(attached(), line);
+        let logged = self.report.warning(attached(), line);
         self.note(logged);
     }
 }
@@ -190,4 +297,9 @@ fn attached() -> Python<'static> {
     // SAFETY: a handler is only called by the turn of its worker, and `Drive::turn` is the only
     // way to one: it asks for a token.
     unsafe { Python::assume_attached() }
+}
+
+/// In the place of a result that was never there.
+fn interrupted() -> PyErr {
+    pyo3::exceptions::PyRuntimeError::new_err("the function was not called")
 }

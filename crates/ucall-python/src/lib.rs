@@ -9,20 +9,31 @@
 //! interpreter, and pyo3 keeps Python objects in process-wide state.
 
 mod arguments;
+mod batch;
+mod bound;
+mod calls;
 mod client;
+mod clock;
+mod context;
 mod convert;
+mod deferred;
 mod detach;
 mod engine;
 mod errors;
 mod ffi;
 mod handler;
 mod log;
+mod memory;
 mod options;
 mod parking;
+mod pool;
 mod procedure;
+mod pump;
+mod report;
 mod run;
 mod server;
 mod signals;
+mod tasks;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
@@ -32,6 +43,14 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
+    #[pymodule_export]
+    use crate::convert::Pieces;
+    #[pymodule_export]
+    use crate::errors::Unwritable;
+    #[pymodule_export]
+    use crate::context::Context;
+    #[pymodule_export]
+    use crate::pump::Pump;
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]

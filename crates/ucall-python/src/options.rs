@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_proto::Limits;
+use ucall_proto::http1::AccessRules;
 use ucall_server::Config;
 
 /// Where one limit is kept.
@@ -16,13 +17,39 @@ enum Place<'a> {
     Time(&'a mut Duration),
 }
 
+/// What bounds the calls themselves, as opposed to their bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    /// Calls under way at once, that do not end within their turn.
+    pub(crate) running_max: usize,
+    /// Threads for functions that block.
+    pub(crate) threads_max: usize,
+    /// Bytes of a result.
+    pub(crate) reply_bytes_max: usize,
+    /// A function that holds up the others for so long is named in the log.
+    pub(crate) slow: Duration,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            running_max: 10_000,
+            threads_max: 128,
+            reply_bytes_max: Limits::default().reply_bytes_max,
+            slow: Duration::from_millis(100),
+        }
+    }
+}
+
 /// Every limit, by name.
-fn places<'a>(
-    limits: &'a mut Limits,
-    connections_max: &'a mut usize,
-) -> [(&'static str, Place<'a>); 14] {
+fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, Place<'a>); 18] {
+    let limits = &mut config.limits;
     [
-        ("max_connections", Place::Count(connections_max)),
+        ("max_connections", Place::Count(&mut config.connections_max)),
+        ("max_running_calls", Place::Count(&mut rules.running_max)),
+        ("max_threads", Place::Count(&mut rules.threads_max)),
+        ("drain_timeout_s", Place::Time(&mut config.drain_timeout)),
+        ("slow_call_s", Place::Time(&mut rules.slow)),
         ("max_head_bytes", Place::Count(&mut limits.head.bytes_max)),
         ("max_headers", Place::Count(&mut limits.head.headers_max)),
         ("max_body_bytes", Place::Count(&mut limits.body_bytes_max)),
@@ -40,8 +67,12 @@ fn places<'a>(
 }
 
 /// Sets the limits that `options` names.
-pub(crate) fn apply(config: &mut Config, options: &Bound<'_, PyDict>) -> PyResult<()> {
-    let mut places = places(&mut config.limits, &mut config.connections_max);
+pub(crate) fn apply(
+    config: &mut Config,
+    rules: &mut Rules,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<()> {
+    let mut places = places(config, rules);
     for (name, value) in options {
         let name = name.extract::<String>()?;
         let Some((_, place)) = places.iter_mut().find(|(known, _)| *known == name) else {
@@ -52,6 +83,7 @@ pub(crate) fn apply(config: &mut Config, options: &Bound<'_, PyDict>) -> PyResul
             Place::Time(time) => **time = timed(&name, &value)?,
         }
     }
+    rules.reply_bytes_max = config.limits.reply_bytes_max;
     Ok(())
 }
 
@@ -70,11 +102,22 @@ fn timed(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     }
 }
 
+/// A number of milliseconds above 0, if there is one.
+pub(crate) fn timeout(timeout_ms: Option<f64>) -> PyResult<Option<Duration>> {
+    let Some(timeout_ms) = timeout_ms else { return Ok(None) };
+    match Duration::try_from_secs_f64(timeout_ms / 1e3) {
+        Ok(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
+        _ => Err(PyValueError::new_err("timeout_ms: expected a number of milliseconds above 0")),
+    }
+}
+
 /// The limits of a server that is told none, by name.
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let (mut limits, mut connections_max) = (Limits::default(), Config::CONNECTIONS_MAX);
+    let access = AccessRules::new(true, &[], &[])
+        .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
+    let (mut config, mut rules) = (Config::new(access), Rules::default());
     let defaults = PyDict::new(py);
-    for (name, place) in places(&mut limits, &mut connections_max) {
+    for (name, place) in places(&mut config, &mut rules) {
         match place {
             Place::Count(count) => defaults.set_item(name, *count)?,
             Place::Time(time) => defaults.set_item(name, time.as_secs_f64())?,

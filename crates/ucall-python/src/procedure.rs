@@ -1,8 +1,11 @@
 //! What is kept of a registered function: how its params are named, converted and passed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::convert::Convert;
 
@@ -14,6 +17,87 @@ pub(crate) struct Procedure {
     pub(crate) callable: Py<PyAny>,
     /// `None` when the callable does not tell (some builtins): it is called as the params are.
     pub(crate) signature: Option<Signature>,
+    /// Called with an object that JSON has no word for; returns what to write in its place.
+    pub(crate) encode: Py<PyAny>,
+    pub(crate) how: How,
+    /// How long a call may take, from when it has come.
+    pub(crate) timeout: Option<Duration>,
+    /// Whether it was told in the log that it holds up the others.
+    pub(crate) is_known_slow: AtomicBool,
+}
+
+/// How the calls of a function run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum How {
+    /// On the worker's thread, one after another.
+    Inline,
+    /// It returns a coroutine, which becomes a task of the worker's event loop.
+    Task,
+    /// In a thread of the pool.
+    Thread,
+    /// It returns at once, with a `concurrent.futures.Future`.
+    Future,
+    /// Many calls at once: it takes lists, and returns one.
+    Batch(BatchRules),
+}
+
+/// When calls become a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchRules {
+    pub(crate) size_max: usize,
+    /// How long the first of a batch waits for others, beyond its turn.
+    pub(crate) wait_max: Duration,
+    /// How many batches may run at once.
+    pub(crate) running_max: usize,
+    pub(crate) runs: BatchRuns,
+}
+
+/// Where a batch runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BatchRuns {
+    Inline,
+    Task,
+    Thread,
+}
+
+impl How {
+    /// Reads what `python/ucall/_registration.py` describes: a name, and for a batch its rules.
+    pub(crate) fn of_description(
+        name: &str,
+        batch: Option<(usize, f64, usize)>,
+    ) -> PyResult<Self> {
+        let unknown = || PyValueError::new_err(format!("no way to run is named {name:?}"));
+        let Some((size_max, wait_max_ms, running_max)) = batch else {
+            return match name {
+                "inline" => Ok(Self::Inline),
+                "task" => Ok(Self::Task),
+                "thread" => Ok(Self::Thread),
+                "future" => Ok(Self::Future),
+                _ => Err(unknown()),
+            };
+        };
+        let runs = match name {
+            "inline" => BatchRuns::Inline,
+            "task" => BatchRuns::Task,
+            "thread" => BatchRuns::Thread,
+            _ => return Err(unknown()),
+        };
+        let wait_max = Duration::try_from_secs_f64(wait_max_ms / 1e3)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self::Batch(BatchRules { size_max, wait_max, running_max, runs }))
+    }
+}
+
+impl Procedure {
+    /// Whether a call of it wants to know of itself.
+    pub(crate) fn takes_context(&self) -> bool {
+        self.signature.as_ref().is_some_and(|signature| signature.context.is_some())
+    }
+
+    /// Whether the log knows that it is slow; from now on it does.
+    pub(crate) fn is_known_slow(&self) -> bool {
+        self.is_known_slow.swap(true, Ordering::Relaxed)
+    }
 }
 
 /// How a function takes its arguments.
@@ -32,6 +116,8 @@ pub(crate) struct Signature {
     pub(crate) extra: Option<Convert>,
     /// The names of the keyword-only ones, in order; `None` when there are none.
     pub(crate) names: Option<Py<PyTuple>>,
+    /// Which of them is no param, but the call's `ucall.Context`.
+    pub(crate) context: Option<usize>,
 }
 
 /// One named parameter.
@@ -47,6 +133,9 @@ pub(crate) struct Param {
 /// A parameter as `python/ucall/_signature.py` describes it: name, kind, what it takes, whether it
 /// has a default, and that.
 type Description<'py> = (String, u8, Bound<'py, PyAny>, bool, Py<PyAny>);
+
+/// What a parameter is described to take that takes no param.
+const CONTEXT: &str = "context";
 
 /// The values of `inspect.Parameter.kind`.
 mod kind {
@@ -69,13 +158,20 @@ impl Signature {
     }
 
     fn add(&mut self, (name, kind, takes, optional, default): Description<'_>) -> PyResult<()> {
-        let convert = Convert::of_description(&takes)?;
+        let is_context = takes.cast::<PyString>().is_ok_and(|takes| takes == CONTEXT);
+        let convert = match is_context {
+            true => Convert::Any,
+            false => Convert::of_description(&takes)?,
+        };
         match kind {
             kind::VAR_POSITIONAL => self.rest = Some(convert),
             kind::VAR_KEYWORD => self.extra = Some(convert),
             kind::POSITIONAL_ONLY | kind::POSITIONAL_OR_KEYWORD | kind::KEYWORD_ONLY => {
                 self.positional += usize::from(kind != kind::KEYWORD_ONLY);
-                let by_name = kind != kind::POSITIONAL_ONLY;
+                let by_name = kind != kind::POSITIONAL_ONLY && !is_context;
+                if is_context {
+                    self.context = Some(self.params.len());
+                }
                 let default = optional.then_some(default);
                 self.params.push(Param { name, by_name, convert, default });
             }

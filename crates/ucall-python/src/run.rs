@@ -1,11 +1,12 @@
 //! A run: turn after turn, until somebody stops it or its bounds are reached.
 
 use std::io;
-use std::net::TcpListener;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
+use ucall_server::{Drain, Message};
 
 use crate::engine::Drive;
 use crate::signals::{Taken, Wakeups};
@@ -47,6 +48,18 @@ pub(crate) enum Ended {
     Stopped,
     /// Its bounds were reached; it may be taken up again.
     Bounded,
+    /// An async function was called for the first time: it has to go on within an event loop.
+    NeedsLoop,
+}
+
+/// What one turn has come to.
+pub(crate) struct Turned {
+    /// The run is over.
+    pub(crate) ended: Option<Ended>,
+    /// The event loop's own descriptors are ready.
+    pub(crate) ready: bool,
+    /// Nothing happened.
+    pub(crate) quiet: bool,
 }
 
 /// A worker on the thread that drives it, and what wakes it for signals.
@@ -57,36 +70,72 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    pub(crate) fn new(mut drive: Box<dyn Drive>, listener: TcpListener) -> io::Result<Self> {
+    pub(crate) fn new(mut drive: Box<dyn Drive>) -> io::Result<Self> {
         let wakeups = Wakeups::new()?;
-        drive.listen(listener)?;
         drive.watch_signals(wakeups.descriptor())?;
+        let mailbox = drive.mailbox();
+        drive.interpreter().calls.outcomes().lead_to(mailbox);
         Ok(Self { drive, wakeups })
     }
 
-    /// Runs on the calling thread; on the main one, with the process's signals in hand.
-    pub(crate) fn run(&mut self, py: Python<'_>, bounds: Bounds) -> PyResult<Ended> {
-        let taken = Taken::by(py, &self.wakeups, self.drive.mailbox())?;
-        let ended = self.turns(py, bounds);
-        let given_back = taken.map_or(Ok(()), Taken::give_back);
-        let ended = ended?;
-        given_back.map(|()| ended)
+    /// Takes the process's signals in hand, on the main thread.
+    pub(crate) fn take_signals<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Taken<'py>>> {
+        let is_in_function = self.drive.interpreter().is_in_function();
+        Taken::by(py, &self.wakeups, &self.drive.mailbox(), is_in_function)
     }
 
-    fn turns(&mut self, py: Python<'_>, mut bounds: Bounds) -> PyResult<Ended> {
-        while !bounds.are_reached() {
-            let turn = self.drive.turn(py, bounds.deadline)?;
-            let interpreter = self.drive.interpreter();
-            interpreter.let_others_in(py);
-            let interrupted = interpreter.take_interrupt();
-            if turn.stopped || interrupted || turn.signalled && self.signalled(py)? {
-                // What was written last goes out with the next wait.
-                self.drive.turn(py, Some(Instant::now()))?;
-                return Ok(Ended::Stopped);
+    /// Runs without an event loop, for as long as none is needed.
+    pub(crate) fn run(&mut self, py: Python<'_>, bounds: &mut Bounds) -> PyResult<Ended> {
+        loop {
+            let deadline = bounds.deadline;
+            if let Some(ended) = self.turn(py, bounds, deadline)?.ended {
+                return Ok(ended);
             }
-            bounds.count();
+            if self.drive.interpreter().tasks.is_some() {
+                return Ok(Ended::NeedsLoop);
+            }
         }
-        Ok(Ended::Bounded)
+    }
+
+    /// One turn, unless the run has reached its bounds.
+    #[inline]
+    pub(crate) fn turn(
+        &mut self,
+        py: Python<'_>,
+        bounds: &mut Bounds,
+        deadline: Option<Instant>,
+    ) -> PyResult<Turned> {
+        if bounds.are_reached() {
+            return Ok(Turned { ended: Some(Ended::Bounded), ready: false, quiet: true });
+        }
+        let turn = self.drive.turn(py, deadline)?;
+        let interpreter = self.drive.interpreter();
+        interpreter.let_others_in(py);
+        let interrupted = interpreter.take_interrupt();
+        if interrupted || turn.signalled && self.signalled(py)? {
+            self.drive.mailbox().send(Message::Drain(Drain::Refusing));
+        }
+        bounds.count();
+        if turn.stopped {
+            // What was written last goes out with the next wait.
+            self.drive.turn(py, Some(Instant::now()))?;
+        }
+        let ended = turn.stopped.then_some(Ended::Stopped);
+        Ok(Turned { ended, ready: turn.ready, quiet: turn.quiet })
+    }
+
+    /// The deadline of this run or that one, whichever is sooner.
+    pub(crate) fn sooner(bounds: &Bounds, deadline: Option<Instant>) -> Option<Instant> {
+        [bounds.deadline, deadline].into_iter().flatten().min()
+    }
+
+    /// Watches the descriptor of an event loop, which stays open until [`Station::unwatch_loop`].
+    pub(crate) fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.drive.watch_loop(descriptor)
+    }
+
+    pub(crate) fn unwatch_loop(&mut self) {
+        self.drive.unwatch_loop();
     }
 
     /// Lets Python's signal handlers run. `true` for a Ctrl-C; other exceptions end the run.

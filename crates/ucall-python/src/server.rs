@@ -2,36 +2,46 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ucall_proto::http1::AccessRules;
-use ucall_server::{Config, Counters, Mailbox, Message, Procedures, Stats};
+use ucall_server::{Config, Counters, Drain, Mailbox, Message, Procedures, Stats};
 
+use crate::batch::Sizes;
 use crate::engine::EngineKind;
 use crate::handler::Interpreter;
-use crate::procedure::{Procedure, Signature};
+use crate::options::Rules;
+use crate::procedure::{How, Procedure, Signature};
+use crate::pump::Pump;
 use crate::run::{Bounds, Ended, Station};
-use crate::{options, parking};
+use crate::signals::Taken;
+use crate::{memory, options, parking};
 
 /// Serves functions on one address. `ucall.server.Server` is its face.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct Server {
     number: u64,
-    engine: EngineKind,
-    /// With the port that was picked.
-    address: SocketAddr,
     config: Config,
+    rules: Rules,
     debug: bool,
-    procedures: Arc<Procedures<Procedure>>,
+    /// How long a call may take, unless its function says otherwise.
+    timeout: Option<Duration>,
+    procedures: Arc<Procedures<Arc<Procedure>>>,
+    /// How large batches were.
+    batch_sizes: Arc<Sizes>,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    engine: EngineKind,
+    /// With the port that was picked, once it is bound.
+    address: SocketAddr,
     /// Bound and not yet served.
     listener: Option<TcpListener>,
     is_running: bool,
@@ -46,16 +56,20 @@ struct State {
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (engine, host, port, *, debug, allowed_hosts, allow_origins, limits))]
+    #[pyo3(signature = (
+        engine, host, port, *, bound, debug, allowed_hosts, allow_origins, timeout_ms, limits
+    ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         engine: &str,
         host: &str,
         port: u16,
+        bound: bool,
         debug: bool,
         allowed_hosts: Vec<String>,
         allow_origins: Vec<String>,
+        timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
@@ -64,35 +78,85 @@ impl Server {
         let access = AccessRules::new(address.ip().is_loopback(), &allowed_hosts, &allow_origins)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         let mut config = Config::new(access);
-        options::apply(&mut config, limits)?;
-        let listener = bind(address)?;
+        let mut rules = Rules::default();
+        options::apply(&mut config, &mut rules, limits)?;
+        let listener = if bound { Some(bind(address)?) } else { None };
+        let address = listener.as_ref().map_or(Ok(address), TcpListener::local_addr)?;
         Ok(Self {
             number: MADE.fetch_add(1, Ordering::Relaxed),
-            engine,
-            address: listener.local_addr()?,
             config,
+            rules,
             debug,
+            timeout: options::timeout(timeout_ms)?,
             procedures: Arc::new(Procedures::new()),
-            state: Mutex::new(State { listener: Some(listener), ..State::default() }),
+            batch_sizes: Arc::default(),
+            state: Mutex::new(State::new(engine, address, listener)),
         })
+    }
+
+    /// Changes what it was made with, before it first runs: the engine, the address, or a socket
+    /// that is bound and listens, to be taken over.
+    #[pyo3(signature = (*, engine = None, host = None, port = None, descriptor = None))]
+    fn configure(
+        &self,
+        py: Python<'_>,
+        engine: Option<&str>,
+        host: Option<&str>,
+        port: Option<u16>,
+        descriptor: Option<RawFd>,
+    ) -> PyResult<()> {
+        let engine = engine.map(|name| EngineKind::choose(py, name)).transpose()?;
+        let before = self.state().address;
+        let host = host.map_or_else(|| before.ip().to_string(), str::to_owned);
+        let address = py.detach(|| resolve(&host, port.unwrap_or(before.port())))?;
+        let mut state = self.state();
+        if state.is_running || state.worker.is_some() {
+            return Err(PyRuntimeError::new_err("the server runs already"));
+        }
+        state.engine = engine.unwrap_or(state.engine);
+        if let Some(descriptor) = descriptor {
+            // SAFETY: the caller gives the descriptor away.
+            let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            state.address = listener.local_addr()?;
+            state.listener = Some(listener);
+        } else if address != before {
+            (state.address, state.listener) = (address, None);
+        }
+        Ok(())
+    }
+
+    /// Binds and listens, unless it does already.
+    fn bind(&self) -> PyResult<()> {
+        let mut state = self.state();
+        if state.listener.is_none() && state.worker.is_none() {
+            let listener = bind(state.address)?;
+            state.address = listener.local_addr()?;
+            state.listener = Some(listener);
+        }
+        Ok(())
+    }
+
+    /// Closes the socket that nothing was served on yet, so that others may bind its address.
+    fn unbind(&self) {
+        self.state().listener = None;
     }
 
     /// The port that is listened on.
     #[getter]
     fn port(&self) -> u16 {
-        self.address.port()
+        self.state().address.port()
     }
 
     /// The address that is listened on, without the port.
     #[getter]
     fn host(&self) -> String {
-        self.address.ip().to_string()
+        self.state().address.ip().to_string()
     }
 
     /// `"posix"` or `"uring"`.
     #[getter]
     fn engine(&self) -> &'static str {
-        self.engine.name()
+        self.state().engine.name()
     }
 
     /// Whether a thread is in `run`.
@@ -102,51 +166,99 @@ impl Server {
     }
 
     /// Serves `function` under `name`, in place of what had that name. `signature` is what
-    /// `ucall._signature.describe` returns.
+    /// `ucall._signature.describe` returns, `encode` replaces what JSON has no word for. `how` is
+    /// the name of a way to run; `batch` the largest size, the longest wait in milliseconds, and
+    /// how many run at once.
+    #[pyo3(signature = (name, function, signature, encode, *, how, timeout_ms, batch))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
         &self,
         name: String,
         function: Py<PyAny>,
         signature: Option<&Bound<'_, PyList>>,
+        encode: Py<PyAny>,
+        how: &str,
+        timeout_ms: Option<f64>,
+        batch: Option<(usize, f64, usize)>,
     ) -> PyResult<()> {
-        let signature = signature.map(Signature::of_description).transpose()?;
-        let procedure = Procedure { name: name.clone(), callable: function, signature };
-        self.procedures.insert(&name, procedure);
+        let procedure = Procedure {
+            name: name.clone(),
+            callable: function,
+            signature: signature.map(Signature::of_description).transpose()?,
+            encode,
+            how: How::of_description(how, batch)?,
+            timeout: options::timeout(timeout_ms)?.or(self.timeout),
+            is_known_slow: AtomicBool::new(false),
+        };
+        if procedure.takes_context() {
+            self.procedures.want_peers();
+        }
+        self.procedures.insert(&name, Arc::new(procedure));
         Ok(())
     }
 
     /// Serves on this thread until stopped, or for so many turns or seconds; negative numbers are
-    /// no bounds. Calls `on_start` when connections are being accepted.
+    /// no bounds. `conduct` is called with a `Pump`, and turns it.
     fn run(
         &self,
         py: Python<'_>,
         max_cycles: i64,
         max_seconds: f64,
-        on_start: Option<&Bound<'_, PyAny>>,
+        conduct: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let bounds = Bounds::new(max_cycles, max_seconds)?;
         let Some(running) = Running::begin(self)? else { return Ok(()) };
-        let mut station = match parking::take(self.number) {
-            Some(station) => station,
-            None => self.station(py)?,
+        let (mut station, listener) = match parking::take(self.number) {
+            Some(station) => (station, None),
+            None => self.station(py, false)?,
         };
         running.has(&station);
-        if let Some(on_start) = on_start {
-            on_start.call0()?;
-        }
-        if station.run(py, bounds)? == Ended::Bounded {
+        let taken = station.take_signals(py)?;
+        let pump = Bound::new(py, Pump::new(station, bounds, listener))?;
+        let conducted = conduct.call1((&pump,));
+        let given_back = taken.map_or(Ok(()), Taken::give_back);
+        let station = pump.borrow().take();
+        conducted?;
+        if let Some((station, Some(Ended::Bounded))) = station {
             running.pause();
             parking::park(self.number, station);
         }
-        Ok(())
+        given_back
     }
 
-    /// Ends the run, from any thread. Before the first run it is remembered, and that run returns
-    /// at once. Between two bounded runs it closes what is open.
-    fn stop(&self) {
+    /// Serves within an event loop that runs on this thread: gives a `Pump` for it to turn, which
+    /// `leave` takes back. `None` when `stop()` came before.
+    fn enter(&self, py: Python<'_>) -> PyResult<Option<Pump>> {
+        let bounds = Bounds::new(-1, -1.0)?;
+        let Some(running) = Running::begin(self)? else { return Ok(None) };
+        let (station, listener) = self.station(py, true)?;
+        running.has(&station);
+        running.goes_on();
+        Ok(Some(Pump::new(station, bounds, listener)))
+    }
+
+    /// Takes a `Pump` back, and closes what is open.
+    fn leave(&self, pump: &Bound<'_, Pump>) {
+        drop(pump.borrow().take());
+        drop(Running::of(self));
+    }
+
+    /// Lets the run drain, from any thread: nothing is accepted, calls that run may finish, what
+    /// comes is refused; or served, if somebody else accepts already.
+    fn drain(&self, serving: bool) {
+        let drain = if serving { Drain::Serving } else { Drain::Refusing };
+        if let Some((mailbox, _)) = &self.state().worker {
+            mailbox.send(Message::Drain(drain));
+        }
+    }
+
+    /// Ends the run, from any thread: at once, or when it has drained. Before the first run it is
+    /// remembered, and that run returns at once. Between two bounded runs it closes what is open.
+    fn stop(&self, at_once: bool) {
         let mut state = self.state();
         match &state.worker {
-            Some((mailbox, _)) => mailbox.send(Message::Stop),
+            Some((mailbox, _)) if at_once => mailbox.send(Message::Stop),
+            Some((mailbox, _)) => mailbox.send(Message::Drain(Drain::Refusing)),
             None => state.stop_asked |= state.is_running || state.listener.is_some(),
         }
         if !state.is_running && state.worker.is_some() {
@@ -171,6 +283,7 @@ impl Server {
         shown.set_item("bytes_sent", stats.bytes_sent)?;
         shown.set_item("turns", stats.turns)?;
         shown.set_item("system_calls", stats.system_calls)?;
+        shown.set_item("batches", self.shown_batches(py)?)?;
         Ok(shown)
     }
 
@@ -182,16 +295,33 @@ impl Server {
 }
 
 impl Server {
-    /// A worker for this thread, listening.
-    fn station(&self, py: Python<'_>) -> PyResult<Station> {
-        let listener = match self.state().listener.take() {
-            Some(listener) => listener,
-            None => bind(self.address)?,
+    /// A worker for this thread, and the socket that it is to listen on.
+    fn station(
+        &self,
+        py: Python<'_>,
+        is_guest: bool,
+    ) -> PyResult<(Station, Option<TcpListener>)> {
+        memory::keep_some();
+        self.bind()?;
+        let (engine, listener) = {
+            let mut state = self.state();
+            (state.engine, state.listener.take())
         };
-        let interpreter = Interpreter::new(py, self.debug)?;
+        let engine = if is_guest { engine.for_guest() } else { engine };
+        let (rules, sizes) = (self.rules.clone(), self.batch_sizes.clone());
+        let interpreter = Interpreter::new(py, self.debug, rules, sizes)?;
         let (procedures, config) = (self.procedures.clone(), self.config.clone());
-        let drive = self.engine.worker(interpreter, procedures, config)?;
-        Ok(Station::new(drive, listener)?)
+        let drive = engine.worker(interpreter, procedures, config)?;
+        Ok((Station::new(drive)?, listener))
+    }
+
+    fn shown_batches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let sizes = self.batch_sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = PyDict::new(py);
+        for (name, counts) in &*sizes {
+            shown.set_item(name, counts.clone())?;
+        }
+        Ok(shown)
     }
 
     /// The state. The lock is held for moments only, and never while Python code runs.
@@ -207,6 +337,18 @@ impl Drop for Server {
 }
 
 impl State {
+    fn new(engine: EngineKind, address: SocketAddr, listener: Option<TcpListener>) -> Self {
+        Self {
+            engine,
+            address,
+            listener,
+            is_running: false,
+            stop_asked: false,
+            worker: None,
+            past: Stats::default(),
+        }
+    }
+
     fn stats(&self) -> Stats {
         let Some((_, counters)) = &self.worker else { return self.past };
         let mut stats = counters.stats();
@@ -246,6 +388,16 @@ impl<'a> Running<'a> {
         state.is_running = true;
         drop(state);
         Ok(Some(Self { server, paused: std::cell::Cell::new(false) }))
+    }
+
+    /// The run that [`Running::goes_on`] left.
+    fn of(server: &'a Server) -> Self {
+        Self { server, paused: std::cell::Cell::new(false) }
+    }
+
+    /// The run goes on beyond this call.
+    fn goes_on(self) {
+        std::mem::forget(self);
     }
 
     /// Tells other threads where to reach the worker.

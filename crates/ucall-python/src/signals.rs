@@ -1,13 +1,18 @@
 //! Ctrl-C and SIGTERM, which only the main thread of the main interpreter can take.
+//!
+//! Both begin a drain; a second Ctrl-C ends the run at once. A plain function that runs on the
+//! worker's thread is interrupted by the first one already: it alone could be what hangs.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
-use ucall_server::{Mailbox, Message};
+use ucall_server::{Drain, Mailbox, Message};
 
 /// Where the interpreter writes a byte when a signal has come, and an engine that waits reads it.
 pub(crate) struct Wakeups {
@@ -39,17 +44,18 @@ impl Wakeups {
 pub(crate) struct Taken<'py> {
     module: Bound<'py, PyAny>,
     wakeup_before: i32,
-    /// What SIGTERM did, if that was changed.
-    sigterm_before: Option<Bound<'py, PyAny>>,
+    /// The signals whose handlers were changed, and those handlers.
+    before: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 }
 
 impl<'py> Taken<'py> {
-    /// Lets signals wake the engine, and SIGTERM stop the worker unless the program has a handler
-    /// for it. `None` on any other thread than the main one.
+    /// Lets signals wake the engine, and Ctrl-C and SIGTERM drain the worker unless the program has
+    /// handlers for them. `None` on any other thread than the main one.
     pub(crate) fn by(
         py: Python<'py>,
         wakeups: &Wakeups,
-        mailbox: Mailbox,
+        mailbox: &Mailbox,
+        is_in_function: Arc<AtomicBool>,
     ) -> PyResult<Option<Self>> {
         let module = py.import("signal")?.into_any();
         let wakeup_before = match set_wakeup(&module, wakeups.writer.as_raw_fd()) {
@@ -57,31 +63,53 @@ impl<'py> Taken<'py> {
             Err(error) if error.is_instance_of::<PyValueError>(py) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut taken = Self { module, wakeup_before, sigterm_before: None };
-        match taken.take_sigterm(mailbox) {
+        let mut taken = Self { module, wakeup_before, before: Vec::new() };
+        match taken.take(mailbox, is_in_function) {
             Ok(()) => Ok(Some(taken)),
             Err(error) => taken.give_back().and(Err(error)),
         }
     }
 
-    fn take_sigterm(&mut self, mailbox: Mailbox) -> PyResult<()> {
-        let sigterm = self.module.getattr("SIGTERM")?;
-        let before = self.module.call_method1("getsignal", (&sigterm,))?;
-        if !before.eq(self.module.getattr("SIG_DFL")?)? {
+    fn take(&mut self, mailbox: &Mailbox, is_in_function: Arc<AtomicBool>) -> PyResult<()> {
+        let term = mailbox.clone();
+        self.replace("SIGTERM", "SIG_DFL", move || {
+            term.send(Message::Drain(Drain::Refusing));
+            Ok(())
+        })?;
+        let (int, pressed) = (mailbox.clone(), AtomicBool::new(false));
+        self.replace("SIGINT", "default_int_handler", move || {
+            let again = pressed.swap(true, Ordering::Relaxed);
+            int.send(if again { Message::Stop } else { Message::Drain(Drain::Refusing) });
+            match again || is_in_function.load(Ordering::Relaxed) {
+                true => Err(PyKeyboardInterrupt::new_err(())),
+                false => Ok(()),
+            }
+        })
+    }
+
+    /// Lets `action` handle a signal, if it is handled as the interpreter does it by itself.
+    fn replace(
+        &mut self,
+        name: &str,
+        default: &str,
+        action: impl Fn() -> PyResult<()> + Send + Sync + 'static,
+    ) -> PyResult<()> {
+        let signal = self.module.getattr(name)?;
+        let before = self.module.call_method1("getsignal", (&signal,))?;
+        if !before.eq(self.module.getattr(default)?)? {
             return Ok(());
         }
-        let stop = PyCFunction::new_closure(self.module.py(), None, None, move |_, _| {
-            mailbox.send(Message::Stop);
-        })?;
-        self.module.call_method1("signal", (sigterm, stop))?;
-        self.sigterm_before = Some(before);
+        let handler =
+            PyCFunction::new_closure(self.module.py(), None, None, move |_, _| action())?;
+        self.module.call_method1("signal", (&signal, handler))?;
+        self.before.push((signal, before));
         Ok(())
     }
 
     /// Puts everything back as it was.
     pub(crate) fn give_back(self) -> PyResult<()> {
-        if let Some(before) = self.sigterm_before {
-            self.module.call_method1("signal", (self.module.getattr("SIGTERM")?, before))?;
+        for (signal, before) in self.before {
+            self.module.call_method1("signal", (signal, before))?;
         }
         set_wakeup(&self.module, self.wakeup_before).map(drop)
     }

@@ -1,5 +1,7 @@
 //! What a worker is told when it starts.
 
+use std::time::Duration;
+
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 
@@ -13,14 +15,24 @@ pub struct Config {
     pub access: AccessRules,
     /// Connections at once. Past it, the longest idle one is closed for a newcomer.
     pub connections_max: usize,
+    /// How long a drain waits for calls that run.
+    pub drain_timeout: Duration,
 }
 
 impl Config {
     /// Connections at once, unless told otherwise.
     pub const CONNECTIONS_MAX: usize = 16_384;
 
+    /// How long a drain waits for calls that run, unless told otherwise.
+    pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
     /// The default limits, with these rules for browsers.
     pub fn new(access: AccessRules) -> Self {
-        Self { limits: Limits::default(), access, connections_max: Self::CONNECTIONS_MAX }
+        Self {
+            limits: Limits::default(),
+            access,
+            connections_max: Self::CONNECTIONS_MAX,
+            drain_timeout: Self::DRAIN_TIMEOUT,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The connections of one worker, found by the engine's small indices.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use ucall_buffer::Payload;
@@ -15,12 +16,15 @@ pub(crate) struct Entry {
     pub(crate) queued: Payload,
     /// Bytes of the send that is under way; 0 when there is none.
     pub(crate) sending: usize,
-    /// When the send that is under way began.
-    pub(crate) sending_since: Instant,
+    /// When the peer last took some of it, as far as was looked, and how much it had taken then.
+    pub(crate) taken_at: Instant,
+    pub(crate) taken: usize,
     /// Whether the engine was told to stop receiving.
     pub(crate) paused: bool,
     /// Whether our side of the stream is ended.
     pub(crate) finished: bool,
+    /// The address of the other end, once somebody has asked for it.
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 impl Entry {
@@ -58,9 +62,11 @@ impl Connections {
             proto,
             queued: Payload::new(),
             sending: 0,
-            sending_since: now,
+            taken_at: now,
+            taken: 0,
             paused: false,
             finished: false,
+            peer: None,
         };
         if let Some(place) = self.entries.get_mut(index)
             && place.replace(entry).is_none()
@@ -77,6 +83,10 @@ impl Connections {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().flatten()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.entries.iter_mut().flatten()
     }
 
     /// The connection without a request for the longest time, other than `newcomer`.

@@ -1,11 +1,14 @@
 //! From a connection's step to the functions it calls.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::Id;
 use ucall_proto::http1::ReplyWriter;
-use ucall_proto::{Call, Connection, Environment, Outcome, Reply, RpcError, Scratch, Service};
+use ucall_proto::{
+    Call, Connection, Drain, Environment, Outcome, Reply, RpcError, Scratch, Service,
+};
 
 use crate::Config;
 use crate::connections::Entry;
@@ -20,6 +23,7 @@ pub(crate) struct Office<H: Handler> {
     pub(crate) replies: ReplyWriter,
     pub(crate) now: Instant,
     pub(crate) calls: u64,
+    pub(crate) drain: Drain,
     scratch: Scratch,
 }
 
@@ -37,6 +41,7 @@ impl<H: Handler> Office<H> {
             replies: ReplyWriter::default(),
             now,
             calls: 0,
+            drain: Drain::No,
             scratch: Scratch::default(),
         }
     }
@@ -52,6 +57,8 @@ impl<H: Handler> Office<H> {
             view: &self.view,
             handler: &mut self.handler,
             connection: entry.id,
+            peer: entry.peer,
+            drain: self.drain,
             calls: &mut self.calls,
         };
         let mut environment = Environment {
@@ -62,6 +69,7 @@ impl<H: Handler> Office<H> {
             service: &mut service,
             scratch: &mut self.scratch,
             queued_bytes: entry.queued_bytes(),
+            drain: self.drain,
         };
         step(&mut entry.proto, &mut environment);
     }
@@ -72,6 +80,8 @@ pub(crate) struct Dispatch<'a, H: Handler> {
     view: &'a View<H::Procedure>,
     handler: &'a mut H,
     connection: Id,
+    peer: Option<SocketAddr>,
+    drain: Drain,
     calls: &'a mut u64,
 }
 
@@ -79,14 +89,24 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline]
     fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         *self.calls += 1;
+        if self.drain == Drain::Refusing {
+            reply.error(&draining());
+            return Outcome::Done;
+        }
         let name = call.method.unescaped();
         let Some(procedure) = self.view.find(&name) else {
             reply.error(&method_not_found(&name));
             return Outcome::Done;
         };
         let id = CallId { connection: self.connection, exchange: call.exchange };
+        let call = Call { peer: self.peer.as_ref(), ..call };
         self.handler.call(procedure, call, id, reply)
     }
+}
+
+#[cold]
+fn draining() -> RpcError {
+    RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop")
 }
 
 #[cold]

@@ -1,7 +1,9 @@
 //! What a language has to implement to serve its functions.
 
+use std::time::Instant;
+
 use ucall_engine::Id;
-use ucall_proto::{Call, ExchangeId, Outcome, Reply};
+use ucall_proto::{Call, ExchangeId, Outcome, Reply, RpcError};
 
 /// Names one call of one server for as long as somebody waits for its reply.
 ///
@@ -20,7 +22,8 @@ pub trait Handler {
     type Procedure;
 
     /// Runs a call of `procedure`: writes the reply; or takes what it needs of the call, returns
-    /// [`Outcome::Deferred`], and replies through the [`Mailbox`](crate::Mailbox) with `id`.
+    /// [`Outcome::Deferred`], and replies with `id` later: through the
+    /// [`Mailbox`](crate::Mailbox), or by [`Handler::next_reply`].
     fn call(
         &mut self,
         procedure: &Self::Procedure,
@@ -34,6 +37,40 @@ pub trait Handler {
     fn cancel(&mut self, connection: Id) {
         let _ = connection;
     }
+
+    /// The reply to a deferred call, if there is one: appends the JSON text of its result to
+    /// `text`, or gives the error. Asked for before each wait, and until there are no more, so that
+    /// what a handler finishes on the worker's own thread needs no message; another thread sends
+    /// [`Message::Look`](crate::Message::Look).
+    fn next_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+        let _ = text;
+        None
+    }
+
+    /// A turn begins: what it handles has come by `now`.
+    fn turn_began(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// All that came in one turn has been taken: what waits for more of its kind may run now.
+    /// Called at least as early as [`Handler::deadline`] asks.
+    fn turn_ended(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// When [`Handler::turn_ended`] has to be called, whatever else happens.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// How many deferred calls are under way, those included whose reply nobody reads.
+    fn running(&self) -> usize {
+        0
+    }
+
+    /// The server ends, and will wait no longer: every deferred call is to be given up, and
+    /// answered so.
+    fn abandon(&mut self) {}
 
     /// Runs `wait`, which may block. A language with a lock around its interpreter lets go of it
     /// meanwhile.

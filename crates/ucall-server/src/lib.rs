@@ -7,6 +7,7 @@ mod config;
 mod connections;
 mod counters;
 mod dispatch;
+mod drain;
 mod handler;
 mod mailbox;
 mod procedures;
@@ -15,6 +16,7 @@ mod worker;
 
 pub use config::Config;
 pub use counters::{Counters, Stats};
+pub use ucall_proto::Drain;
 pub use handler::{CallId, Handler};
 pub use mailbox::{Mailbox, Message};
 pub use procedures::Procedures;

@@ -7,13 +7,17 @@
 
 use crate::CallId;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence};
-use ucall_proto::RpcError;
+use ucall_proto::{Drain, RpcError};
 
 /// What another thread may say to a worker.
 #[derive(Debug)]
 pub enum Message {
-    /// End the run.
+    /// End the run at once.
     Stop,
+    /// End the run in order: see [`Drain`].
+    Drain(Drain),
+    /// The handler has replies to give: see [`Handler::next_reply`](crate::Handler::next_reply).
+    Look,
     /// The outcome of a deferred call: the JSON text of its result, or an error.
     Complete(CallId, Result<Vec<u8>, RpcError>),
 }

@@ -1,6 +1,6 @@
 //! The functions that are served, by name.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
@@ -17,11 +17,16 @@ pub(crate) type Table<P> = HashMap<Box<[u8]>, Arc<P>, FixedState>;
 pub struct Procedures<P> {
     table: Mutex<Arc<Table<P>>>,
     version: AtomicU64,
+    wants_peers: AtomicBool,
 }
 
 impl<P> Default for Procedures<P> {
     fn default() -> Self {
-        Self { table: Mutex::new(Arc::new(Table::default())), version: AtomicU64::new(0) }
+        Self {
+            table: Mutex::new(Arc::new(Table::default())),
+            version: AtomicU64::new(0),
+            wants_peers: AtomicBool::new(false),
+        }
     }
 }
 
@@ -37,6 +42,13 @@ impl<P> Procedures<P> {
         let mut changed = Table::clone(&table);
         changed.insert(name.as_bytes().into(), Arc::new(procedure));
         *table = Arc::new(changed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// From now on, calls tell the address that they come from. It costs a system call a
+    /// connection.
+    pub fn want_peers(&self) {
+        self.wants_peers.store(true, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -56,11 +68,17 @@ pub(crate) struct View<P> {
     procedures: Arc<Procedures<P>>,
     table: Arc<Table<P>>,
     version: u64,
+    pub(crate) wants_peers: bool,
 }
 
 impl<P> View<P> {
     pub(crate) fn new(procedures: Arc<Procedures<P>>) -> Self {
-        let mut view = Self { procedures, table: Arc::default(), version: u64::MAX };
+        let mut view = Self {
+            procedures,
+            table: Arc::default(),
+            version: u64::MAX,
+            wants_peers: false,
+        };
         view.refresh();
         view
     }
@@ -72,6 +90,7 @@ impl<P> View<P> {
         if version != self.version {
             self.version = version;
             self.table = self.procedures.lock().clone();
+            self.wants_peers = self.procedures.wants_peers.load(Ordering::Relaxed);
         }
     }
 

@@ -17,6 +17,7 @@ use ucall_proto::{Connection, Environment, RpcError, Wish};
 use crate::connections::{Connections, Entry};
 use crate::counters::{Counters, Stats};
 use crate::dispatch::{Dispatch, Office};
+use crate::drain::Draining;
 use crate::mailbox::{Mailbox, Message};
 use crate::procedures::Procedures;
 use crate::{CallId, Config, Handler};
@@ -33,20 +34,30 @@ pub struct Turn {
     pub stopped: bool,
     /// The descriptor of [`Worker::watch_signals`] became readable.
     pub signalled: bool,
+    /// The descriptor of [`Worker::watch_loop`] became readable.
+    pub ready: bool,
+    /// Nothing happened.
+    pub quiet: bool,
 }
 
 /// Serves the procedures of one handler on one engine.
 pub struct Worker<E: Engine, H: Handler> {
     engine: E,
-    office: Office<H>,
-    connections: Connections,
+    pub(crate) office: Office<H>,
+    pub(crate) connections: Connections,
     listeners: Vec<Id>,
     /// Whether accepting has stopped until a connection closes or a little time has passed.
     accept_paused: bool,
     signals: Option<Id>,
+    event_loop: Option<Id>,
+    /// Whether the event loop's descriptor is to be watched again.
+    rewatch: bool,
+    pub(crate) drain: Option<Draining>,
     completions: Vec<Completion>,
     mailbox: Mailbox,
     messages: Vec<Message>,
+    /// Where a handler writes the result of a deferred call.
+    text: Vec<u8>,
     /// Where the connection at hand writes its output.
     out: Payload,
     spare: Vec<Payload>,
@@ -74,10 +85,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             listeners: Vec::new(),
             accept_paused: false,
             signals: None,
+            event_loop: None,
+            rewatch: false,
+            drain: None,
             completions: Vec::new(),
             // A wake that fails finds a worker that is gone, or about to look for itself.
             mailbox: Mailbox::new(move || drop(waker.wake())),
             messages: Vec::new(),
+            text: Vec::new(),
             out: Payload::new(),
             spare: Vec::new(),
             next_sweep: now,
@@ -101,6 +116,41 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(())
     }
 
+    /// Ends a turn, with `ready` set, whenever `descriptor` is readable: that of an event loop that
+    /// shares this worker's wait. It must stay open until the worker is dropped or watches another.
+    pub fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.unwatch_loop();
+        self.event_loop = Some(self.engine.watch(descriptor, READABLE)?);
+        Ok(())
+    }
+
+    /// Watches no event loop any more.
+    pub fn unwatch_loop(&mut self) {
+        self.rewatch = false;
+        if let Some(watch) = self.event_loop.take() {
+            self.engine.close(watch);
+        }
+    }
+
+    /// Gets ready for a wait that somebody else does, on the engine's descriptor: from here to the
+    /// next turn, messages make that readable. `false` when there is one already, and the next turn
+    /// is due.
+    pub fn rest(&mut self) -> bool {
+        self.mailbox.fall_asleep()
+    }
+
+    /// When a turn is due, whatever else happens.
+    pub fn deadline(&self) -> Option<Instant> {
+        let sweep = (self.connections.len() > 0 || self.accept_paused).then_some(self.next_sweep);
+        let drain = self.drain.as_ref().map(|drain| drain.next_look);
+        [sweep, drain, self.office.handler.deadline()].into_iter().flatten().min()
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
     /// The door for other threads.
     pub fn mailbox(&self) -> Mailbox {
         self.mailbox.clone()
@@ -118,20 +168,28 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// One turn: waits until something happens or `deadline` has passed, and does all of it.
     pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
+        self.take_replies();
         self.wait(deadline)?;
         self.office.now = Instant::now();
+        self.office.handler.turn_began(self.office.now);
         self.office.view.refresh();
-        let mut turn = Turn { stopped: false, signalled: false };
+        let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet: false };
         if self.office.now >= self.next_sweep {
             self.sweep();
         }
         let mut completions = std::mem::take(&mut self.completions);
         self.busy = completions.len() > 1;
+        turn.quiet = completions.is_empty();
         for completion in completions.drain(..) {
-            turn.signalled |= self.take(completion)?;
+            self.take(completion, &mut turn)?;
         }
         self.completions = completions;
         turn.stopped = self.read_mailbox();
+        self.office.handler.turn_ended(self.office.now);
+        self.take_replies();
+        if self.drain.is_some() {
+            turn.stopped |= self.go_on_draining();
+        }
         self.stats.turns += 1;
         self.stats.calls = self.office.calls;
         self.stats.system_calls = self.engine.system_calls();
@@ -140,23 +198,27 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        if let Some(watch) = self.event_loop
+            && std::mem::take(&mut self.rewatch)
+        {
+            self.engine.rewatch(watch, READABLE)?;
+        }
         if self.busy || !self.mailbox.fall_asleep() {
             self.engine.wait(Some(self.office.now), &mut self.completions)?;
             if !self.completions.is_empty() || !self.mailbox.fall_asleep() {
                 return Ok(());
             }
         }
-        let sweep = (self.connections.len() > 0 || self.accept_paused).then_some(self.next_sweep);
-        let until = [deadline, sweep].into_iter().flatten().min();
+        let until = [deadline, self.deadline()].into_iter().flatten().min();
         let (engine, completions) = (&mut self.engine, &mut self.completions);
         let waited = self.office.handler.while_waiting(|| engine.wait(until, completions));
         self.mailbox.wake_up();
         waited
     }
 
-    /// Does what one completion asks for; `true` when it is about signals.
+    /// Does what one completion asks for.
     #[inline]
-    fn take(&mut self, completion: Completion) -> io::Result<bool> {
+    fn take(&mut self, completion: Completion, turn: &mut Turn) -> io::Result<()> {
         match completion {
             Completion::Received(arrival) => self.receive(arrival),
             Completion::Sent { socket, payload, result } => self.sent(socket, payload, result),
@@ -165,17 +227,25 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             Completion::Filled { socket, target, result } => self.filled(socket, target, &result),
             Completion::Ready { watch, .. } if self.signals == Some(watch) => {
                 self.engine.rewatch(watch, READABLE)?;
-                return Ok(true);
+                turn.signalled = true;
+            }
+            Completion::Ready { watch, .. } if self.event_loop == Some(watch) => {
+                // Watched again only before the next wait, when the loop has had its turn.
+                self.rewatch = true;
+                turn.ready = true;
             }
             Completion::Ready { .. } | Completion::Datagram(_) | Completion::Woken => {}
         }
-        Ok(false)
+        Ok(())
     }
 
     #[inline]
     fn receive(&mut self, arrival: Arrival) {
         let id = arrival.socket;
         let Some(entry) = self.connections.find(id) else { return };
+        if self.office.view.wants_peers && entry.peer.is_none() {
+            entry.peer = self.engine.peer(id).ok();
+        }
         let bytes = match self.engine.receive(arrival) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -274,7 +344,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             SendState::Done(payload) => keep_spare(spare, payload),
             SendState::Pending => {
                 entry.sending = len;
-                entry.sending_since = now;
+                (entry.taken_at, entry.taken) = (now, 0);
             }
         }
     }
@@ -370,7 +440,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.accept_paused = true;
     }
 
-    fn pause_accepting(&mut self) {
+    pub(crate) fn pause_accepting(&mut self) {
         self.accept_paused = true;
         for &listener in &self.listeners {
             self.engine.pause(listener);
@@ -378,14 +448,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     fn resume_accepting(&mut self) {
-        if std::mem::take(&mut self.accept_paused) {
+        if self.drain.is_none() && std::mem::take(&mut self.accept_paused) {
             for &listener in &self.listeners {
                 self.engine.resume(listener);
             }
         }
     }
 
-    fn close(&mut self, id: Id) {
+    pub(crate) fn close(&mut self, id: Id) {
         self.out.clear();
         self.engine.close(id);
         let Some(entry) = self.connections.remove(id) else { return };
@@ -413,12 +483,24 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.step(id, |connection, environment, out| connection.expire(environment, out));
             self.settle(id);
         }
-        let patience = self.office.config.limits.send_timeout;
-        let stuck = |entry: &&Entry| entry.sending > 0 && entry.sending_since + patience <= now;
-        let stuck: Vec<Id> = self.connections.iter().filter(stuck).map(|entry| entry.id).collect();
-        for id in stuck {
+        for id in self.stuck() {
             self.close(id);
         }
+    }
+
+    /// Connections whose peer has taken nothing for too long of what is being sent.
+    fn stuck(&mut self) -> Vec<Id> {
+        let (now, patience) = (self.office.now, self.office.config.limits.send_timeout);
+        let engine = &self.engine;
+        let is_stuck = |entry: &mut Entry| {
+            let taken = engine.sent_bytes(entry.id);
+            if taken != entry.taken {
+                (entry.taken_at, entry.taken) = (now, taken);
+            }
+            entry.taken_at + patience <= now
+        };
+        let sending = self.connections.iter_mut().filter(|entry| entry.sending > 0);
+        sending.filter_map(|entry| is_stuck(entry).then_some(entry.id)).collect()
     }
 
     /// Does what other threads have asked for; `true` when that is to stop.
@@ -430,11 +512,28 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         for message in messages.drain(..) {
             match message {
                 Message::Stop => stopped = true,
+                Message::Drain(drain) => self.begin_drain(drain),
+                Message::Look => {}
                 Message::Complete(call, outcome) => self.complete(call, &outcome),
             }
         }
         self.messages = messages;
         stopped
+    }
+
+    /// Sends the replies that the handler has for deferred calls.
+    #[inline]
+    pub(crate) fn take_replies(&mut self) {
+        let mut text = std::mem::take(&mut self.text);
+        while let Some((call, outcome)) = self.office.handler.next_reply(&mut text) {
+            self.step(call.connection, |connection, environment, out| {
+                let outcome = outcome.as_ref().map(|()| text.as_slice());
+                connection.complete(call.exchange, outcome, environment, out);
+            });
+            self.settle(call.connection);
+            text.clear();
+        }
+        self.text = text;
     }
 
     fn complete(&mut self, call: CallId, outcome: &Result<Vec<u8>, RpcError>) {

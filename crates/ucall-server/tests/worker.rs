@@ -346,6 +346,24 @@ fn an_accept_that_fails_is_told_and_tried_again() {
 }
 
 #[test]
+fn a_peer_that_takes_nothing_is_closed_and_a_slow_one_is_not() {
+    let mut lab = Lab::with(|config| config.limits.send_timeout = Duration::from_millis(2500));
+    let (stuck, slow) = (lab.connect(), lab.connect());
+    stuck.set_sends(Sends::Stalled);
+    slow.set_sends(Sends::InSteps(10));
+    for peer in [&stuck, &slow] {
+        peer.write(call("large", "[100000]", "1").as_bytes());
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    while !stuck.is_closed() {
+        assert!(Instant::now() < until, "never closed");
+        std::thread::sleep(Duration::from_millis(50));
+        lab.turn();
+    }
+    assert!(!slow.is_closed());
+}
+
+#[test]
 fn a_large_body_arrives_whole_through_a_target() {
     let mut lab = Lab::new();
     let peer = lab.connect();

@@ -60,8 +60,8 @@ class Address:
     def host_header(self) -> str:
         """What HTTP calls the server: without the port when it is the usual one."""
         name = self.name
-        usual_port = _SCHEMES[self.scheme][2]
-        return name.rpartition(":")[0] if self.port == usual_port else name
+        is_usual = self.port == _SCHEMES[self.scheme][2]
+        return name.rpartition(":")[0] if is_usual else name
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.name}{self.path if self.path != '/' else ''}"
@@ -83,9 +83,9 @@ def _split_port(uri: str, authority: str) -> tuple[str, int | None]:
     if "@" in authority:
         raise ValueError(f"{uri!r}: give credentials as a header, Authorization")
     if authority.startswith("["):
-        host, _, rest = authority[1:].partition("]")
+        host, closed, rest = authority[1:].partition("]")
         colon, port = rest[:1], rest[1:]
-        if colon not in ("", ":"):
+        if not closed or colon not in ("", ":"):
             raise ValueError(f"{uri!r}: expected ]:port")
     elif authority.count(":") > 1:
         host, colon, port = authority, "", ""

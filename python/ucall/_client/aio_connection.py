@@ -13,6 +13,10 @@ from ucall.errors import ConnectionError
 __all__ = ["AsyncConnection", "ManyAtOnce", "OneAtATime"]
 
 
+#: asyncio reads between our second look and our third, at the latest.
+_LOOKS_MAX = 3
+
+
 class AsyncConnection(asyncio.Protocol):
     """Feeds what comes to a reader; who waits for a reply is up to the derived class."""
 
@@ -21,12 +25,13 @@ class AsyncConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def is_alive(self) -> bool:
-        """Whether it may be used (again). Lets asyncio hear of an end that has come already."""
-        if self._is_over():
-            return False
-        assert self._transport is not None
-        descriptor = self._transport.get_extra_info("socket").fileno()
-        if descriptor >= 0 and _core.peek(descriptor) != "quiet":
+        """Whether it may be used (again). Lets asyncio take what has come meanwhile."""
+        for _ in range(_LOOKS_MAX):
+            if self._is_over():
+                return False
+            seen = self._peek()
+            if seen != "bytes":
+                return seen == "quiet"
             await asyncio.sleep(0)
         return not self._is_over()
 
@@ -59,12 +64,17 @@ class AsyncConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(ConnectionError(f"the connection broke: {error}") if error else _closed())
 
+    def _peek(self) -> str:
+        assert self._transport is not None
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        return _core.peek(descriptor) if descriptor >= 0 else "closed"
+
     def _is_over(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
     def _send(self, request: _core.Request) -> None:
         assert self._transport is not None
-        self._transport.write(memoryview(request))
+        self._transport.write(request.data)
 
     def _break(self, error: Exception) -> None:
         self._fail(error)

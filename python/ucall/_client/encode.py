@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ucall._core import Pieces, Unwritable
+
 __all__ = ["default"]
 
 
@@ -22,7 +24,7 @@ def default(value: Any) -> object:
     ``msgspec.Struct`` and pydantic's models dicts; sets lists.
 
     Raises:
-        TypeError: There is none.
+        ucall._core.Unwritable: There is none.
     """
     for module, name, replace in _REPLACEMENTS:
         kind = getattr(sys.modules.get(module), name, None)
@@ -30,19 +32,24 @@ def default(value: Any) -> object:
             return replace(value)
     if hasattr(type(value), "__dataclass_fields__"):
         return _dataclass(value)
-    raise TypeError(f"{type(value).__qualname__} cannot be written as JSON")
+    raise Unwritable(f"{type(value).__qualname__} cannot be written as JSON")
 
 
 def _array(value: Any) -> object:
-    from ucall.types.arrays import encode_array
+    from ucall.types.arrays import array_pieces
 
-    return encode_array(value)
+    try:
+        pieces: tuple[Any, ...] = array_pieces(value)
+        return Pieces(*pieces)
+    except TypeError as error:
+        raise Unwritable(str(error)) from None
 
 
 def _number(value: Any) -> object:
     """A scalar of NumPy. A long double is its own item."""
     item: object = value.item()
-    return item if type(item) is not type(value) else float(value)
+    is_its_own = type(item) is type(value)
+    return float(value) if is_its_own else item
 
 
 def _image(value: Any) -> object:
@@ -68,7 +75,8 @@ def _dataclass(value: Any) -> object:
 
 def _struct(value: Any) -> object:
     to_builtins: Callable[..., object] = sys.modules["msgspec"].to_builtins
-    return to_builtins(value, str_keys=True, enc_hook=default)
+    written = (bytes, bytearray, memoryview, Pieces)
+    return to_builtins(value, str_keys=True, builtin_types=written, enc_hook=default)
 
 
 def _model(value: Any) -> object:

@@ -58,7 +58,10 @@ class Pool:
                 connection = self._idle.pop()
             except IndexError:  # Another thread was quicker.
                 break
-            reply = connection.exchange(request, timeout)
+            try:
+                reply = connection.exchange(request, timeout)
+            except TimeoutError:
+                raise late(timeout) from None
             if reply is not None:
                 self._keep(connection)
                 return reply
@@ -77,11 +80,10 @@ class Pool:
         deadline = Deadline(timeout)
         connection = self._connect(deadline)
         try:
-            left = deadline.left()
+            reply = connection.exchange(request, deadline.left())
         except TimeoutError:
             connection.close()
             raise late(timeout) from None
-        reply = connection.exchange(request, left)
         assert reply is not None, "a new connection cannot have been closed while it was idle"
         self._keep(connection)
         return reply

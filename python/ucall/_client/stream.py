@@ -102,7 +102,7 @@ class StreamConnection:
         self, connected: socket.socket, request: _core.Request, deadline: Deadline
     ) -> _core.Reply:
         try:
-            self._send(connected, memoryview(request), deadline)
+            self._send(connected, request.data, deadline)
         except (BrokenPipeError, ConnectionResetError):
             # The server may have said why before it closed.
             return self._receive(connected, deadline)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-__all__ = ["decode_array", "encode_array", "refuse_dtype"]
+__all__ = ["array_pieces", "decode_array", "encode_array", "refuse_dtype"]
 
 #: NumPy's letters for bool, integers with and without sign, floats and complex numbers.
 _KINDS = "biufc"
@@ -35,8 +35,30 @@ def encode_array(array: NDArray[Any]) -> memoryview:
     return out.getbuffer()
 
 
+def array_pieces(array: NDArray[Any]) -> tuple[bytes, NDArray[numpy.uint8]]:
+    """The same in two pieces, header and items; the array's own items, where they lie together.
+
+    Raises:
+        TypeError: The dtype is neither bool nor a number, or some items are masked out.
+    """
+    import numpy
+    from numpy.lib import format as npy
+
+    refuse_dtype(array.dtype)
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError("a masked array cannot be sent: fill it (array.filled())")
+    array = numpy.asarray(array)
+    described: Any = npy.header_data_from_array_1_0(array)
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, described)
+    items = array.T if described["fortran_order"] else numpy.ascontiguousarray(array)
+    return header.getvalue(), items.reshape(-1).view(numpy.uint8)
+
+
 def decode_array(data: bytes | bytearray | memoryview) -> NDArray[Any]:
-    """The array of a `.npy` file, with memory of its own.
+    """The array of a `.npy` file, which may be written to.
+
+    It lies in ``data`` itself when that is a bytearray.
 
     Raises:
         ValueError: It is no `.npy`, is pickled, has another dtype than bool or a number, or claims
@@ -54,7 +76,9 @@ def decode_array(data: bytes | bytearray | memoryview) -> NDArray[Any]:
     try:
         if count == 0:
             return numpy.empty(shape, dtype, "F" if is_fortran else "C")
-        flat = numpy.frombuffer(data, dtype, count, start).copy()
+        flat = numpy.frombuffer(data, dtype, count, start)
+        if not isinstance(data, bytearray):
+            flat = flat.copy()
         return flat.reshape(shape, order="F" if is_fortran else "C")
     except (OverflowError, ValueError) as error:
         raise ValueError(f"the .npy has a shape that no array can have: {error}") from None

@@ -2,6 +2,7 @@
 
 use super::Environment;
 use super::exchange::{Answer, Part};
+use crate::http1::Head;
 use crate::rpc::{
     Call, Document, ExchangeId, Item, Outcome, Reply, ReplyLimit, RpcError, Service,
     write_error_reply,
@@ -22,6 +23,7 @@ pub(super) fn run_document<S: Service>(
     document: &Document,
     text: &[u8],
     request: u64,
+    head: Option<&Head<'_>>,
     environment: &mut Environment<'_, S>,
     out: &mut Vec<u8>,
 ) -> Ran {
@@ -29,6 +31,7 @@ pub(super) fn run_document<S: Service>(
     let mut run = Run {
         text,
         request,
+        head,
         limit: ReplyLimit::behind(out, environment.limits.reply_bytes_max),
         service: environment.service,
     };
@@ -57,6 +60,7 @@ fn refuse(out: &mut Vec<u8>, expected: &str) {
 struct Run<'a, S> {
     text: &'a [u8],
     request: u64,
+    head: Option<&'a Head<'a>>,
     limit: ReplyLimit,
     service: &'a mut S,
 }
@@ -127,6 +131,8 @@ impl<S: Service> Run<'_, S> {
             params: item.params(self.text),
             id,
             exchange: ExchangeId { request: self.request, item: index },
+            head: self.head,
+            peer: None,
         };
         let mut reply = Reply::new(out, id, self.limit);
         let outcome = self.service.call(call, &mut reply);

@@ -2,11 +2,11 @@
 
 use super::calls::{Ran, run_document};
 use super::exchange::Answer;
-use super::{Awaits, Connection, Environment, Protocol, Step, body_time};
+use super::{Awaits, Connection, Drain, Environment, Protocol, Step, body_time};
 use crate::Limits;
 use crate::http1::{
-    self, AccessRules, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser,
-    HttpError, Method, ReplyWriter, Target,
+    self, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser, HttpError, Method,
+    ReplyWriter, Target,
 };
 use crate::json::Fault;
 use crate::rpc::{RpcError, Service, scan_document, write_error_reply};
@@ -87,7 +87,8 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
-        let extras = match gate(head, environment.access) {
+        let is_last = self.is_last(self.requests + 1, environment);
+        let extras = match gate(head, is_last, environment) {
             Ok(extras) => extras,
             Err(error) => return self.refuse_http(&error, head.method, environment, out),
         };
@@ -185,7 +186,8 @@ impl Connection {
     ) {
         let head = http1::parse_head(&chunked.head, &environment.limits.head);
         let Ok(Some(head)) = head else { return };
-        let Ok(extras) = gate(&head, environment.access) else { return };
+        let is_last = self.is_last(self.requests + 1, environment);
+        let Ok(extras) = gate(&head, is_last, environment) else { return };
         self.run_request(&head, &chunked.body, &extras, environment, out);
     }
 
@@ -208,8 +210,28 @@ impl Connection {
                 self.answer_later(later);
             }
         }
-        if !head.keep_alive {
+        if extras.connection == http1::Connection::Close {
             self.stop_reading();
+        }
+    }
+
+    /// Writes the replies that have become whole. In a drain, the last of them says so.
+    pub(super) fn flush_in_order<S>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        while let Some((mut framing, answer)) = self.exchanges.pop_first_whole() {
+            let is_framed = matches!(answer, Answer::Framed(_));
+            if environment.drain != Drain::No
+                && !is_framed
+                && self.exchanges.is_empty()
+                && self.input.is_empty()
+            {
+                framing.connection = http1::Connection::Close;
+                self.stop_reading();
+            }
+            write_answer(&framing, &answer, environment.replies, out);
         }
     }
 
@@ -230,13 +252,14 @@ impl Connection {
     ) {
         match head.method {
             Method::Options => environment.replies.options(out, extras),
-            _ => self.answer_rpc(body, extras, environment, out),
+            _ => self.answer_rpc(head, body, extras, environment, out),
         }
     }
 
     #[inline]
     fn answer_rpc<S: Service>(
         &mut self,
+        head: &Head<'_>,
         body: &[u8],
         extras: &Extras<'_>,
         environment: &mut Environment<'_, S>,
@@ -257,7 +280,7 @@ impl Connection {
             }
         };
         let request = self.next_request();
-        match run_document(&document, body, request, environment, out) {
+        match run_document(&document, body, request, Some(head), environment, out) {
             Ran::Replied => environment.replies.end(out, begun),
             Ran::Silent => {
                 environment.replies.abort(out, begun);
@@ -310,11 +333,19 @@ impl Connection {
 
 /// Refuses what will not be served, before its body comes.
 #[inline]
-fn gate<'a>(head: &Head<'a>, access: &AccessRules) -> Result<Extras<'a>, HttpError> {
-    let allowed_origin = access.check(head.host, head.origin, false)?;
+fn gate<'a, S>(
+    head: &Head<'a>,
+    is_last: bool,
+    environment: &Environment<'_, S>,
+) -> Result<Extras<'a>, HttpError> {
+    let allowed_origin = environment.access.check(head.host, head.origin, false)?;
+    let connection = match environment.drain {
+        Drain::No if !is_last => head.reply_connection(),
+        _ => http1::Connection::Close,
+    };
     match (head.method, head.target) {
         (Method::Post, Target::Root) | (Method::Options, Target::Root | Target::Asterisk) => {
-            Ok(Extras { connection: head.reply_connection(), allowed_origin })
+            Ok(Extras { connection, allowed_origin })
         }
         (_, Target::Root | Target::Asterisk) => Err(HttpError::MethodNotAllowed),
         (_, Target::Other(_)) => Err(HttpError::NotFound),
@@ -322,7 +353,7 @@ fn gate<'a>(head: &Head<'a>, access: &AccessRules) -> Result<Extras<'a>, HttpErr
 }
 
 /// Writes a reply that had to wait.
-pub(super) fn write_answer(
+fn write_answer(
     framing: &HttpFraming,
     answer: &Answer,
     replies: &mut ReplyWriter,

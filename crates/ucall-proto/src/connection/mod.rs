@@ -55,6 +55,20 @@ pub struct Environment<'a, S> {
     pub scratch: &'a mut Scratch,
     /// Bytes of this connection that wait to be sent already.
     pub queued_bytes: usize,
+    /// Whether connections are to end.
+    pub drain: Drain,
+}
+
+/// Whether the server is on its way to its end, and its connections with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Drain {
+    /// It is not.
+    #[default]
+    No,
+    /// What comes is served. HTTP replies say that they are the last of their connection.
+    Serving,
+    /// What comes is refused by the [`Service`], and is the last of its connection.
+    Refusing,
 }
 
 /// Memory that one worker uses for every request in turn.
@@ -124,6 +138,7 @@ pub struct Connection {
     exchanges: Exchanges<HttpFraming>,
     /// Numbers the requests.
     requests: u64,
+    accepted_at: Instant,
     awaits: Awaits,
     awaits_since: Instant,
     deadline: Option<Instant>,
@@ -140,6 +155,7 @@ impl Connection {
             input: Vec::new(),
             exchanges: Exchanges::new(),
             requests: 0,
+            accepted_at: now,
             awaits: Awaits::Request,
             awaits_since: now,
             deadline: Some(now + limits.idle_timeout),
@@ -220,7 +236,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         self.exchanges.complete(exchange, outcome, environment.limits.reply_bytes_max);
-        self.flush_exchanges(environment.replies, out);
+        self.flush_exchanges(environment, out);
         self.proceed(environment, out);
     }
 
@@ -228,7 +244,7 @@ impl Connection {
     /// which has no place for it, the answer is `false`.
     #[must_use]
     pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
-        let is_raw = matches!(self.protocol, Protocol::Raw(_));
+        let is_raw = self.is_raw();
         if is_raw {
             out.extend_from_slice(message);
             out.push(b'\n');
@@ -354,6 +370,9 @@ impl Connection {
                 Step::Incomplete => break,
             }
         }
+        if environment.drain == Drain::Refusing && used > 0 && self.is_raw() {
+            self.stop_reading();
+        }
         used
     }
 
@@ -395,17 +414,27 @@ impl Connection {
         Step::Consumed(space)
     }
 
+    fn is_raw(&self) -> bool {
+        matches!(self.protocol, Protocol::Raw(_))
+    }
+
+    /// Whether the connection is to end behind its request of this number.
+    #[inline]
+    fn is_last<S>(&self, request: u64, environment: &Environment<'_, S>) -> bool {
+        let Limits { exchanges_max, lifetime, .. } = environment.limits;
+        exchanges_max.is_some_and(|max| request >= max)
+            || lifetime.is_some_and(|lifetime| environment.now >= self.accepted_at + lifetime)
+    }
+
     fn next_request(&mut self) -> u64 {
         self.requests += 1;
         self.requests
     }
 
     /// Moves replies that have become whole to the output: in order, or as they finish.
-    fn flush_exchanges(&mut self, replies: &mut ReplyWriter, out: &mut Vec<u8>) {
+    fn flush_exchanges<S>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         if matches!(self.protocol, Protocol::Http(_)) {
-            while let Some((framing, answer)) = self.exchanges.pop_first_whole() {
-                http::write_answer(&framing, &answer, replies, out);
-            }
+            self.flush_in_order(environment, out);
         } else {
             while let Some((_, answer)) = self.exchanges.pop_any_whole() {
                 answer.write(out);
@@ -422,7 +451,10 @@ impl Connection {
         }
         self.awaits = awaits;
         self.deadline = match awaits {
-            Awaits::Request => Some(environment.now + limits.idle_timeout),
+            Awaits::Request => {
+                let end_of_life = limits.lifetime.map(|lifetime| self.accepted_at + lifetime);
+                Some(environment.now + limits.idle_timeout).into_iter().chain(end_of_life).min()
+            }
             Awaits::Head => Some(self.awaits_since + limits.head_timeout),
             Awaits::Body { total } => {
                 Some((environment.now + limits.body_timeout).min(self.awaits_since + total))

@@ -43,12 +43,15 @@ impl Connection {
         match scan_document(rest, environment.limits, &mut environment.scratch.items) {
             Ok(document) if document.len <= environment.limits.body_bytes_max => {
                 let request = self.next_request();
-                match run_document(&document, rest, request, environment, out) {
+                match run_document(&document, rest, request, None, environment, out) {
                     Ran::Replied => out.push(b'\n'),
                     Ran::Silent => {}
                     Ran::Waiting(answer) => {
                         self.exchanges.push(request, HttpFraming::default(), answer);
                     }
+                }
+                if self.is_last(request, environment) {
+                    self.stop_reading();
                 }
                 Step::Consumed(document.len)
             }

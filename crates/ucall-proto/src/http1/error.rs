@@ -45,6 +45,8 @@ pub enum HttpError {
     TransferEncodingMalformed,
     /// 400: more than one `Origin`.
     OriginRepeated,
+    /// 400: a `Ucall-Timeout-Ms` that is no number below 2^64, or more than one.
+    TimeoutMalformed,
     /// 400: a chunk size that is not hexadecimal digits, or overflows.
     ChunkSizeMalformed,
     /// 400: the data of a chunk is not followed by CRLF.
@@ -145,6 +147,7 @@ impl HttpError {
                 (400, "Transfer-Encoding must name chunked once, and last")
             }
             Self::OriginRepeated => (400, "only one Origin header is allowed"),
+            Self::TimeoutMalformed => (400, "Ucall-Timeout-Ms must come once, in decimal digits"),
             Self::ChunkSizeMalformed => {
                 (400, "a chunk size must be at most 16 hexadecimal digits, then CR LF or ;")
             }

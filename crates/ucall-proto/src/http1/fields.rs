@@ -84,6 +84,7 @@ pub(super) fn bad_byte(byte: u8) -> HttpError {
 pub(super) struct Facts {
     pub host: Option<Span>,
     pub origin: Option<Span>,
+    pub timeout_ms: Option<u64>,
     content_length: Option<u64>,
     has_transfer_encoding: bool,
     is_chunked: bool,
@@ -113,6 +114,7 @@ impl Facts {
                 Ok(())
             }
             14 if is(name, b"Content-Length") => self.note_content_length(value),
+            16 if is(name, b"Ucall-Timeout-Ms") => self.note_timeout(value),
             17 if is(name, b"Transfer-Encoding") => self.note_transfer_encoding(value),
             29 if is(name, b"Access-Control-Request-Method") => {
                 self.names_preflight_method = true;
@@ -162,6 +164,14 @@ impl Facts {
         let length = decimal(value).ok_or(HttpError::ContentLengthMalformed)?;
         match self.content_length.replace(length) {
             Some(_) => Err(HttpError::ContentLengthRepeated),
+            None => Ok(()),
+        }
+    }
+
+    fn note_timeout(&mut self, value: &[u8]) -> Result<(), HttpError> {
+        let timeout_ms = decimal(value).ok_or(HttpError::TimeoutMalformed)?;
+        match self.timeout_ms.replace(timeout_ms) {
+            Some(_) => Err(HttpError::TimeoutMalformed),
             None => Ok(()),
         }
     }

@@ -26,6 +26,8 @@ pub struct Head<'a> {
     pub host: Option<&'a [u8]>,
     /// The `Origin` header, which browsers send.
     pub origin: Option<&'a [u8]>,
+    /// The `Ucall-Timeout-Ms` header: how long the peer waits for the reply, in milliseconds.
+    pub timeout_ms: Option<u64>,
     /// Whether this is a GET that asks, by `Connection` and `Upgrade`, for a WebSocket.
     pub is_websocket_upgrade: bool,
     /// Whether a browser asks by OPTIONS if it may send a request (a CORS preflight).
@@ -119,6 +121,14 @@ impl<'a> Head<'a> {
 #[derive(Clone, Debug)]
 pub struct Headers<'a> {
     block: &'a [u8],
+}
+
+impl<'a> Headers<'a> {
+    /// The headers in a block that was kept of a [`Head`].
+    #[must_use]
+    pub fn of_block(block: &'a [u8]) -> Self {
+        Self { block }
+    }
 }
 
 impl<'a> Iterator for Headers<'a> {

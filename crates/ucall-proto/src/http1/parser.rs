@@ -46,9 +46,24 @@ pub fn parse_head<'a>(input: &'a [u8], limits: &HeadLimits) -> Result<Option<Hea
     HeadParser::default().parse(input, limits)
 }
 
-/// What is known of a head that has not come whole. New for each request.
+/// Heads no longer than this are remembered.
+const KNOWN_BYTES_MAX: usize = 1024;
+
+/// Reads the heads of one connection, one after another.
+///
+/// Most clients send the same head each time. From the second on, the last one is remembered, and
+/// a request that starts with the same bytes is told by one comparison.
 #[derive(Clone, Debug, Default)]
 pub struct HeadParser {
+    partial: Partial,
+    known: Option<Box<Known>>,
+    /// Whether a head was read before, so that remembering one may pay.
+    is_used: bool,
+}
+
+/// What is known of a head that has not come whole. New for each request.
+#[derive(Clone, Debug, Default)]
+struct Partial {
     /// Where the first line starts that has not been read.
     line_at: usize,
     /// How far that line was searched for its end; 0 before the first attempt.
@@ -60,6 +75,13 @@ pub struct HeadParser {
     facts: Facts,
 }
 
+/// A head that was read before: its bytes, and what they say.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    text: Vec<u8>,
+    read: Partial,
+}
+
 impl HeadParser {
     /// Reads the head that `input` starts with.
     ///
@@ -68,20 +90,29 @@ impl HeadParser {
     ///
     /// # Errors
     /// Any of the kinds of [`HttpError`] for 400, 417, 431, 501 and 505; each stays whatever
-    /// bytes follow, so the connection must close; the parser is not to be used again.
+    /// bytes follow, so the connection must close.
     #[inline]
     pub fn parse<'a>(
         &mut self,
         input: &'a [u8],
         limits: &HeadLimits,
     ) -> Result<Option<Head<'a>>, HttpError> {
+        if self.partial.searched == 0
+            && let Some(known) = &self.known
+            && input.starts_with(&known.text)
+        {
+            return known.read.finish(input).map(Some);
+        }
         // What lies beyond the limit is never looked at, so that the verdict does not depend on
         // how the input was cut.
         let window = input.get(..limits.bytes_max).unwrap_or(input);
-        if self.has_news(window) && self.read_lines(window, limits)? {
-            return mem::take(self).finish(window).map(Some);
+        if self.partial.has_news(window) && self.partial.read_lines(window, limits)? {
+            let read = mem::take(&mut self.partial);
+            let head = read.finish(window)?;
+            self.remember(read, window, head.len);
+            return Ok(Some(head));
         }
-        self.searched = window.len();
+        self.partial.searched = window.len();
         // At least one byte more belongs to this head.
         if window.len() >= limits.bytes_max {
             return Err(HttpError::HeadTooLarge { limit: limits.bytes_max });
@@ -89,6 +120,19 @@ impl HeadParser {
         Ok(None)
     }
 
+    fn remember(&mut self, read: Partial, window: &[u8], len: usize) {
+        if !mem::replace(&mut self.is_used, true) || len > KNOWN_BYTES_MAX {
+            return;
+        }
+        let text = window.get(..len).unwrap_or_default();
+        let known = self.known.get_or_insert_with(Box::default);
+        known.text.clear();
+        known.text.extend_from_slice(text);
+        known.read = read;
+    }
+}
+
+impl Partial {
     /// Whether the line that was cut short may be complete now.
     #[inline]
     fn has_news(&self, window: &[u8]) -> bool {
@@ -138,8 +182,8 @@ impl HeadParser {
 
     /// Puts the head together and checks what only all headers together can tell.
     #[inline]
-    fn finish(self, window: &[u8]) -> Result<Head<'_>, HttpError> {
-        let RequestLine { method, version, .. } = self.line;
+    fn finish<'a>(&self, window: &'a [u8]) -> Result<Head<'a>, HttpError> {
+        let &RequestLine { method, version, .. } = &self.line;
         let facts = &self.facts;
         if facts.host.is_none() && version == Version::Http11 {
             return Err(HttpError::HostMissing);
@@ -157,6 +201,7 @@ impl HeadParser {
             expect_continue: facts.expect_continue(version, body),
             host: self.line.authority.or(facts.host).map(|span| span.of(window)),
             origin,
+            timeout_ms: facts.timeout_ms,
             is_websocket_upgrade: method == Method::Get && facts.asks_for_websocket(version),
             is_preflight,
             header_block: Span { start: self.headers_at, end: self.line_at }.of(window),

@@ -1,7 +1,7 @@
 //! Reads JSON text that was proven valid, value by value, in place.
 
 use super::scan::Scanner;
-use super::text::{Text, plain_prefix};
+use super::text::{Text, proven_prefix};
 
 /// What a value is, told by its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         let start = self.position;
         let mut escaped = false;
         loop {
-            self.position += plain_prefix(self.text.get(self.position..).unwrap_or_default()).0;
+            self.position += proven_prefix(self.text.get(self.position..).unwrap_or_default());
             match self.text.get(self.position) {
                 Some(b'\\') => {
                     escaped = true;

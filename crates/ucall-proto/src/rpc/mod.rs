@@ -11,6 +11,9 @@ pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 
+use std::net::SocketAddr;
+
+use crate::http1::Head;
 use crate::json::Text;
 
 /// One call of a procedure, as slices of the request it came in.
@@ -24,6 +27,10 @@ pub struct Call<'a> {
     pub id: Option<&'a [u8]>,
     /// Names the call on its connection for as long as it is deferred.
     pub exchange: ExchangeId,
+    /// The head of the HTTP request it came in; `None` over raw TCP.
+    pub head: Option<&'a Head<'a>>,
+    /// Where it comes from, if the layer that holds the socket has put it here.
+    pub peer: Option<&'a SocketAddr>,
 }
 
 /// Names one call of one connection.

@@ -1,27 +1,55 @@
 //! Nanoseconds a call of the whole connection, without sockets and languages:
 //! `cargo test --release -p ucall-proto --test connection -- --ignored --nocapture`.
 
+use std::hint::black_box;
 use std::time::Instant;
+
+use ucall_proto::{Call, Limits, Outcome, Reply, Service};
 
 use crate::harness::{Driver, post, sum};
 
+/// Replies the same to every call, so that what is measured is the connection alone.
+struct Constant;
+
+impl Service for Constant {
+    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        black_box(call.params);
+        reply.result().extend_from_slice(b"76");
+        Outcome::Done
+    }
+}
+
 fn measure(name: &str, request: &str, calls: usize) {
-    let mut driver = Driver::new();
+    let mut driver = Driver::serving(Constant, Limits::default());
+    let mut bytes = request.as_bytes().to_vec();
     let rounds = 2_000_000 / calls;
     let started = Instant::now();
     for _ in 0..rounds {
-        driver.receive(request.as_bytes());
+        driver.receive_in_place(black_box(&mut bytes));
         driver.out.clear();
     }
     let nanos = started.elapsed().as_nanos() as f64 / (rounds * calls) as f64;
     println!("{name}: {nanos:.0} ns a call");
 }
 
+fn batch(calls: u32) -> String {
+    format!("[{}]", (0..calls).map(sum).collect::<Vec<_>>().join(","))
+}
+
 #[test]
 #[ignore = "a measurement"]
-fn nanoseconds_a_call() {
+fn http() {
     measure("http", &post(&sum(1)), 1);
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn raw() {
     measure("raw", &sum(1), 1);
-    let batch = (0..100).map(sum).collect::<Vec<_>>().join(",");
-    measure("http, batch of 100", &post(&format!("[{batch}]")), 100);
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn http_batch() {
+    measure("http, batch of 100", &post(&batch(100)), 100);
 }

@@ -92,3 +92,39 @@ fn a_peer_that_ends_first_is_closed_at_once() {
     driver.end();
     assert_eq!(driver.connection.wish(), Wish::Close);
 }
+
+#[test]
+fn a_connection_ends_behind_its_last_exchange() {
+    for (request, is_http) in [(post(&sum(1)), true), (sum(1), false)] {
+        let mut driver = Driver::new();
+        driver.limits.exchanges_max = Some(3);
+        driver.receive(request.repeat(2).as_bytes());
+        assert!(!driver.sent().contains("Connection: close"));
+        assert_eq!(driver.connection.wish(), Wish::Receive);
+        driver.receive(request.repeat(2).as_bytes());
+        let sent = driver.sent();
+        assert_eq!(sent.matches("result").count(), 1, "one more, and no other");
+        assert_eq!(sent.contains("Connection: close"), is_http);
+        assert_eq!(driver.connection.wish(), Wish::Finish);
+    }
+}
+
+#[test]
+fn a_connection_ends_past_its_age_and_idle_ones_at_it() {
+    for (request, is_http) in [(post(&sum(1)), true), (sum(1), false)] {
+        let mut driver = Driver::new();
+        driver.limits.lifetime = Some(20 * SECOND);
+        driver.receive(request.as_bytes());
+        driver.now += 20 * SECOND;
+        driver.receive(request.as_bytes());
+        assert_eq!(driver.sent().contains("Connection: close"), is_http);
+        assert_eq!(driver.connection.wish(), Wish::Finish);
+        let mut driver = Driver::new();
+        driver.limits.lifetime = Some(20 * SECOND);
+        driver.receive(request.as_bytes());
+        driver.pass(19 * SECOND);
+        assert_eq!(driver.connection.wish(), Wish::Receive);
+        driver.pass(SECOND);
+        assert_eq!(driver.connection.wish(), Wish::Close);
+    }
+}

@@ -6,8 +6,8 @@ use ucall_buffer::Target;
 use ucall_proto::http1::{AccessRules, ReplyWriter};
 use ucall_proto::json::{Kind, Reader};
 use ucall_proto::{
-    Call, Connection, Environment, ExchangeId, Limits, Outcome, Reply, RpcError, Scratch, Service,
-    Wish,
+    Call, Connection, Drain, Environment, ExchangeId, Limits, Outcome, Reply, RpcError, Scratch,
+    Service, Wish,
 };
 
 /// What the specification's examples call, and `later`, which is deferred.
@@ -71,12 +71,13 @@ fn integers(params: Option<&[u8]>) -> Vec<i64> {
     values
 }
 
-pub struct Driver {
+pub struct Driver<S = Examples> {
     pub connection: Connection,
-    pub service: Examples,
+    pub service: S,
     pub limits: Limits,
     pub now: Instant,
     pub queued_bytes: usize,
+    pub drain: Drain,
     pub out: Vec<u8>,
     access: AccessRules,
     replies: ReplyWriter,
@@ -89,13 +90,20 @@ impl Driver {
     }
 
     pub fn with_limits(limits: Limits) -> Self {
+        Self::serving(Examples::default(), limits)
+    }
+}
+
+impl<S: Service> Driver<S> {
+    pub fn serving(service: S, limits: Limits) -> Self {
         let now = Instant::now();
         Self {
             connection: Connection::new(now, &limits),
-            service: Examples::default(),
+            service,
             limits,
             now,
             queued_bytes: 0,
+            drain: Drain::No,
             out: Vec::new(),
             access: AccessRules::new(true, &[], &[]).unwrap(),
             replies: ReplyWriter::default(),
@@ -105,7 +113,7 @@ impl Driver {
 
     fn with<T>(
         &mut self,
-        step: impl FnOnce(&mut Connection, &mut Environment<'_, Examples>, &mut Vec<u8>) -> T,
+        step: impl FnOnce(&mut Connection, &mut Environment<'_, S>, &mut Vec<u8>) -> T,
     ) -> T {
         let mut environment = Environment {
             limits: &self.limits,
@@ -115,13 +123,17 @@ impl Driver {
             service: &mut self.service,
             scratch: &mut self.scratch,
             queued_bytes: self.queued_bytes,
+            drain: self.drain,
         };
         step(&mut self.connection, &mut environment, &mut self.out)
     }
 
     pub fn receive(&mut self, bytes: &[u8]) {
-        let mut bytes = bytes.to_vec();
-        self.with(|connection, environment, out| connection.receive(&mut bytes, environment, out));
+        self.receive_in_place(&mut bytes.to_vec());
+    }
+
+    pub fn receive_in_place(&mut self, bytes: &mut [u8]) {
+        self.with(|connection, environment, out| connection.receive(bytes, environment, out));
     }
 
     pub fn receive_target(&mut self, target: Target) {

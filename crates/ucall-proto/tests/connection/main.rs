@@ -4,6 +4,7 @@
 mod bench;
 mod closing;
 mod deferred;
+mod drain;
 mod harness;
 mod http;
 mod limits;

@@ -96,9 +96,10 @@ impl Fields {
             self.transfer_encoding = true;
         } else if is("connection") {
             let has = |token: &[u8]| {
-                header.value.split(|&byte| byte == b',').any(|part| {
-                    part.trim_ascii().eq_ignore_ascii_case(token)
-                })
+                header
+                    .value
+                    .split(|&byte| byte == b',')
+                    .any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
             };
             self.close |= has(b"close");
             self.keep_alive |= has(b"keep-alive");

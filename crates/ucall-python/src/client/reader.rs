@@ -11,6 +11,8 @@ use crate::ffi;
 #[pyclass(module = "ucall._core")]
 pub(crate) struct ReplyReader {
     parser: Parser,
+    /// What went wrong behind the replies that were returned last.
+    fault: Option<Fault>,
 }
 
 #[pymethods]
@@ -19,17 +21,22 @@ impl ReplyReader {
     #[new]
     #[pyo3(signature = (*, http, reply_bytes_max))]
     fn new(http: bool, reply_bytes_max: usize) -> Self {
-        Self { parser: Parser::new(http, reply_bytes_max) }
+        Self { parser: Parser::new(http, reply_bytes_max), fault: None }
     }
 
-    /// Takes the next bytes; returns the replies that they end.
+    /// Takes the next bytes; returns the replies that they end. What is wrong behind a reply is
+    /// raised the next time.
     fn feed(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<Reply>> {
         ffi::with_buffer(data, |bytes| self.take(bytes))?.map_err(|fault| fault.into_error(py))
     }
 
     /// The connection has ended; returns the reply that ends with it, if there is one.
     fn end(&mut self, py: Python<'_>) -> PyResult<Option<Reply>> {
-        let ended = self.parser.end().and_then(|message| message.map(Reply::of_message).transpose());
+        if let Some(fault) = self.fault.take() {
+            return Err(fault.into_error(py));
+        }
+        let ended =
+            self.parser.end().and_then(|message| message.map(Reply::of_message).transpose());
         ended.map_err(|fault| fault.into_error(py))
     }
 
@@ -42,14 +49,26 @@ impl ReplyReader {
     /// Whether another request may be sent.
     #[getter]
     fn is_reusable(&self) -> bool {
-        self.parser.is_reusable()
+        self.fault.is_none() && self.parser.is_reusable()
     }
 }
 
 impl ReplyReader {
-    fn take(&mut self, mut bytes: &[u8]) -> Result<Vec<Reply>, Fault> {
+    fn take(&mut self, bytes: &[u8]) -> Result<Vec<Reply>, Fault> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
         let mut replies = Vec::new();
-        loop {
+        match self.take_into(bytes, &mut replies) {
+            Err(fault) if replies.is_empty() => return Err(fault),
+            Err(fault) => self.fault = Some(fault),
+            Ok(()) => {}
+        }
+        Ok(replies)
+    }
+
+    fn take_into(&mut self, mut bytes: &[u8], replies: &mut Vec<Reply>) -> Result<(), Fault> {
+        while !bytes.is_empty() {
             let (target, most) = self.parser.space();
             let (now, later) = bytes.split_at(most.min(bytes.len()));
             target.extend_from_slice(now);
@@ -57,9 +76,7 @@ impl ReplyReader {
             while let Some(message) = self.parser.advance()? {
                 replies.push(Reply::of_message(message)?);
             }
-            if bytes.is_empty() {
-                return Ok(replies);
-            }
         }
+        Ok(())
     }
 }

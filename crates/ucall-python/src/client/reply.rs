@@ -58,11 +58,7 @@ impl Reply {
         match content {
             Some(content) => Ok(Self { status, text, content, parts: OnceLock::new() }),
             None if is_success => Err(Fault::Protocol(format!("{:?}", Fault::shown(&text)))),
-            None => Err(Fault::Http {
-                status,
-                reason: message.reason,
-                text: Fault::shown(&text),
-            }),
+            None => Err(Fault::Http { status, reason: message.reason, text: Fault::shown(&text) }),
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::raw::c_int;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 use ucall_proto::json::write_string;
 
 use super::fault::value_error;
@@ -58,6 +58,12 @@ impl Request {
     #[getter]
     fn is_notification(&self) -> bool {
         self.expects_nothing()
+    }
+
+    /// A view of its bytes.
+    #[getter]
+    fn data<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyMemoryView>> {
+        PyMemoryView::from(slf.as_any())
     }
 
     fn __len__(&self) -> usize {
@@ -184,7 +190,8 @@ impl RequestWriter {
     ) -> PyResult<()> {
         let params = match kwargs {
             Some(_) if !args.is_empty() => {
-                let message = "params are given by position or by name, not both (JSON-RPC 2.0, 4.2)";
+                let message =
+                    "params are given by position or by name, not both (JSON-RPC 2.0, 4.2)";
                 return Err(PyTypeError::new_err(message));
             }
             Some(kwargs) => kwargs.as_any(),

@@ -48,7 +48,7 @@ struct Writer<'a, 'py> {
     nesting_left: usize,
 }
 
-impl Writer<'_, '_> {
+impl<'py> Writer<'_, 'py> {
     #[inline]
     fn value(&mut self, object: &Bound<'_, PyAny>) -> Written {
         match Value::of(object) {
@@ -81,17 +81,15 @@ impl Writer<'_, '_> {
     }
 
     /// What `default` has in place of an object that cannot be written.
-    fn replaced<'py>(&self, object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Fault> {
+    fn replaced(&self, object: &Bound<'_, PyAny>) -> Result<Bound<'py, PyAny>, Fault> {
         let Some(default) = self.default else {
             let name = ffi::type_name(object);
             return Err(Fault::value(format!("{name} cannot be written as JSON")));
         };
-        let py = object.py();
-        default.call1((object,)).map_err(|error| {
-            match error.is_instance_of::<Unwritable>(py) {
-                true => Fault::value(error.value(py).to_string()),
-                false => error.into(),
-            }
+        let py = default.py();
+        default.call1((object.as_unbound(),)).map_err(|error| match error.is_instance_of::<Unwritable>(py) {
+            true => Fault::value(error.value(py).to_string()),
+            false => error.into(),
         })
     }
 
@@ -172,7 +170,7 @@ impl Writer<'_, '_> {
     }
 
     #[inline]
-    fn items<'py>(&mut self, items: impl Iterator<Item: Borrow<Bound<'py, PyAny>>>) -> Written {
+    fn items<'a>(&mut self, items: impl Iterator<Item: Borrow<Bound<'a, PyAny>>>) -> Written {
         self.open(b'[')?;
         for (index, item) in items.enumerate() {
             self.separate(index)?;
@@ -205,7 +203,7 @@ impl Writer<'_, '_> {
     ) -> Written {
         self.separate(index)?;
         let start = self.out.len();
-        self.key(key)?;
+        self.key(key, true)?;
         let end = self.out.len();
         self.out.push(b':');
         self.value(value).map_err(|fault| {
@@ -216,7 +214,7 @@ impl Writer<'_, '_> {
 
     /// Keys that are numbers or bools become strings, as in the `json` module.
     #[inline]
-    fn key(&mut self, key: &Bound<'_, PyAny>) -> Written {
+    fn key(&mut self, key: &Bound<'_, PyAny>, may_be_replaced: bool) -> Written {
         match Value::of(key) {
             Value::Text(text) => self.string(text),
             Value::Int(int) => {
@@ -226,7 +224,7 @@ impl Writer<'_, '_> {
             }
             Value::Bool(true) => self.literal(b"\"true\""),
             Value::Bool(false) => self.literal(b"\"false\""),
-            _ if may_be_replaced && self.default.is_some() => {
+            Value::Other if may_be_replaced && self.default.is_some() => {
                 let other = self.replaced(key)?;
                 self.key(&other, false)
             }

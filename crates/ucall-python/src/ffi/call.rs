@@ -87,3 +87,19 @@ pub(crate) fn call_with_keywords<'py>(
         ffi::PyObject_VectorcallDict(callable.as_ptr(), arguments, flagged, keywords.as_ptr())
     })
 }
+
+/// Calls with arguments of which the last ones go by `names`.
+#[inline]
+pub(crate) fn call_with_names<'py, const COUNT: usize>(
+    callable: &Bound<'py, PyAny>,
+    arguments: &[&Bound<'py, PyAny>; COUNT],
+    names: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = arguments.map(Bound::as_ptr);
+    let positional = COUNT.saturating_sub(names.len());
+    // SAFETY: `COUNT` arguments follow one another, alive until the call returns.
+    owned(callable.py(), unsafe {
+        let names = names.as_ptr();
+        ffi::PyObject_Vectorcall(callable.as_ptr(), arguments.as_ptr(), positional, names)
+    })
+}

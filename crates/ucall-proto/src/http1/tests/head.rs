@@ -439,6 +439,17 @@ fn knows_one_expectation() {
 }
 
 #[test]
+fn reads_how_long_the_peer_waits() {
+    assert_eq!(valid(&with("A: b")).timeout_ms, None);
+    assert_eq!(valid(&with("ucall-timeout-MS: 1500")).timeout_ms, Some(1500));
+    assert_eq!(valid(&with("Ucall-Timeout-Ms: 0")).timeout_ms, Some(0));
+    for value in ["", "-1", "1.5", "1s", "18446744073709551616", "1\r\nUcall-Timeout-Ms: 1"] {
+        let input = with(&format!("Ucall-Timeout-Ms: {value}"));
+        assert_eq!(refused(&input), HttpError::TimeoutMalformed, "{value}");
+    }
+}
+
+#[test]
 fn sees_origins_preflights_and_upgrades() {
     let origin = "Origin: https://a.example";
     assert_eq!(valid(&with(origin)).origin, Some(b"https://a.example".as_slice()));
@@ -525,6 +536,32 @@ fn refuses_before_the_head_is_complete() {
         "POST / HTTP/1.1\r\nX : ",
     ] {
         assert!(parse_head(start.as_bytes(), &LIMITS).is_err(), "{start:?}");
+    }
+}
+
+#[test]
+fn a_head_read_before_is_told_from_any_other() {
+    let usual = with("Content-Length: 5\r\nUser-Agent: a");
+    let others = [
+        with("Content-Length: 6\r\nUser-Agent: a"),
+        with("Content-Length: 5\r\nUser-Agent: b"),
+        with("Content-Length: 5\r\nUser-Agent: a\r\nOrigin: null"),
+        usual[..usual.len() - 1].to_vec(),
+    ];
+    let mut parser = HeadParser::default();
+    for _ in 0..3 {
+        assert_eq!(parser.parse(&usual, &LIMITS), parse_head(&usual, &LIMITS));
+    }
+    for other in &others {
+        let mut parser = parser.clone();
+        for input in [other, &usual, &usual, &[usual.clone(), b"12345".to_vec()].concat()] {
+            let expected = parse_head(input, &LIMITS);
+            let read = parser.parse(input, &LIMITS);
+            assert_eq!(read, expected, "{}", input.escape_ascii());
+            if read == Ok(None) {
+                parser = HeadParser::default();
+            }
+        }
     }
 }
 

@@ -1,0 +1,204 @@
+//! Dynamic batching: calls that came together run together.
+//!
+//! What came in one turn is one batch, up to the largest size. Only so many batches of a function
+//! run at once; what comes meanwhile waits, and makes the next batch: the slower the function, the
+//! larger its batches. A call that was answered in the meantime (its deadline, a client that left)
+//! is left out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use pyo3::exceptions::{PyBaseException, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use ucall_proto::RpcError;
+
+use crate::arguments::Failure;
+use crate::calls::{Calls, Outcome, Token};
+use crate::convert::Fault;
+use crate::procedure::{BatchRules, Procedure};
+use crate::report::Report;
+
+/// How often batches of each size ran, by the function's name.
+pub(crate) type Sizes = Mutex<BTreeMap<String, BTreeMap<usize, u64>>>;
+
+/// The calls that wait for a batch.
+pub(crate) struct Batches {
+    queues: Vec<Queue>,
+    sizes: Arc<Sizes>,
+}
+
+struct Queue {
+    procedure: Arc<Procedure>,
+    rules: BatchRules,
+    waiting: VecDeque<Waiting>,
+    running: usize,
+}
+
+struct Waiting {
+    token: Token,
+    arguments: Vec<Py<PyAny>>,
+    since: Instant,
+}
+
+/// Calls that are to run together.
+pub(crate) struct Batch {
+    pub(crate) procedure: Arc<Procedure>,
+    pub(crate) rules: BatchRules,
+    pub(crate) items: Vec<Token>,
+    rows: Vec<Vec<Py<PyAny>>>,
+}
+
+impl Batches {
+    pub(crate) fn new(sizes: Arc<Sizes>) -> Self {
+        Self { queues: Vec::new(), sizes }
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        rules: BatchRules,
+        token: Token,
+        arguments: Vec<Py<PyAny>>,
+        since: Instant,
+    ) {
+        let waiting = Waiting { token, arguments, since };
+        if let Some(queue) = self.find(procedure) {
+            return queue.waiting.push_back(waiting);
+        }
+        let (procedure, waiting) = (procedure.clone(), VecDeque::from([waiting]));
+        self.queues.push(Queue { procedure, rules, waiting, running: 0 });
+    }
+
+    fn find(&mut self, procedure: &Arc<Procedure>) -> Option<&mut Queue> {
+        self.queues.iter_mut().find(|queue| Arc::ptr_eq(&queue.procedure, procedure))
+    }
+
+    /// A batch of that function is through.
+    pub(crate) fn ended(&mut self, procedure: &Arc<Procedure>) {
+        if let Some(queue) = self.find(procedure) {
+            queue.running = queue.running.saturating_sub(1);
+        }
+        // A function that was replaced leaves nothing behind.
+        let served = |queue: &Queue| {
+            queue.running + queue.waiting.len() > 0 || Arc::strong_count(&queue.procedure) > 1
+        };
+        self.queues.retain(served);
+    }
+
+    /// When the next batch is due.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.queues.iter().filter_map(Queue::due).min()
+    }
+
+    /// A batch that is due.
+    pub(crate) fn next(&mut self, now: Instant, calls: &mut Calls) -> Option<Batch> {
+        let queue = self.queues.iter_mut().find(|it| it.due().is_some_and(|due| due <= now))?;
+        let (mut items, mut rows) = (Vec::new(), Vec::new());
+        while items.len() < queue.rules.size_max {
+            let Some(waiting) = queue.waiting.pop_front() else { break };
+            if calls.find(waiting.token).is_some() {
+                items.push(waiting.token);
+                rows.push(waiting.arguments);
+            }
+        }
+        if !items.is_empty() {
+            queue.running += 1;
+            let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_procedure = sizes.entry(queue.procedure.name.clone()).or_default();
+            *of_procedure.entry(items.len()).or_default() += 1;
+        }
+        Some(Batch { procedure: queue.procedure.clone(), rules: queue.rules, items, rows })
+    }
+}
+
+impl Queue {
+    fn due(&self) -> Option<Instant> {
+        let first = self.waiting.front().filter(|_| self.running < self.rules.running_max)?;
+        let is_full = self.waiting.len() >= self.rules.size_max;
+        Some(if is_full { first.since } else { first.since + self.rules.wait_max })
+    }
+}
+
+impl Batch {
+    /// A list for each parameter, with an item of each call.
+    pub(crate) fn columns(&self, py: Python<'_>) -> PyResult<Vec<Py<PyList>>> {
+        let count = self.rows.first().map_or(0, Vec::len);
+        let column = |index: usize| {
+            let rows = self.rows.iter();
+            let items: Vec<&Py<PyAny>> = rows.filter_map(|row| row.get(index)).collect();
+            PyList::new(py, items).map(Bound::unbind)
+        };
+        (0..count).map(column).collect()
+    }
+}
+
+/// Calls a function with a list for each of its parameters.
+pub(crate) fn run<'py>(
+    py: Python<'py>,
+    procedure: &Procedure,
+    columns: &[Py<PyList>],
+) -> PyResult<Bound<'py, PyAny>> {
+    let columns = pyo3::types::PyTuple::new(py, columns)?;
+    procedure.callable.bind(py).call1(columns)
+}
+
+/// What each call gets of the list that a function returned, or of what it raised.
+pub(crate) fn outcomes(
+    py: Python<'_>,
+    report: &Report,
+    procedure: &Procedure,
+    items: Vec<Token>,
+    result: PyResult<Bound<'_, PyAny>>,
+) -> Vec<(Token, Outcome)> {
+    let listed = result.map_err(Failure::Raised).and_then(|result| listed(&result, items.len()));
+    match listed {
+        Ok(results) => {
+            let outcome = |(token, item): (Token, Bound<'_, PyAny>)| {
+                (token, Outcome::Item(item.unbind()))
+            };
+            items.into_iter().zip(results.iter()).map(outcome).collect()
+        }
+        Err(failure) => {
+            // An error of all is told once in the log, and to each.
+            let (error, _): (RpcError, _) = report.fail(py, procedure, failure, usize::MAX);
+            let outcome = |token| (token, Outcome::Text(Err(error.clone())));
+            items.into_iter().map(outcome).collect()
+        }
+    }
+}
+
+fn listed<'py>(result: &Bound<'py, PyAny>, count: usize) -> Result<Bound<'py, PyList>, Failure> {
+    let py = result.py();
+    let is_text = result.is_instance_of::<pyo3::types::PyString>()
+        || result.is_instance_of::<pyo3::types::PyDict>();
+    let results = match result.try_iter() {
+        Ok(items) if !is_text => {
+            let items = items.collect::<PyResult<Vec<_>>>().map_err(Failure::Raised)?;
+            PyList::new(py, items).map_err(Failure::Raised)?
+        }
+        Ok(_) => return Err(wrong(format!("expected a list of {count} results"))),
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+            return Err(wrong(format!("expected a list of {count} results")));
+        }
+        Err(error) => return Err(Failure::Raised(error)),
+    };
+    match results.len() {
+        len if len == count => Ok(results),
+        len => Err(wrong(format!("expected {count} results for a batch of {count}, got {len}"))),
+    }
+}
+
+fn wrong(what: String) -> Failure {
+    Failure::Result(Fault::value(what))
+}
+
+/// The result of one call; an exception that was returned for it is raised.
+pub(crate) fn item_result(item: Bound<'_, PyAny>) -> Result<Bound<'_, PyAny>, Failure> {
+    match item.is_instance_of::<PyBaseException>() {
+        true => Err(Failure::Raised(PyErr::from_value(item))),
+        false => Ok(item),
+    }
+}

@@ -1,0 +1,154 @@
+//! `ucall.Context`: what a function may know of the call that it answers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use ucall_proto::http1::Headers;
+use ucall_proto::Call;
+
+use crate::convert::{Convert, Input};
+
+/// One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it.
+#[pyclass(frozen, module = "ucall", name = "Context")]
+pub(crate) struct Context {
+    method: Py<PyString>,
+    /// The text of the id; `None` for a notification.
+    id: Option<Vec<u8>>,
+    peer: Option<SocketAddr>,
+    /// Header lines, as they came; `None` over raw TCP.
+    headers: Option<Vec<u8>>,
+    deadline: Option<Instant>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        py: Python<'_>,
+        call: &Call<'_>,
+        deadline: Option<Instant>,
+        cancelled: Arc<AtomicBool>,
+    ) -> Self {
+        let method = call.method.unescaped();
+        Self {
+            method: PyString::new(py, &String::from_utf8_lossy(&method)).unbind(),
+            id: call.id.map(<[u8]>::to_vec),
+            peer: call.peer.copied(),
+            headers: call.head.map(|head| head.header_block.to_vec()),
+            deadline,
+            cancelled,
+        }
+    }
+}
+
+#[pymethods]
+impl Context {
+    /// The name that the function was called by.
+    #[getter]
+    fn method(&self, py: Python<'_>) -> Py<PyString> {
+        self.method.clone_ref(py)
+    }
+
+    /// The caller's id of the call: str, int, float or None.
+    #[getter]
+    fn id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let Some(id) = &self.id else { return Ok(py.None().into_bound(py)) };
+        let mut scratch = Vec::new();
+        let read = Input::new(py, id, &mut scratch).read(&Convert::Any);
+        Ok(read.unwrap_or_else(|_| py.None().into_bound(py)))
+    }
+
+    /// Whether nobody waits for a reply.
+    #[getter]
+    fn is_notification(&self) -> bool {
+        self.id.is_none()
+    }
+
+    /// The caller's address and port; None where the system does not tell.
+    #[getter]
+    fn peer(&self) -> Option<(String, u16)> {
+        self.peer.map(|peer| (peer.ip().to_string(), peer.port()))
+    }
+
+    /// The headers of the HTTP request, by their names in lower case; empty over raw TCP. Several
+    /// of one name are joined by ", ".
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let headers = PyDict::new(py);
+        for (name, value) in Headers::of_block(self.headers.as_deref().unwrap_or_default()) {
+            let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            // Bytes beyond ASCII mean nothing in a header; most who send them mean Latin-1.
+            let value: String = value.iter().copied().map(char::from).collect();
+            let value = match headers.get_item(&name)? {
+                Some(before) => format!("{before}, {value}"),
+                None => value,
+            };
+            headers.set_item(name, value)?;
+        }
+        Ok(headers)
+    }
+
+    /// Seconds until the deadline, at least 0; None without one.
+    #[getter]
+    fn time_left(&self) -> Option<f64> {
+        let left = self.deadline?.saturating_duration_since(Instant::now());
+        Some(left.as_secs_f64())
+    }
+
+    /// The deadline on the clock of `time.monotonic()`; None without one.
+    #[getter]
+    fn deadline(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let Some(deadline) = self.deadline else { return Ok(None) };
+        let now = py.import("time")?.call_method0("monotonic")?.extract::<f64>()?;
+        let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
+        let passed = Instant::now().saturating_duration_since(deadline).as_secs_f64();
+        Ok(Some(now + left - passed))
+    }
+
+    /// Whether nobody waits for the reply any more: the caller has left, the deadline has passed,
+    /// or the server ends. Long work looks at it now and then.
+    #[getter]
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<ucall.Context of {}>", self.method.bind(py))
+    }
+}
+
+/// Runs `work` with variables (`contextvars`) of its own: what it sets, nobody else sees.
+pub(crate) fn in_own_variables<T>(
+    py: Python<'_>,
+    work: impl FnOnce() -> PyResult<T>,
+) -> PyResult<T> {
+    run_in(&own_variables(py)?, work)
+}
+
+/// A copy of the variables of this thread.
+pub(crate) fn own_variables(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: makes a copy, or raises.
+    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_CopyCurrent()) }
+}
+
+/// Runs `work` with those variables.
+pub(crate) fn run_in<T>(
+    variables: &Bound<'_, PyAny>,
+    work: impl FnOnce() -> PyResult<T>,
+) -> PyResult<T> {
+    let py = variables.py();
+    // SAFETY: a `contextvars.Context`; others raise TypeError.
+    if unsafe { ffi::PyContext_Enter(variables.as_ptr()) } != 0 {
+        return Err(PyErr::fetch(py));
+    }
+    let result = work();
+    // SAFETY: it was entered just now, and whatever was entered since has been left.
+    if unsafe { ffi::PyContext_Exit(variables.as_ptr()) } != 0 {
+        return result.and(Err(PyErr::fetch(py)));
+    }
+    result
+}

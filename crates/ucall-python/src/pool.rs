@@ -1,0 +1,221 @@
+//! Threads for functions that block.
+//!
+//! Threads are Python's own, made when a call finds none idle, up to a limit; past it calls wait in
+//! line. A thread that has run a call also writes its result, so that the worker only has to send.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use ucall_proto::RpcError;
+
+use crate::arguments::{self, Failure};
+use crate::batch;
+use crate::calls::{Outcome, Outcomes, Token};
+use crate::context::{Context, in_own_variables};
+use crate::convert;
+use crate::errors;
+use crate::procedure::Procedure;
+use crate::report::Report;
+
+/// The threads of one worker.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    threads: usize,
+    threads_max: usize,
+}
+
+struct Shared {
+    line: Mutex<Line>,
+    changed: Condvar,
+    outcomes: Arc<Outcomes>,
+    report: Arc<Report>,
+    reply_bytes_max: usize,
+}
+
+/// What waits for a thread.
+#[derive(Default)]
+struct Line {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    closed: bool,
+}
+
+/// Something to run in a thread.
+pub(crate) struct Job {
+    pub(crate) token: Token,
+    pub(crate) procedure: Arc<Procedure>,
+    pub(crate) work: Work,
+}
+
+pub(crate) enum Work {
+    /// One call: the text of its params, and what it may know of itself.
+    Call {
+        params: Option<Vec<u8>>,
+        context: Option<Py<Context>>,
+        cancelled: Arc<AtomicBool>,
+    },
+    /// A batch: an argument for each parameter, and the calls it is made of.
+    Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
+}
+
+impl Pool {
+    pub(crate) fn new(
+        threads_max: usize,
+        outcomes: Arc<Outcomes>,
+        report: Arc<Report>,
+        reply_bytes_max: usize,
+    ) -> Self {
+        let (line, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { line, changed, outcomes, report, reply_bytes_max });
+        Self { shared, threads: 0, threads_max }
+    }
+
+    /// Puts a job in line. Raises when there is no thread and none can be made.
+    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job) -> PyResult<()> {
+        let mut line = self.shared.line();
+        line.jobs.push_back(job);
+        let is_short_of_threads = line.jobs.len() > line.idle && self.threads < self.threads_max;
+        drop(line);
+        self.shared.changed.notify_one();
+        if is_short_of_threads {
+            match self.start_thread(py) {
+                Ok(()) => self.threads += 1,
+                Err(error) if self.threads == 0 => {
+                    self.shared.line().jobs.pop_back();
+                    return Err(error);
+                }
+                // Those that are there will come to it.
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn start_thread(&self, py: Python<'_>) -> PyResult<()> {
+        let options = PyDict::new(py);
+        options.set_item("target", Bound::new(py, PoolThread { shared: self.shared.clone() })?)?;
+        options.set_item("name", format!("ucall-thread-{}", self.threads + 1))?;
+        // The end of the program waits for calls by draining, and for no thread.
+        options.set_item("daemon", true)?;
+        let thread = py.import("threading")?.getattr("Thread")?.call((), Some(&options))?;
+        thread.call_method0("start").map(drop)
+    }
+}
+
+impl Drop for Pool {
+    /// Threads end with the call they are at.
+    fn drop(&mut self) {
+        self.shared.line().closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a job; `None` when there will be no more.
+    fn next_job(&self) -> Option<Job> {
+        let mut line = self.line();
+        loop {
+            if let Some(job) = line.jobs.pop_front() {
+                return Some(job);
+            }
+            if line.closed {
+                return None;
+            }
+            line.idle += 1;
+            line = self.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
+            line.idle -= 1;
+        }
+    }
+
+    fn run(&self, py: Python<'_>, job: Job, scratch: &mut Vec<u8>) {
+        match job.work {
+            // Whoever asked for it has been answered, or is gone.
+            Work::Call { cancelled, .. } if cancelled.load(Ordering::Relaxed) => {}
+            Work::Call { params, context, .. } => {
+                let context = context.map(|it| it.into_bound(py).into_any());
+                let params = params.as_deref();
+                let outcome = self.call(py, &job.procedure, params, context, scratch);
+                self.outcomes.push_from_afar(job.token, Outcome::Text(outcome));
+            }
+            Work::Batch { columns, items } => {
+                let result = batch::run(py, &job.procedure, &columns);
+                let outcomes = batch::outcomes(py, &self.report, &job.procedure, items, result);
+                let written = |(token, outcome)| match outcome {
+                    Outcome::Item(item) => {
+                        let outcome = self.write_item(py, &job.procedure, item.into_bound(py));
+                        (token, Outcome::Text(outcome))
+                    }
+                    outcome => (token, outcome),
+                };
+                let mut outcomes: Vec<_> = outcomes.into_iter().map(written).collect();
+                outcomes.push((job.token, Outcome::Text(Ok(Vec::new()))));
+                self.outcomes.push_all(outcomes);
+            }
+        }
+    }
+
+    fn call(
+        &self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        params: Option<&[u8]>,
+        context: Option<Bound<'_, PyAny>>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Vec<u8>, RpcError> {
+        let mut outcome = Ok(Vec::new());
+        let ran = in_own_variables(py, || {
+            outcome = arguments::call(py, procedure, params, context, scratch)
+                .and_then(|result| self.written(procedure, &result))
+                .map_err(|failure| self.failed(py, procedure, failure));
+            Ok(())
+        });
+        ran.map_err(|_| errors::internal()).and(outcome)
+    }
+
+    fn write_item(
+        &self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        item: Bound<'_, PyAny>,
+    ) -> Result<Vec<u8>, RpcError> {
+        batch::item_result(item)
+            .and_then(|item| self.written(procedure, &item))
+            .map_err(|failure| self.failed(py, procedure, failure))
+    }
+
+    fn written(&self, procedure: &Procedure, result: &Bound<'_, PyAny>) -> Result<Vec<u8>, Failure> {
+        let mut text = Vec::new();
+        let encode = procedure.encode.bind(result.py());
+        convert::write_with(&mut text, self.reply_bytes_max, result, encode)
+            .map_err(Failure::Result)?;
+        Ok(text)
+    }
+
+    fn failed(&self, py: Python<'_>, procedure: &Procedure, failure: Failure) -> RpcError {
+        // Only the main thread is ever interrupted, and this is none.
+        self.report.fail(py, procedure, failure, self.reply_bytes_max).0
+    }
+}
+
+/// What a thread of the pool runs.
+#[pyclass(frozen, module = "ucall._core")]
+struct PoolThread {
+    shared: Arc<Shared>,
+}
+
+#[pymethods]
+impl PoolThread {
+    fn __call__(&self, py: Python<'_>) {
+        let mut scratch = Vec::new();
+        while let Some(job) = py.detach(|| self.shared.next_job()) {
+            self.shared.run(py, job, &mut scratch);
+        }
+    }
+}

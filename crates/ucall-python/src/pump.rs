@@ -1,0 +1,213 @@
+//! The worker as Python code sees it that conducts a run: a pump that turns it.
+//!
+//! Without async functions the run stays in [`Pump::run`]. With them, asyncio's loop runs, and its
+//! wait is [`Pump::turn`]: one turn of the worker, which watches asyncio's own descriptors by one of
+//! its own. A turn that leaves asyncio nothing to do is followed by the next one right here.
+
+use std::net::TcpListener;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::bound::ThreadBound;
+use crate::run::{Bounds, Ended, Station};
+use crate::tasks::Tasks;
+
+/// Turns of a guest in a row, before its host has its turn.
+const GUEST_TURNS_MAX: usize = 16;
+
+/// Turns a worker, on the thread that made it.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct Pump {
+    inner: ThreadBound<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) station: Station,
+    bounds: Bounds,
+    /// Bound, and not yet served.
+    listener: Option<TcpListener>,
+    ended: Option<Ended>,
+    host: Option<Host>,
+}
+
+/// What is looked at of the event loop that runs.
+struct Host {
+    stop: Py<PyAny>,
+    /// Its queues of callbacks, and of timers. Private to asyncio, and there since it is.
+    queues: Option<(Py<PyAny>, Py<PyAny>)>,
+}
+
+impl Pump {
+    pub(crate) fn new(station: Station, bounds: Bounds, listener: Option<TcpListener>) -> Self {
+        let inner = Inner { station, bounds, listener, ended: None, host: None };
+        Self { inner: ThreadBound::new(inner) }
+    }
+
+    /// Takes the worker out again, and why its run ended.
+    pub(crate) fn take(&self) -> Option<(Station, Option<Ended>)> {
+        self.inner.take().map(|inner| (inner.station, inner.ended))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
+        let busy = || PyRuntimeError::new_err("the server's turn is not over, or not this thread's");
+        self.inner.with(work).ok_or_else(busy)?
+    }
+}
+
+#[pymethods]
+impl Pump {
+    /// Starts to accept connections, unless that was done by an earlier run.
+    fn listen(&self) -> PyResult<()> {
+        self.with(|inner| match inner.listener.take() {
+            Some(listener) => Ok(inner.station.drive.listen(listener)?),
+            None => Ok(()),
+        })
+    }
+
+    /// Whether it has not listened yet.
+    #[getter]
+    fn is_fresh(&self) -> PyResult<bool> {
+        self.with(|inner| Ok(inner.listener.is_some()))
+    }
+
+    /// The event loop that async functions run on, if there is one.
+    #[getter]
+    fn event_loop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.with(|inner| {
+            let tasks = inner.station.drive.interpreter().tasks.as_ref();
+            Ok(tasks.map(|tasks| tasks.event_loop(py).clone().unbind()))
+        })
+    }
+
+    /// Runs without an event loop until stopped or bounded (`True`), or until one is needed.
+    fn run(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(|inner| {
+            inner.ended = None;
+            let ended = inner.station.run(py, &mut inner.bounds)?;
+            inner.ended = Some(ended).filter(|&ended| ended != Ended::NeedsLoop);
+            Ok(inner.ended.is_some())
+        })
+    }
+
+    /// Whether the run was stopped, rather than bounded.
+    #[getter]
+    fn is_stopped(&self) -> PyResult<bool> {
+        self.with(|inner| Ok(inner.ended == Some(Ended::Stopped)))
+    }
+
+    /// Lets async functions run on `event_loop`. One of ours calls `turn` as its wait, and waits
+    /// itself on `descriptor`.
+    fn attach(&self, event_loop: &Bound<'_, PyAny>, descriptor: RawFd) -> PyResult<()> {
+        self.with(|inner| {
+            // SAFETY: the selector that it belongs to is open until it is detached.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+            inner.station.watch_loop(descriptor)?;
+            inner.host = Some(Host::new(event_loop)?);
+            let interpreter = inner.station.drive.interpreter();
+            if interpreter.tasks.is_none() {
+                interpreter.tasks = Some(Tasks::new(event_loop, true)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets async functions run on somebody else's loop. `wake` is called, on its thread, when a
+    /// turn is due that no descriptor tells of.
+    fn attach_guest(&self, event_loop: &Bound<'_, PyAny>, wake: Py<PyAny>) -> PyResult<RawFd> {
+        self.with(|inner| {
+            let interpreter = inner.station.drive.interpreter();
+            interpreter.tasks = Some(Tasks::new(event_loop, false)?);
+            interpreter.calls.outcomes().wake_by(Some(wake));
+            Ok(inner.station.drive.descriptor())
+        })
+    }
+
+    /// Has no event loop any more.
+    fn detach(&self) -> PyResult<()> {
+        self.with(|inner| {
+            inner.station.unwatch_loop();
+            inner.host = None;
+            let interpreter = inner.station.drive.interpreter();
+            interpreter.tasks = None;
+            interpreter.calls.outcomes().wake_by(None);
+            Ok(())
+        })
+    }
+
+    /// The wait of an event loop of ours: returns after so many seconds (`None`: no bound), or when
+    /// the loop has something to do. `True` when its own descriptors are ready.
+    fn turn(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.with(|inner| inner.turns(py, timeout))
+    }
+
+    /// Some turns that wait for nothing. Seconds until the next is due, whatever happens; `None`
+    /// when only the descriptor tells; `-1` when the run is over.
+    fn turn_guest(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        self.with(|inner| inner.guest_turns(py))
+    }
+}
+
+impl Inner {
+    fn turns(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = timeout.map(|it| Duration::try_from_secs_f64(it).unwrap_or(Duration::MAX));
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = Station::sooner(&self.bounds, deadline);
+        let timers = self.host.as_ref().map_or(Ok(0), |host| host.timers(py))?;
+        loop {
+            let turned = self.station.turn(py, &mut self.bounds, deadline)?;
+            if turned.ended.is_some() {
+                self.ended = turned.ended;
+                if let Some(host) = &self.host {
+                    host.stop.call0(py)?;
+                }
+                return Ok(turned.ready);
+            }
+            let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let Some(host) = self.host.as_ref().filter(|_| !turned.ready && !is_over) else {
+                return Ok(turned.ready);
+            };
+            if host.has_work(py, timers)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn guest_turns(&mut self, py: Python<'_>) -> PyResult<Option<f64>> {
+        for _ in 0..GUEST_TURNS_MAX {
+            let turned = self.station.turn(py, &mut self.bounds, Some(Instant::now()))?;
+            if turned.ended.is_some() {
+                self.ended = turned.ended;
+                return Ok(Some(-1.0));
+            }
+            if turned.quiet && self.station.drive.rest() {
+                let until = Station::sooner(&self.bounds, self.station.drive.deadline());
+                let left = |until: Instant| until.saturating_duration_since(Instant::now());
+                return Ok(until.map(|until| left(until).as_secs_f64()));
+            }
+        }
+        Ok(Some(0.0))
+    }
+}
+
+impl Host {
+    fn new(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let attribute = |name: &str| event_loop.getattr(name).ok().map(Bound::unbind);
+        Ok(Self {
+            stop: event_loop.getattr("stop")?.unbind(),
+            queues: attribute("_ready").zip(attribute("_scheduled")),
+        })
+    }
+
+    fn timers(&self, py: Python<'_>) -> PyResult<usize> {
+        self.queues.as_ref().map_or(Ok(0), |(_, timers)| timers.bind(py).len())
+    }
+
+    /// Whether there are callbacks to run, or more timers than there were.
+    fn has_work(&self, py: Python<'_>, timers_before: usize) -> PyResult<bool> {
+        let Some((callbacks, timers)) = &self.queues else { return Ok(true) };
+        Ok(callbacks.bind(py).len()? > 0 || timers.bind(py).len()? != timers_before)
+    }
+}

@@ -1,0 +1,80 @@
+//! A worker on its way to its end: nothing is accepted, what runs may finish, connections close.
+//!
+//! | since the drain began | a call that comes | a connection on which nothing runs |
+//! |---|---|---|
+//! | less than [`GRACE`] | is served: its caller could not know | stays, until it was idle so long |
+//! | longer, refusing | is refused, the last of its connection | is closed |
+//! | longer, serving (a successor accepts already) | is served, HTTP's last | is closed |
+//! | `drain_timeout` | | everything is given up, and answered so |
+
+use std::time::{Duration, Instant};
+
+use ucall_engine::{Engine, Id};
+use ucall_proto::Drain;
+
+use crate::connections::Entry;
+use crate::{Handler, Worker};
+
+/// How long requests count as sent before their callers could see the drain.
+const GRACE: Duration = Duration::from_millis(100);
+/// How often connections are looked at meanwhile.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A drain under way.
+#[derive(Debug)]
+pub(crate) struct Draining {
+    wanted: Drain,
+    began: Instant,
+    until: Instant,
+    pub(crate) next_look: Instant,
+}
+
+impl<E: Engine, H: Handler> Worker<E, H> {
+    /// Begins a drain; during one, may only make it stricter.
+    pub(crate) fn begin_drain(&mut self, wanted: Drain) {
+        if wanted == Drain::No {
+            return;
+        }
+        if let Some(drain) = &mut self.drain {
+            if wanted == Drain::Refusing {
+                drain.wanted = wanted;
+            }
+            return;
+        }
+        let now = self.office.now;
+        let until = now + self.office.config.drain_timeout;
+        self.drain = Some(Draining { wanted, began: now, until, next_look: now });
+        self.office.drain = Drain::Serving;
+        self.pause_accepting();
+    }
+
+    /// Does what the drain asks for at the end of a turn; `true` when it is over.
+    pub(crate) fn go_on_draining(&mut self) -> bool {
+        let now = self.office.now;
+        let Some(drain) = &mut self.drain else { return false };
+        if now >= drain.until {
+            self.office.handler.abandon();
+            self.take_replies();
+            return true;
+        }
+        if now >= drain.next_look {
+            drain.next_look = (now + LOOK_INTERVAL).min(drain.until);
+            if now >= drain.began + GRACE {
+                self.office.drain = drain.wanted;
+            }
+            for id in self.done_with(now) {
+                self.close(id);
+            }
+        }
+        self.connections.len() == 0 && self.office.handler.running() == 0
+    }
+
+    /// Connections on which nothing has run for long enough.
+    fn done_with(&self, now: Instant) -> Vec<Id> {
+        let is_done = |entry: &&Entry| {
+            let idle_since = entry.proto.idle_since();
+            entry.queued_bytes() == 0 && idle_since.is_some_and(|since| since + GRACE <= now)
+        };
+        self.connections.iter().filter(is_done).map(|entry| entry.id).collect()
+    }
+}

@@ -1,0 +1,1 @@
+"""What the command line is made of. Not for direct use: `ucall.cli`."""

@@ -1,0 +1,147 @@
+"""The options of the command line, in argparse's words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+__all__ = ["FORMATS", "parse"]
+
+FORMATS = ("json", "raw", "bytes", "numpy", "image")
+
+_USAGE = (
+    "ucall [-h] [--uri URI] [--port PORT] [-f [FILE ...]] [-i [IMAGE ...]] "
+    "[--positional [POSITIONAL ...]] method [kwargs ...]"
+)
+
+_EPILOG = """\
+examples:
+  ucall sum a=2 b=3
+  ucall sum --positional 2 3
+  ucall vectorize description='Product description' -i image=./local/path.png -p 8545
+  ucall auth id:str=256
+  ucall store text=@- < notes.txt
+  ucall render size:json='[640, 480]' --format image -o picture.png
+
+values:
+  name=VALUE        an int, a float, true, false, null, or JSON in [] or {} if it
+                    looks like one; else text
+  name:TYPE=VALUE   TYPE is int, float, bool, str or json
+  name=@-           what comes on standard input
+
+exit status: 0 answered, 1 the server replied with an error, 2 wrong usage,
+3 no connection or no reply in time"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, without the usage around it."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+class _Param(argparse.Action):
+    """Notes params in the order in which they come, whatever option they come by."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        if not values:
+            parser.error(f"argument {option_string}: expected at least one value")
+        params: list[tuple[str, str]] = getattr(namespace, "params", None) or []
+        namespace.params = [*params, *((self.dest, str(value)) for value in values)]
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options, with `params` as (kind, text): ``file``, ``image``, ``positional`` in order."""
+    options = _parser().parse_intermixed_args(arguments)
+    options.params = getattr(options, "params", None) or []
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="ucall",
+        usage=_USAGE,
+        description="Calls a method of a JSON-RPC server, over HTTP or raw TCP.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("method", help="the method's name")
+    parser.add_argument("kwargs", nargs="*", help="params by name, as name=value")
+    _add_param_options(parser)
+    _add_server_options(parser)
+    _add_output_options(parser)
+    return parser
+
+
+def _add_param_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-f",
+        "--file",
+        nargs="*",
+        metavar="FILE",
+        action=_Param,
+        help="send a file's bytes, as name=path, or as a path for a positional param; "
+        "a .npy file is an array",
+    )
+    parser.add_argument(
+        "-i",
+        "--image",
+        nargs="*",
+        metavar="IMAGE",
+        action=_Param,
+        help="send an image, as name=path, or as a path for a positional param",
+    )
+    parser.add_argument(
+        "--positional",
+        nargs="*",
+        metavar="POSITIONAL",
+        action=_Param,
+        help="params by position, in their order among -f and -i",
+    )
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--uri", default="127.0.0.1", help="where the server is (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-p", "--port", type=int, help="its port (default: that of the URI, or 8545)"
+    )
+    parser.add_argument("--tcp", action="store_true", help="speak raw TCP rather than HTTP")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="wait so long in all (default: 60)",
+    )
+    parser.add_argument(
+        "-H",
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="send an HTTP header; may be repeated",
+    )
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="json",
+        help="what to make of the result: json (default), raw (the reply as it came), bytes, "
+        "numpy, image",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the result to a file")
+    parser.add_argument("--notify", action="store_true", help="ask for no reply")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show the request and the reply as sent"
+    )

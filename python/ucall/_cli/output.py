@@ -1,0 +1,117 @@
+"""The result, written where it was asked for and as it was asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ucall._cli.params import UsageError
+from ucall.types.images import FORMATS, sniff_format
+
+if TYPE_CHECKING:
+    from ucall._client.response import Response
+
+__all__ = ["refuse_output", "write"]
+
+
+def refuse_output(kind: str, path: str | None) -> None:
+    """Finds before the call what would be in the way after it.
+
+    Raises:
+        UsageError: The file cannot be written, or an image would go to the terminal.
+    """
+    if path is None:
+        if kind == "image" and sys.stdout.isatty():
+            raise UsageError("an image is nothing for a terminal: use -o FILE")
+        return
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: Is a directory")
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: No such file or directory")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise UsageError(f"{path}: Permission denied")
+
+
+def write(response: Response, kind: str, path: str | None) -> None:
+    """Writes the result as ``kind`` (see `ucall._cli.arguments.FORMATS`).
+
+    Raises:
+        UsageError: The result is not of that kind, or the file cannot be written.
+    """
+    is_terminal = path is None and sys.stdout.isatty()
+    try:
+        data = _WRITERS[kind](response, is_terminal)
+    except ValueError as error:
+        raise UsageError(f"--format {kind}: {error}") from None
+    if path is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _json(response: Response, is_terminal: bool) -> bytes:
+    """Pretty for people, compact for programs."""
+    result = response.json
+    if is_terminal:
+        text = json.dumps(result, indent=2, ensure_ascii=False)
+    else:
+        text = json.dumps(result, separators=(",", ":"), ensure_ascii=False)
+    return text.encode() + b"\n"
+
+
+def _raw(response: Response, is_terminal: bool) -> bytes:
+    return response.text.rstrip() + b"\n" if is_terminal else response.text
+
+
+def _bytes(response: Response, is_terminal: bool) -> bytes:
+    data = response.bytes
+    if is_terminal and not _is_text(data):
+        raise ValueError(f"{len(data)} bytes that are no text for a terminal: use -o FILE")
+    return data
+
+
+def _numpy(response: Response, is_terminal: bool) -> bytes:
+    try:
+        import numpy
+    except ImportError:
+        raise ValueError("needs NumPy: pip install numpy") from None
+    array = response.numpy
+    if is_terminal:
+        return f"{array}\n".encode()
+    out = io.BytesIO()
+    numpy.save(out, array, allow_pickle=False)
+    return out.getvalue()
+
+
+def _image(response: Response, is_terminal: bool) -> bytes:
+    data = response.bytes
+    if sniff_format(data) is None:
+        raise ValueError(f"the result is no image in any of the formats {', '.join(FORMATS)}")
+    return data
+
+
+_WRITERS: dict[str, Callable[[Response, bool], bytes]] = {
+    "json": _json,
+    "raw": _raw,
+    "bytes": _bytes,
+    "numpy": _numpy,
+    "image": _image,
+}
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(letter.isprintable() or letter in "\n\t" for letter in text)

@@ -1,0 +1,179 @@
+"""Params from what was typed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ucall.types.images import FORMATS, sniff_format
+
+__all__ = ["Params", "UsageError", "guess"]
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORDS = {"true": True, "false": False, "null": None}
+_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+#: What may stand before the = of a file; else the = belongs to the path.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_STANDARD_INPUT = "@-"
+
+
+class UsageError(Exception):
+    """What was typed makes no sense, in one line."""
+
+
+class Params:
+    """Params by position or by name.
+
+    Raises:
+        UsageError: A value is not of its type, a file cannot be read, or both kinds are given.
+    """
+
+    def __init__(self, kwargs: Iterable[str], others: Iterable[tuple[str, str]]) -> None:
+        self.positional: list[object] = []
+        self.named: dict[str, object] = {}
+        self._has_read_input = False
+        for text in kwargs:
+            self._add(*self._parse_named(text))
+        for kind, text in others:
+            self._add(*self._parse_other(kind, text))
+        if self.positional and self.named:
+            raise UsageError(
+                f"params go by position or by name, not both: {next(iter(self.named))} has a name"
+            )
+
+    def _add(self, name: str | None, value: object) -> None:
+        if name is None:
+            self.positional.append(value)
+        elif name in self.named:
+            raise UsageError(f"{name} is given twice")
+        else:
+            self.named[name] = value
+
+    def _parse_named(self, text: str) -> tuple[str, object]:
+        """``name=value`` or ``name:type=value``; the value may hold both marks."""
+        head, found, value = text.partition("=")
+        name, typed, kind = head.partition(":")
+        if not found or not name:
+            raise UsageError(f"expected name=value, got {text!r}; use --positional {text!r}?")
+        if typed and kind not in _TYPES:
+            raise UsageError(f"{name}: no type is named {kind!r}; there are {', '.join(_TYPES)}")
+        if value == _STANDARD_INPUT:
+            data = self._standard_input()
+            if not typed or kind == "str":
+                return name, _text_or_bytes(data)
+            value = data.decode(errors="replace").strip()
+        try:
+            return name, _TYPES[kind](value) if typed else guess(value)
+        except ValueError:
+            raise UsageError(f"{name}: {_shortened(value)} is no {kind}") from None
+
+    def _parse_other(self, kind: str, text: str) -> tuple[str | None, object]:
+        if kind == "positional":
+            return None, self._positional(text)
+        name, found, path = text.partition("=")
+        if not found or not _NAME.fullmatch(name):
+            name, path = "", text
+        data = self._read(path)
+        if kind == "image" and sniff_format(data) is None:
+            raise UsageError(f"{path}: no image in any of the formats {', '.join(FORMATS)}")
+        if path.endswith(".npy") and not data.startswith(b"\x93NUMPY"):
+            raise UsageError(f"{path}: no .npy file")
+        return name or None, data
+
+    def _positional(self, text: str) -> object:
+        if text == _STANDARD_INPUT:
+            return _text_or_bytes(self._standard_input())
+        return guess(text)
+
+    def _read(self, path: str) -> bytes:
+        if path == "-":
+            return self._standard_input()
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+        except ValueError as error:
+            raise UsageError(f"{path!r}: {error}") from None
+
+    def _standard_input(self) -> bytes:
+        if self._has_read_input:
+            raise UsageError("standard input can be read only once")
+        self._has_read_input = True
+        return sys.stdin.buffer.read()
+
+
+def guess(text: str) -> object:
+    """What a value without a type is taken for.
+
+    A JSON number, true, false and null are just that, and so is an array or object that parses.
+    All else is text: ``007`` and ``1_000``, too.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        if _NUMBER.fullmatch(text):
+            return _finite(text)
+        if text[:1] in ("[", "{"):
+            return _strict_json(text)
+    except (ValueError, RecursionError):
+        pass
+    return text
+
+
+def _integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _bool(text: str) -> bool:
+    try:
+        return _BOOLS[text.lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def _strict_json(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError from None
+
+
+_TYPES: dict[str, Callable[[str], object]] = {
+    "int": _integer,
+    "float": _finite,
+    "bool": _bool,
+    "str": str,
+    "json": _strict_json,
+}
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    """Text stays as it is, to its last newline; what is none goes as bytes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _shortened(value: str) -> str:
+    return repr(value if len(value) <= 60 else value[:60] + "…")

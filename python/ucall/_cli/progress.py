@@ -1,0 +1,81 @@
+"""Shows what goes over the connection: a bar while a long upload goes, or the bytes themselves."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+__all__ = ["Watch"]
+
+#: An upload that takes no longer has no bar.
+_PATIENCE_S = 0.5
+_REDRAW_S = 0.1
+_BAR_CELLS = 30
+#: Of a body, so much is shown.
+_SHOWN_BYTES = 8192
+
+
+class Watch:
+    """An observer of a connection (see `ucall._client.stream.Observer`). Writes to stderr."""
+
+    def __init__(self, is_verbose: bool, has_bar: bool) -> None:
+        self._is_verbose = is_verbose
+        self._has_bar = has_bar
+        self._received = b""
+        self._begun = 0.0
+        self._drawn = 0.0
+
+    def sending(self, data: memoryview) -> None:
+        """A whole request, before it goes."""
+        self._begun = time.monotonic()
+        if self._is_verbose:
+            _show(">", bytes(data[: 4 * _SHOWN_BYTES]), len(data))
+
+    def sent(self, done_bytes: int, total_bytes: int) -> None:
+        """So much of a request has gone."""
+        now = time.monotonic()
+        if not self._has_bar or now - self._begun < _PATIENCE_S:
+            return
+        if done_bytes >= total_bytes:
+            self._clear()
+        elif now - self._drawn >= _REDRAW_S:
+            self._drawn = now
+            _draw(done_bytes, total_bytes)
+
+    def received(self, data: bytes) -> None:
+        """Bytes have come."""
+        self._received += data if self._is_verbose else b""
+
+    def finish(self) -> None:
+        """The call is over, one way or the other."""
+        self._clear()
+        if self._received:
+            _show("<", self._received, len(self._received))
+
+    def _clear(self) -> None:
+        if self._drawn:
+            self._drawn = 0.0
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _draw(done_bytes: int, total_bytes: int) -> None:
+    share = done_bytes / total_bytes
+    bar = "#" * int(share * _BAR_CELLS)
+    done, total = done_bytes / 1e6, total_bytes / 1e6
+    sys.stderr.write(f"\r[{bar:{_BAR_CELLS}}] {share:4.0%} {done:.1f} of {total:.1f} MB\x1b[K")
+    sys.stderr.flush()
+
+
+def _show(mark: str, data: bytes, total_bytes: int) -> None:
+    shown = data[:_SHOWN_BYTES]
+    lines = shown.decode(errors="replace").removesuffix("\n").split("\n")
+    for line in lines:
+        print(mark, _printable(line.removesuffix("\r")), file=sys.stderr)
+    if total_bytes > len(shown):
+        print(f"{mark} … {total_bytes - len(shown)} bytes more", file=sys.stderr)
+
+
+def _printable(line: str) -> str:
+    """Without what could steer a terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)

@@ -1,0 +1,78 @@
+"""How the calls of a function run: what was asked for, checked, in the words of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ucall import _signature
+
+if TYPE_CHECKING:
+    from ucall.types.registry import Types
+
+__all__ = ["BatchRules", "Registration", "register"]
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """When calls become a batch."""
+
+    max_size: int
+    max_wait_ms: float
+    parallel: int
+
+    def __post_init__(self) -> None:
+        if self.max_size < 1 or self.parallel < 1 or not 0 <= self.max_wait_ms < 60_000:
+            raise ValueError(f"no batches can be made by {self}")
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What the core is told of a function."""
+
+    function: Function
+    signature: list[_signature.Parameter] | None
+    how: str
+    batch: tuple[int, float, int] | None = None
+
+
+def register(
+    function: Function,
+    name: str,
+    known: Types,
+    *,
+    threads: bool,
+    pool: Any | None,
+    batch: BatchRules | None,
+) -> Registration:
+    """Decides where a function runs.
+
+    Args:
+        threads: In threads; does not concern async functions.
+        pool: In processes: a `ucall._processes.Pool`.
+        batch: Many calls at once.
+
+    Raises:
+        TypeError: The function cannot run that way; the message names it.
+    """
+    is_async = _signature.is_async(function)
+    if is_async and pool is not None:
+        raise TypeError(f"{name}: is async, and cannot run in another process")
+    if batch is not None:
+        from ucall import _batch
+
+        function, items = _batch.adapt(function, name, known)
+        how = "task" if is_async else "thread" if threads else "inline"
+        rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
+        return Registration(function, items, how, rules)
+    signature = _signature.describe(function, name, known)
+    if pool is not None:
+        if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
+            raise TypeError(f"{name}: a ucall.Context cannot be sent to another process")
+        return Registration(pool.submitter(function), signature, "future")
+    if is_async:
+        return Registration(function, signature, "task")
+    return Registration(function, signature, "thread" if threads else "inline")

@@ -1,0 +1,7 @@
+"""`ucall.posix.Server` under the name that its rich types once had to be asked for by."""
+
+from __future__ import annotations
+
+from ucall.posix import Server
+
+__all__ = ["Server"]

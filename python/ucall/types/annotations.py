@@ -1,0 +1,141 @@
+"""What one annotation takes, described for the extension module.
+
+What JSON has by itself, in lists, dicts and ``T | None``, is built by the core, and so are arrays,
+images and registered types among them. An annotation with any other part goes as a whole to
+``msgspec``, or to ``pydantic`` when it names something of pydantic's. Neither is imported before.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ucall.types.faults import Unserved, shown
+
+if TYPE_CHECKING:
+    from ucall.types.registry import Types
+
+__all__ = ["Takes", "describe_annotation", "parts_of"]
+
+Takes: TypeAlias = str | tuple[str, Any]
+"""A name (``"int"``), or a name and what it is made of (``("list", "int")``)."""
+
+_PLAIN: dict[object, Takes] = {
+    inspect.Parameter.empty: "any",
+    Any: "any",
+    object: "any",
+    None: "none",
+    type(None): "none",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "str",
+    bytes: "bytes",
+    bytearray: "bytearray",
+    memoryview: "memoryview",
+    list: ("list", "any"),
+    dict: ("dict", "any"),
+}
+
+_PYDANTIC = ("pydantic", "pydantic_core", "pydantic_extra_types", "annotated_types")
+
+#: Whose notes are understood, or are only for readers.
+_NOTES = (*_PYDANTIC, "typing_extensions")
+
+
+def describe_annotation(annotation: Any, known: Types) -> Takes:
+    """Describes what an annotation takes; ``known`` has the registered types.
+
+    Raises:
+        Unserved: Nothing is there that could build it.
+        ImportError: What could is not installed.
+    """
+    try:
+        return _native(annotation, known)
+    except _NotNative:
+        pass
+    parts = list(parts_of(annotation))
+    _refuse_unknown_notes(parts)
+    if any(_is_pydantic(part) for part in parts):
+        from ucall.types import models
+
+        return models.describe(annotation)
+    from ucall.types import structured
+
+    return structured.describe(annotation, known)
+
+
+class _NotNative(Exception):
+    """The core cannot build it."""
+
+
+def _native(annotation: Any, known: Types) -> Takes:
+    decoder = known.decoder_of(annotation)
+    if decoder is not None:
+        return decoder.takes()
+    try:
+        return _PLAIN[annotation]
+    except (KeyError, TypeError):  # TypeError: it cannot be hashed.
+        pass
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is list and len(arguments) < 2:
+        return "list", _native(arguments[0] if arguments else Any, known)
+    if origin is dict and (not arguments or arguments[0] in (str, Any)):
+        return "dict", _native(arguments[1] if arguments else Any, known)
+    if origin in (typing.Union, types.UnionType):
+        return _native_union(arguments, known)
+    if origin is typing.Annotated and all(isinstance(note, str) for note in arguments[1:]):
+        return _native(arguments[0], known)
+    raise _NotNative
+
+
+def _native_union(arguments: tuple[Any, ...], known: Types) -> Takes:
+    """Of unions, the core builds only ``T | None``."""
+    others = [argument for argument in arguments if argument is not type(None)]
+    if len(others) == len(arguments) or len(others) != 1:
+        raise _NotNative
+    return "optional", _native(others[0], known)
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    """The annotation and all that it is made of, notes of ``Annotated`` left out."""
+    yield annotation
+    if typing.get_origin(annotation) is typing.Literal:
+        return
+    for argument in _types_in(annotation):
+        yield from parts_of(argument)
+
+
+def _types_in(annotation: Any) -> tuple[Any, ...]:
+    arguments = typing.get_args(annotation)
+    is_noted = typing.get_origin(annotation) is typing.Annotated
+    return arguments[:1] if is_noted else arguments
+
+
+def _notes(part: Any) -> tuple[Any, ...]:
+    is_noted = typing.get_origin(part) is typing.Annotated
+    return typing.get_args(part)[1:] if is_noted else ()
+
+
+def _is_pydantic(part: Any) -> bool:
+    """Whether it is pydantic's, was made by it, or is annotated for it."""
+    if isinstance(part, type):
+        return hasattr(part, "__pydantic_validator__") or _is_of(part, _PYDANTIC)
+    return any(_is_of(type(note), _PYDANTIC) for note in _notes(part))
+
+
+def _refuse_unknown_notes(parts: list[Any]) -> None:
+    """A note that nobody here understands may be a rule, which must not be passed over."""
+    meta = getattr(sys.modules.get("msgspec"), "Meta", ())
+    for part in parts:
+        for note in _notes(part):
+            if not isinstance(note, (str, meta)) and not _is_of(type(note), _NOTES):
+                raise Unserved(shown(part))
+
+
+def _is_of(kind: type, packages: tuple[str, ...]) -> bool:
+    return kind.__module__.partition(".")[0] in packages

@@ -1,0 +1,218 @@
+"""Arrays as parameters: which dtype they must have, and lists in their place.
+
+The rule: a `.npy` of another dtype than ``NDArray[dtype]`` names is converted where NumPy calls
+that safe (``int32`` to ``float64``), and refused where it is not (``float64`` to ``float32``). A
+list has no dtype: its ints fit every integer dtype that can hold them, and its numbers every float
+and complex one that is wide enough; bools are nothing but bools.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from ucall.types.arrays import decode_array, refuse_dtype
+from ucall.types.faults import Unserved, kind_of, kind_shown, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["decoder"]
+
+_HOW = "(.npy in base64, or nested lists)"
+
+_ABSTRACT = (
+    numpy.number,
+    numpy.integer,
+    numpy.signedinteger,
+    numpy.unsignedinteger,
+    numpy.inexact,
+    numpy.floating,
+    numpy.complexfloating,
+)
+
+#: Which items of a list make an array of each kind of dtype.
+_LEAVES: dict[str, set[type]] = {
+    "b": {bool},
+    "i": {int},
+    "u": {int},
+    "f": {int, float},
+    "c": {int, float},
+}
+
+
+def decoder(annotation: Any) -> tuple[Callable[[Any], NDArray[Any]], str]:
+    """What builds the arrays that an annotation takes, and how they are called in messages.
+
+    Raises:
+        Unserved: The dtype is neither bool nor a kind of number.
+    """
+    parameters = typing.get_args(annotation)
+    arrays = _Arrays(_dimensions(parameters), _wanted(annotation, parameters))
+    return arrays.decode, arrays.shown
+
+
+class _Arrays:
+    """The arrays that one annotation takes.
+
+    Args:
+        dimensions: How many they have; ``None`` any number.
+        wanted: Their dtypes, of which the first that fits is taken, or abstract types such as
+            ``numpy.floating``. None means any.
+    """
+
+    def __init__(self, dimensions: int | None, wanted: tuple[Any, ...]) -> None:
+        self.dimensions = dimensions
+        self.wanted = wanted
+        size = "" if dimensions is None else f"{dimensions}-d "
+        named = " or ".join(_dtype_shown(dtype) for dtype in wanted)
+        self.shown = f"{size}array{' of ' if named else ''}{named} {_HOW}"
+
+    def decode(self, value: Any) -> NDArray[Any]:
+        """The array that a `.npy` or a list stands for.
+
+        Raises:
+            ValueError: It does not fit.
+        """
+        if isinstance(value, bytearray):
+            array = self._of_file(value)
+        elif isinstance(value, list):
+            array = self._of_list(value)
+        else:
+            raise self._misfit(kind_of(value))
+        if self.dimensions not in (None, array.ndim):
+            raise self._misfit(f"one of {array.ndim} dimensions")
+        return array
+
+    def _of_file(self, data: bytearray) -> NDArray[Any]:
+        try:
+            array = decode_array(data)
+        except ValueError as error:
+            raise ValueError(f"expected {self.shown}: {error}") from None
+        if not self.wanted or any(_is_exactly(array.dtype, dtype) for dtype in self.wanted):
+            return array
+        for dtype in self.wanted:
+            if isinstance(dtype, numpy.dtype) and numpy.can_cast(array.dtype, dtype, "safe"):
+                return array.astype(dtype)
+        raise self._misfit(f"one of {array.dtype}")
+
+    def _of_list(self, items: list[Any]) -> NDArray[Any]:
+        leaves = _leaves(items)
+        strange = leaves - {bool, int, float}
+        if strange:
+            raise self._misfit(f"a list with {kind_shown(strange.pop())} in it")
+        try:
+            for dtype in self.wanted or (None,):
+                array = _of_leaves(items, leaves, dtype)
+                if array is not None:
+                    return array
+        except (OverflowError, ValueError) as error:
+            raise ValueError(f"expected {self.shown}: {error}") from None
+        found = " and ".join(sorted(leaf.__name__ for leaf in leaves))
+        raise self._misfit(f"a list of {found}")
+
+    def _misfit(self, got: str) -> ValueError:
+        return ValueError(f"expected {self.shown}, got {got}")
+
+
+def _leaves(items: list[Any]) -> set[type]:
+    """The types of all that is not a list itself."""
+    kinds = set(map(type, items))
+    if list not in kinds:
+        return kinds
+    kinds.discard(list)
+    return kinds.union(*(_leaves(item) for item in items if type(item) is list))
+
+
+def _of_leaves(items: list[Any], leaves: set[type], dtype: Any) -> NDArray[Any] | None:
+    """The array of that dtype, or by what NumPy makes of it; ``None`` when it does not fit.
+
+    Raises:
+        OverflowError, ValueError: A number is out of range, or the lists have several lengths.
+    """
+    if bool in leaves and len(leaves) > 1:
+        return None
+    if not isinstance(dtype, numpy.dtype):
+        array = _as_numpy_has_it(items, leaves)
+        return array if dtype is None or numpy.issubdtype(array.dtype, dtype) else None
+    if not leaves <= _LEAVES[dtype.kind]:
+        return None
+    if dtype.kind in "fc":
+        return _rounded(numpy.array(items, numpy.float64), dtype)
+    return _within(_as_numpy_has_it(items, leaves), dtype)
+
+
+def _as_numpy_has_it(items: list[Any], leaves: set[type]) -> NDArray[Any]:
+    """Of ints beyond 64 bits, NumPy makes floats or objects."""
+    array = numpy.array(items)
+    if leaves == {int} and array.dtype.kind not in "iu":
+        raise ValueError("a number is out of the range of 64-bit integers")
+    return array
+
+
+def _within(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """The same integers or bools in a dtype that has them all."""
+    if dtype.kind != "b" and array.size:
+        bounds = numpy.iinfo(dtype)
+        if array.min() < bounds.min or array.max() > bounds.max:
+            raise ValueError(f"a number is out of the range of {dtype}")
+    return array.astype(dtype)
+
+
+def _rounded(array: NDArray[numpy.float64], dtype: Any) -> NDArray[Any]:
+    """To the nearest number that the dtype has.
+
+    Raises:
+        ValueError: One is out of its range.
+    """
+    with numpy.errstate(over="ignore"):
+        rounded = array.astype(dtype)
+    if not numpy.isfinite(rounded).all():
+        raise ValueError(f"a number is out of the range of {dtype}")
+    return rounded
+
+
+def _is_exactly(dtype: numpy.dtype[Any], wanted: Any) -> bool:
+    if isinstance(wanted, numpy.dtype):
+        return dtype == wanted
+    return bool(numpy.issubdtype(dtype, wanted))
+
+
+def _dtype_shown(dtype: Any) -> str:
+    return str(dtype) if isinstance(dtype, numpy.dtype) else str(dtype.__name__)
+
+
+def _dimensions(parameters: tuple[Any, ...]) -> int | None:
+    """Of ``numpy.ndarray[tuple[int, int], ...]`` two; the sizes are not looked at."""
+    shape = parameters[0] if parameters else Any
+    sides = typing.get_args(shape)
+    if typing.get_origin(shape) is not tuple or not sides or Ellipsis in sides:
+        return None
+    return len(sides)
+
+
+def _wanted(annotation: Any, parameters: tuple[Any, ...]) -> tuple[Any, ...]:
+    scalars = typing.get_args(parameters[1]) if len(parameters) > 1 else ()
+    scalar = scalars[0] if scalars else Any
+    if scalar is Any or isinstance(scalar, typing.TypeVar) or scalar is numpy.generic:
+        return ()
+    is_union = typing.get_origin(scalar) in (typing.Union, types.UnionType)
+    choices = typing.get_args(scalar) if is_union else (scalar,)
+    return tuple(_wanted_dtype(annotation, choice) for choice in choices)
+
+
+def _wanted_dtype(annotation: Any, scalar: Any) -> Any:
+    """A dtype, or the abstract class of several."""
+    kind = typing.get_origin(scalar) or scalar  # numpy.floating[Any]
+    if kind in _ABSTRACT:
+        return kind
+    try:
+        dtype = numpy.dtype(scalar)
+        refuse_dtype(dtype)
+    except TypeError as error:
+        raise Unserved(shown(annotation), str(error)) from None
+    return dtype

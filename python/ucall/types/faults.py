@@ -1,0 +1,74 @@
+"""What cannot be served, and how types and values are called in messages."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["Unserved", "kind_of", "kind_shown", "needed", "shown", "value_shown"]
+
+_EXTRA = "pip install 'ucall[types]'"
+
+_SHOWN_CHARACTERS_MAX = 60
+
+#: As Python names what JSON has.
+_KINDS = {type(None): "None", bytearray: "bytes", bytes: "bytes", tuple: "list"}
+
+
+class Unserved(Exception):
+    """An annotation, or a part of one, that no conversion is there for.
+
+    Args:
+        what: The annotation, as it is written.
+        why: More about it, if there is more to say.
+    """
+
+    def __init__(self, what: str, why: str = "") -> None:
+        super().__init__(what, why)
+        self.what = what
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be served" + (f": {self.why}" if self.why else "")
+
+
+def needed(module: str, what: str) -> Any:
+    """Imports an optional module.
+
+    Raises:
+        ImportError: It is not installed. The message says what needs it, and how to get it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        package = module.partition(".")[0]
+        how = "pip install pydantic" if package.startswith("pydantic") else _EXTRA
+        what = f"{what} needs {package}, which is not installed: {how}"
+        raise ImportError(what, name=module) from None
+
+
+def shown(annotation: object) -> str:
+    """An annotation as it is written."""
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
+
+
+def kind_of(value: object) -> str:
+    """What a JSON value is, as Python names it."""
+    return kind_shown(type(value))
+
+
+def kind_shown(kind: type) -> str:
+    """The class of a JSON value, as messages name it."""
+    return _KINDS.get(kind, kind.__name__)
+
+
+def value_shown(value: object) -> str:
+    """A JSON value in a few words: short ones whole, long ones by what they are."""
+    if isinstance(value, (list, tuple)):
+        return f"list of length {len(value)}"
+    if isinstance(value, dict):
+        return "dict"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}…"

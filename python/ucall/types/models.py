@@ -1,0 +1,118 @@
+"""pydantic's models and annotated types: built by ``pydantic.TypeAdapter`` from the JSON text.
+
+A model converts as its own configuration says. A bare annotated type (``Annotated[int, Gt(0)]``)
+is read strictly, as all other parameters are: ``"5"`` is no int.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import typing
+from typing import TYPE_CHECKING, Any
+
+from ucall.types.faults import Unserved, kind_of, needed, shown, value_shown
+
+if TYPE_CHECKING:
+    from ucall.types.annotations import Takes
+    from ucall.types.registry import Explained
+
+__all__ = ["describe"]
+
+_WORDS = {
+    "integer": "int",
+    "number": "float",
+    "string": "str",
+    "boolean": "bool",
+    "array": "list",
+    "object": "dict",
+    "dictionary": "dict",
+}
+
+_SHOULD = re.compile(r".*? should (?P<what>(?:be|have|match) .*)")
+
+
+def describe(annotation: Any) -> Takes:
+    """Describes an annotation that pydantic can build.
+
+    Raises:
+        Unserved: It cannot.
+        ImportError: pydantic is not installed.
+    """
+    pydantic = needed("pydantic", shown(annotation))
+    try:
+        adapter = pydantic.TypeAdapter(annotation)
+    except (TypeError, NameError, pydantic.errors.PydanticUserError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise Unserved(shown(annotation), first_line) from None
+    strict = None if _holds_model(annotation) else True
+    decode = functools.partial(adapter.validate_json, strict=strict)
+    return "custom", ("text", decode, explain, _name(annotation))
+
+
+def is_model(kind: object) -> bool:
+    """Whether pydantic made the class."""
+    return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
+
+
+def decode_part(kind: Any, value: Any) -> Any:
+    """Builds a model from what ``msgspec`` found within another type.
+
+    Raises:
+        ValueError: It does not fit. The message begins with the way to what does not.
+    """
+    import pydantic
+
+    try:
+        return pydantic.TypeAdapter(kind).validate_python(value)
+    except pydantic.ValidationError as error:
+        explained = explain(error, b"")
+        if explained is None:
+            raise
+        what, steps = explained
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+        raise ValueError(f"${path}: {what}") from None
+
+
+def explain(error: BaseException, raw: bytes) -> Explained:
+    """What the first of pydantic's errors tells the caller, and how many more there are."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return None
+    faults = error.errors(include_url=False, include_context=False)
+    first = faults[0]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return _told(first) + more, list(first["loc"])
+
+
+def _told(fault: Any) -> str:
+    if fault["type"] == "missing":
+        return "missing"
+    if fault["type"] == "extra_forbidden":
+        return "unexpected"
+    message, value = str(fault["msg"]), fault["input"]
+    should = _SHOULD.fullmatch(message)
+    if not should:
+        return message[:1].lower() + message[1:]
+    got = kind_of(value) if fault["type"].endswith("_type") else value_shown(value)
+    what = should["what"]
+    if fault["type"].endswith("_parsing"):
+        what = what.partition(", ")[0]  # The rest is the parser's own complaint.
+    return f"expected {_expected(what)}, got {got}"
+
+
+def _expected(what: str) -> str:
+    what = re.sub(r"^be (an? valid |an? )?", "", what)
+    if what in _WORDS:
+        return _WORDS[what]
+    return re.sub(r"^(greater|less) than", r"a value \1 than", what)
+
+
+def _holds_model(annotation: Any) -> bool:
+    return is_model(annotation) or any(_holds_model(part) for part in typing.get_args(annotation))
+
+
+def _name(annotation: Any) -> str:
+    is_noted = typing.get_origin(annotation) is typing.Annotated
+    return shown(typing.get_args(annotation)[0] if is_noted else annotation)

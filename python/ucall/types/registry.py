@@ -1,0 +1,156 @@
+"""The types that one server knows besides those of JSON: NumPy's, Pillow's, and a user's own."""
+
+from __future__ import annotations
+
+import binascii
+import functools
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ucall.types.annotations import Takes
+from ucall.types.encode import Encoder
+from ucall.types.faults import kind_of, shown
+
+__all__ = ["Decoder", "Types"]
+
+Explained: TypeAlias = tuple[str, list[str | int]] | None
+"""What to tell the caller, and the way to it; ``None`` when the value is not to blame."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """How values of a type are built.
+
+    Args:
+        form: What ``decode`` is given: ``"text"`` the JSON text as bytes, ``"value"`` what JSON
+            has, ``"binary"`` the same but for strings, whose base64 comes decoded, as bytearray.
+        decode: Builds the value. When it raises ValueError or TypeError the value is wrong, and
+            the exception's text says what was expected.
+        shown: The type as messages name it.
+    """
+
+    form: Literal["text", "value", "binary"]
+    decode: Callable[[Any], Any]
+    shown: str
+
+    def takes(self) -> Takes:
+        """As the extension module wants it described."""
+        return "custom", (self.form, self.decode, explain, self.shown)
+
+    def decode_part(self, value: Any) -> Any:
+        """Builds the value from what ``msgspec`` found within another."""
+        if self.form == "binary" and isinstance(value, str):
+            value = bytearray(_of_base64(value, self.shown))
+        return self.decode(value)
+
+
+def explain(error: BaseException, given: object) -> Explained:
+    """What a decoder's exception tells the caller."""
+    return (str(error), []) if isinstance(error, (ValueError, TypeError)) else None
+
+
+class Types:
+    """Decoders and encoders beyond those of JSON.
+
+    Args:
+        max_image_pixels: Width times height that an image may have.
+    """
+
+    def __init__(self, max_image_pixels: int) -> None:
+        self._max_image_pixels = max_image_pixels
+        self._registered: dict[Any, Decoder] = {}
+        self._found: dict[Any, Decoder] = {}
+        self._encoder = Encoder()
+        self.encode = self._encoder.encode
+
+    def register(
+        self, kind: type, encode: Callable[[Any], object], decode: Callable[[Any], Any]
+    ) -> None:
+        """Serves a user's own type. See `ucall.Server.register_type`."""
+        if not isinstance(kind, type):
+            raise TypeError(f"{kind!r} is not a class")
+        if not callable(encode) or not callable(decode):
+            raise TypeError(f"{shown(kind)}: encode and decode must be callable")
+        self._encoder.register(kind, encode)
+        named = functools.partial(_decode_registered, decode, shown(kind))
+        self._registered[kind] = Decoder("value", named, shown(kind))
+
+    def is_registered(self, kind: object) -> bool:
+        """Whether a user has registered it."""
+        return _looked_up(self._registered, kind) is not None
+
+    def decoder_of(self, annotation: Any) -> Decoder | None:
+        """The decoder of a registered type, an array or an image; ``None`` for all else.
+
+        Raises:
+            Unserved: It is an array, but of what cannot be sent.
+        """
+        known = _looked_up(self._registered, annotation) or _looked_up(self._found, annotation)
+        if known is None:
+            known = self._fitting(annotation)
+            if known is not None:
+                self._found[annotation] = known
+        return known
+
+    def _fitting(self, annotation: Any) -> Decoder | None:
+        kind = typing.get_origin(annotation) or annotation
+        if _is_named(kind, "numpy", "ndarray"):
+            from ucall.types import array_params
+
+            return Decoder("binary", *array_params.decoder(annotation))
+        if _is_named(kind, "PIL.Image", "Image"):
+            decode = functools.partial(_decode_image, self._max_image_pixels)
+            return Decoder("binary", decode, _IMAGE)
+        return None
+
+    def decode_part(self, kind: Any, value: Any) -> Any:
+        """Builds a part of what ``msgspec`` builds (its ``dec_hook``)."""
+        decoder = self.decoder_of(kind)
+        if decoder is not None:
+            return decoder.decode_part(value)
+        from ucall.types import models
+
+        return models.decode_part(kind, value)
+
+
+_IMAGE = "image in base64"
+
+
+def _decode_image(pixels_max: int, value: Any) -> Any:
+    if not isinstance(value, bytearray):
+        raise ValueError(f"expected {_IMAGE}, got {kind_of(value)}")
+    from ucall.types.images import decode_image
+
+    try:
+        return decode_image(value, pixels_max)
+    except ValueError as error:
+        raise ValueError(f"expected {_IMAGE}: {error}") from None
+
+
+def _decode_registered(decode: Callable[[Any], Any], name: str, value: Any) -> Any:
+    try:
+        return decode(value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"expected {name}, got {kind_of(value)}: {error}") from error
+
+
+def _of_base64(text: str, expected: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        raise ValueError(f"expected {expected}, got a str that is no base64") from None
+
+
+def _is_named(kind: object, module: str, name: str) -> bool:
+    """Whether it is that class, without importing its module: nobody else can name it either."""
+    return kind is not None and kind is getattr(sys.modules.get(module), name, None)
+
+
+def _looked_up(registered: dict[Any, Decoder], kind: object) -> Decoder | None:
+    try:
+        return registered.get(kind)
+    except TypeError:  # It cannot be hashed.
+        return None

@@ -1,0 +1,317 @@
+"""The client for asyncio: many calls at once, over HTTP and over one raw connection."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from scripted import Peer, answering, http_reply, result, scripted
+
+import ucall
+from ucall.aio import Client
+
+Test = Callable[..., Awaitable[None]]
+
+
+def sum(a: int, b: int) -> int:
+    return a + b
+
+
+def echo(value: Any = None) -> Any:
+    return value
+
+
+def fail(code: int, message: str) -> None:
+    raise ucall.RPCError(code, message)
+
+
+def sleep(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+SCHEMES = ("http", "tcp")
+
+
+def run(test: Test) -> Callable[..., None]:
+    """Runs a test in a loop of its own, as pytest has none."""
+
+    @functools.wraps(test)
+    def sync(*args: Any, **kwargs: Any) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(20):
+                await test(*args, **kwargs)
+
+        asyncio.run(limited())
+
+    return sync
+
+
+@pytest.fixture
+def server(serve_once: Callable[..., ucall.Server]) -> ucall.Server:
+    server = serve_once(sum, echo, fail, sleep)
+    server.add(sum, name="math.sum")
+    return server
+
+
+@asynccontextmanager
+async def connected(server: ucall.Server, scheme: str, **options: Any) -> AsyncIterator[Client]:
+    async with Client(f"{scheme}://127.0.0.1", server.port, **options) as client:
+        yield client
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@run
+async def test_calls(server: ucall.Server, scheme: str) -> None:
+    async with connected(server, scheme) as client:
+        assert (await client.sum(a=2, b=3)).json == 5
+        assert (await client.math.sum(2, 3)).json == 5
+        assert (await client.call("echo", b"abc")).bytes == b"abc"
+        assert (await client({"method": "sum", "params": [1, 2], "id": "x"})).data["id"] == "x"
+        assert len((await client.echo("x" * 5_000_000)).json) == 5_000_000
+        with pytest.raises(ucall.RPCError, match="no"):
+            (await client.fail(7, "no")).raise_for_status()
+        with pytest.raises(ValueError, match="complex"):
+            await client.echo(1j)
+        await client.notify("echo", 1)
+        assert (await client.with_options(timeout=1, id=7).echo(1)).id == 7
+        assert "127.0.0.1" in repr(client)
+    assert server.stats()["accepted"] == 1
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@run
+async def test_batches(server: ucall.Server, scheme: str) -> None:
+    async with connected(server, scheme) as client:
+        async with client.batch() as batch:
+            three = batch.sum(1, 2)
+            batch.notify("echo", "nobody hears")
+            refused = batch.fail(7, "no")
+        assert three.json == 3
+        assert refused.error is not None and refused.error.code == 7
+        batch = client.batch()
+        assert await batch.send() == []
+        batch.notify("echo")
+        assert len(batch) == 1 and await batch.send() == []
+        for number in range(1001):
+            batch.call("echo", number)
+        with pytest.raises(ucall.RPCError, match="32600"):
+            await batch.send()
+        assert (await client.sum(1, 2)).json == 3
+
+
+@pytest.mark.parametrize(("scheme", "connections"), [("http", 20), ("tcp", 1)])
+@run
+async def test_many_calls_at_once(server: ucall.Server, scheme: str, connections: int) -> None:
+    async with connected(server, scheme, max_connections=20) as client:
+        for _ in range(3):
+            responses = await asyncio.gather(*(client.echo(number) for number in range(500)))
+            assert [response.json for response in responses] == list(range(500))
+        batches = [client.batch() for _ in range(10)]
+        for number, batch in enumerate(batches):
+            batch.echo(number)
+            batch.echo("x")
+        sent = await asyncio.gather(*(batch.send() for batch in batches))
+        assert [responses[0].json for responses in sent] == list(range(10))
+    assert server.stats()["accepted"] <= connections
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@run
+async def test_a_cancelled_call_disturbs_no_other(server: ucall.Server, scheme: str) -> None:
+    async with connected(server, scheme) as client:
+        await client.sum(1, 2)
+        tasks = [asyncio.create_task(client.sleep(0.05)) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        tasks[0].cancel()
+        tasks[2].cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome).__name__ for outcome in outcomes] == [
+            "CancelledError",
+            "Response",
+            "CancelledError",
+            "Response",
+        ]
+        for number in range(10):
+            assert (await client.echo(number)).json == number
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@run
+async def test_a_late_call_disturbs_no_other(server: ucall.Server, scheme: str) -> None:
+    async with connected(server, scheme) as client:
+        slow = asyncio.create_task(client.sleep(0.2))
+        await asyncio.sleep(0.01)
+        start = time.monotonic()
+        with pytest.raises(ucall.TimeoutError, match=r"no reply came within 0\.05 s"):
+            await client.with_options(timeout=0.05).echo("late")
+        assert time.monotonic() - start < 0.19
+        assert (await slow).json == 0.2
+        assert (await client.echo(1)).json == 1
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@run
+async def test_a_server_that_came_back_is_found(server: ucall.Server, scheme: str) -> None:
+    async with connected(server, scheme) as client:
+        for _ in range(3):
+            assert (await client.sum(1, 2)).json == 3
+            await asyncio.to_thread(server.stop)
+            with pytest.raises(ucall.ConnectionError, match="cannot connect"):
+                await client.sum(1, 2)
+            await asyncio.to_thread(server.start)
+        assert (await client.sum(1, 2)).json == 3
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_another_loop_connects_anew(server: ucall.Server, scheme: str) -> None:
+    client = Client(f"{scheme}://127.0.0.1", server.port)
+
+    async def call() -> Any:
+        response = await client.sum(1, 2)
+        await client.close()
+        return response.json
+
+    assert [asyncio.run(call()) for _ in range(3)] == [3, 3, 3]
+
+
+@run
+async def test_replies_in_another_order() -> None:
+    def backwards(peer: Peer) -> None:
+        requests = [json.loads(peer.raw_request()) for _ in range(5)]
+        for request in reversed(requests):
+            peer.send(result(request["params"], request["id"]))
+
+    with scripted(backwards) as server:
+        client = Client("tcp://127.0.0.1", server.port)
+        responses = await asyncio.gather(*(client.echo(number) for number in range(5)))
+        assert [response.json for response in responses] == [[0], [1], [2], [3], [4]]
+        await client.close()
+
+
+@run
+async def test_two_calls_of_one_id_over_one_connection() -> None:
+    def late(peer: Peer) -> None:
+        peer.raw_request()
+        time.sleep(0.1)
+        peer.send(result(1, "x"))
+
+    with scripted(late) as server:
+        client = Client("tcp://127.0.0.1", server.port).with_options(id="x")
+        first = asyncio.create_task(client.echo(1))
+        await asyncio.sleep(0.03)
+        with pytest.raises(ValueError, match="'x' is under way"):
+            await client.echo(2)
+        assert (await first).json == 1
+        await client.close()
+
+
+@run
+async def test_a_connection_that_breaks_fails_all_its_calls_once() -> None:
+    seen = []
+
+    def dropping(peer: Peer) -> None:
+        for _ in range(3):
+            seen.append(peer.raw_request())
+
+    with scripted(dropping) as server:
+        client = Client("tcp://127.0.0.1", server.port)
+        calls = (client.echo(number) for number in range(3))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ucall.ConnectionError] * 3
+        assert len(set(map(id, outcomes))) == 3
+        assert (len(seen), server.accepted) == (3, 1)
+        await client.close()
+
+
+@run
+async def test_an_error_without_an_id_goes_to_the_only_call_or_to_all() -> None:
+    refusal = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"bad"},"id":null}\n'
+
+    def refusing(peer: Peer) -> None:
+        peer.raw_request()
+        time.sleep(0.05)
+        peer.send(refusal)
+        peer.raw_request()
+
+    with scripted(refusing) as server:
+        client = Client("tcp://127.0.0.1", server.port)
+        with pytest.raises(ucall.RPCError, match="bad"):
+            (await client.echo(1)).raise_for_status()
+        await client.close()
+        outcomes = await asyncio.gather(client.echo(1), client.echo(2), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ucall.ConnectionError] * 2
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"SSH-2.0\r\n\r\n",
+        http_reply(b"<html>"),
+        http_reply(result(1, "other")),
+        http_reply(b"gone", status="503 Service Unavailable"),
+        http_reply(result(1))[:-5],
+    ],
+)
+@run
+async def test_odd_replies(reply: bytes) -> None:
+    def odd(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(reply)
+
+    with scripted(odd) as server:
+        client = Client(port=server.port)
+        for number in (1, 2):
+            with pytest.raises(ucall.ConnectionError):
+                await client.echo(1)
+            assert server.accepted == number
+        await client.close()
+
+
+@run
+async def test_connections_that_were_closed_while_idle() -> None:
+    def once(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(http_reply(result(1, "x")))
+
+    with scripted(once) as server:
+        client = Client(port=server.port).with_options(id="x")
+        for number in range(5):
+            assert (await client.echo(1)).json == 1
+            assert server.accepted == number + 1
+            time.sleep(0.02)  # The loop must not hear of it before the next call.
+        await client.close()
+
+
+@run
+async def test_replies_that_end_with_their_connection() -> None:
+    def closing(peer: Peer) -> None:
+        request = json.loads(peer.http_request())
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\n" + result(5, request["id"]))
+
+    with scripted(closing) as server:
+        client = Client(port=server.port)
+        assert (await client.echo(1)).json == 5
+        assert (await client.echo(1)).json == 5
+
+
+@run
+async def test_calls_beyond_the_connections_wait() -> None:
+    with scripted(answering()) as server:
+        client = Client(port=server.port, max_connections=2)
+        responses = await asyncio.gather(*(client.echo(number) for number in range(50)))
+        assert [response.json for response in responses] == [[number] for number in range(50)]
+        assert server.accepted <= 2
+        await client.close()
+
+
+def test_connections_must_be_possible() -> None:
+    with pytest.raises(ValueError, match="max_connections"):
+        Client(max_connections=0)

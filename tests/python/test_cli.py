@@ -1,0 +1,347 @@
+"""The command line in a pipe: what it sends, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from PIL import Image
+from scripted import Peer, http_reply, result, scripted
+
+import ucall
+from ucall._cli.params import guess
+
+USAGE = (
+    "usage: ucall [-h] [--uri URI] [--port PORT] [-f [FILE ...]] [-i [IMAGE ...]] "
+    "[--positional [POSITIONAL ...]] method [kwargs ...]"
+)
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+def echo(*args: Any, **kwargs: Any) -> Any:
+    return kwargs if kwargs else list(args)
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def fail(message: str) -> None:
+    raise ucall.RPCError(7, message, {"a": [1]})
+
+
+def ucall_command() -> str:
+    """The installed entry point."""
+    return str(Path(sys.executable).with_name("ucall"))
+
+
+@pytest.fixture
+def server(serve_once: Callable[..., ucall.Server]) -> ucall.Server:
+    server = serve_once(echo, same, fail)
+    server.add(echo, name="a.b")
+    return server
+
+
+@pytest.fixture
+def call(server: ucall.Server, tmp_path: Path) -> Run:
+    def call(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        command = [ucall_command(), *arguments, "--port", str(server.port)]
+        return subprocess.run(command, input=stdin, capture_output=True, cwd=tmp_path, timeout=20)
+
+    return call
+
+
+@pytest.fixture
+def sent(call: Run) -> Callable[..., Any]:
+    """What the server took the arguments for."""
+
+    def sent(*arguments: str, stdin: bytes = b"") -> Any:
+        done = call("echo", *arguments, stdin=stdin)
+        assert done.returncode == 0 and done.stderr == b"", done
+        return json.loads(done.stdout)
+
+    return sent
+
+
+def png(mode: str = "RGB") -> bytes:
+    out = io.BytesIO()
+    Image.new(mode, (4, 3)).save(out, "PNG")
+    return out.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    out = io.BytesIO()
+    numpy.save(out, array)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("256", 256),
+        ("-1", -1),
+        ("0", 0),
+        ("12345678901234567890123", 12345678901234567890123),
+        ("007", "007"),
+        ("1_000", "1_000"),
+        ("+1", "+1"),
+        ("1.5", 1.5),
+        ("-1e3", -1000.0),
+        ("1e999", "1e999"),
+        (".5", ".5"),
+        ("true", True),
+        ("false", False),
+        ("null", None),
+        ("True", "True"),
+        ("nan", "nan"),
+        ("Infinity", "Infinity"),
+        ("[1, 2]", [1, 2]),
+        ('{"a": [1]}', {"a": [1]}),
+        ("[1", "[1"),
+        ("[NaN]", "[NaN]"),
+        ('"a"', '"a"'),
+        ("", ""),
+        (" 1", " 1"),
+        ("٣", "٣"),
+        ("1" * 5000, "1" * 5000),
+    ],
+)
+def test_guesses(text: str, value: Any) -> None:
+    assert guess(text) == value and type(guess(text)) is type(value)
+
+
+def test_values_by_name(sent: Callable[..., Any]) -> None:
+    assert sent("description=Product description", "id=256") == {
+        "description": "Product description",
+        "id": 256,
+    }
+    assert sent("a=b=c:d", "b=http://x:1/?y=z", "c=", "d=é") == {
+        "a": "b=c:d",
+        "b": "http://x:1/?y=z",
+        "c": "",
+        "d": "é",
+    }
+    assert sent("id:int=256") == {"id": 256}
+    assert sent("id:str=256", "b:str=a:int=5") == {"id": "256", "b": "a:int=5"}
+    assert sent("id:float=256") == {"id": 256.0}
+    assert sent("a:bool=true", "b:bool=NO", "c:bool=1") == {"a": True, "b": False, "c": True}
+    assert sent("""id:json={"a": [1]}""", 's:json="x"') == {"id": {"a": [1]}, "s": "x"}
+    assert sent("a=1", "b=-5", "c=0.5", "d=[1,2]") == {"a": 1, "b": -5, "c": 0.5, "d": [1, 2]}
+    assert sent() == []
+
+
+def test_values_by_position(sent: Callable[..., Any]) -> None:
+    assert sent("--positional", "2", "-3", "x=y", "a:int=5") == [2, -3, "x=y", "a:int=5"]
+    assert sent("--positional", "1", "--positional", "2") == [1, 2]
+
+
+def test_standard_input(sent: Callable[..., Any]) -> None:
+    assert sent("text=@-", stdin=b"a\nb\n") == {"text": "a\nb\n"}
+    assert sent("text=@-", stdin=b"256") == {"text": "256"}
+    assert sent("n:int=@-", stdin=b"256\n") == {"n": 256}
+    assert sent("n:json=@-", stdin=b"[1]\n") == {"n": [1]}
+    assert sent("data=@-", stdin=b"\xff\x00") == {"data": "/wA="}
+    assert sent("handle=@alice") == {"handle": "@alice"}
+    assert sent("--positional", "@-", stdin=b"x") == ["x"]
+    assert sent("-f", "data=-", stdin=b"x") == {"data": "eA=="}
+
+
+def test_files(sent: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\0\1")
+    (tmp_path / "b=c.bin").write_bytes(b"x")
+    (tmp_path / "d.npy").write_bytes(npy(numpy.arange(3)))
+    assert sent("-f", "data=a.bin") == {"data": "AAE="}
+    assert sent("a=1", "-f", f"data={tmp_path}/a.bin", "more=./a.bin") == {
+        "a": 1,
+        "data": "AAE=",
+        "more": "AAE=",
+    }
+    assert sent("-f", "a.bin") == ["AAE="]
+    assert sent("-f", "a.bin", "./b=c.bin", "--positional", "5", "-f", "a.bin") == [
+        "AAE=",
+        "eA==",
+        5,
+        "AAE=",
+    ]
+
+
+def test_images_and_arrays(call: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    (tmp_path / "d.npy").write_bytes(npy(numpy.arange(3)))
+    assert call("same", "-i", "value=./a.png", "--format", "image").stdout == png()
+    assert call("same", "-i", "a.png", "--format", "bytes").stdout == png()
+    done = call("same", "-f", "value=d.npy", "--format", "numpy")
+    assert numpy.array_equal(numpy.load(io.BytesIO(done.stdout)), [0, 1, 2])
+    done = call("same", "--positional", "[[1.5]]", "--format", "numpy", "-o", "out.npy")
+    assert done.stdout == b"" and done.returncode == 0
+    assert numpy.load(tmp_path / "out.npy").tolist() == [[1.5]]
+    assert call("same", "-i", "a.png", "--format", "image", "-o", "b.png").returncode == 0
+    assert (tmp_path / "b.png").read_bytes() == png()
+
+
+def test_results(call: Run, tmp_path: Path) -> None:
+    assert call("same", 'value:json={"é": [1, 2.0]}').stdout == '{"é":[1,2.0]}\n'.encode()
+    done = call("same", "value=5", "--format", "raw")
+    assert done.stdout == b'{"jsonrpc":"2.0","id":1,"result":5}'
+    assert call("same", "value=aGk=", "--format", "bytes").stdout == b"hi"
+    assert call("same", "value=5", "-o", "out.json").stdout == b""
+    assert (tmp_path / "out.json").read_bytes() == b"5\n"
+
+
+def test_options_in_any_order(call: Run, server: ucall.Server) -> None:
+    port = str(server.port)
+    for arguments in (
+        ["--uri", "0.0.0.0", "-p", port, "echo", "a=1", "b=2"],
+        ["echo", "a=1", "-p", port, "b=2", "--uri=127.0.0.1"],
+        ["echo", "a=1", "b=2", "--uri", f"http://localhost:{port}"],
+        ["echo", "--tcp", "a=1", "--uri", "127.0.0.1", "b=2", "--port", port],
+        ["--uri", f"tcp://127.0.0.1:{port}", "echo", "--", "a=1", "b=2"],
+        ["--timeout", "5", "-p", port, "-H", "X: y", "--header=Z: :", "a.b", "a=1", "b=2"],
+    ):
+        command = [ucall_command(), *arguments]
+        done = subprocess.run(command, capture_output=True, timeout=20)
+        assert (done.stdout, done.stderr) == (b'{"a":1,"b":2}\n', b""), arguments
+
+
+def test_names_that_look_like_the_clients_own(call: Run, server: ucall.Server) -> None:
+    server.add(same, name="batch")
+    assert call("batch", "value=1").stdout == b"1\n"
+    assert json.loads(call("echo", "method=1", "self=2", "id=3").stdout) == {
+        "method": 1,
+        "self": 2,
+        "id": 3,
+    }
+
+
+def test_notifications(call: Run, server: ucall.Server) -> None:
+    heard: list[int] = []
+    server.add(heard.append, name="hear")
+    for more in ([], ["--tcp"]):
+        done = call("hear", "--positional", "1", "--notify", *more)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+        assert call("same", "value=1", *more).returncode == 0
+    assert heard == [1, 1]
+
+
+def test_the_conversation_is_shown(call: Run) -> None:
+    done = call("same", "value=5", "-v", "-H", "X-Y: z")
+    lines = done.stderr.decode().splitlines()
+    assert "> POST / HTTP/1.1" in lines and "> X-Y: z" in lines
+    assert '> {"jsonrpc":"2.0","method":"same","params":{"value":5},"id":1}' in lines
+    assert "< HTTP/1.1 200 OK" in lines and '< {"jsonrpc":"2.0","id":1,"result":5}' in lines
+    assert done.stdout == b"5\n"
+    shown = call("same", f"value={'x' * 50_000}", "-v", "--tcp").stderr.decode()
+    assert "bytes more" in shown and len(shown) < 40_000
+
+
+def test_rpc_errors(call: Run) -> None:
+    done = call("fail", "message=no\nway")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"ucall: no way [7] ({'a': [1]})\n"
+    done = call("absent")
+    assert done.returncode == 1 and b"-32601" in done.stderr
+    done = call("same", "value=1", "more=2", "--format", "raw")
+    assert done.returncode == 1 and b'"code":-32602' in done.stdout
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "required: method"),
+        (["echo", "2"], "expected name=value, got '2'"),
+        (["echo", "=2"], "expected name=value"),
+        (["echo", "a=1", "a=2"], "a is given twice"),
+        (["echo", "a:what=1"], "no type is named 'what'; there are int, float, bool, str, json"),
+        (["echo", "a:int=x"], "a: 'x' is no int"),
+        (["echo", "a:int=1_0"], "is no int"),
+        (["echo", "a:float=nan"], "is no float"),
+        (["echo", "a:bool=maybe"], "is no bool"),
+        (["echo", "a:json={"], "is no json"),
+        (["echo", "a=1", "--positional", "2"], "by position or by name, not both: a has a name"),
+        (["echo", "a=1", "-f", "ok.txt"], "not both"),
+        (["echo", "-f", "a=absent.bin"], "absent.bin: No such file or directory"),
+        (["echo", "-f", "."], "Is a directory"),
+        (["echo", "-i", "a=ok.txt"], "ok.txt: no image in any of the formats PNG"),
+        (["echo", "-f", "bad.npy"], "bad.npy: no .npy file"),
+        (["echo", "a=@-", "b=@-"], "only once"),
+        (["echo", "-f"], "expected at least one value"),
+        (["echo", "--format", "xml"], "invalid choice"),
+        (["echo", "-o", "absent/x"], "absent/x: No such file"),
+        (["echo", "-o", "."], "Is a directory"),
+        (["echo", "-H", "X"], "expected 'Name: value'"),
+        (["echo", "-H", "X y: z"], "cannot be a header's name"),
+        (["echo", "-H", "X: y", "--tcp"], "raw TCP has none"),
+        (["echo", "--tcp", "--uri", "https://a"], "speaks something else"),
+        (["echo", "--uri", "ftp://a"], "expected http://"),
+        (["echo", "--uri", "a:1"], "has a port other than"),
+        (["echo", "--timeout", "0"], "expected seconds above 0"),
+        (["echo", "--timeout", "x"], "invalid float"),
+        (["echo", "--nonsense"], "unrecognized arguments"),
+        (["same", "value=5", "--format", "bytes"], "--format bytes: "),
+        (["same", "value=aGk=", "--format", "image"], "the result is no image"),
+        (["same", "value=aGk=", "--format", "numpy"], "no .npy"),
+    ],
+)
+def test_wrong_usage(call: Run, tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    (tmp_path / "ok.txt").write_text("text")
+    (tmp_path / "bad.npy").write_text("text")
+    done = call(*arguments)
+    assert (done.returncode, done.stdout) == (2, b""), done
+    assert done.stderr.startswith(b"ucall: ") and done.stderr.count(b"\n") == 1
+    assert complaint in done.stderr.decode()
+
+
+def test_no_connection_and_no_reply() -> None:
+    def run(*arguments: str) -> tuple[int, bytes, str]:
+        done = subprocess.run([ucall_command(), *arguments], capture_output=True, timeout=20)
+        assert done.stderr.count(b"\n") == 1
+        return done.returncode, done.stdout, done.stderr.decode()
+
+    for more in ([], ["--tcp"]):
+        status, out, line = run("echo", "-p", "1", *more)
+        assert (status, out) == (3, b"")
+        assert line == "ucall: cannot connect to 127.0.0.1:1: Connection refused\n"
+    assert run("echo", "--uri", "nobody.invalid")[0] == 3
+
+    def silent(peer: Peer) -> None:
+        peer.http_request()
+        peer.http_request()
+
+    with scripted(silent) as server:
+        status, out, line = run("echo", "-p", str(server.port), "--timeout", "0.2")
+        assert (status, out, line) == (3, b"", "ucall: no reply came within 0.2 s\n")
+
+    def page(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(http_reply(b"<h1>\nno</h1>", status="502 Bad Gateway"))
+
+    with scripted(page) as server:
+        status, out, line = run("echo", "-p", str(server.port))
+        assert (status, out, line) == (3, b"", "ucall: HTTP status 502 Bad Gateway: <h1> no</h1>\n")
+
+
+def test_a_reader_who_has_enough() -> None:
+    def long(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(http_reply(result("x" * 1_000_000)))
+
+    with scripted(long) as server:
+        command = f"{ucall_command()} echo -p {server.port} | head -c 5"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=20)
+        assert (done.stdout, done.stderr) == (b'"xxxx', b"")
+
+
+def test_help_has_the_usage() -> None:
+    done = subprocess.run([ucall_command(), "-h"], capture_output=True, check=True, text=True)
+    assert done.stdout.startswith(USAGE + "\n")
+    for option in ("--format", "-o", "--timeout", "-H", "--notify", "--tcp", "-v", "--positional"):
+        assert option in done.stdout

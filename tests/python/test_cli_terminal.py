@@ -1,0 +1,150 @@
+"""The command line in a terminal: pretty results, a bar for long uploads, one line for errors."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pexpect
+import pytest
+from PIL import Image
+from scripted import Peer, http_reply, result, scripted
+
+import ucall
+
+COMMAND = str(Path(sys.executable).with_name("ucall"))
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def echo(*args: Any, **kwargs: Any) -> Any:
+    return kwargs if kwargs else list(args)
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def port(serve_once: Callable[..., ucall.Server]) -> int:
+    return serve_once(same, echo).port
+
+
+@pytest.fixture
+def run(port: int, tmp_path: Path) -> Run:
+    def run(*arguments: str) -> tuple[int, str]:
+        return in_terminal([*arguments, "-p", str(port)], tmp_path)
+
+    return run
+
+
+def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
+    """Exit status, and all that was shown."""
+    child = pexpect.spawn(COMMAND, arguments, cwd=str(folder), encoding="utf-8", timeout=15)
+    shown = child.read()
+    child.close()
+    assert child.signalstatus is None
+    return child.exitstatus, shown.replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["text=Some words", "id=256"], '{\n  "text": "Some words",\n  "id": 256\n}\n'),
+        (["id:int=256"], '{\n  "id": 256\n}\n'),
+        (["id:str=256"], '{\n  "id": "256"\n}\n'),
+        (["id:float=1"], '{\n  "id": 1.0\n}\n'),
+        (["id:bool=yes"], '{\n  "id": true\n}\n'),
+        (['id:json={"a": [1]}'], '{\n  "id": {\n    "a": [\n      1\n    ]\n  }\n}\n'),
+        (["a=b=c:d"], '{\n  "a": "b=c:d"\n}\n'),
+        (["--positional", "2", "-3"], "[\n  2,\n  -3\n]\n"),
+        (["-f", "data=hello.txt"], '{\n  "data": "aGVsbG8="\n}\n'),
+        (["-f", "hello.txt"], '[\n  "aGVsbG8="\n]\n'),
+        (["--tcp", "id=1"], '{\n  "id": 1\n}\n'),
+        (["id=é", "--uri", "0.0.0.0", "--timeout", "5", "-H", "X: y"], '{\n  "id": "é"\n}\n'),
+    ],
+)  # fmt: skip
+def test_forms(run: Run, tmp_path: Path, arguments: list[str], shown: str) -> None:
+    (tmp_path / "hello.txt").write_text("hello")
+    assert run("echo", *arguments) == (0, shown)
+
+
+def test_formats(run: Run, tmp_path: Path) -> None:
+    Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
+    numpy.save(tmp_path / "a.npy", numpy.arange(4).reshape(2, 2))
+    assert run("same", "value=5", "--format", "raw")[1] == '{"jsonrpc":"2.0","id":1,"result":5}\n'
+    assert run("same", "value=aGk=", "--format", "bytes") == (0, "hi")
+    assert run("same", "-f", "value=a.npy", "--format", "numpy") == (0, "[[0 1]\n [2 3]]\n")
+    assert run("same", "-i", "a.png", "--format", "image", "-o", "b.png") == (0, "")
+    assert Image.open(tmp_path / "b.png").size == (4, 3)
+    assert run("same", "-f", "a.npy", "--format", "numpy", "-o", "b.npy") == (0, "")
+    assert numpy.load(tmp_path / "b.npy").tolist() == [[0, 1], [2, 3]]
+
+
+def test_what_a_terminal_is_spared(run: Run, tmp_path: Path) -> None:
+    Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
+    status, shown = run("same", "-i", "value=a.png", "--format", "image")
+    assert (status, shown) == (2, "ucall: an image is nothing for a terminal: use -o FILE\n")
+    status, shown = run("same", "-i", "value=a.png", "--format", "bytes")
+    assert status == 2 and "no text for a terminal" in shown
+    status, shown = run("same", "value=a\x1b[31mb", "-v")
+    assert status == 0 and "\x1b" not in shown
+
+
+def test_errors_are_one_line(run: Run, tmp_path: Path) -> None:
+    assert run("absent")[0] == 1
+    status, shown = run("same", "-f", "value=absent.txt")
+    assert (status, shown) == (2, "ucall: absent.txt: No such file or directory\n")
+    status, shown = in_terminal(["same", "-p", "1"], tmp_path)
+    assert (status, shown) == (3, "ucall: cannot connect to 127.0.0.1:1: Connection refused\n")
+
+
+def test_the_conversation_is_shown(run: Run) -> None:
+    status, shown = run("same", "value=5", "-v")
+    assert status == 0
+    assert "> POST / HTTP/1.1\n" in shown and "< HTTP/1.1 200 OK\n" in shown
+    assert shown.endswith('"result":5}\n5\n')
+
+
+def test_standard_input_is_typed(port: int) -> None:
+    child = pexpect.spawn(COMMAND, ["same", "value=@-", "-p", str(port)], encoding="utf-8")
+    child.sendline("typed")
+    child.sendeof()
+    child.expect_exact('"typed\\n"')
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_a_long_upload_has_a_bar(tmp_path: Path) -> None:
+    def slow(peer: Peer) -> None:
+        for _ in range(12):
+            time.sleep(0.1)
+            peer.socket.recv(1 << 20)
+        peer.http_request()
+        peer.send(http_reply(result("done")))
+
+    (tmp_path / "large.bin").write_bytes(bytes(30_000_000))
+    with scripted(slow) as server:
+        arguments = ["same", "-f", "value=large.bin", "-p", str(server.port), "--timeout", "2"]
+        status, shown = in_terminal(arguments, tmp_path)
+    assert status == 3 and "ucall: no reply came within 2 s" in shown
+    assert re.search(r"\r\[#* *\] +\d+% \d+\.\d of 40\.0 MB", shown)
+    assert "\r\x1b[K" in shown
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    with scripted(lambda peer: time.sleep(3)) as server:
+        child = pexpect.spawn(COMMAND, ["same", "-p", str(server.port)], encoding="utf-8")
+        time.sleep(0.5)
+        child.sendintr()
+        shown = child.read()
+        child.close()
+    assert child.exitstatus == 130
+    assert "Traceback" not in shown

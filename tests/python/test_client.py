@@ -1,0 +1,359 @@
+"""The client against the real server: calls, batches, errors, threads, connections."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import ucall
+from harness import eventually
+from ucall.client import Client
+
+Make = Callable[..., Client]
+
+
+def sum(a: int, b: int) -> int:
+    return a + b
+
+
+def echo(value: Any = None) -> Any:
+    return value
+
+
+def fail(code: int, message: str, data: Any = None) -> None:
+    raise ucall.RPCError(code, message, data)
+
+
+def sleep(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@pytest.fixture
+def server(serve_once: Callable[..., ucall.Server]) -> ucall.Server:
+    server = serve_once(sum, echo, fail, sleep, max_body_bytes=1 << 26)
+    server.add(sum, name="math.basic.sum")
+    server.add(sum, name="not a name")
+    return server
+
+
+@pytest.fixture(params=["http", "tcp"])
+def client(request: pytest.FixtureRequest, server: ucall.Server) -> Iterator[Client]:
+    """A client of each protocol."""
+    with Client(f"{request.param}://127.0.0.1", server.port) as client:
+        yield client
+
+
+def test_by_name_by_position_and_dotted(client: Client) -> None:
+    assert client.sum(a=2, b=3).json == 5
+    assert client.sum(2, 3).json == 5
+    assert client.math.basic.sum(2, 3).json == 5
+    assert client.call("not a name", a=2, b=3).json == 5
+    assert client.echo().json is None
+
+
+def test_by_name_and_by_position_at_once_is_refused(client: Client) -> None:
+    with pytest.raises(TypeError, match="not both"):
+        client.sum(2, b=3)
+    with pytest.raises(TypeError, match="not both"):
+        client.batch().sum(2, b=3)
+
+
+def test_whole_requests(client: Client) -> None:
+    request = {"method": "sum", "params": {"a": 2, "b": 3}, "jsonrpc": "2.0", "id": 100}
+    assert client(request).data == {"jsonrpc": "2.0", "id": 100, "result": 5}
+    assert client({"method": "sum", "params": [2, 3], "id": 'é\n"/\\'}).id == 'é\n"/\\'
+    assert client({"method": "sum", "params": [2, 3], "id": None}).data["id"] is None
+    response = client({"method": "sum", "params": [2, 3]})
+    assert (response.json, response.id) == (5, 1)
+    with pytest.raises(TypeError, match="expected a request as a dict"):
+        client([request])  # type: ignore[arg-type]
+
+
+def test_errors(client: Client) -> None:
+    response = client.fail(7, "no", {"why": [1]})
+    assert response.data["error"] == {"code": 7, "message": "no", "data": {"why": [1]}}
+    error = response.error
+    assert error is not None and (error.code, error.message) == (7, "no")
+    for ask in (response.raise_for_status, lambda: response.json, lambda: response.bytes):
+        with pytest.raises(ucall.RPCError) as raised:
+            ask()
+        assert raised.value.data == {"why": [1]}
+    assert client.sum(1, 2).error is None
+    client.sum(1, 2).raise_for_status()
+    with pytest.raises(ucall.RPCError, match=r"params\.b: expected int, got str"):
+        client.sum(a=1, b="2").raise_for_status()
+    with pytest.raises(ucall.RPCError, match="32601"):
+        client.absent().raise_for_status()
+
+
+def test_what_cannot_be_sent_is_told_and_leaves_the_connection(client: Client) -> None:
+    assert client.sum(1, 2).json == 3
+    with pytest.raises(ValueError, match=r"params\.value\[1\]: NaN cannot be written"):
+        client.echo(value=[1, float("nan")])
+    with pytest.raises(ValueError, match=r"params\.value: module cannot be written"):
+        client.echo(value=sys)
+    with pytest.raises(ValueError, match=r"params\[0\]: complex cannot be written"):
+        client.echo(1j)
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    with pytest.raises(ValueError, match="nests deeper"):
+        client.echo(cycle)
+    assert client.sum(1, 2).json == 3
+
+
+def test_batches(client: Client) -> None:
+    with client.batch() as batch:
+        three = batch.sum(1, 2)
+        batch.notify("echo", "nobody hears")
+        refused = batch.fail(7, "no")
+        five = batch.math.basic.sum(a=2, b=3)
+        called = batch.call("echo", "x")
+        assert len(batch) == 5
+        with pytest.raises(RuntimeError, match="not been sent"):
+            _ = three.json
+        assert "not sent" in repr(three)
+    assert (three.json, five.json, called.json) == (3, 5, "x")
+    with pytest.raises(ucall.RPCError, match="no"):
+        refused.raise_for_status()
+
+
+def test_a_batch_as_a_builder(client: Client) -> None:
+    batch = client.batch()
+    assert batch.send() == []
+    for number in range(100):
+        batch.echo(number)
+    assert [response.json for response in batch.send()] == list(range(100))
+    batch.notify("echo", 1)
+    assert batch.send() == []
+    batch.echo("again")
+    assert [response.json for response in batch.send()] == ["again"]
+
+
+def test_a_batch_that_is_refused_as_a_whole_raises(client: Client) -> None:
+    batch = client.batch()
+    for number in range(1001):
+        batch.echo(number)
+    with pytest.raises(ucall.RPCError, match="32600"):
+        batch.send()
+    with pytest.raises(ZeroDivisionError), client.batch() as batch:
+        batch.echo(1)
+        _ = 1 // 0
+
+
+def test_notifications(server: ucall.Server, client: Client) -> None:
+    heard: list[int] = []
+    server.add(heard.append, name="hear")
+    for number in range(3):
+        client.notify("hear", number)
+    assert eventually(lambda: heard == [0, 1, 2])
+    assert client.sum(1, 2).json == 3
+    assert server.stats()["accepted"] == 1
+
+
+def test_one_connection_is_kept(server: ucall.Server, client: Client) -> None:
+    for number in range(20):
+        assert client.echo(number).json == number
+    assert server.stats()["accepted"] == 1
+    client.close()
+    assert client.echo(1).json == 1
+    assert server.stats()["accepted"] == 2
+
+
+def test_a_server_that_came_back_is_found(server: ucall.Server, client: Client) -> None:
+    for _ in range(3):
+        assert client.sum(1, 2).json == 3
+        server.stop()
+        with pytest.raises(ucall.ConnectionError, match="cannot connect to 127"):
+            client.sum(1, 2)
+        server.start()
+    assert client.sum(1, 2).json == 3
+
+
+def test_threads_share_a_client(server: ucall.Server, client: Client) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda number: client.sum(number, 1).json, range(2000)))
+    assert results == list(range(1, 2001))
+    assert server.stats()["accepted"] <= 8
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 65_536, 5_000_000])
+def test_sizes(client: Client, size: int) -> None:
+    text = "é" * size
+    assert client.echo(text).json == text
+    data = os.urandom(size)
+    assert client.echo(data).bytes == data
+    assert client.echo(value=memoryview(data)).bytes == data
+
+
+def test_timeouts(server: ucall.Server, client: Client) -> None:
+    hasty = client.with_options(timeout=0.05)
+    for _ in range(2):
+        start = time.monotonic()
+        with pytest.raises(ucall.TimeoutError) as raised:
+            hasty.sleep(0.3)
+        assert 0.04 < time.monotonic() - start < 0.25
+        assert isinstance(raised.value, TimeoutError)
+    assert client.sum(1, 2).json == 3
+    assert client.with_options(timeout=None).sleep(0.01).json == 0.01
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+def test_timeouts_that_make_no_sense(client: Client, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        client.with_options(timeout=timeout)
+
+
+def test_options_make_another_client_on_the_same_connections(
+    server: ucall.Server, client: Client
+) -> None:
+    other = client.with_options(id="mine", timeout=3)
+    assert other.echo(1).id == "mine"
+    assert client.echo(1).id == 1
+    assert other.with_options(id=None).echo(1).id == 2
+    assert server.stats()["accepted"] == 1
+    with pytest.raises(TypeError):
+        client.with_options(id=1.5)  # type: ignore[arg-type]
+
+
+def test_repr_and_private_names(client: Client) -> None:
+    assert "127.0.0.1" in repr(client)
+    assert repr(client.math.sum) == "<ucall method math.sum>"
+    assert '"result":3' in repr(client.sum(1, 2))
+    with pytest.raises(AttributeError):
+        _ = client._absent
+    with pytest.raises(AttributeError):
+        _ = client.math._absent
+
+
+def test_a_reply_past_the_limit(server: ucall.Server) -> None:
+    for scheme in ("http", "tcp"):
+        client = Client(f"{scheme}://127.0.0.1", server.port, max_reply_bytes=1000)
+        assert len(client.echo("x" * 900).json) == 900
+        with pytest.raises(ucall.ConnectionError, match=r"max_reply_bytes \(1000 bytes\)"):
+            client.echo("x" * 1000)
+        assert client.sum(1, 2).json == 3
+
+
+def test_a_request_past_the_servers_limit(serve_once: Callable[..., ucall.Server]) -> None:
+    """The server's reason arrives although it stopped reading."""
+    server = serve_once(echo, max_body_bytes=100_000)
+    http = Client(port=server.port)
+    for _ in range(3):
+        with pytest.raises((ucall.HTTPError, ucall.RPCError), match="max_body_bytes"):
+            http.echo("x" * 30_000_000).raise_for_status()
+        assert http.echo(1).json == 1
+
+
+def test_no_descriptor_is_left(server: ucall.Server) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    Client(port=server.port).sum(1, 2)
+    gc.collect()
+    assert eventually(lambda: server.stats()["connections"] == 0)
+    before = descriptors()
+    for _ in range(50):
+        client = Client(port=server.port)
+        client.sum(1, 2)
+        with pytest.raises(ucall.TimeoutError):
+            client.with_options(timeout=0.01).sleep(0.05)
+    del client
+    gc.collect()
+    assert eventually(lambda: descriptors() <= before)
+
+
+def test_a_forked_child_connects_anew(server: ucall.Server, client: Client) -> None:
+    assert client.sum(1, 2).json == 3
+    source = f"""
+import os
+from ucall.client import Client
+client = Client({str(client._options.address)!r})
+assert client.echo("a").json == "a"
+child = os.fork()
+for number in range(200):
+    assert client.echo([child, number]).json == [child, number]
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=20)
+
+
+def test_ctrl_c_ends_a_call(server: ucall.Server) -> None:
+    source = f"""
+import os, signal, threading
+from ucall.client import Client
+client = Client(port={server.port})
+client.sum(1, 2)
+threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    client.sleep(3)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=20)
+    assert done.stdout == b"interrupted\n", done.stderr
+    assert time.monotonic() - start < 2.5
+
+
+def test_a_signal_whose_handler_returns_does_not_end_a_call(server: ucall.Server) -> None:
+    source = f"""
+import signal
+from ucall.client import Client
+heard = []
+signal.signal(signal.SIGALRM, lambda *_: heard.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+client = Client(port={server.port})
+print(client.sleep(0.3).json, len(client.echo("x" * 20_000_000).json), len(heard) > 3)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=20)
+    assert done.stdout == b"0.3 20000000 True\n", done.stderr
+
+
+def test_other_threads_run_during_a_call(server: ucall.Server) -> None:
+    client = Client(port=server.port)
+    ticks = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.01):
+            ticks.append(1)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    source = f"from ucall.client import Client; print(Client(port={server.port}).sum(1, 2).json)"
+    assert subprocess.run([sys.executable, "-c", source], capture_output=True).stdout == b"3\n"
+    client.sleep(0.1)
+    done.set()
+    thread.join()
+    assert len(ticks) > 3
+
+
+def test_importing_is_quick_and_light() -> None:
+    source = """
+import sys
+import ucall, ucall.client
+heavy = {"numpy", "PIL", "msgspec", "pydantic", "ssl", "asyncio", "dataclasses", "inspect"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+def test_errors_can_be_pickled_and_are_builtin_ones() -> None:
+    error = pickle.loads(pickle.dumps(ucall.HTTPError(413, "Content Too Large", "too large")))
+    assert (error.status, error.reason, error.text) == (413, "Content Too Large", "too large")
+    assert str(error) == "HTTP status 413 Content Too Large: too large"
+    assert isinstance(error, ucall.ConnectionError) and isinstance(error, ConnectionError)
+    assert isinstance(pickle.loads(pickle.dumps(ucall.TimeoutError("x"))), TimeoutError)

@@ -1,0 +1,73 @@
+"""Where a URI leads to."""
+
+from __future__ import annotations
+
+import pytest
+
+from ucall._client.address import Address
+
+
+@pytest.mark.parametrize(
+    ("uri", "port", "name", "host_header"),
+    [
+        ("127.0.0.1", None, "127.0.0.1:8545", "127.0.0.1:8545"),
+        ("127.0.0.1", 80, "127.0.0.1:80", "127.0.0.1"),
+        ("localhost:9", None, "localhost:9", "localhost:9"),
+        ("localhost:9", 9, "localhost:9", "localhost:9"),
+        ("0.0.0.0", 9, "127.0.0.1:9", "127.0.0.1:9"),
+        ("[::]", 9, "[::1]:9", "[::1]:9"),
+        ("::1", None, "[::1]:8545", "[::1]:8545"),
+        ("[::1]:9", None, "[::1]:9", "[::1]:9"),
+        ("http://example.com", None, "example.com:80", "example.com"),
+        ("http://example.com:8545/", None, "example.com:8545", "example.com:8545"),
+        ("HTTPS://example.com", None, "example.com:443", "example.com"),
+        ("https://example.com", 8545, "example.com:8545", "example.com:8545"),
+        ("tcp://example.com", None, "example.com:8545", "example.com"),
+    ],
+)
+def test_host_and_port(uri: str, port: int | None, name: str, host_header: str) -> None:
+    address = Address(uri, port)
+    assert address.name == name
+    assert address.host_header == host_header
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("http://a", "/"),
+        ("http://a/", "/"),
+        ("http://a/b/c?d=e", "/b/c?d=e"),
+        ("http://a?d", "/?d"),
+    ],
+)
+def test_path(uri: str, path: str) -> None:
+    assert Address(uri).path == path
+
+
+@pytest.mark.parametrize(
+    ("uri", "port"),
+    [
+        ("", None),
+        ("ftp://a", None),
+        ("://a", None),
+        ("http://", None),
+        ("http://user:secret@a", None),
+        ("a:b", None),
+        ("a:123456", None),
+        ("a:0", None),
+        ("a", 65536),
+        ("a:1", 2),
+        ("[::1", 2),
+        ("[::1]x", 2),
+        ("a b", None),
+        ("http://a/b c", None),
+        ("http://a/b\r\nX: y", None),
+        ("http://a\r\n", None),
+        ("http://a/#b", None),
+        ("http://a/é", None),
+        ("tcp://a/b", None),
+    ],
+)
+def test_refused(uri: str, port: int | None) -> None:
+    with pytest.raises(ValueError):
+        Address(uri, port)

@@ -1,0 +1,173 @@
+"""The client over TLS, against Python's own HTTPS server."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+import ucall
+from ucall import aio
+from ucall.client import Client
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        reply = {"jsonrpc": "2.0", "id": request["id"], "result": request["params"]}
+        body = json.dumps(reply).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+        if request["method"] == "close":
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    accepted = 0
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection = super().get_request()
+        self.accepted += 1
+        return connection
+
+    def handle_error(self, request: Any, address: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def trusted(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tls") / "authority.pem"
+    authority.cert_pem.write_to_path(path)
+    return path
+
+
+@pytest.fixture
+def context(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def server(context: ssl.SSLContext) -> Iterator[Server]:
+    with Server(context) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def uri(server: Server, host: str = "127.0.0.1") -> str:
+    return f"https://{host}:{server.server_address[1]}"
+
+
+def test_a_server_of_a_known_authority(server: Server, trusted: Path) -> None:
+    for verify in (trusted, str(trusted), ssl.create_default_context(cafile=trusted)):
+        with Client(uri(server), verify=verify) as client:
+            assert client.echo(1, 2).json == [1, 2]
+            assert len(client.echo("x" * 3_000_000).json[0]) == 3_000_000
+    assert server.accepted == 3
+    assert Client(uri(server, "localhost"), verify=trusted).echo(1).json == [1]
+
+
+def test_strangers_are_refused(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
+        Client(uri(server)).echo(1)
+    assert Client(uri(server), verify=False).echo(1).json == [1]
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
+        Client(uri(server), verify=other).echo(1)
+
+
+def test_another_name_is_refused(authority: trustme.CA, trusted: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("example.com").configure_cert(context)
+    with Server(context) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        with pytest.raises(ucall.ConnectionError, match="certificate"):
+            Client(uri(server), verify=trusted).echo(1)
+        server.shutdown()
+        thread.join()
+
+
+def test_a_clients_certificate(
+    authority: trustme.CA, trusted: Path, tmp_path: Path, context: ssl.SSLContext, server: Server
+) -> None:
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    mine = authority.issue_cert("client")
+    both, cert, key = (tmp_path / name for name in ("both.pem", "cert.pem", "key.pem"))
+    mine.private_key_and_cert_chain_pem.write_to_path(both)
+    mine.cert_chain_pems[0].write_to_path(cert)
+    mine.private_key_pem.write_to_path(key)
+    assert Client(uri(server), verify=trusted, cert=both).echo(1).json == [1]
+    assert Client(uri(server), verify=trusted, cert=(cert, key)).echo(1).json == [1]
+    with pytest.raises(ucall.ConnectionError):
+        Client(uri(server), verify=trusted).echo(1)
+
+
+def test_a_connection_that_was_closed_while_idle(server: Server, trusted: Path) -> None:
+    client = Client(uri(server), verify=trusted)
+    for _ in range(3):
+        assert client.call("close", 1).json == [1]
+        threading.Event().wait(0.1)
+    assert server.accepted == 3
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        Client("https://localhost", verify=tmp_path / "absent.pem")
+    with pytest.raises(OSError):
+        Client("https://localhost", cert=tmp_path / "absent.pem")
+
+
+def test_a_plain_server_is_no_tls(trusted: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        port = plain.getsockname()[1]
+        with pytest.raises(ucall.TimeoutError):
+            Client("https://127.0.0.1", port, timeout=0.1, verify=trusted).echo(1)
+
+
+async def aio_calls(server: Server, trusted: Path) -> None:
+    async with aio.Client(uri(server), verify=trusted) as client:
+        assert (await client.echo(1)).json == [1]
+        assert (await client.echo("x" * 300_000)).json == ["x" * 300_000]
+    async with aio.Client(uri(server)) as client:
+        with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
+            await client.echo(1)
+
+
+def test_asyncio(server: Server, trusted: Path) -> None:
+    import asyncio
+
+    asyncio.run(aio_calls(server, trusted))
+    assert server.accepted == 1

@@ -1,0 +1,354 @@
+"""The client against servers that say odd things, in odd pieces, at odd times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import pytest
+from scripted import Peer, Script, answering, http_reply, result, scripted
+
+import ucall
+from ucall import _core
+from ucall.client import Client
+
+
+def refuse(value: object) -> object:
+    raise TypeError(value)
+
+
+def once(reply: bytes) -> Script:
+    """A script that reads one request and answers just that."""
+
+    def script(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(reply)
+
+    return script
+
+
+def read(pieces: Iterable[bytes], http: bool, bytes_max: int = 1 << 20) -> list[_core.Reply]:
+    """The replies in a connection's bytes."""
+    reader = _core.ReplyReader(http=http, reply_bytes_max=bytes_max)
+    replies = [reply for piece in pieces for reply in reader.feed(piece)]
+    last = reader.end()
+    return [*replies, last] if last else replies
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+BODY = result("a" * 20)
+GOOD = {
+    "length": http_reply(BODY),
+    "chunks": CHUNKED
+    + b"5\r\n"
+    + BODY[:5]
+    + b"\r\n%x;x=y\r\n" % len(BODY[5:])
+    + BODY[5:]
+    + b"\r\n0\r\nX: y\r\n\r\n",
+    "close": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + BODY,
+    "http10": b"HTTP/1.0 200 OK\r\n\r\n" + BODY,
+    "http10 length": http_reply(BODY, version="1.0"),
+    "informational": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"
+    + http_reply(BODY),
+    "no reason": b"HTTP/1.1 200\r\ncontent-length:   %d\r\n\r\n" % len(BODY) + BODY,
+    "white space": http_reply(b" \r\n" + BODY + b"\r\n"),
+    "status 500": http_reply(BODY, status="500 Oops"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_http_replies_at_every_split(name: str) -> None:
+    text = GOOD[name]
+    for cut in range(len(text) + 1):
+        [reply] = read([text[:cut], text[cut:]], http=True)
+        assert reply.result() == "a" * 20
+    [reply] = read([text[at : at + 1] for at in range(len(text))], http=True)
+    assert reply.result() == "a" * 20
+
+
+def test_raw_replies_at_every_split() -> None:
+    text = b"  " + result({"a}": ['"]', 1]}) + b"\n" + result(2, id="x") + b"[" + result(3) + b"]"
+    for cut in range(len(text) + 1):
+        first, second, third = read([text[:cut], text[cut:]], http=False)
+        assert (first.result(), second.id, third.split()[0].result()) == ({"a}": ['"]', 1]}, "x", 3)
+    assert len(read([text[at : at + 1] for at in range(len(text))], http=False)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reusable"),
+    [
+        (http_reply(BODY), True),
+        (http_reply(BODY, "Connection: close"), False),
+        (http_reply(BODY, "Connection: x, Close"), False),
+        (http_reply(BODY, version="1.0"), False),
+        (http_reply(BODY, "Connection: keep-alive", version="1.0"), True),
+        (http_reply(BODY) + b"more", False),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", True),
+        (b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", True),
+    ],
+)
+def test_whether_a_connection_is_used_again(text: bytes, reusable: bool) -> None:
+    reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
+    assert len(reader.feed(text)) == 1
+    assert reader.is_reusable == reusable
+
+
+LENGTHS = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"\x15\x03\x01\x00\x02\x02\x16",
+        b"HTTP/2.0 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2,2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n{}",
+        LENGTHS,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA" + b"a" * 40_000,
+        CHUNKED + b"0x5\r\n",
+        CHUNKED + b"5\r\nabcdefg\r\n",
+        CHUNKED + b"fffffffffffffffff\r\n",
+        http_reply(b"<html>hello</html>"),
+        http_reply(b"{}"),
+        http_reply(b"5"),
+        http_reply(b'{"result":1}{"result":2}'),
+        http_reply(b'{"result":"\xff"}'),
+        http_reply(b'{"result":' + b"[" * 200 + b"]" * 200 + b"}"),
+    ],
+)
+def test_what_is_no_reply(text: bytes) -> None:
+    with pytest.raises(ucall.ConnectionError):
+        read([text], http=True)
+
+
+@pytest.mark.parametrize("text", [b"hello", b"HTTP/1.1 200 OK\r\n", b'{"a" 1}', b"5", b'"x"'])
+def test_what_is_no_raw_reply(text: bytes) -> None:
+    with pytest.raises(ucall.ConnectionError):
+        read([text], http=False)
+
+
+@pytest.mark.parametrize("name", ["length", "chunks", "informational"])
+def test_replies_that_end_early(name: str) -> None:
+    for cut in range(1, len(GOOD[name]) - 1):
+        with pytest.raises(ucall.ConnectionError, match="within its reply"):
+            assert read([GOOD[name][:cut]], http=True) == []
+            raise ucall.ConnectionError("between two: within its reply")
+
+
+def test_sizes_at_the_limit() -> None:
+    body = result("x")
+    assert len(read([http_reply(body)], True, len(body))) == 1
+    chunks = CHUNKED + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
+    close = b"HTTP/1.1 200 OK\r\n\r\n" + body
+    for text, http in [(http_reply(body), True), (chunks, True), (close, True), (body, False)]:
+        assert len(read([text], http, len(body))) == 1
+        with pytest.raises(ucall.ConnectionError, match="max_reply_bytes"):
+            read([text], http, len(body) - 1)
+    huge = b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n"
+    with pytest.raises(ucall.ConnectionError, match="max_reply_bytes"):
+        read([huge], http=True)
+
+
+def test_pages_instead_of_replies() -> None:
+    page = http_reply(b"<h1>Not here</h1>", status="404 Not Found")
+    expected = "HTTP status 404 Not Found: <h1>Not"
+    with scripted(once(page)) as server, pytest.raises(ucall.HTTPError, match=expected) as raised:
+        Client(port=server.port).sum(1, 2)
+    assert raised.value.status == 404
+    empty = http_reply(b"", status="401 Unauthorized")
+    with scripted(once(empty)) as server, pytest.raises(ucall.HTTPError, match="401 Unauthorized"):
+        Client(port=server.port).sum(1, 2)
+
+
+def test_an_error_with_a_status_is_an_error_of_the_call() -> None:
+    body = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"bad"},"id":null}'
+    reply = http_reply(body, status="400 Bad Request")
+    with scripted(once(reply)) as server, pytest.raises(ucall.RPCError, match="bad"):
+        Client(port=server.port).sum(1, 2).raise_for_status()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [result(5, id=2), result(5, id="1"), result(5, id=None), result(5, id=[1]), b"[]", b""],
+)
+def test_replies_to_another_call_are_refused(body: bytes) -> None:
+    with scripted(answering(lambda _: body)) as server:
+        client = Client(port=server.port)
+        for _ in range(2):
+            with pytest.raises(ucall.ConnectionError, match="another request"):
+                client({"method": "sum", "id": 1})
+        assert server.accepted == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [b"7", b'"no"', b"{}", b'{"code":"x","message":5}', b'{"code":1.5,"message":null}', b"[1]"],
+)
+def test_errors_of_any_shape_are_rpc_errors(error: bytes) -> None:
+    with scripted(answering(lambda _: b'{"id":1,"error":' + error + b"}")) as server:
+        response = Client(port=server.port).sum(1, 2)
+        with pytest.raises(ucall.RPCError):
+            response.raise_for_status()
+        assert response.error is not None
+
+
+def test_json_rpc_1_is_understood() -> None:
+    with scripted(answering(lambda _: b'{"id":1,"result":5,"error":null}')) as server:
+        assert Client(port=server.port).sum(1, 2).json == 5
+
+
+def test_a_connection_that_the_server_closed_while_idle() -> None:
+    with scripted(once(http_reply(result(1, id="x")))) as server:
+        client = Client(port=server.port).with_options(id="x")
+        for number in range(5):
+            assert client.sum(1, 2).json == 1
+            assert server.accepted == number + 1
+            time.sleep(0.02)
+
+
+def test_a_408_that_came_while_idle_is_no_reply() -> None:
+    def timing_out(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(http_reply(result(1, id="x")))
+        time.sleep(0.01)
+        peer.send(http_reply(b"", "Connection: close", status="408 Request Timeout"))
+        peer.http_request()
+
+    with scripted(timing_out) as server:
+        client = Client(port=server.port).with_options(id="x")
+        for _ in range(3):
+            assert client.sum(1, 2).json == 1
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1", "tcp://127.0.0.1"])
+@pytest.mark.parametrize("end", ["close", "reset"])
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_call_that_may_have_run_is_not_sent_again(uri: str, end: str, is_second: bool) -> None:
+    seen = []
+
+    def dropping(peer: Peer) -> None:
+        take = peer.http_request if uri.startswith("http") else peer.raw_request
+        if is_second:
+            take()
+            body = result(1, id="x")
+            peer.send(http_reply(body) if uri.startswith("http") else body + b"\n")
+        seen.append(take())
+        if end == "reset":
+            peer.reset()
+
+    with scripted(dropping) as server:
+        client = Client(uri, server.port).with_options(id="x")
+        if is_second:
+            assert client.sum(1, 2).json == 1
+        with pytest.raises(ucall.ConnectionError):
+            client.sum(1, 2)
+        assert len(seen) == 1
+        assert server.accepted == 1
+
+
+def test_a_reply_before_the_request_was_read() -> None:
+    def impatient(peer: Peer) -> None:
+        peer.socket.recv(100)
+        peer.send(http_reply(b"too much", "Connection: close", status="413 Content Too Large"))
+        time.sleep(0.5)
+
+    with scripted(impatient) as server, pytest.raises(ucall.HTTPError, match="too much"):
+        Client(port=server.port).echo("x" * 50_000_000)
+
+
+def test_a_peer_that_takes_nothing_is_late() -> None:
+    with scripted(lambda peer: time.sleep(2)) as server:
+        for uri in ("http://127.0.0.1", "tcp://127.0.0.1"):
+            start = time.monotonic()
+            with pytest.raises(ucall.TimeoutError):
+                Client(uri, server.port, timeout=0.1).echo("x" * 50_000_000)
+            assert time.monotonic() - start < 1
+
+
+def test_a_reply_that_trickles_is_late_in_all() -> None:
+    def trickling(peer: Peer) -> None:
+        peer.http_request()
+        for byte in http_reply(result("x" * 100)):
+            peer.send(bytes([byte]))
+            time.sleep(0.02)
+
+    with scripted(trickling) as server:
+        start = time.monotonic()
+        with pytest.raises(ucall.TimeoutError):
+            Client(port=server.port, timeout=0.2).echo("x")
+        assert 0.15 < time.monotonic() - start < 0.6
+
+
+def test_the_request_as_sent() -> None:
+    heads = []
+
+    def noting(peer: Peer) -> None:
+        body = peer.http_request()
+        heads.append((peer.head, body))
+        peer.send(http_reply(result(1)))
+
+    with scripted(noting) as server:
+        client = Client(
+            f"http://127.0.0.1:{server.port}/rpc?x=1", headers={"Authorization": "Bearer a"}
+        )
+        client.with_options(headers={"authorization": "Bearer b", "X-Y": " z "}).sum(1, 2)
+        head, body = heads[0]
+        assert head.decode().split("\r\n") == [
+            "POST /rpc?x=1 HTTP/1.1",
+            f"Host: 127.0.0.1:{server.port}",
+            "Content-Type: application/json",
+            f"User-Agent: ucall/{ucall.__version__}",
+            "authorization: Bearer b",
+            "X-Y: z",
+            f"Content-Length: {len(body)}",
+        ]
+        assert body == b'{"jsonrpc":"2.0","method":"sum","params":[1,2],"id":1}'
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"A": "b\r\nC: d"},
+        {"A\r\n": "b"},
+        {"": "b"},
+        {"A b": "c"},
+        {"A": "\0"},
+        {"A": "€"},
+        {"Content-Length": "5"},
+        {"Host": "x"},
+    ],
+)
+def test_headers_that_cannot_be_sent(headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="headers"):
+        Client(headers=headers)
+
+
+def test_headers_are_of_http() -> None:
+    with pytest.raises(ValueError, match="raw TCP"):
+        Client("tcp://127.0.0.1", headers={"A": "b"})
+
+
+def test_requests_show_their_bytes() -> None:
+    writer = _core.RequestWriter(b"Content-Length: ", refuse)
+    request = writer.call("é", (), None, 1)
+    body = '{"jsonrpc":"2.0","method":"é","id":1}'.encode()
+    assert bytes(request) == b"Content-Length: %d\r\n\r\n" % len(body) + body
+    assert len(request) == len(bytes(request)) and request.data == bytes(request)
+    with pytest.raises(TypeError):
+        request.data[0] = 1
+    raw = _core.RequestWriter(None, refuse).call("a", (1,), {}, None)
+    assert bytes(raw) == b'{"jsonrpc":"2.0","method":"a","params":[1]}\n'
+    assert raw.is_notification
+
+
+def test_a_name_that_nobody_has() -> None:
+    with pytest.raises(ucall.ConnectionError, match=r"cannot connect to nobody\.invalid:8545"):
+        Client("nobody.invalid").sum(1, 2)

@@ -1,0 +1,188 @@
+"""Deadlines, cancellation, and more calls than may run at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ucall
+from harness import Wire, eventually, http, request
+
+Serve = Callable[..., ucall.Server]
+
+
+async def pause(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+def block(seconds: float) -> str:
+    time.sleep(seconds)
+    return "slept"
+
+
+def sum(a: int, b: int) -> int:
+    return a + b
+
+
+def _error(reply: bytes) -> int:
+    code: int = json.loads(reply)["error"]["code"]
+    return code
+
+
+@pytest.mark.parametrize("where", ["server", "function", "header"])
+def test_an_async_function_is_cancelled_at_its_deadline(serve: Serve, where: str) -> None:
+    ended: list[float] = []
+
+    async def wait_long() -> None:
+        start = time.monotonic()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(time.monotonic() - start)
+
+    server = serve(timeout_ms=100 if where == "server" else None)
+    server.add(wait_long, timeout_ms=100 if where == "function" else None)
+    headers = ["Ucall-Timeout-Ms: 100"] if where == "header" else []
+    with Wire(server.port) as wire:
+        wire.send(http(request("wait_long"), *headers))
+        status, _, body = wire.reply()
+        assert (status, _error(body)) == (200, -32001)
+        assert eventually(lambda: len(ended) == 1) and 0.09 <= ended[0] < 3
+
+
+def test_the_sooner_of_two_deadlines_counts(serve: Serve) -> None:
+    server = serve(timeout_ms=20_000)
+    server.add(pause, timeout_ms=100)
+    server.add(pause, name="patient", timeout_ms=20_000)
+    with Wire(server.port) as wire:
+        wire.send(http(request("pause", [9]), "Ucall-Timeout-Ms: 15000"))
+        assert _error(wire.reply()[2]) == -32001
+        wire.send(http(request("patient", [9]), "Ucall-Timeout-Ms: 50"))
+        assert _error(wire.reply()[2]) == -32001
+        wire.send(http(request("pause", [0.01])))
+        assert json.loads(wire.reply()[2])["result"] == "slept"
+
+
+def test_a_call_that_is_late_is_never_started(serve: Serve) -> None:
+    started: list[str] = []
+
+    def plain() -> None:
+        started.append("plain")
+
+    async def task() -> None:
+        started.append("task")
+
+    def thread() -> None:
+        started.append("thread")
+
+    server = serve(plain, task, block)
+    server.add(thread, threads=True)
+    with Wire(server.port) as wire:
+        for name in ("plain", "task", "thread"):
+            wire.send(http(request(name), "Ucall-Timeout-Ms: 0"))
+            assert _error(wire.reply()[2]) == -32001
+        # All of them come at once, and the first takes longer than the second may wait.
+        late = [http(request(name), "Ucall-Timeout-Ms: 50") for name in ("plain", "task")]
+        wire.send(http(request("block", [0.2])) + b"".join(late))
+        assert json.loads(wire.reply()[2])["result"] == "slept"
+        assert [_error(wire.reply()[2]) for _ in late] == [-32001, -32001]
+    assert started == []
+
+
+def test_a_thread_is_told_and_its_result_dropped(serve: Serve) -> None:
+    seen: list[bool] = []
+
+    def watch(ctx: ucall.Context) -> str:
+        while not ctx.cancelled:
+            time.sleep(0.005)
+        seen.append(True)
+        return "nobody reads this"
+
+    server = serve(timeout_ms=100)
+    server.add(watch, threads=True)
+    with Wire(server.port) as wire:
+        assert wire.error("watch")["code"] == -32001
+        assert eventually(lambda: seen == [True])
+        wire.send(http(b""))
+    server.add(sum)
+    with Wire(server.port) as wire:
+        assert wire.result("sum", [1, 2]) == 3
+
+
+def test_a_thread_is_told_when_its_caller_leaves(serve: Serve) -> None:
+    seen: list[str] = []
+
+    def watch(ctx: ucall.Context) -> None:
+        seen.append("began")
+        until = time.monotonic() + 20
+        while not ctx.cancelled and time.monotonic() < until:
+            time.sleep(0.005)
+        seen.append("told" if ctx.cancelled else "never told")
+
+    server = serve()
+    server.add(watch, threads=True)
+    with Wire(server.port) as wire:
+        wire.send(http(request("watch")))
+        assert eventually(lambda: seen == ["began"])
+    assert eventually(lambda: seen == ["began", "told"])
+
+
+def test_calls_that_wait_in_line_past_their_deadline_are_not_started(serve: Serve) -> None:
+    started: list[int] = []
+
+    def work(number: int, seconds: float) -> None:
+        started.append(number)
+        time.sleep(seconds)
+
+    server = serve(max_threads=1, timeout_ms=150)
+    server.add(work, threads=True)
+    with Wire(server.port) as wire:
+        wire.send(b"".join(request("work", [n, 0.4], id=n) for n in range(3)))
+        assert [_error(wire.line()) for _ in range(3)] == [-32001] * 3
+        time.sleep(0.5)
+    assert started == [0]
+
+
+def test_a_timeout_that_is_no_number_is_refused(serve: Serve) -> None:
+    with Wire(serve(sum).port) as wire:
+        wire.send(http(request("sum", [1, 2]), "Ucall-Timeout-Ms: soon"))
+        assert wire.reply()[0] == 400
+
+
+def test_too_many_calls_at_once(serve: Serve) -> None:
+    server = serve(pause, sum, max_running_calls=5)
+    server.add(block, threads=True)
+    with Wire(server.port) as wire:
+        wire.send(b"".join(request("pause", [0.3], id=n) for n in range(8)))
+        refused = [json.loads(wire.line()) for _ in range(3)]
+        assert {reply["error"]["code"] for reply in refused} == {-32003}
+        assert all(reply["error"]["data"]["retry_after_ms"] > 0 for reply in refused)
+        assert wire.result("sum", [1, 2]) == 3
+        assert wire.error("block", [0])["code"] == -32003
+        done = [json.loads(wire.line()) for _ in range(5)]
+        assert {reply["result"] for reply in done} == {"slept"}
+        assert wire.result("block", [0]) == "slept"
+
+
+def test_deadlines_of_calls_that_are_over_are_forgotten(serve: Serve) -> None:
+    server = serve(pause, timeout_ms=60_000)
+    with Wire(server.port) as wire:
+        for _ in range(20):
+            wire.send(b"".join(request("pause", [0], id=n) for n in range(100)))
+            assert all(b"slept" in wire.line() for _ in range(100))
+    assert server.stats()["calls"] == 2000
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, float("nan")])
+def test_timeouts_that_make_no_sense_are_refused(timeout_ms: Any) -> None:
+    with pytest.raises(ValueError, match="timeout_ms"):
+        ucall.Server(port=0, timeout_ms=timeout_ms)
+    server = ucall.Server(port=0)
+    with pytest.raises(ValueError, match="timeout_ms"):
+        server.add(sum, timeout_ms=timeout_ms)

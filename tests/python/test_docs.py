@@ -1,0 +1,186 @@
+"""Every example in README.md and docs/*.md runs, and shows what it says it shows.
+
+A page is one program: its ```python blocks share a namespace and run in their order, with await
+where a block wants it. ```console blocks run in a shell, one `$ ` line after another, each followed
+by its output; only blocks all of whose commands are in PROGRAMS run, and only on pages whose Python
+has started a server. They start in an empty folder.
+
+- `expression  # => repr` in Python is checked.
+- A line `…` in the output of a command stands for any lines.
+- `server.run()` serves in the background, until the page is over. The port 8545, told or not, is a
+  free one.
+- `<!-- first -->` in front of a block: it runs before all others, wherever it stands.
+- `<!-- setup` … `-->` holds Python that readers do not see. It runs before all others, too.
+- `<!-- not run: why -->` in front of a block: it does not run.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ucall
+from ucall._client import address
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = {"cat", "curl", "echo", "nc", "ucall"}
+USUAL_PORT = "8545"
+
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>first|not run: [^\n]*) -->\n)?^```(?P<kind>python|console)\n"
+    r"(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
+    re.MULTILINE | re.DOTALL,
+)
+SHOWN = re.compile(r"^(?P<code>\S.*?)  # => (?P<shown>.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a page. `line` is that of its first line of code, from 0."""
+
+    kind: str
+    text: str
+    line: int
+    is_first: bool
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Those that run, in the order in which they do."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        mark = match["mark"] or ""
+        group = "setup" if match["setup"] is not None else "text"
+        if not mark.startswith("not run"):
+            kind = match["kind"] or "python"
+            line = text.count("\n", 0, match.start(group))
+            found.append(Block(kind, match[group], line, group == "setup" or mark == "first"))
+    return sorted(found, key=lambda block: not block.is_first)
+
+
+class Program:
+    """A page's Python."""
+
+    def __init__(self, page: Path, port: int) -> None:
+        self._page = page
+        self._port = str(port)
+        self._names: dict[str, Any] = {"__name__": "__main__", "_shows": self._shows}
+
+    def run(self, block: Block) -> None:
+        source = SHOWN.sub(lambda line: f"_shows(({line['code']}), {line['shown']!r})", block.text)
+        source = "\n" * block.line + source.replace(USUAL_PORT, self._port)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile(source, str(self._page), "exec", flags=flags, dont_inherit=True)
+        outcome = eval(code, self._names)
+        if inspect.iscoroutine(outcome):
+            asyncio.run(outcome)
+
+    def _shows(self, value: object, shown: str) -> None:
+        assert repr(value) == shown.strip()
+
+
+def commands_of(block: Block) -> list[tuple[str, str]]:
+    """Each command, and what is below it."""
+    parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+    return [(command, shown) for command, _, shown in (part.partition("\n") for part in parts)]
+
+
+def can_run(block: Block) -> bool:
+    words = [
+        part.split()[0]
+        for command, _ in commands_of(block)
+        for part in re.split(r"[|;]\s", re.sub(r"'[^']*'", "''", command))
+    ]
+    return set(words) <= PROGRAMS and all(shutil.which(word) for word in set(words) - {"ucall"})
+
+
+def run_commands(block: Block, port: int, folder: Path, where: str) -> None:
+    for command, shown in commands_of(block):
+        done = subprocess.run(
+            ["bash", "-c", command.replace(USUAL_PORT, str(port))],
+            cwd=folder,
+            env={
+                "HOME": str(folder),
+                "LC_ALL": "C.UTF-8",
+                "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=20,
+        )
+        expected = re.escape(shown.replace(USUAL_PORT, str(port)).rstrip()).replace("…", ".*")
+        came = done.stdout.decode().rstrip()
+        assert re.fullmatch(expected, came, re.DOTALL), f"{where}: $ {command}\n{came}"
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A free port, which is the usual one for servers and clients of this process."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    schemes = {
+        scheme: (is_http, is_secure, port if usual == address.DEFAULT_PORT else usual)
+        for scheme, (is_http, is_secure, usual) in address._SCHEMES.items()
+    }
+    monkeypatch.setattr(address, "_SCHEMES", schemes)
+    kind = inspect.getmodule(ucall.Server).Server  # type: ignore[union-attr]
+    monkeypatch.setattr(kind.__init__, "__defaults__", ("127.0.0.1", port))
+    return port
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
+    """Where a page's program runs. Its `ucall` knows the port."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "ucall"
+    command.write_text(
+        f"#!{sys.executable}\n"
+        "import sys\n"
+        "from ucall import cli\n"
+        "from ucall._client import address\n"
+        f"address._SCHEMES = {{**address._SCHEMES, '': (True, False, {port}),"
+        f" 'tcp': (False, False, {port})}}\n"
+        "sys.exit(cli.main())\n"
+    )
+    command.chmod(0o755)
+    (tmp_path / ".curlrc").write_text("silent\nshow-error\n")
+    return tmp_path
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ucall.Server]]:
+    """`server.run()` returns at once, and what it started ends with the test."""
+    started: list[ucall.Server] = []
+
+    def run(server: ucall.Server, max_cycles: int = -1, max_seconds: float = -1) -> None:
+        started.append(server)
+        server.start()
+
+    monkeypatch.setattr(ucall.Server, "run", run)
+    yield started
+    for server in started:
+        server.stop()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples(page: Path, port: int, folder: Path, servers: list[ucall.Server]) -> None:
+    program = Program(page, port)
+    for block in blocks_of(page):
+        if block.kind == "python":
+            program.run(block)
+        elif servers and can_run(block):
+            run_commands(block, port, folder, f"{page.name}:{block.line + 1}")

@@ -1,0 +1,360 @@
+"""NumPy's arrays and scalars, as parameters and as results."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ucall
+from harness import Wire
+
+Asking = Callable[..., Wire]
+
+DTYPES = [
+    *("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G"),
+    *(">i2", ">i8", ">u4", ">f4", ">f8", ">c16"),
+]
+
+
+def npy(array: NDArray[Any]) -> str:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def loaded(result: str) -> NDArray[Any]:
+    file = io.BytesIO(base64.b64decode(result, validate=True))
+    array: NDArray[Any] = np.load(file, allow_pickle=False)
+    assert not file.read()
+    return array
+
+
+def echo(a: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    assert a.flags.writeable
+    a.reshape(-1)[:0] = 0
+    return a
+
+
+def sample(dtype: str) -> NDArray[Any]:
+    return (np.arange(24) % 5).reshape(2, 3, 4).astype(dtype)
+
+
+LAYOUTS: list[Callable[[NDArray[Any]], NDArray[Any]]] = [
+    lambda a: a,
+    np.asfortranarray,
+    lambda a: a[:, ::2, ::-1],
+    lambda a: a.transpose(1, 2, 0),
+    lambda a: a[0, 0, :1],
+    lambda a: a[0, 0, :1].reshape(()),
+    lambda a: a[:0],
+    lambda a: a[:, :0].copy("F"),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_layout_makes_the_round_trip(asking: Asking, dtype: str) -> None:
+    made: list[NDArray[Any]] = []
+
+    def give() -> NDArray[Any]:
+        return made[0]
+
+    wire = asking(echo, give)
+    for layout in LAYOUTS:
+        array = layout(sample(dtype))
+        for result in (wire.result("echo", [npy(array)]), _given(wire, made, array)):
+            back = loaded(result)
+            assert (back.dtype, back.shape) == (array.dtype, array.shape)
+            assert back.tobytes() == array.tobytes()
+            assert back.flags.f_contiguous == array.flags.f_contiguous or not array.flags.forc
+
+
+def _given(wire: Wire, made: list[NDArray[Any]], array: NDArray[Any]) -> Any:
+    made[:] = [array]
+    return wire.result("give")
+
+
+def test_lists_stand_for_arrays(asking: Asking) -> None:
+    def kind(a: np.ndarray) -> list[object]:  # type: ignore[type-arg]
+        return [str(a.dtype), list(a.shape)]
+
+    wire = asking(kind)
+    assert wire.result("kind", [[1, 2]]) == ["int64", [2]]
+    assert wire.result("kind", [[[1, 2.5], [3, 4]]]) == ["float64", [2, 2]]
+    assert wire.result("kind", [[True]]) == ["bool", [1]]
+    assert wire.result("kind", [[2**63]]) == ["uint64", [1]]
+    assert wire.result("kind", [[]]) == ["float64", [0]]
+    assert wire.result("kind", [[[], []]]) == ["float64", [2, 0]]
+
+
+def of_float32(a: NDArray[np.float32]) -> str:
+    return str(a.dtype)
+
+
+def of_uint8(a: NDArray[np.uint8]) -> list[object]:
+    return [str(a.dtype), a]
+
+
+def of_floats(a: NDArray[np.floating[Any]]) -> str:
+    return str(a.dtype)
+
+
+def of_either(a: NDArray[np.int16 | np.bool_]) -> str:
+    return str(a.dtype)
+
+
+def of_any(a: NDArray[Any]) -> str:
+    return str(a.dtype)
+
+
+def of_matrix(a: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[int]:
+    return list(a.shape)
+
+
+def of_complex(a: NDArray[np.complex128]) -> str:
+    return str(a.dtype)
+
+
+FITTING: list[tuple[Callable[..., object], Any, Any]] = [
+    (of_float32, np.zeros(2, "f4"), "float32"),
+    (of_float32, np.zeros(2, ">f4"), "float32"),
+    (of_float32, np.zeros(2, "i2"), "float32"),
+    (of_float32, [1, 2.5], "float32"),
+    (of_float32, [], "float32"),
+    (of_floats, np.zeros(2, "f2"), "float16"),
+    (of_floats, [1.5], "float64"),
+    (of_either, np.zeros(2, "?"), "bool"),
+    (of_either, np.zeros(2, "i1"), "int16"),
+    (of_either, [True], "bool"),
+    (of_either, [-3], "int16"),
+    (of_any, np.zeros(2, ">i4"), ">i4"),
+    (of_complex, [1, 2.5], "complex128"),
+    (of_complex, np.zeros(1, "c8"), "complex128"),
+    (of_matrix, [[1], [2]], [2, 1]),
+    (of_matrix, np.zeros((3, 0)), [3, 0]),
+]
+
+
+@pytest.mark.parametrize(("function", "given", "result"), FITTING)
+def test_dtypes_are_converted_where_that_is_safe(
+    asking: Asking, function: Callable[..., object], given: Any, result: Any
+) -> None:
+    param = npy(given) if isinstance(given, np.ndarray) else given
+    assert asking(function).result(function.__name__, [param]) == result
+
+
+MISFITS: list[tuple[Callable[..., object], Any, str]] = [
+    (of_float32, np.zeros(2), "array of float32 {how}, got one of float64"),
+    (of_float32, np.zeros(2, "i4"), "array of float32 {how}, got one of int32"),
+    (of_float32, [1e300], "array of float32 {how}: a number is out of the range of float32"),
+    (of_float32, [True], "array of float32 {how}, got a list of bool"),
+    (of_float32, [1, "2"], "array of float32 {how}, got a list with str in it"),
+    (of_float32, [1, None], "array of float32 {how}, got a list with None in it"),
+    (of_float32, 1.5, "array of float32 {how}, got float"),
+    (of_float32, None, "array of float32 {how}, got None"),
+    (of_float32, "AAA", "array of float32 {how}, got a str that is no base64"),
+    (of_uint8, [-1], "array of uint8 {how}: a number is out of the range of uint8"),
+    (of_uint8, [256], "array of uint8 {how}: a number is out of the range of uint8"),
+    (of_uint8, [1.0], "array of uint8 {how}, got a list of float"),
+    (of_uint8, [2**70], "array of uint8 {how}: a number is out of the range of 64-bit integers"),
+    (of_floats, np.zeros(1, "i4"), "array of floating {how}, got one of int32"),
+    (of_either, np.zeros(1, "i4"), "array of int16 or bool {how}, got one of int32"),
+    (of_either, [True, 1], "array of int16 or bool {how}, got a list of bool and int"),
+    (of_matrix, [1], "2-d array of float64 {how}, got one of 1 dimensions"),
+    (of_any, [2**63, -1], "array {how}: a number is out of the range of 64-bit integers"),
+]
+
+
+@pytest.mark.parametrize(("function", "given", "problem"), MISFITS)
+def test_what_is_not_safe_is_refused(
+    asking: Asking, function: Callable[..., object], given: Any, problem: str
+) -> None:
+    param = npy(given) if isinstance(given, np.ndarray) else given
+    error = asking(function).error(function.__name__, [param])
+    assert error["code"] == -32602
+    expected = problem.format(how="(.npy in base64, or nested lists)")
+    assert error["data"] == f"params.a: expected {expected}"
+
+
+def test_lists_of_several_lengths_are_no_array(asking: Asking) -> None:
+    wire = asking(echo)
+    for ragged in ([[1], [1, 2]], [[1], 2], [[[1]], [2]]):
+        error = wire.error("echo", [ragged])
+        assert error["code"] == -32602 and "inhomogeneous" in error["data"]
+
+
+STRANGE: list[NDArray[Any]] = [
+    np.zeros(2, [("a", "i4"), ("b", "f8")]),
+    np.array(["text"]),
+    np.array([b"bytes"]),
+    np.array(["2020-01-01"], "M8[D]"),
+    np.zeros(1, "m8[s]"),
+    np.zeros(1, "V8"),
+]
+
+
+@pytest.mark.parametrize("array", STRANGE, ids=lambda array: str(array.dtype))
+def test_other_dtypes_are_refused_both_ways(asking: Asking, array: NDArray[Any]) -> None:
+    def give() -> NDArray[Any]:
+        return array
+
+    wire = asking(echo, give)
+    error = wire.error("echo", [npy(array)])
+    assert error["code"] == -32602 and "only bool and numbers" in error["data"]
+    error = wire.error("give")
+    assert error["code"] == -32603
+    assert error["data"].startswith("result: an array of dtype") and "only bool" in error["data"]
+
+
+@pytest.mark.parametrize("scalar", [np.object_, np.str_, np.datetime64, np.void])
+def test_other_dtypes_are_refused_at_registration(scalar: type) -> None:
+    def function(a):  # type: ignore[no-untyped-def]
+        return a
+
+    function.__annotations__["a"] = np.ndarray[Any, np.dtype[scalar]]  # type: ignore[valid-type]
+    with pytest.raises(TypeError, match=r"function: parameter 'a': .* only bool and numbers can"):
+        ucall.Server(port=0).add(function)
+
+
+def test_what_holds_objects_is_never_written(asking: Asking) -> None:
+    def objects() -> object:
+        return np.array([object()])
+
+    def masked() -> object:
+        return np.ma.masked_array([1, 2], [True, False])
+
+    wire = asking(objects, masked)
+    assert "dtype object cannot be sent" in wire.error("objects")["data"]
+    assert "masked array" in wire.error("masked")["data"]
+
+
+SCALARS: list[tuple[Any, Any]] = [
+    (np.True_, True),
+    (np.int8(-3), -3),
+    (np.uint64(2**64 - 1), 2**64 - 1),
+    (np.float16(0.5), 0.5),
+    (np.float32(0.5), 0.5),
+    (np.float64(0.1), 0.1),
+    (np.longdouble(0.25), 0.25),
+    (np.str_("x"), "x"),
+    (np.datetime64("2020-01-02T03:04:05"), "2020-01-02T03:04:05"),
+]
+
+
+@pytest.mark.parametrize(("scalar", "result"), SCALARS)
+def test_scalars_are_written_as_numbers(asking: Asking, scalar: Any, result: Any) -> None:
+    def give() -> object:
+        return {"one": scalar, "many": [scalar]}
+
+    assert asking(give).result("give") == {"one": result, "many": [result]}
+
+
+@pytest.mark.parametrize("scalar", [np.float32("nan"), np.complex64(1j), np.timedelta64(1, "s")])
+def test_other_scalars_are_refused(asking: Asking, scalar: Any) -> None:
+    def give() -> object:
+        return [scalar]
+
+    error = asking(give).error("give")
+    assert error["code"] == -32603 and error["data"].startswith("result[0]: ")
+
+
+def test_scalars_may_be_keys(asking: Asking) -> None:
+    def count() -> dict[Any, int]:
+        return {np.int64(3): 1, np.str_("a"): 2}
+
+    assert asking(count).result("count") == {"3": 1, "a": 2}
+
+
+@dataclass
+class Reading:
+    name: str
+    values: NDArray[np.float32]
+    mask: NDArray[np.bool_] | None = None
+
+
+def double(reading: Reading, more: dict[str, NDArray[np.int32]]) -> list[object]:
+    assert reading.values.dtype == np.float32
+    doubled = Reading(reading.name, reading.values * 2, reading.mask)
+    return [doubled, {key: value + 1 for key, value in more.items()}]
+
+
+def test_arrays_lie_within_other_types(asking: Asking) -> None:
+    wire = asking(double)
+    reading = {"name": "a", "values": [1, 2], "mask": npy(np.array([True]))}
+    doubled, more = wire.result("double", [reading, {"k": [1]}])
+    assert doubled["name"] == "a" and loaded(doubled["values"]).tolist() == [2, 4]
+    assert loaded(doubled["mask"]).tolist() == [True]
+    assert loaded(more["k"]).tolist() == [2]
+
+    for values, problem in [
+        (npy(np.zeros(1)), "got one of float64"),
+        ("?", "got a str that is no base64"),
+        (None, "got None"),
+    ]:
+        error = wire.error("double", [{"name": "a", "values": values}, {}])
+        assert error["code"] == -32602
+        assert error["data"].startswith("params.reading.values: expected array of float32 (")
+        assert error["data"].endswith(problem)
+    assert wire.error("double", [reading, {"k": 1}])["data"].startswith("params.more.k: expected a")
+
+
+@dataclass
+class Strange:
+    values: NDArray[np.object_]
+
+
+def test_a_class_with_other_dtypes_is_refused_at_registration() -> None:
+    def function(a: list[Strange]) -> None: ...
+
+    with pytest.raises(TypeError, match=r"function: parameter 'a': Strange\.values: .* only bool"):
+        ucall.Server(port=0).add(function)
+
+
+def _header(text: str, version: bytes = b"\1\0") -> str:
+    header = text.encode() + b" " * (-len(text) % 64) + b"\n"
+    length = len(header).to_bytes(2 if version == b"\1\0" else 4, "little")
+    return base64.b64encode(b"\x93NUMPY" + version + length + header + bytes(16)).decode()
+
+
+HOSTILE = [
+    _header("{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,)}"),
+    _header("{'descr': '<f8', 'fortran_order': False, 'shape': (-2,)}"),
+    _header("{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}"),
+    _header("{'descr': '<f8', 'fortran_order': False, 'shape': (1,)}"),
+    _header("{'descr': '<f8', 'fortran_order': False, 'shape': (0, 99999999999999999999)}"),
+    _header("{'descr': '<f8', 'fortran_order': False, 'shape': (9223372036854775807, 4)}"),
+    _header("{'descr': '|O', 'fortran_order': False, 'shape': (2,)}"),
+    _header("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (2,)}"),
+    _header("{'descr': '|V0', 'fortran_order': False, 'shape': (2,)}"),
+    _header("{'descr': '<f8', 'fortran_order': False, 'shape': " + "(" * 500 + ")" * 500 + "}"),
+    _header("{'descr': '<f8', 'fortran_order': False, 'shape': " + "1+" * 4000 + "1}"),
+    _header("__import__('os').abort()"),
+    _header("{}", b"\2\0"),
+    _header("{}", b"\3\0"),
+    _header("{}", b"\7\0"),
+    base64.b64encode(b"\x93NUMPY\1\0\xff\xff").decode(),
+    base64.b64encode(b"\x93NUMPY").decode(),
+    base64.b64encode(b"cos\nsystem\n(S'true'\ntR.").decode(),
+    "",
+]
+
+
+@pytest.mark.parametrize("file", HOSTILE)
+def test_hostile_files_are_refused(asking: Asking, file: str) -> None:
+    wire = asking(echo)
+    error = wire.error("echo", [file])
+    assert error["code"] == -32602 and error["data"].startswith("params.a: expected array")
+    assert loaded(wire.result("echo", [[1]])).tolist() == [1]
+
+
+def test_a_pickle_is_refused_unread(asking: Asking) -> None:
+    file = io.BytesIO()
+    np.save(file, np.array([print], object), allow_pickle=True)
+    error = asking(echo).error("echo", [base64.b64encode(file.getvalue()).decode()])
+    assert error["code"] == -32602 and "dtype object" in error["data"]

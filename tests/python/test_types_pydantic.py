@@ -1,0 +1,121 @@
+"""pydantic's models and annotated types."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pydantic
+import pytest
+from annotated_types import Gt
+
+import ucall
+from harness import Wire
+
+Asking = Callable[..., Wire]
+
+
+class Address(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    street: str = pydantic.Field(alias="Street", min_length=2)
+    number: int = pydantic.Field(gt=0)
+
+
+class Person(pydantic.BaseModel):
+    name: str
+    born: datetime.date | None = None
+    addresses: list[Address] = []
+    site: pydantic.HttpUrl | None = None
+
+
+@pydantic.dataclasses.dataclass
+class Size:
+    width: int
+
+
+@dataclass
+class Order:
+    person: Person
+
+
+def greet(person: Person) -> Person:
+    assert isinstance(person, Person)
+    return person
+
+
+def resize(
+    size: Size, by: pydantic.PositiveInt = 1, many: set[Annotated[int, Gt(0)]] = frozenset()
+) -> list[object]:
+    return [Size(size.width * by), {size.width: Size(1)}]
+
+
+PERSON = {
+    "name": "a",
+    "born": "2026-11-21",
+    "addresses": [{"Street": "High", "number": 1}],
+    "site": "https://example.com/",
+}
+
+
+def test_models_make_the_round_trip(asking: Asking) -> None:
+    assert asking(greet).result("greet", [PERSON]) == PERSON
+
+
+def test_pydantics_dataclasses_do_too(asking: Asking) -> None:
+    assert asking(resize).result("resize", [{"width": 2}, 3]) == [{"width": 6}, {"2": {"width": 1}}]
+
+
+MISFITS: list[tuple[Any, str]] = [
+    ({}, ".name: missing"),
+    ([], ": expected dict, got list"),
+    ({"name": 5}, ".name: expected str, got int"),
+    ({"name": "a", "born": "x"}, ".born: expected date or datetime, got 'x'"),
+    ({"name": "a", "addresses": [{"Street": "High", "number": 0}]},
+     ".addresses[0].number: expected a value greater than 0, got 0"),
+    ({"name": "a", "addresses": [{"Street": "H", "number": 1}]},
+     ".addresses[0].Street: expected have at least 2 characters, got 'H'"),
+    ({"name": "a", "addresses": [{"Street": "High", "number": "x", "more": 1}]},
+     ".addresses[0].number: expected int, got 'x' (and 1 more)"),
+    ({"name": "a", "addresses": [{"Street": "High", "number": 1, "more": 1}]},
+     ".addresses[0].more: unexpected"),
+    ({"name": "a", "site": "x"}, ".site: expected URL"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "problem"), MISFITS)
+def test_misfits_are_named(asking: Asking, given: Any, problem: str) -> None:
+    error = asking(greet).error("greet", {"person": given})
+    assert error["code"] == -32602
+    assert error["data"].startswith("params.person" + problem)
+
+
+def test_annotated_types_are_strict(asking: Asking) -> None:
+    wire = asking(resize)
+    size = {"width": 1}
+    assert wire.error("resize", [size, 0])["data"] == (
+        "params.by: expected a value greater than 0, got 0"
+    )
+    assert wire.error("resize", [size, "1"])["data"] == "params.by: expected int, got str"
+    assert wire.error("resize", [size, 1.0])["data"] == "params.by: expected int, got float"
+    assert wire.error("resize", [size, 1, [0]])["data"].startswith("params.many[0]: expected a val")
+
+
+def test_a_dataclass_may_hold_a_model(asking: Asking) -> None:
+    def order(order: Order) -> Order:
+        assert isinstance(order.person, Person)
+        return order
+
+    wire = asking(order)
+    assert wire.result("order", [{"person": PERSON}]) == {"person": PERSON}
+    error = wire.error("order", [{"person": {"name": 1}}])
+    assert error["data"] == "params.order.person.name: expected str, got int"
+
+
+def test_what_pydantic_refuses_is_refused_at_registration() -> None:
+    def function(a: Annotated[range, pydantic.Field(gt=0)]) -> None: ...
+
+    with pytest.raises(TypeError, match=r"function: parameter 'a': .* cannot be served"):
+        ucall.Server(port=0).add(function)
