@@ -144,3 +144,45 @@ bench-quick: setup floor ## Measure ours against the floor (BENCH_FLAGS="--rows 
 clean: ## Remove all that was built, and .venv
 	rm -rf $(VENV) .bench .mypy_cache .pytest_cache .ruff_cache
 	$(CARGO) clean --quiet
+
+# The C library. A user needs cargo and a C compiler for it, and no .venv.
+PREFIX ?= /usr/local
+.PHONY: test-c install-c
+test: test-c
+
+install-c: ## Build and install the C library (PREFIX=/usr/local)
+	@crates/ucall-capi/install.sh "$(PREFIX)"
+
+# pytest alone, so that testing C builds no Python package.
+$(STAMPS)/test-tools: pyproject.toml $(STAMPS)/venv
+	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"])')
+	@touch $@
+
+test-c: $(STAMPS)/test-tools ## Run the tests of the C library and its examples
+	@tools/install-c-tools.sh
+	$(CARGO) build --release --locked --package ucall-capi
+	$(CARGO) build --locked --package ucall-capi
+	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 300 tests/c
+
+# Where cargo puts what it builds.
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: c-library bench-c bench-threads
+c-library:
+	$(CARGO) build --release --locked --package ucall-capi
+
+.bench/c-sum: examples/c/sum.c
+.bench/c-threads: bench/servers/threads.c
+.bench/c-%: include/ucall/ucall.h c-library
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -Iinclude -o $@ $(filter %.c,$^) $(TARGET_DIR)/release/libucall.a \
+		-lpthread -lm -ldl
+
+bench-c: $(STAMPS)/venv floor .bench/c-sum ## Measure the C library against the floor
+	@tools/install-bench-tools.sh
+	$(PY) bench/quick.py --ours .bench/c-sum $(BENCH_FLAGS)
+
+bench-threads: $(STAMPS)/venv .bench/c-threads ## Measure two threads against one, in C
+	@tools/install-bench-tools.sh
+	$(PY) bench/threads.py .bench/c-threads $(BENCH_FLAGS)

@@ -1,0 +1,81 @@
+//! Memory for unescaped strings, which stays where it is until the call is over.
+
+use ucall_proto::json::Text;
+
+/// What one chunk holds at least, and at most when it is kept for the next call.
+const CHUNK_BYTES: usize = 4 << 10;
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
+/// Chunks that are filled one after another and never grow, so that nothing in them moves.
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    chunks: Vec<Vec<u8>>,
+}
+
+impl Arena {
+    /// The bytes that `text` means, here until [`Arena::reset`].
+    pub(crate) fn unescape(&mut self, text: Text<'_>) -> &[u8] {
+        let chunk = self.with_room(text.raw().len());
+        let (start, capacity) = (chunk.len(), chunk.capacity());
+        // Every escape is longer than what it means, so the room suffices.
+        text.unescape_into(chunk);
+        debug_assert_eq!(chunk.capacity(), capacity);
+        chunk.get(start..).unwrap_or_default()
+    }
+
+    fn with_room(&mut self, bytes: usize) -> &mut Vec<u8> {
+        let has_room = |chunk: &Vec<u8>| chunk.capacity() - chunk.len() >= bytes;
+        if !self.chunks.last().is_some_and(has_room) {
+            self.chunks.push(Vec::with_capacity(bytes.max(CHUNK_BYTES)));
+        }
+        let last = self.chunks.len() - 1;
+        &mut self.chunks[last]
+    }
+
+    /// Frees what was handed out, and keeps a little memory for the next call.
+    #[inline]
+    pub(crate) fn reset(&mut self) {
+        if !self.chunks.is_empty() {
+            self.chunks.truncate(1);
+            self.chunks.retain(|chunk| chunk.capacity() <= KEPT_BYTES_MAX);
+            self.chunks.iter_mut().for_each(Vec::clear);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ucall_proto::json::Reader;
+
+    #[test]
+    fn what_was_handed_out_stays_where_it_is() {
+        let mut arena = Arena::default();
+        let texts: Vec<String> =
+            (0..2_000).map(|number| format!(r#""\u00e9\n{number}""#)).collect();
+        let places: Vec<(*const u8, usize)> = texts
+            .iter()
+            .map(|text| {
+                let bytes = arena.unescape(Reader::new(text.as_bytes()).string());
+                (bytes.as_ptr(), bytes.len())
+            })
+            .collect();
+        for (number, (start, len)) in places.into_iter().enumerate() {
+            // SAFETY: the arena was not reset, so its bytes are there.
+            let bytes = unsafe { std::slice::from_raw_parts(start, len) };
+            assert_eq!(bytes, format!("é\n{number}").as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_huge_string_is_not_kept() {
+        let mut arena = Arena::default();
+        let huge = format!("\"\\n{}\"", "x".repeat(1 << 20));
+        assert_eq!(arena.unescape(Reader::new(huge.as_bytes()).string()).len(), (1 << 20) + 1);
+        arena.reset();
+        assert_eq!(arena.chunks.len(), 0);
+        arena.unescape(Reader::new(br#""\n""#).string());
+        arena.reset();
+        assert_eq!(arena.chunks.len(), 1);
+    }
+}

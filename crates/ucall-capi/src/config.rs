@@ -1,0 +1,355 @@
+//! `ucall_config_t`: what a server is told, and what is in force.
+//!
+//! The program says how large its configuration is, so that one built against an older header, with
+//! fewer fields, is read and written no further than it reaches. Fields are only ever added at the
+//! end.
+
+use std::ffi::{c_char, c_int};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use ucall_proto::Limits;
+use ucall_proto::http1::AccessRules;
+use ucall_server::Config as WorkerConfig;
+
+use crate::boundary::string;
+use crate::choose::EngineKind;
+use crate::log::Format;
+
+const PORT: u16 = 8545;
+const QUEUE_DEPTH: u16 = 512;
+const CALLBACKS_MAX: u16 = 1_024;
+const DEFERRED_MAX: u32 = 10_000;
+/// Values are read by functions that call themselves for each level.
+pub(crate) const NESTING_MAX: usize = 1_024;
+/// Descriptors that are left to the rest of the process.
+const SPARE_DESCRIPTORS: u64 = 64;
+
+/// `ucall_config_t`; the header explains each field. Zero means the default.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the header explains each field")]
+pub struct Config {
+    pub hostname: *const c_char,
+    pub port: u16,
+    pub queue_depth: u16,
+    pub max_callbacks: u16,
+    pub max_threads: u16,
+    pub logs_file_descriptor: i32,
+    pub logs_format: *const c_char,
+    pub max_batch_size: u16,
+    pub max_concurrent_connections: u32,
+    pub max_lifetime_micro_seconds: u32,
+    pub max_lifetime_exchanges: u32,
+    pub use_ssl: u8,
+    pub ssl_private_key_path: *const c_char,
+    pub ssl_certificates_paths: *const *const c_char,
+    pub ssl_certificates_count: usize,
+    pub engine: u32,
+    pub pick_port: u8,
+    pub max_head_bytes: u32,
+    pub max_headers: u32,
+    pub max_body_bytes: u32,
+    pub max_nesting: u32,
+    pub max_reply_bytes: u32,
+    pub max_id_bytes: u32,
+    pub max_pipeline: u32,
+    pub max_output_bytes: u32,
+    pub max_deferred_calls: u32,
+    pub head_timeout_ms: u32,
+    pub body_timeout_ms: u32,
+    pub idle_timeout_ms: u32,
+    pub send_timeout_ms: u32,
+    pub call_timeout_ms: u32,
+    pub allowed_hosts: *const *const c_char,
+    pub allowed_hosts_count: usize,
+    pub allow_origins: *const *const c_char,
+    pub allow_origins_count: usize,
+}
+
+impl Config {
+    /// Nothing said: every field is zero.
+    pub const EMPTY: Self = {
+        // SAFETY: of numbers and pointers, all zeros are a value.
+        unsafe { std::mem::zeroed() }
+    };
+
+    /// Reads as much as the program has. What a newer header has added must be zero.
+    ///
+    /// # Safety
+    /// `config` is NULL, or readable for `size` bytes.
+    pub(crate) unsafe fn read(config: *const Self, size: usize) -> Result<Self, String> {
+        let mut whole = Self::EMPTY;
+        if config.is_null() {
+            return Ok(whole);
+        }
+        let known = size.min(size_of::<Self>());
+        // SAFETY: our caller says that the bytes are readable; all bytes make numbers and pointers.
+        let beyond = unsafe {
+            let bytes = config.cast::<u8>();
+            (&raw mut whole).cast::<u8>().copy_from_nonoverlapping(bytes, known);
+            std::slice::from_raw_parts(bytes.add(known), size - known)
+        };
+        if beyond.iter().any(|&byte| byte != 0) {
+            return Err("config: it sets fields that this version of the library does not have; \
+                        the header is newer than the library"
+                .into());
+        }
+        Ok(whole)
+    }
+
+    /// Writes back as much as the program has.
+    ///
+    /// # Safety
+    /// `config` is NULL, or writable for `size` bytes.
+    pub(crate) unsafe fn write(&self, config: *mut Self, size: usize) {
+        if !config.is_null() {
+            let source = (&raw const *self).cast::<u8>();
+            // SAFETY: our caller says that the bytes are writable, and ours is a copy of them.
+            unsafe {
+                source.copy_to_nonoverlapping(config.cast(), size.min(size_of::<Self>()));
+            }
+        }
+    }
+
+    /// Puts defaults in the place of zeros, and refuses what cannot be done.
+    pub(crate) fn complete(&mut self) -> Result<(), String> {
+        if self.use_ssl != 0 {
+            return Err("use_ssl: this version has no TLS yet; put a proxy in front of it".into());
+        }
+        self.hostname = or_else(self.hostname, c"127.0.0.1".as_ptr());
+        if self.pick_port != 0 {
+            self.port = 0;
+        } else {
+            default(&mut self.port, PORT);
+        }
+        default(&mut self.queue_depth, QUEUE_DEPTH);
+        default(&mut self.max_callbacks, CALLBACKS_MAX);
+        default(&mut self.max_threads, 1);
+        default(&mut self.logs_file_descriptor, -1);
+        self.logs_format = or_else(self.logs_format, c"human".as_ptr());
+        default(&mut self.max_concurrent_connections, WorkerConfig::CONNECTIONS_MAX as u32);
+        default(&mut self.max_deferred_calls, DEFERRED_MAX);
+        let descriptors = ucall_engine::raise_descriptor_limit().saturating_sub(SPARE_DESCRIPTORS);
+        let descriptors = u32::try_from(descriptors).unwrap_or(u32::MAX).max(1);
+        self.max_concurrent_connections = self.max_concurrent_connections.min(descriptors);
+        if self.max_nesting as usize > NESTING_MAX {
+            return Err(format!("max_nesting: expected at most {NESTING_MAX}"));
+        }
+        self.complete_limits();
+        Ok(())
+    }
+
+    fn complete_limits(&mut self) {
+        let limits = Limits::default();
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let time = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        let batch = u16::try_from(limits.batch_calls_max).unwrap_or(u16::MAX);
+        default(&mut self.max_batch_size, batch);
+        for (field, value) in [
+            (&mut self.max_head_bytes, count(limits.head.bytes_max)),
+            (&mut self.max_headers, count(limits.head.headers_max)),
+            (&mut self.max_body_bytes, count(limits.body_bytes_max)),
+            (&mut self.max_nesting, count(limits.nesting_max)),
+            (&mut self.max_reply_bytes, count(limits.reply_bytes_max)),
+            (&mut self.max_id_bytes, count(limits.id_bytes_max)),
+            (&mut self.max_pipeline, count(limits.pipeline_max)),
+            (&mut self.max_output_bytes, count(limits.output_bytes_max)),
+            (&mut self.head_timeout_ms, time(limits.head_timeout)),
+            (&mut self.body_timeout_ms, time(limits.body_timeout)),
+            (&mut self.idle_timeout_ms, time(limits.idle_timeout)),
+            (&mut self.send_timeout_ms, time(limits.send_timeout)),
+        ] {
+            default(field, value);
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let time = |ms: u32| Duration::from_millis(ms.into());
+        let mut limits = Limits::default();
+        limits.head.bytes_max = self.max_head_bytes as usize;
+        limits.head.headers_max = self.max_headers as usize;
+        limits.body_bytes_max = self.max_body_bytes as usize;
+        limits.nesting_max = self.max_nesting as usize;
+        limits.batch_calls_max = self.max_batch_size.into();
+        limits.reply_bytes_max = self.max_reply_bytes as usize;
+        limits.id_bytes_max = self.max_id_bytes as usize;
+        limits.pipeline_max = self.max_pipeline as usize;
+        limits.output_bytes_max = self.max_output_bytes as usize;
+        limits.head_timeout = time(self.head_timeout_ms);
+        limits.body_timeout = time(self.body_timeout_ms);
+        limits.idle_timeout = time(self.idle_timeout_ms);
+        limits.send_timeout = time(self.send_timeout_ms);
+        limits.exchanges_max = Some(self.max_lifetime_exchanges.into()).filter(|max| *max > 0);
+        limits.lifetime = Some(self.max_lifetime_micro_seconds)
+            .filter(|age| *age > 0)
+            .map(|age| Duration::from_micros(age.into()));
+        limits
+    }
+
+    /// The address to bind. Names may have several: IPv4 comes first, which `localhost` mostly
+    /// means.
+    ///
+    /// # Safety
+    /// Its strings are what the header says.
+    pub(crate) unsafe fn address(&self) -> Result<SocketAddr, String> {
+        // SAFETY: passed on to our caller.
+        let host = unsafe { string(self.hostname, "hostname")? };
+        let found = (host, self.port).to_socket_addrs();
+        let found = found.map_err(|error| format!("hostname {host:?}: {error}"))?;
+        let mut addresses: Vec<SocketAddr> = found.collect();
+        addresses.sort_by_key(SocketAddr::is_ipv6);
+        addresses.first().copied().ok_or_else(|| format!("hostname {host:?} has no address"))
+    }
+
+    /// What each worker is told, of which there are `max_threads`.
+    ///
+    /// # Safety
+    /// Its strings are what the header says.
+    pub(crate) unsafe fn for_workers(&self, address: SocketAddr) -> Result<WorkerConfig, String> {
+        // SAFETY: passed on to our caller.
+        let (hosts, origins) = unsafe {
+            (
+                strings(self.allowed_hosts, self.allowed_hosts_count, "allowed_hosts")?,
+                strings(self.allow_origins, self.allow_origins_count, "allow_origins")?,
+            )
+        };
+        let access = AccessRules::new(address.ip().is_loopback(), &hosts, &origins)
+            .map_err(|invalid| invalid.to_string())?;
+        let mut config = WorkerConfig::new(access);
+        config.limits = self.limits();
+        let share = self.max_concurrent_connections.div_ceil(self.max_threads.into());
+        config.connections_max = share as usize;
+        Ok(config)
+    }
+
+    /// Where the log goes, and how it looks.
+    ///
+    /// # Safety
+    /// Its strings are what the header says.
+    pub(crate) unsafe fn log(&self) -> Result<(Option<c_int>, Format), String> {
+        // SAFETY: passed on to our caller.
+        let format = match unsafe { string(self.logs_format, "logs_format")? } {
+            "human" => Format::Human,
+            "json" => Format::Json,
+            other => return Err(format!("logs_format: {other:?} is neither human nor json")),
+        };
+        let descriptor = self.logs_file_descriptor;
+        Ok(((descriptor > 0).then_some(descriptor), format))
+    }
+
+    pub(crate) fn call_timeout(&self) -> Option<Duration> {
+        (self.call_timeout_ms > 0).then(|| Duration::from_millis(self.call_timeout_ms.into()))
+    }
+
+    /// Notes what was decided elsewhere.
+    pub(crate) fn decided(&mut self, engine: EngineKind, address: SocketAddr) {
+        self.engine = engine.number();
+        self.port = address.port();
+    }
+}
+
+fn default<T: Copy + Default + PartialEq>(field: &mut T, value: T) {
+    if *field == T::default() {
+        *field = value;
+    }
+}
+
+fn or_else(text: *const c_char, other: *const c_char) -> *const c_char {
+    if text.is_null() { other } else { text }
+}
+
+/// # Safety
+/// `list` is NULL or holds `count` strings.
+unsafe fn strings(
+    list: *const *const c_char,
+    count: usize,
+    what: &str,
+) -> Result<Vec<String>, String> {
+    if list.is_null() || count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: our caller says that it holds so many strings.
+    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    // SAFETY: as above.
+    list.iter().map(|&text| unsafe { string(text, what) }.map(str::to_string)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::mem::offset_of;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn an_older_program_is_read_and_written_no_further_than_it_reaches() {
+        let size = offset_of!(Config, logs_format);
+        let mut given = Config { port: 99, engine: 77, ..Config::EMPTY };
+        // SAFETY: it is larger than what is said.
+        let mut read = unsafe { Config::read(&raw const given, size) }.unwrap();
+        assert_eq!((read.port, read.engine), (99, 0));
+        read.complete().unwrap();
+        // SAFETY: as above.
+        unsafe { read.write(&raw mut given, size) };
+        assert_eq!((given.queue_depth, given.max_batch_size, given.engine), (QUEUE_DEPTH, 0, 77));
+    }
+
+    #[test]
+    fn a_newer_program_is_refused_only_if_it_says_something_new() {
+        let mut given = [Config::EMPTY; 2];
+        let size = size_of_val(&given);
+        // SAFETY: two are twice as large.
+        unsafe {
+            Config::read(given.as_ptr(), size).unwrap();
+            given[1].port = 1;
+            assert!(Config::read(given.as_ptr(), size).unwrap_err().contains("newer"));
+        }
+    }
+
+    /// Asserts about `ucall_config_t`, to be compiled as C: each field stands where ours does.
+    fn layout_in_c() -> String {
+        macro_rules! assertions {
+            ($($field:ident)*) => {{
+                let mut text = String::from("#include <ucall/ucall.h>\n");
+                $(text += &format!(
+                    "_Static_assert(offsetof(ucall_config_t, {0}) == {1}, \"{0}\");\n",
+                    stringify!($field),
+                    offset_of!(Config, $field),
+                );)*
+                text
+            }};
+        }
+        let fields = assertions! {
+            hostname port queue_depth max_callbacks max_threads logs_file_descriptor logs_format
+            max_batch_size max_concurrent_connections max_lifetime_micro_seconds
+            max_lifetime_exchanges use_ssl ssl_private_key_path ssl_certificates_paths
+            ssl_certificates_count engine pick_port max_head_bytes max_headers max_body_bytes
+            max_nesting max_reply_bytes max_id_bytes max_pipeline max_output_bytes
+            max_deferred_calls head_timeout_ms body_timeout_ms idle_timeout_ms send_timeout_ms
+            call_timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
+        };
+        let size = size_of::<Config>();
+        format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")
+    }
+
+    #[test]
+    fn the_header_declares_the_same_layout() {
+        let mut compiler = Command::new("cc")
+            .args(["-std=c11", "-fsyntax-only", "-x", "c", "-I"])
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../include"))
+            .arg("-")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        compiler.stdin.take().unwrap().write_all(layout_in_c().as_bytes()).unwrap();
+        assert!(compiler.wait().unwrap().success());
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        assert!(Config { use_ssl: 1, ..Config::EMPTY }.complete().unwrap_err().contains("use_ssl"));
+        assert!(Config { max_nesting: 1_024, ..Config::EMPTY }.complete().is_ok());
+        assert!(Config { max_nesting: 1_025, ..Config::EMPTY }.complete().is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! Runs callbacks: the handler of one worker.
+
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
+
+use ucall_engine::Id;
+use ucall_proto::{Call as Request, Outcome, Reply};
+use ucall_server::{CallId, Handler};
+
+use crate::call::Call;
+use crate::ledger::{Deadline, Ledger};
+use crate::params::Memory;
+
+/// `ucall_callback_t`.
+pub type Function = unsafe extern "C" fn(*mut Call<'static, 'static>, *mut c_void);
+
+/// A registered function of the program.
+pub(crate) struct Callback {
+    pub(crate) name: Box<str>,
+    pub(crate) function: Function,
+    pub(crate) tag: *mut c_void,
+}
+
+// SAFETY: whoever registers a callback promises that it may run with its tag on every thread that
+// serves; the header says so.
+unsafe impl Send for Callback {}
+// SAFETY: as above.
+unsafe impl Sync for Callback {}
+
+/// What one worker needs to run callbacks.
+pub(crate) struct Desk {
+    pub(crate) ledger: Ledger,
+    /// Lent to each call in turn; there in between.
+    memory: Option<Box<Memory>>,
+}
+
+impl Desk {
+    pub(crate) fn new(ledger: Ledger) -> Self {
+        Self { ledger, memory: None }
+    }
+}
+
+impl Handler for Desk {
+    type Procedure = Callback;
+
+    #[inline]
+    fn call(
+        &mut self,
+        callback: &Callback,
+        request: Request<'_>,
+        id: CallId,
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let params = request.params.unwrap_or_default();
+        let wished = request.head.and_then(|head| head.timeout_ms).map(Duration::from_millis);
+        let deadline = self.ledger.deadline_of(wished);
+        if let Some(passed) = deadline.filter(Deadline::has_passed) {
+            reply.error(&passed.error());
+            return Outcome::Done;
+        }
+        let memory = self.memory.take().unwrap_or_default();
+        let ledger = &mut self.ledger;
+        let mut call = Call::new(&callback.name, id, params, memory, reply, ledger, deadline);
+        // SAFETY: the program promised that the function may be called with its tag. The call lives
+        // until it returns, and the header forbids to use it longer.
+        unsafe { (callback.function)((&raw mut call).cast(), callback.tag) };
+        let (outcome, mut memory) = call.finish();
+        memory.reset();
+        self.memory = Some(memory);
+        outcome
+    }
+
+    fn cancel(&mut self, connection: Id) {
+        self.ledger.cancel(connection);
+    }
+
+    fn turn_ended(&mut self, now: Instant) {
+        self.ledger.expire(now);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.ledger.next_deadline()
+    }
+
+    fn running(&self) -> usize {
+        self.ledger.running()
+    }
+
+    fn warn(&mut self, line: &str) {
+        self.ledger.log.complain(line);
+    }
+}

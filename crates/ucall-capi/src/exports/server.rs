@@ -1,0 +1,144 @@
+//! Servers: made, filled, driven, stopped, freed.
+
+use std::ffi::{c_char, c_void};
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::Arc;
+
+use crate::boundary::{guard, last_error, string, succeeds};
+use crate::config::Config;
+use crate::desk::{Callback, Function};
+use crate::server::Server;
+
+/// The version of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn ucall_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Why the last function that can fail has failed on this thread; empty when it has not.
+#[unsafe(no_mangle)]
+pub extern "C" fn ucall_last_error() -> *const c_char {
+    guard(c"".as_ptr(), last_error)
+}
+
+/// Makes a server and binds its port.
+///
+/// # Safety
+/// `config` is NULL or valid for `size` bytes with strings as the header says; `server` is NULL or
+/// writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_init_sized(
+    config: *mut Config,
+    size: usize,
+    server: *mut *const Server,
+) -> bool {
+    if !server.is_null() {
+        // SAFETY: our caller says that it is writable.
+        unsafe { server.write(ptr::null()) };
+    }
+    succeeds(|| {
+        if server.is_null() {
+            return Err("server is NULL".into());
+        }
+        // SAFETY: our caller says that the configuration is valid.
+        let mut whole = unsafe { Config::read(config, size)? };
+        // SAFETY: as above.
+        let made = unsafe { Server::new(&mut whole)? };
+        // SAFETY: as above, and both are writable.
+        unsafe {
+            whole.write(config, size);
+            server.write(Arc::into_raw(Arc::new(made)));
+        }
+        Ok(true)
+    })
+}
+
+/// Serves a callback under a name.
+///
+/// # Safety
+/// `server` is NULL or alive; `name` is NULL or ends at its NUL; the callback may be called with
+/// the tag on every thread that serves.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_add_procedure(
+    server: *const Server,
+    name: *const c_char,
+    callback: Option<Function>,
+    tag: *mut c_void,
+) -> bool {
+    succeeds(|| {
+        // SAFETY: our caller says that it is NULL or alive.
+        let server = unsafe { server.as_ref() }.ok_or("server is NULL")?;
+        let function = callback.ok_or("callback is NULL")?;
+        // SAFETY: our caller says that it ends at its NUL.
+        let name = unsafe { string(name, "name")? };
+        server.add(Callback { name: name.into(), function, tag })?;
+        Ok(true)
+    })
+}
+
+/// One turn of a thread.
+///
+/// # Safety
+/// `server` is NULL or alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_take_call(server: *const Server, thread: u16) -> bool {
+    // SAFETY: passed on to our caller.
+    succeeds(|| unsafe { held(server)? }.enter(thread)?.turn())
+}
+
+/// Turns of a thread, until the server is stopped.
+///
+/// # Safety
+/// `server` is NULL or alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_take_calls(server: *const Server, thread: u16) -> bool {
+    succeeds(|| {
+        // SAFETY: passed on to our caller.
+        let server = unsafe { held(server)? };
+        let mut visit = server.enter(thread)?;
+        while visit.turn()? {}
+        Ok(true)
+    })
+}
+
+/// A server that stays while this thread is inside, even when a callback frees it.
+///
+/// # Safety
+/// `server` is NULL or alive.
+unsafe fn held(server: *const Server) -> Result<Arc<Server>, String> {
+    if server.is_null() {
+        return Err("server is NULL".into());
+    }
+    // SAFETY: it came from `Arc::into_raw`, and the program's own count of it stays untouched.
+    let programs = ManuallyDrop::new(unsafe { Arc::from_raw(server) });
+    Ok(Arc::clone(&programs))
+}
+
+/// Asks all threads to leave. Async-signal-safe, so nothing here may allocate, lock or panic.
+///
+/// # Safety
+/// `server` is NULL or alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_stop(server: *const Server) {
+    // SAFETY: our caller says that it is NULL or alive.
+    if let Some(server) = unsafe { server.as_ref() } {
+        server.stop();
+    }
+}
+
+/// Ends a server and frees it.
+///
+/// # Safety
+/// `server` is NULL or alive, and is not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_free(server: *const Server) {
+    if server.is_null() {
+        return;
+    }
+    guard((), || {
+        // SAFETY: it came from `Arc::into_raw`, and our caller gives up the program's count of it.
+        let server = unsafe { Arc::from_raw(server) };
+        server.end();
+    });
+}

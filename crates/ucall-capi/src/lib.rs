@@ -1,0 +1,31 @@
+//! The C edge: what `include/ucall/ucall.h` declares.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `exports/` | the functions of the header: null checks, the panic boundary, outputs last |
+//! | `config`, `choose` | what a server is told, and the engine it gets |
+//! | `server`, `stop`, `log` | a server, its threads, and how they end |
+//! | `desk`, `call`, `params` | one call: the callback, its params and its reply |
+//! | `ledger` | the calls that are answered later |
+//!
+//! The hard part is who may touch what: a thread's worker is made, driven and dropped by that
+//! thread alone; a live call borrows from its worker and ends with its callback; a deferred call
+//! owns all that it refers to and reaches its worker through the mailbox, which outlives it.
+
+mod arena;
+mod boundary;
+mod call;
+mod choose;
+mod config;
+mod desk;
+mod exports;
+mod ledger;
+mod log;
+mod params;
+mod places;
+mod pointer;
+mod server;
+mod stop;
+
+pub use config::Config;
+pub use exports::*;

@@ -1,0 +1,82 @@
+//! How a server is told to end: from any thread, and from a signal handler.
+//!
+//! A flag, and a pipe that every worker watches. One byte is written, once, and never read: it
+//! keeps all of them awake until they have gone.
+
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether a server is to end.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    asked: AtomicBool,
+    reader: PipeReader,
+    writer: PipeWriter,
+}
+
+impl Stop {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (reader, writer) = io::pipe()?;
+        Ok(Self { asked: AtomicBool::new(false), reader, writer })
+    }
+
+    /// Asks for the end. Async-signal-safe: one atomic exchange and one write(2), which cannot
+    /// block because the pipe is empty; `errno` stays what it was.
+    pub(crate) fn ask(&self) {
+        if self.asked.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let byte = 1u8;
+        // SAFETY: the place of this thread's errno is valid for as long as the thread, one byte is
+        // readable, and the descriptor is ours and open.
+        unsafe {
+            let errno = errno_place();
+            let before = *errno;
+            libc::write(self.writer.as_raw_fd(), (&raw const byte).cast(), 1);
+            *errno = before;
+        }
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Readable once the end was asked for.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn errno_place() -> *mut libc::c_int {
+    // SAFETY: it needs nothing.
+    unsafe { libc::__errno_location() }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn errno_place() -> *mut libc::c_int {
+    // SAFETY: it needs nothing.
+    unsafe { libc::__error() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn asking_many_times_writes_once() {
+        let stop = Stop::new().unwrap();
+        assert!(!stop.is_asked());
+        for _ in 0..100_000 {
+            stop.ask();
+        }
+        assert!(stop.is_asked());
+        let Stop { mut reader, writer, .. } = stop;
+        drop(writer);
+        let mut written = Vec::new();
+        reader.read_to_end(&mut written).unwrap();
+        assert_eq!(written, [1]);
+    }
+}

@@ -1,0 +1,188 @@
+"""Builds C programs against the library, runs them, and calls them."""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+INCLUDE = ROOT / "include"
+EXAMPLES = ROOT / "examples/c"
+PROGRAMS = Path(__file__).parent / "programs"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").absolute()
+STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
+SYSTEM_LIBRARIES = ["-lpthread", "-lm", "-ldl"]
+# What makes a program fail on any misuse of memory that its instrumentation sees.
+ADDRESS_SANITIZER = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+VALGRIND = ["valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
+            "--show-leak-kinds=definite,indirect,possible",
+            "--errors-for-leak-kinds=definite,indirect,possible"]  # fmt: skip
+START_SECONDS_MAX = 60
+
+
+def run(command: Sequence, **how) -> str:
+    """Runs a command to its end; its output is shown when it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **how,
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}"
+    return done.stdout
+
+
+def static_library(profile: str = "release") -> Path:
+    """The library, built by cargo, which knows whether there is anything to do."""
+    how = {"release": ["--release"], "debug": []}[profile]
+    command = ["cargo", "build", "--quiet", "--locked", "--package", "ucall-capi", *how]
+    run([*command, "--target-dir", TARGET], cwd=ROOT)
+    return TARGET / profile / "libucall.a"
+
+
+def compiler_for(source: Path) -> list[str]:
+    if source.suffix == ".cpp":
+        return ["c++", "-std=c++11"]
+    return ["cc", "-std=c99", "-D_POSIX_C_SOURCE=200809L"]
+
+
+def build(source: Path, output: Path, library: Path, flags: Sequence[str] = ("-O2",)) -> Path:
+    more = ["-llmdb"] if source.name == "kv.c" else []
+    command = [*compiler_for(source), *STRICT, *flags, "-I", INCLUDE, source, library]
+    run([*command, *more, *SYSTEM_LIBRARIES, "-o", output])
+    return output
+
+
+class Server:
+    """A program that serves, and says `listening on PORT` once it does."""
+
+    def __init__(self, command: Sequence, **how) -> None:
+        self.process = subprocess.Popen(
+            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how
+        )
+        line = self._first_line().split()
+        if line[:2] != ["listening", "on"]:
+            self.process.kill()
+            errors = self.process.communicate()[1].decode(errors="replace")
+            raise StartError(errors.strip() or "it said nothing")
+        self.port = int(line[2])
+        self.errors = ""
+        self._reader = threading.Thread(target=self._read_errors)
+        self._reader.start()
+
+    def _first_line(self) -> str:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if not selector.select(START_SECONDS_MAX):
+                return ""
+            return self.process.stdout.readline().decode(errors="replace")
+
+    def _read_errors(self) -> None:
+        for line in self.process.stderr:
+            self.errors += line.decode(errors="replace")
+
+    def wait(self, seconds: float = 60) -> int:
+        """Waits for the end; returns the status, and has all of `errors`."""
+        status = self.process.wait(seconds)
+        self._reader.join()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return status
+
+    def stop(self) -> None:
+        """Ends it by SIGTERM, which must leave no complaint of valgrind or a sanitizer."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.wait()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.wait()
+            raise
+        assert status == 0, f"status {status}\n{self.errors}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
+
+
+class StartError(Exception):
+    """The program ended, or stayed silent, before it said where it listens."""
+
+
+@contextlib.contextmanager
+def serving(command: Sequence, **how) -> Iterator[Server]:
+    server = Server(command, **how)
+    try:
+        yield server
+    except BaseException:
+        server.kill()
+        raise
+    server.stop()
+
+
+class Client:
+    """A connection that speaks JSON-RPC over raw TCP, one document a line."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self.lines = self.socket.makefile("rb")
+        self.calls = 0
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.lines.close()
+        self.socket.close()
+
+    def reset_on_close(self) -> None:
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def send(self, method: str, params=None, text: str | None = None) -> int:
+        """Sends a call with these params, or with params of this very text."""
+        self.calls += 1
+        params = json.dumps(params or {}) if text is None else text
+        request = f'{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{self.calls}}}\n'
+        self.socket.sendall(request.encode())
+        return self.calls
+
+    def notify(self, method: str, params=None) -> None:
+        request = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+        self.socket.sendall(json.dumps(request).encode() + b"\n")
+
+    def receive(self) -> dict:
+        line = self.lines.readline()
+        assert line, "the connection was closed"
+        return json.loads(line)
+
+    def call(self, method: str, params=None, text: str | None = None):
+        """The result, or raises `RemoteError`."""
+        number = self.send(method, params, text)
+        reply = self.receive()
+        assert reply["id"] == number
+        if "error" in reply:
+            raise RemoteError(reply["error"])
+        return reply["result"]
+
+    def error_of(self, method: str, params=None, text: str | None = None) -> dict:
+        try:
+            result = self.call(method, params, text)
+        except RemoteError as error:
+            return error.args[0]
+        raise AssertionError(f"no error but {result!r}")
+
+
+class RemoteError(Exception):
+    """An error that was replied."""

@@ -1,0 +1,288 @@
+/* Calls the functions of servers in every wrong and right way; ends with 0 if all do as the header
+ * says. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ucall/ucall.h>
+
+#define CHECK(what)                                                                       \
+    do {                                                                                  \
+        if (!(what)) {                                                                    \
+            fprintf(stderr, "%d: %s (%s)\n", __LINE__, #what, ucall_last_error());        \
+            exit(1);                                                                      \
+        }                                                                                 \
+    } while (0)
+
+static uint32_t engine;
+
+static void nothing(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_content(call, "null", 0);
+}
+
+static ucall_server_t made(ucall_config_t *config) {
+    ucall_server_t server = NULL;
+    config->pick_port = true;
+    config->engine = engine;
+    CHECK(ucall_init(config, &server) && server);
+    return server;
+}
+
+static bool says(char const *word) {
+    return strstr(ucall_last_error(), word) != NULL;
+}
+
+static void nulls_do_nothing(void) {
+    ucall_config_t config = {0};
+    ucall_server_t server = made(&config);
+    bool truth = true;
+    int64_t integer = 7;
+    double number = 7;
+    ucall_str_t text = "kept";
+    size_t length = 4;
+
+    CHECK(!ucall_init_sized(&config, sizeof config, NULL) && says("server is NULL"));
+    CHECK(!ucall_add_procedure(NULL, "a", nothing, NULL) && says("server is NULL"));
+    CHECK(!ucall_add_procedure(server, NULL, nothing, NULL) && says("name is NULL"));
+    CHECK(!ucall_add_procedure(server, "a", NULL, NULL) && says("callback is NULL"));
+    CHECK(!ucall_add_procedure(server, "\xff", nothing, NULL) && says("UTF-8"));
+    CHECK(!ucall_take_call(NULL, 0) && says("server is NULL"));
+    CHECK(!ucall_take_calls(NULL, 0) && says("server is NULL"));
+    ucall_stop(NULL);
+    ucall_free(NULL);
+
+    CHECK(!ucall_param_named_bool(NULL, "a", 0, &truth) && truth);
+    CHECK(!ucall_param_named_i64(NULL, "a", 0, &integer) && integer == 7);
+    CHECK(!ucall_param_named_f64(NULL, "a", 0, &number) && number > 6);
+    CHECK(!ucall_param_named_str(NULL, "a", 0, &text, &length) && length == 4);
+    CHECK(!ucall_param_named_json(NULL, "a", 0, &text, &length) && !strcmp(text, "kept"));
+    CHECK(!ucall_param_positional_bool(NULL, 0, &truth));
+    CHECK(!ucall_param_positional_i64(NULL, 0, &integer));
+    CHECK(!ucall_param_positional_f64(NULL, 0, &number));
+    CHECK(!ucall_param_positional_str(NULL, 0, &text, &length));
+    CHECK(!ucall_param_positional_json(NULL, 0, &text, &length));
+    ucall_call_reply_content(NULL, "1", 0);
+    ucall_call_reply_bool(NULL, true);
+    ucall_call_reply_i64(NULL, 1);
+    ucall_call_reply_f64(NULL, 1);
+    ucall_call_reply_str(NULL, "a", 0);
+    ucall_call_reply_error(NULL, 1, "a", 0);
+    ucall_call_reply_error_invalid_params(NULL);
+    ucall_call_reply_error_out_of_memory(NULL);
+    ucall_call_reply_error_unknown(NULL);
+    CHECK(!ucall_call_defer(NULL));
+    ucall_call_release(NULL);
+    CHECK(ucall_call_is_cancelled(NULL));
+    CHECK(!ucall_call_deadline(NULL, &integer));
+    ucall_free(server);
+}
+
+static void defaults_are_written_back(void) {
+    ucall_config_t config = {0};
+    ucall_server_t server = made(&config);
+    CHECK(!strcmp(config.hostname, "127.0.0.1") && config.port != 0);
+    CHECK(config.queue_depth == 512 && config.max_callbacks == 1024 && config.max_threads == 1);
+    CHECK(config.logs_file_descriptor == -1 && !strcmp(config.logs_format, "human"));
+    CHECK(config.max_batch_size == 1000 && config.max_concurrent_connections > 0);
+    CHECK(config.max_concurrent_connections <= 16384);
+    CHECK(config.engine == engine && config.max_head_bytes == 16 << 10);
+    CHECK(config.max_headers == 100 && config.max_body_bytes == 16 << 20);
+    CHECK(config.max_nesting == 128 && config.max_reply_bytes == 64 << 20);
+    CHECK(config.max_id_bytes == 1024 && config.max_pipeline == 128);
+    CHECK(config.max_output_bytes == 1 << 20 && config.max_deferred_calls == 10000);
+    CHECK(config.head_timeout_ms == 10000 && config.body_timeout_ms == 30000);
+    CHECK(config.idle_timeout_ms == 75000 && config.send_timeout_ms == 30000);
+    ucall_free(server);
+    /* What is in force makes the same server again. */
+    CHECK(ucall_init(&config, &server));
+    ucall_free(server);
+}
+
+static bool refuses(ucall_config_t config, char const *word) {
+    ucall_config_t const before = config;
+    ucall_server_t server = (ucall_server_t)&config;
+    bool refused = !ucall_init(&config, &server) && !server && says(word);
+    return refused && !memcmp(&before, &config, sizeof config);
+}
+
+static void what_cannot_be_done_is_refused(void) {
+    ucall_config_t config;
+    memset(&config, 0, sizeof config);
+    config.pick_port = true;
+    config.use_ssl = true;
+    CHECK(refuses(config, "use_ssl"));
+    config.use_ssl = false;
+    config.engine = 9;
+    CHECK(refuses(config, "engine"));
+    config.engine = engine;
+    config.logs_format = "xml";
+    CHECK(refuses(config, "logs_format"));
+    config.logs_format = NULL;
+    config.max_nesting = 1025;
+    CHECK(refuses(config, "max_nesting"));
+    config.max_nesting = 0;
+    config.hostname = "no.such.host.invalid";
+    CHECK(refuses(config, "no.such.host.invalid"));
+    config.hostname = "\xff";
+    CHECK(refuses(config, "UTF-8"));
+    config.hostname = "192.0.2.1"; /* of nobody (RFC 5737) */
+    CHECK(refuses(config, "192.0.2.1"));
+    config.hostname = NULL;
+    char const *hosts[] = {"good.example", "not/a/host"};
+    config.allowed_hosts = hosts;
+    config.allowed_hosts_count = 2;
+    CHECK(refuses(config, "not/a/host"));
+}
+
+static void a_port_is_taken_once(void) {
+    for (uint16_t threads = 1; threads <= 2; ++threads) {
+        ucall_config_t config = {0};
+        config.max_threads = threads;
+        ucall_server_t server = made(&config), second = NULL;
+        ucall_config_t same = {0};
+        same.port = config.port;
+        same.max_threads = threads;
+        CHECK(!ucall_init(&same, &second) && !second && says("in use"));
+        ucall_free(server);
+        CHECK(ucall_init(&same, &second));
+        ucall_free(second);
+    }
+}
+
+static void programs_of_other_headers_go_on(void) {
+    /* An older header ended before `engine`, and behind it the program keeps something else. */
+    struct {
+        ucall_config_t config;
+        char behind[64];
+    } now = {{0}, {0}};
+    ucall_server_t server = NULL;
+    memset(&now.config.engine, 0x5a, sizeof now - offsetof(ucall_config_t, engine));
+    now.config.port = 0;
+    /* The port is the default one here, which may be taken: that, too, is an answer. */
+    if (ucall_init_sized(&now.config, offsetof(ucall_config_t, engine), &server)) {
+        CHECK(now.config.port == 8545 && now.config.max_batch_size == 1000);
+        ucall_free(server);
+    } else {
+        CHECK(says("8545"));
+    }
+    CHECK(now.config.engine == 0x5a5a5a5a && now.behind[0] == 0x5a);
+    /* A newer header has more, which counts only if it is set. */
+    memset(&now, 0, sizeof now);
+    now.config.pick_port = true;
+    CHECK(ucall_init_sized(&now.config, sizeof now, &server));
+    ucall_free(server);
+    memset(&now, 0, sizeof now);
+    now.behind[63] = 1;
+    CHECK(!ucall_init_sized(&now.config, sizeof now, &server) && says("newer"));
+}
+
+static void procedures_are_counted_by_name(void) {
+    ucall_config_t config = {0};
+    config.max_callbacks = 2;
+    ucall_server_t server = made(&config);
+    CHECK(ucall_add_procedure(server, "a", nothing, NULL));
+    CHECK(ucall_add_procedure(server, "b", nothing, NULL));
+    CHECK(ucall_add_procedure(server, "b", nothing, NULL));
+    CHECK(!ucall_add_procedure(server, "c", nothing, NULL) && says("max_callbacks"));
+    ucall_free(server);
+}
+
+static void a_stop_before_is_remembered(void) {
+    ucall_config_t config = {0};
+    ucall_server_t server = made(&config);
+    errno = 77;
+    ucall_stop(server);
+    CHECK(errno == 77);
+    CHECK(ucall_take_calls(server, 0) && !*ucall_last_error());
+    CHECK(!ucall_take_call(server, 0) && !*ucall_last_error());
+    CHECK(!ucall_take_calls(server, 1) && says("max_threads"));
+    ucall_free(server);
+}
+
+static void *drive(void *server) {
+    CHECK(ucall_take_calls(server, 0));
+    return NULL;
+}
+
+static void pause_a_little(void) {
+    struct timespec pause = {0, 20000000};
+    nanosleep(&pause, NULL);
+}
+
+static void another_thread_stops_and_frees(void) {
+    ucall_config_t config = {0};
+    ucall_server_t server = made(&config);
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, drive, server));
+    pause_a_little();
+    CHECK(!ucall_take_call(server, 0) && says("already"));
+    ucall_stop(server);
+    CHECK(!pthread_join(thread, NULL));
+    ucall_free(server);
+    /* Freeing stops, and waits for the other thread. */
+    server = made(&config);
+    CHECK(!pthread_create(&thread, NULL, drive, server));
+    pause_a_little();
+    ucall_free(server);
+    CHECK(!pthread_join(thread, NULL));
+}
+
+static ucall_server_t woken;
+
+static void *stop_it(void *unused) {
+    pause_a_little();
+    ucall_stop(woken);
+    return unused;
+}
+
+static void *drive_once(void *server) {
+    pthread_t thread;
+    /* A worker is made, and a turn ends because of the stop. */
+    CHECK(!pthread_create(&thread, NULL, stop_it, NULL));
+    CHECK(!ucall_take_call(server, 0));
+    CHECK(!pthread_join(thread, NULL));
+    return NULL;
+}
+
+static void turns_end_with_a_stop(void) {
+    ucall_config_t config = {0};
+    pthread_t thread;
+    woken = made(&config);
+    CHECK(!pthread_create(&thread, NULL, drive_once, woken));
+    CHECK(!pthread_join(thread, NULL));
+    ucall_free(woken);
+}
+
+static void *read_error(void *unused) {
+    CHECK(!*ucall_last_error());
+    return unused;
+}
+
+static void errors_belong_to_their_thread(void) {
+    pthread_t thread;
+    CHECK(!ucall_take_call(NULL, 0) && *ucall_last_error());
+    CHECK(!pthread_create(&thread, NULL, read_error, NULL) && !pthread_join(thread, NULL));
+}
+
+int main(int argc, char **argv) {
+    char version[32];
+    engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
+    snprintf(version, sizeof version, "%d.%d.%d", UCALL_VERSION_MAJOR, UCALL_VERSION_MINOR,
+             UCALL_VERSION_PATCH);
+    CHECK(!strcmp(ucall_version(), version));
+    nulls_do_nothing();
+    defaults_are_written_back();
+    what_cannot_be_done_is_refused();
+    a_port_is_taken_once();
+    programs_of_other_headers_go_on();
+    procedures_are_counted_by_name();
+    a_stop_before_is_remembered();
+    another_thread_stops_and_frees();
+    turns_end_with_a_stop();
+    errors_belong_to_their_thread();
+    return 0;
+}

@@ -1,0 +1,248 @@
+/* Procedures that do with a call whatever a test asks for. */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ucall/ucall.h>
+
+static ucall_server_t server;
+
+static void stop(int signal_number) {
+    (void)signal_number;
+    ucall_stop(server);
+}
+
+static bool is(ucall_str_t text, size_t length, char const *what) {
+    return strlen(what) == length && !memcmp(text, what, length);
+}
+
+/* A reader by name (`name` not NULL) or by position. */
+typedef struct place {
+    ucall_str_t name;
+    size_t length, index;
+} place;
+
+static bool read_bool(ucall_call_t call, place at, bool *out) {
+    return at.name ? ucall_param_named_bool(call, at.name, at.length, out)
+                   : ucall_param_positional_bool(call, at.index, out);
+}
+
+static bool read_i64(ucall_call_t call, place at, int64_t *out) {
+    return at.name ? ucall_param_named_i64(call, at.name, at.length, out)
+                   : ucall_param_positional_i64(call, at.index, out);
+}
+
+static bool read_f64(ucall_call_t call, place at, double *out) {
+    return at.name ? ucall_param_named_f64(call, at.name, at.length, out)
+                   : ucall_param_positional_f64(call, at.index, out);
+}
+
+static bool read_str(ucall_call_t call, place at, ucall_str_t *out, size_t *length) {
+    return at.name ? ucall_param_named_str(call, at.name, at.length, out, length)
+                   : ucall_param_positional_str(call, at.index, out, length);
+}
+
+static bool read_json(ucall_call_t call, place at, ucall_str_t *out, size_t *length) {
+    return at.name ? ucall_param_named_json(call, at.name, at.length, out, length)
+                   : ucall_param_positional_json(call, at.index, out, length);
+}
+
+/* Replies with the param at `at`, read as `how` says; with error 404 if there is none like it. */
+static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, place at) {
+    bool truth;
+    int64_t integer;
+    double number;
+    ucall_str_t text;
+    size_t length;
+    if (is(how, how_length, "bool") && read_bool(call, at, &truth))
+        ucall_call_reply_bool(call, truth);
+    else if (is(how, how_length, "i64") && read_i64(call, at, &integer))
+        ucall_call_reply_i64(call, integer);
+    else if (is(how, how_length, "f64") && read_f64(call, at, &number))
+        ucall_call_reply_f64(call, number);
+    else if (is(how, how_length, "str") && read_str(call, at, &text, &length))
+        length ? ucall_call_reply_str(call, text, length) : ucall_call_reply_str(call, "", 0);
+    else if (is(how, how_length, "json") && read_json(call, at, &text, &length))
+        ucall_call_reply_content(call, text, length);
+    else
+        ucall_call_reply_error(call, 404, "absent", 0);
+}
+
+/* named(how, name, …): the param of that name. An empty name is sent as such. */
+static void named(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_str_t how;
+    size_t how_length;
+    place at = {NULL, 0, 0};
+    (void)tag;
+    if (!ucall_param_named_str(call, "how", 0, &how, &how_length) ||
+        !ucall_param_named_str(call, "name", 4, &at.name, &at.length)) {
+        ucall_call_reply_error_invalid_params(call);
+        return;
+    }
+    if (!at.length) at.name = "";
+    reply_param(call, how, how_length, at);
+}
+
+/* positional(how, index, …): the param at that index. */
+static void positional(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_str_t how;
+    size_t how_length;
+    int64_t index;
+    place at = {NULL, 0, 0};
+    (void)tag;
+    if (!ucall_param_positional_str(call, 0, &how, &how_length) ||
+        !ucall_param_positional_i64(call, 1, &index)) {
+        ucall_call_reply_error_invalid_params(call);
+        return;
+    }
+    at.index = (size_t)index;
+    reply_param(call, how, how_length, at);
+}
+
+/* same(texts): whether a thousand strings are still what they were after the last was read. */
+static void same(ucall_call_t call, ucall_callback_tag_t tag) {
+    static ucall_str_t texts[1000];
+    static size_t lengths[1000];
+    static char copies[1000][64];
+    char pointer[32];
+    bool good = true;
+    (void)tag;
+    for (int at = 0; at < 1000 && good; ++at) {
+        snprintf(pointer, sizeof pointer, "/texts/%d", at);
+        good = ucall_param_named_str(call, pointer, 0, &texts[at], &lengths[at]);
+        if (good) memcpy(copies[at], texts[at], lengths[at]);
+    }
+    for (int at = 0; at < 1000 && good; ++at)
+        good = !memcmp(copies[at], texts[at], lengths[at]);
+    ucall_call_reply_bool(call, good);
+}
+
+/* content(json): that text as the result, whatever it is. */
+static void content(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_str_t json;
+    size_t length;
+    (void)tag;
+    if (!ucall_param_named_str(call, "json", 0, &json, &length)) json = NULL, length = 0;
+    if (json && !length) json = "";
+    ucall_call_reply_content(call, json, length);
+}
+
+static void twice(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_i64(call, 1);
+    ucall_call_reply_i64(call, 2);
+    ucall_call_reply_error_unknown(call);
+}
+
+static void never(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)call;
+    (void)tag;
+}
+
+/* fails(how): the error of that name. */
+static void fails(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_str_t how;
+    size_t length;
+    (void)tag;
+    if (!ucall_param_named_str(call, "how", 0, &how, &length)) return;
+    if (is(how, length, "invalid_params")) ucall_call_reply_error_invalid_params(call);
+    if (is(how, length, "out_of_memory")) ucall_call_reply_error_out_of_memory(call);
+    if (is(how, length, "unknown")) ucall_call_reply_error_unknown(call);
+    if (is(how, length, "own")) ucall_call_reply_error(call, -7, "a \"reason\"\n", 10);
+    if (is(how, length, "silent")) ucall_call_reply_error(call, 7, NULL, 5);
+    if (is(how, length, "latin")) ucall_call_reply_error(call, 7, "\xe9", 1);
+    if (is(how, length, "nan")) ucall_call_reply_f64(call, NAN);
+    if (is(how, length, "bytes")) ucall_call_reply_str(call, "\xff", 1);
+    if (is(how, length, "null")) ucall_call_reply_str(call, NULL, 3);
+}
+
+/* Releases a call that is not its own to release; it is replied to all the same. */
+static void released(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_release(call);
+    ucall_call_reply_bool(call, ucall_call_is_cancelled(call));
+}
+
+static void quit(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_bool(call, true);
+    ucall_stop(server);
+}
+
+/* The tag that it was registered with. */
+static void tagged(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_call_reply_str(call, tag, 0);
+}
+
+/* add(name): registers `tagged` under that name while the server runs. */
+static void add(ucall_call_t call, ucall_callback_tag_t tag) {
+    static char names[100][32];
+    static int count;
+    ucall_str_t name;
+    size_t length;
+    (void)tag;
+    if (count == 100 || !ucall_param_named_str(call, "name", 0, &name, &length) || length > 31) {
+        ucall_call_reply_error_invalid_params(call);
+        return;
+    }
+    memcpy(names[count], name, length);
+    ucall_call_reply_bool(call, ucall_add_procedure(server, names[count], tagged, names[count]));
+    ++count;
+}
+
+/* inside(): whether the server lets a callback drive it. */
+static void inside(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    bool driven = ucall_take_call(server, 0);
+    ucall_call_reply_str(call, driven ? "driven" : ucall_last_error(), 0);
+}
+
+/* Frees the server that runs it, which then ends behind this reply. */
+static void suicide(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_bool(call, true);
+    ucall_free(server);
+    server = NULL;
+}
+
+static struct {
+    char const *name;
+    ucall_callback_t callback;
+} const procedures[] = {{"named", named},     {"positional", positional}, {"same", same},
+                        {"content", content}, {"twice", twice},           {"never", never},
+                        {"fails", fails},     {"released", released},     {"quit", quit},
+                        {"tagged", tagged},   {"add", add},               {"inside", inside},
+                        {"suicide", suicide}};
+
+int main(int argc, char **argv) {
+    ucall_config_t config = {0};
+    bool one_by_one = argc > 2 && !strcmp(argv[2], "take_call");
+    config.pick_port = true;
+    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
+                                                          : UCALL_ENGINE_POSIX;
+    config.max_callbacks = 20;
+    if (argc > 2 && !strcmp(argv[2], "deep")) config.max_nesting = 1024;
+    if (argc > 2 && !strcmp(argv[2], "three")) config.max_lifetime_exchanges = 3;
+    if (argc > 2 && !strcmp(argv[2], "old")) config.max_lifetime_micro_seconds = 200 * 1000;
+    if (!ucall_init(&config, &server)) {
+        fprintf(stderr, "%s\n", ucall_last_error());
+        return 1;
+    }
+    for (size_t at = 0; at < sizeof procedures / sizeof *procedures; ++at)
+        if (!ucall_add_procedure(server, procedures[at].name, procedures[at].callback, "a tag"))
+            return 1;
+    signal(SIGTERM, stop);
+    printf("listening on %d\n", config.port);
+    fflush(stdout);
+    if (one_by_one) {
+        while (ucall_take_call(server, 0)) continue;
+    } else if (!ucall_take_calls(server, 0)) {
+        fprintf(stderr, "%s\n", ucall_last_error());
+        return 1;
+    }
+    if (server && *ucall_last_error()) return 1;
+    ucall_free(server);
+    return 0;
+}

@@ -1,0 +1,112 @@
+/* Calls that are deferred and kept, to be answered when a test says so, or after the server. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ucall/ucall.h>
+
+enum { KEPT_MAX = 100 };
+
+static ucall_server_t server;
+static ucall_call_t kept[KEPT_MAX];
+static int count;
+
+static void stop(int signal_number) {
+    (void)signal_number;
+    ucall_stop(server);
+}
+
+/* keep(text): is answered later, with its text. */
+static void keep(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    kept[count] = ucall_call_defer(call);
+    if (!kept[count]) return;
+    ++count;
+    /* Each of these is ignored, and logged: the call was taken out of this callback. */
+    ucall_call_reply_i64(call, 1);
+    ucall_call_release(call);
+    if (ucall_call_defer(call)) abort();
+}
+
+/* Replies with the text that came, then with something that is ignored. */
+static void answer(ucall_call_t call) {
+    ucall_str_t text;
+    size_t length;
+    if (ucall_param_named_str(call, "text", 0, &text, &length)) {
+        ucall_call_reply_str(call, length ? text : "", length);
+        ucall_call_reply_error_unknown(call);
+    }
+    ucall_call_release(call);
+}
+
+static void answer_all(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    int answered = count;
+    while (count) answer(kept[--count]);
+    ucall_call_reply_i64(call, answered);
+}
+
+/* One after another from the back, so that replies finish in another order than they came. */
+static void answer_last(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    if (count) answer(kept[--count]);
+    ucall_call_reply_i64(call, count);
+}
+
+static void how_many_are_kept(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_i64(call, count);
+}
+
+/* How many of the kept calls are cancelled. */
+static void cancelled(ucall_call_t call, ucall_callback_tag_t tag) {
+    int found = 0;
+    (void)tag;
+    for (int at = 0; at < count; ++at) found += ucall_call_is_cancelled(kept[at]);
+    ucall_call_reply_i64(call, found);
+}
+
+/* How many milliseconds are left for this call; -1 if there is no deadline. */
+static void time_left(ucall_call_t call, ucall_callback_tag_t tag) {
+    int64_t deadline;
+    struct timespec now;
+    (void)tag;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (ucall_call_deadline(call, &deadline) && ucall_call_deadline(call, NULL))
+        ucall_call_reply_i64(
+            call, deadline / 1000 - ((int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000));
+    else
+        ucall_call_reply_i64(call, -1);
+}
+
+/* later [posix|uring] [TIMEOUT_MS] [MAX_DEFERRED] */
+int main(int argc, char **argv) {
+    ucall_config_t config = {0};
+    config.pick_port = true;
+    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
+                                                          : UCALL_ENGINE_POSIX;
+    config.call_timeout_ms = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
+    config.max_deferred_calls = argc > 3 ? (uint32_t)atoi(argv[3]) : KEPT_MAX;
+    if (!ucall_init(&config, &server)) {
+        fprintf(stderr, "%s\n", ucall_last_error());
+        return 1;
+    }
+    ucall_add_procedure(server, "keep", keep, NULL);
+    ucall_add_procedure(server, "answer_all", answer_all, NULL);
+    ucall_add_procedure(server, "answer_last", answer_last, NULL);
+    ucall_add_procedure(server, "kept", how_many_are_kept, NULL);
+    ucall_add_procedure(server, "cancelled", cancelled, NULL);
+    ucall_add_procedure(server, "time_left", time_left, NULL);
+    signal(SIGTERM, stop);
+    printf("listening on %d\n", config.port);
+    fflush(stdout);
+    bool stopped = ucall_take_calls(server, 0);
+    ucall_free(server);
+    /* The server is gone: all of them are cancelled, and may still be answered and released. */
+    for (int at = 0; at < count; ++at)
+        if (!ucall_call_is_cancelled(kept[at])) return 2;
+    while (count) answer(kept[--count]);
+    return stopped ? 0 : 1;
+}

@@ -1,0 +1,243 @@
+"""Params and replies, by a program that does with a call whatever is asked for."""
+
+import json
+import time
+
+import pytest
+
+import harness
+from harness import Client, serving
+
+CALLS = harness.PROGRAMS / "calls.c"
+
+
+@pytest.fixture
+def client(built, engine):
+    with serving([built(CALLS), engine]) as server, Client(server.port) as client:
+        client.server = server
+        yield client
+
+
+def named(client: Client, how: str, text: str, name: str = "x"):
+    """What the program reads under `name` of params whose text is `{how, name, TEXT}`."""
+    head = f'"how":{json.dumps(how)},"name":{json.dumps(name)}'
+    return client.call("named", text="{" + head + "," + text + "}")
+
+
+def absent(client: Client, how: str, text: str, name: str = "x") -> bool:
+    head = f'"how":{json.dumps(how)},"name":{json.dumps(name)}'
+    error = client.error_of("named", text="{" + head + "," + text + "}")
+    return error == {"code": 404, "message": "absent"}
+
+
+def test_each_type_is_read_as_what_it_is(client):
+    assert named(client, "bool", '"x":true') is True
+    assert named(client, "bool", '"x":false') is False
+    for number in (0, -1, 2**63 - 1, -(2**63)):
+        assert named(client, "i64", f'"x":{number}') == number
+    assert named(client, "f64", '"x":2.5e-3') == 0.0025
+    assert named(client, "f64", '"x":7') == 7
+    assert named(client, "str", '"x":"plain"') == "plain"
+    assert named(client, "str", '"x":""') == ""
+    for text in ("null", '{"a":[1, 2]}', '"a\\n"', "1e999", "[]"):
+        assert client.error_of("named", text="{}")["code"] == -32602
+        if text != "1e999":
+            assert named(client, "json", f'"x": {text} ') == json.loads(text)
+
+
+def test_what_is_of_another_type_is_absent(client):
+    values = {
+        "bool": ["0", '"true"', "null", "[true]"],
+        "i64": ["1.0", "1e2", str(2**63), str(-(2**63) - 1), "true", '"1"', "null", "{}"],
+        "f64": ["1e999", "-1e999", '"1"', "true", "null", "[1]"],
+        "str": ["1", "null", "true", '["a"]', '{"a":"b"}'],
+    }
+    for how, wrong in values.items():
+        for value in wrong:
+            assert absent(client, how, f'"x":{value}'), (how, value)
+    for how in ("bool", "i64", "f64", "str", "json"):
+        assert absent(client, how, '"y":1')
+        assert absent(client, how, '"X":1,"xx":1,"":1')
+
+
+def test_escaped_and_foreign_text(client):
+    assert named(client, "str", r'"x":"\"\\\/\b\f\n\r\t\u0041\u00e9\ud83d\ude00"') == (
+        '"\\/\b\f\n\r\tAé😀'
+    )
+    assert named(client, "str", '"x":"日本語 – ünï"') == "日本語 – ünï"
+    assert named(client, "str", r'"x":"a\u0000b"') == "a\0b"
+    assert named(client, "str", r'"\u0078":"escaped name"') == "escaped name"
+    assert named(client, "str", '"größe/😀":"found"', name="größe/😀") == "found"
+    assert named(client, "i64", r'"a\"b":5', name='a"b') == 5
+
+
+def test_the_last_of_two_members_counts(client):
+    assert named(client, "i64", r'"x":1,"x":2,"\u0078":3') == 3
+    assert absent(client, "i64", '"x":1,"x":"2"')
+
+
+def test_names_that_are_pointers(client):
+    text = '"a":{"b":[10,{"c/d":"e","m~n":[true]}],"":5},"/odd":6'
+    assert named(client, "i64", text, "/a/b/0") == 10
+    assert named(client, "str", text, "/a/b/1/c~1d") == "e"
+    assert named(client, "bool", text, "/a/b/1/m~0n/0") is True
+    assert named(client, "i64", text, "/a/") == 5
+    assert named(client, "i64", text, "/~1odd") == 6
+    for nothing in ("/a/b/2", "/a/b/-", "/a/b/00", "/b", "/a/b/0/0", "/a~2", "/", "//"):
+        assert absent(client, "json", text, nothing), nothing
+
+
+def test_positions(client):
+    def at(how, index, *rest):
+        return client.call("positional", [how, index, *rest])
+
+    assert at("i64", 2, 7) == 7
+    assert at("str", 3, 0, "é") == "é"
+    assert at("json", 4, 1, 2, {"a": [None]}) == {"a": [None]}
+    assert at("f64", 2, 1) == 1
+    assert at("bool", 2, True) is True
+    assert at("i64", 1) == 1
+    for index in (2, 1000, 2**62, -1):
+        assert client.error_of("positional", ["json", index])["code"] == 404
+    # Members have no position, items no name but a pointer.
+    assert client.error_of("positional", {"how": "i64", "index": 0})["code"] == -32602
+    assert client.error_of("named", ["i64", "x"])["code"] == -32602
+
+
+def test_huge_and_nested_params(client, built, engine):
+    huge = "é" * 500_000 + "\n" + "x" * 500_000
+    assert named(client, "str", f'"x":{json.dumps(huge)}') == huge
+    many = ",".join(f'"k{number}":{number}' for number in range(100_000))
+    assert named(client, "i64", many, "k99999") == 99_999
+    assert client.call("positional", ["i64", 100_001, *range(100_000)]) == 99_999
+    deep = "[" * 120 + "1" + "]" * 120
+    assert named(client, "i64", f'"x":{deep}', "/x" + "/0" * 120) == 1
+    assert named(client, "json", f'"x":{deep}') == json.loads(deep)
+    with serving([built(CALLS), engine, "deep"]) as server, Client(server.port) as deeper:
+        deep = "[" * 1000 + "1" + "]" * 1000
+        assert named(deeper, "i64", f'"x":{deep}', "/x" + "/0" * 1000) == 1
+        deep = "[" * 1023 + "]" * 1023
+        deeper.send("named", text=f'{{"x":{deep}}}')
+        assert deeper.receive()["error"]["code"] == -32700
+
+
+def test_text_stays_where_it_is_for_as_long_as_the_call(client):
+    texts = [f'é\n"{number}"' * (1 + number % 3) for number in range(1000)]
+    assert client.call("same", {"texts": texts}) is True
+    assert client.call("same", {"texts": ["plain"] * 1000}) is True
+
+
+def test_a_second_reply_is_ignored_and_logged(client):
+    assert [client.call("twice") for _ in range(50)] == [1] * 50
+    client.server.stop()
+    assert client.server.errors.count('procedure "twice" replied twice') == 1, client.server.errors
+
+
+def test_a_callback_that_never_replies(client):
+    client.notify("never")
+    assert client.error_of("never")["code"] == -32603
+    assert client.call("twice") == 1
+    client.server.stop()
+    assert client.server.errors.count('procedure "never" did not reply') == 1
+
+
+def test_errors(client):
+    def error(how):
+        return client.error_of("fails", {"how": how})
+
+    assert error("invalid_params") == {"code": -32602, "message": "Invalid params"}
+    assert error("out_of_memory") == {"code": -32603, "message": "Out of memory"}
+    assert error("unknown") == {"code": -32603, "message": "Internal error"}
+    assert error("own") == {"code": -7, "message": 'a "reason"'}
+    assert error("silent") == {"code": 7, "message": ""}
+    assert error("latin") == {"code": 7, "message": "\N{REPLACEMENT CHARACTER}"}
+    for cannot_be_written in ("nan", "bytes", "null"):
+        assert error(cannot_be_written)["code"] == -32603
+
+
+def test_content_is_checked_in_debug_builds(built, checked_library):
+    broken = ["{", "1 2", "nul", '"\n"', "[1,]", "'a'"]
+    with (
+        serving([built(CALLS, ("-O0",), checked_library)]) as server,
+        Client(server.port) as client,
+    ):
+        assert client.call("content", {"json": ' {"a":[1.5]} '}) == {"a": [1.5]}
+        for text in broken:
+            error = client.error_of("content", {"json": text})
+            assert error["code"] == -32603 and "no JSON" in error["message"], text
+
+
+def test_content_that_is_nothing_is_refused_in_every_build(client):
+    assert client.call("content", {"json": "17"}) == 17
+    for params in ({"json": ""}, {}):
+        assert client.error_of("content", params)["code"] == -32603
+
+
+def test_a_live_call_is_not_to_be_released(client):
+    assert client.call("released") is False
+    client.server.stop()
+    assert "had not deferred" in client.server.errors
+
+
+def test_procedures_are_added_while_it_runs(client):
+    assert client.call("tagged") == "a tag"
+    for number in range(7):
+        assert client.error_of(f"new{number}")["code"] == -32601
+        assert client.call("add", {"name": f"new{number}"}) is True
+        assert client.call(f"new{number}") == f"new{number}"
+    assert client.call("add", {"name": "one too many"}) is False
+    assert client.call("add", {"name": "tagged"}) is True
+    assert client.call("tagged") == "tagged"
+
+
+def test_a_callback_stops_its_server(client):
+    assert client.call("quit") is True
+    assert client.lines.readline() == b""
+    assert client.server.wait() == 0
+
+
+def test_a_callback_cannot_drive_its_server(client):
+    assert "already" in client.call("inside")
+
+
+@pytest.mark.parametrize("how", ["take_call", "take_calls"])
+def test_a_callback_may_free_its_server(built, engine, how):
+    server = harness.Server([built(CALLS), engine, how])
+    with Client(server.port) as client:
+        client.send("suicide")
+        if how == "take_calls":
+            assert client.receive()["result"] is True
+        else:
+            # Its thread may not come back, so that the reply is lost with the connection.
+            client.lines.readline()
+    assert server.wait() == 0
+
+
+def test_turn_by_turn(built, engine):
+    with serving([built(CALLS), engine, "take_call"]) as server, Client(server.port) as client:
+        for number in range(100):
+            assert named(client, "i64", f'"x":{number}') == number
+
+
+def test_calls_are_not_lost_between_turns(built, engine):
+    with serving([built(CALLS), engine, "take_call"]) as server:
+        clients = [Client(server.port) for _ in range(20)]
+        for client in clients:
+            client.send("twice")
+        time.sleep(0.1)
+        for client in clients:
+            assert client.receive()["result"] == 1
+            client.close()
+
+
+def test_a_connection_ends_behind_its_last_exchange(built, engine):
+    with serving([built(CALLS), engine, "three"]) as server, Client(server.port) as client:
+        for number in range(3):
+            assert named(client, "i64", f'"x":{number}') == number
+        assert client.lines.readline() == b""
+
+
+def test_a_connection_ends_at_its_age(built, engine):
+    with serving([built(CALLS), engine, "old"]) as server, Client(server.port) as client:
+        assert named(client, "i64", '"x":1') == 1
+        assert client.lines.readline() == b""

@@ -1,0 +1,165 @@
+"""Calls that are answered later."""
+
+import socket
+import time
+
+import load
+import pytest
+
+import harness
+from harness import Client, serving
+
+DEFERRED = harness.EXAMPLES / "deferred.c"
+LATER = harness.PROGRAMS / "later.c"
+
+
+@pytest.fixture
+def later(built, engine):
+    with serving([built(LATER), engine]) as server:
+        yield server
+
+
+def test_a_thread_pool_answers(built, engine):
+    with serving([built(DEFERRED), "--port", 0, "--engine", engine]) as server:
+        assert load.run(server.port, [load.slow_sums], clients=16, calls=3_200) == 3_200
+
+
+def test_four_calls_take_as_long_as_one(built):
+    with serving([built(DEFERRED), "--port", 0]) as server, Client(server.port) as client:
+        begun = time.monotonic()
+        for number in range(4):
+            client.send("slow_sum", {"a": number, "b": 1, "milliseconds": 300})
+        assert sorted(client.receive()["result"] for _ in range(4)) == [1, 2, 3, 4]
+        assert time.monotonic() - begun < 0.9
+
+
+def test_replies_come_as_calls_finish(later):
+    texts = ["first", "é\n", ""]
+    with Client(later.port) as client, Client(later.port) as other:
+        numbers = {client.send("keep", {"text": text}): text for text in texts}
+        # The calls are kept once this one, sent behind them, is answered.
+        assert client.call("cancelled") == 0
+        for text in reversed(texts):
+            other.call("answer_last")
+            reply = client.receive()
+            assert reply["result"] == text == numbers[reply["id"]]
+
+
+def test_a_deferred_call_without_reply_gets_an_error(later):
+    with Client(later.port) as client:
+        client.send("keep", {"no text": 1})
+        assert client.call("answer_all") == 1
+        assert client.receive()["error"]["code"] == -32603
+    later.stop()
+    assert "did not reply" in later.errors
+
+
+def test_what_a_callback_does_after_deferring_is_ignored(later):
+    with Client(later.port) as client:
+        client.send("keep", {"text": "right"})
+        assert client.call("answer_all") == 1
+        assert client.receive()["result"] == "right"
+    later.stop()
+    assert "that it had deferred" in later.errors
+
+
+@pytest.mark.parametrize("protocol", ["raw", "http"])
+def test_a_closed_connection_cancels(later, protocol):
+    with Client(later.port) as other:
+        client = Client(later.port)
+        for number in range(10):
+            send_keep(client, protocol, number)
+        wait_until(lambda: other.call("kept") == 10)
+        assert other.call("cancelled") == 0
+        if protocol == "raw":
+            # Without a reset nobody can tell it from `nc -N`, which still waits for its replies.
+            client.reset_on_close()
+        client.close()
+        wait_until(lambda: other.call("cancelled") == 10)
+        # Their replies reach nobody, and above all not the one who has the descriptor now.
+        with Client(later.port) as newcomer:
+            assert other.call("answer_all") == 10
+            assert newcomer.call("cancelled") == 0
+
+
+def test_a_peer_that_ended_its_side_still_gets_raw_replies(later):
+    with Client(later.port) as client, Client(later.port) as other:
+        client.send("keep", {"text": "late"})
+        client.socket.shutdown(socket.SHUT_WR)
+        wait_until(lambda: other.call("answer_all") == 1)
+        assert client.receive()["result"] == "late"
+        assert client.lines.readline() == b""
+
+
+def send_keep(client: Client, protocol: str, number: int) -> None:
+    params = {"text": str(number)}
+    if protocol == "raw":
+        client.send("keep", params)
+    else:
+        client.socket.sendall(load.request("keep", params, "id", http=True))
+
+
+def test_calls_outlive_their_server(later):
+    with Client(later.port) as client:
+        for number in range(10):
+            client.send("keep", {"text": str(number)})
+        assert client.call("cancelled") == 0
+        later.stop()
+
+
+def test_notifications_may_be_deferred(later):
+    with Client(later.port) as client:
+        client.notify("keep", {"text": "x"})
+        assert client.call("answer_all") == 1
+        assert client.call("cancelled") == 0
+
+
+def test_too_many_are_refused(built, engine):
+    with serving([built(LATER), engine, 0, 3]) as server, Client(server.port) as client:
+        for number in range(3):
+            client.send("keep", {"text": str(number)})
+        assert client.error_of("keep", {"text": "x"})["code"] == -32003
+        assert client.call("answer_all") == 3
+        assert {client.receive()["result"] for _ in range(3)} == {"0", "1", "2"}
+        client.send("keep", {"text": "again"})
+        assert client.call("answer_all") == 1
+        assert client.receive()["result"] == "again"
+
+
+def test_deadlines(built, engine):
+    with serving([built(LATER), engine, 400]) as server, Client(server.port) as client:
+        assert 350 < client.call("time_left") <= 400
+        begun = time.monotonic()
+        client.send("keep", {"text": "late"})
+        reply = client.receive()
+        assert reply["error"]["code"] == -32001
+        assert 0.3 < time.monotonic() - begun < 1.5
+        assert client.call("cancelled") == 1
+        assert client.call("answer_all") == 1
+        assert client.call("cancelled") == 0
+
+
+def test_a_caller_s_own_deadline(later):
+    """Milliseconds in a header of its request: the one that is sooner counts."""
+    with Client(later.port) as client, Client(later.port) as other:
+        wish = b"Ucall-Timeout-Ms: %d\r\n"
+        client.socket.sendall(load.request("time_left", {}, "1", http=True, more=wish % 5000))
+        assert 4900 < load.receive(client.lines, http=True)["result"] <= 5000
+        client.socket.sendall(load.request("keep", {}, "2", http=True, more=wish % 0))
+        assert load.receive(client.lines, http=True)["error"]["code"] == -32001
+        assert other.call("kept") == 0
+        client.socket.sendall(load.request("keep", {}, "3", http=True, more=wish % 200))
+        assert load.receive(client.lines, http=True)["error"]["code"] == -32001
+        assert other.call("cancelled") == 1
+
+
+def test_without_a_timeout_there_is_no_deadline(later):
+    with Client(later.port) as client:
+        assert client.call("time_left") == -1
+
+
+def wait_until(condition, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

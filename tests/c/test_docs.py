@@ -1,0 +1,71 @@
+"""The examples of docs/c.md and of the header compile, and those with a `main` run."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness import Client
+
+GUIDE = harness.ROOT / "docs/c.md"
+FENCE = re.compile(r"^```(c|cpp)\n(.*?)^```$", re.M | re.S)
+# What a fragment may use without saying so.
+PREAMBLE = "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
+PREAMBLE += "#include <ucall/ucall.h>\n"
+
+
+def examples() -> list[tuple[str, str]]:
+    return FENCE.findall(GUIDE.read_text())
+
+
+def header_example() -> str:
+    text = (harness.INCLUDE / "ucall/ucall.h").read_text()
+    body = text.split("on one port.\n *\n")[1].split("\n *\n * Every function")[0]
+    return "\n".join(line.removeprefix(" *").removeprefix("     ") for line in body.split("\n"))
+
+
+def compile_example(folder: Path, language: str, text: str) -> Path:
+    source = folder / f"example.{language}"
+    source.write_text(text if text.startswith("#include") else PREAMBLE + text)
+    # Functions of a fragment are called by nobody.
+    flags = ["-Wno-unused-function", "-Wno-unused-variable", "-I", harness.INCLUDE, "-c"]
+    compiler = harness.compiler_for(source)
+    harness.run([*compiler, *harness.STRICT, *flags, source, "-o", folder / "example.o"])
+    return source
+
+
+@pytest.mark.parametrize(
+    "language, text", examples(), ids=[str(number) for number in range(len(examples()))]
+)
+def test_an_example_of_the_guide(built, tmp_path, language, text):
+    source = compile_example(tmp_path, language, text)
+    if "int main" in text:
+        built(source)
+
+
+def test_the_guide_names_every_function():
+    names = re.findall(r"\b(ucall_[a-z0-9_]+)\(", (harness.INCLUDE / "ucall/ucall.h").read_text())
+    guide = GUIDE.read_text()
+    missing = [name for name in set(names) if name not in guide]
+    assert not missing
+
+
+def test_the_header_s_example_serves(built, tmp_path):
+    source = compile_example(tmp_path, "c", header_example())
+    # It listens on the default port, which another program of this machine may have.
+    text = source.read_text().replace("= {0};", "= {0};\n    config.pick_port = true;")
+    text = text.replace(
+        "    ucall_take_calls",
+        '    printf("listening on %d\\n", config.port);\n    fflush(stdout);\n    ucall_take_calls',
+    )
+    source.write_text(text)
+    server = harness.Server([built(source)])
+    with Client(server.port) as client:
+        assert client.call("sum", {"a": 2, "b": 3}) == 5
+    server.kill()
+
+
+def test_the_guide_s_first_program_is_the_header_s():
+    first = examples()[0][1]
+    assert header_example().strip() in first

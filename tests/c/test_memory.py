@@ -1,0 +1,97 @@
+"""Every program under valgrind and under the sanitizers, while it is called."""
+
+import load
+import pytest
+
+import harness
+from harness import Client, serving
+
+EXAMPLES = harness.EXAMPLES
+PROGRAMS = harness.PROGRAMS
+# The examples, what they are told, and what they are called with.
+LOADED = {
+    "sum.c": ([], [load.sums]),
+    "login.cpp": (["--threads", 2], [load.echoes, load.sessions]),
+    "deferred.c": ([], [load.slow_sums]),
+    "kv.c": ([], [load.stored]),
+}
+
+
+@pytest.fixture(params=["valgrind", "sanitizers"])
+def instrumented(request, built):
+    """A function from a source to the command that runs it, watched for misuse of memory."""
+    if request.param == "valgrind":
+        return lambda source: [*harness.VALGRIND, built(source, ("-O1", "-g"))]
+    return lambda source: [built(source, tuple(harness.ADDRESS_SANITIZER))]
+
+
+@pytest.fixture
+def watched_engine(request, engine) -> str:
+    """Valgrind does not know io_uring, and takes what the kernel writes for uninitialised."""
+    if engine == "uring" and "valgrind" in request.node.name:
+        pytest.skip("valgrind does not know io_uring")
+    return engine
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_examples_under_load(instrumented, watched_engine, tmp_path, name):
+    options, loads = LOADED[name]
+    if name == "kv.c":
+        # Valgrind has no room for a map of the usual size.
+        options = ["--folder", tmp_path / "store", "--megabytes", 64]
+    command = [*instrumented(EXAMPLES / name), "--port", 0, "--engine", watched_engine, *options]
+    with serving(command) as server:
+        assert load.run(server.port, loads, clients=8, calls=1_600) == 1_600
+
+
+def test_servers(instrumented, watched_engine):
+    harness.run([*instrumented(PROGRAMS / "api.c"), watched_engine])
+
+
+def test_calls(instrumented, watched_engine):
+    text = "é\n😀" * 5_000
+    command = [*instrumented(PROGRAMS / "calls.c"), watched_engine]
+    with serving(command) as server, Client(server.port) as client:
+        for how, value in [
+            ("i64", 5),
+            ("f64", 2.5),
+            ("bool", True),
+            ("str", text),
+            ("json", []),
+        ]:
+            params = {"how": how, "name": "x", "x": value, "y": text}
+            assert client.call("named", params) == value
+            params = {"how": how, "name": "/a/0/x", "a": [{"x": value}]}
+            assert client.call("named", params) == value
+            assert client.call("positional", [how, 3, text, value]) == value
+        assert client.call("same", {"texts": ["é\n"] * 1000}) is True
+        assert client.call("twice") == 1
+        assert client.error_of("never")["code"] == -32603
+        for how in ("invalid_params", "own", "silent", "latin", "nan", "bytes", "null"):
+            client.error_of("fails", {"how": how})
+        assert client.call("add", {"name": "late"}) is True
+        assert client.call("late") == "late"
+
+
+def test_a_callback_that_frees_its_server(instrumented, watched_engine):
+    server = harness.Server([*instrumented(PROGRAMS / "calls.c"), watched_engine])
+    with Client(server.port) as client:
+        assert client.call("suicide") is True
+    assert server.wait() == 0, server.errors
+
+
+def test_deferred_calls(instrumented, watched_engine):
+    with serving([*instrumented(PROGRAMS / "later.c"), watched_engine, 2000]) as server:
+        with Client(server.port) as client, Client(server.port) as gone:
+            for number in range(20):
+                client.send("keep", {"text": f"\n{number}"})
+                gone.send("keep", {"text": f"\n{number}"})
+            assert gone.call("cancelled") == 0
+            gone.reset_on_close()
+        with Client(server.port) as client:
+            assert client.call("answer_all") == 40
+            for number in range(20):
+                client.send("keep", {"text": f"{number}"})
+            assert client.call("kept") == 20
+            # Those are answered and released once the server is gone.
+            server.stop()

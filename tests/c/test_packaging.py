@@ -1,0 +1,190 @@
+"""How programs find and link the library, and that it is what its header says."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness import Client, serving
+
+HEADER = harness.INCLUDE / "ucall/ucall.h"
+SUM = harness.EXAMPLES / "sum.c"
+LOGIN = harness.EXAMPLES / "login.cpp"
+VERSION = re.search(r'^version = "(.*)"', (harness.ROOT / "Cargo.toml").read_text(), re.M)[1]
+MAJOR = VERSION.partition(".")[0]
+
+
+@pytest.fixture(scope="session")
+def prefix(library, tmp_path_factory) -> Path:
+    """The library, installed by the make target that users have."""
+    prefix = tmp_path_factory.mktemp("prefix")
+    harness.run(
+        ["make", "--no-print-directory", "install-c", f"PREFIX={prefix}"],
+        cwd=harness.ROOT,
+        env={**os.environ, "CARGO_TARGET_DIR": str(harness.TARGET)},
+    )
+    return prefix
+
+
+def declared() -> set[str]:
+    """The functions of the header, without comments and macros."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    text = re.sub(r"^#.*$", "", text, flags=re.M)
+    return set(re.findall(r"\b(ucall_\w+)\s*\(", text))
+
+
+def exported(path: Path, *options: str) -> set[str]:
+    lines = harness.run(["nm", "--defined-only", *options, path]).splitlines()
+    return {line.split()[2] for line in lines if len(line.split()) == 3 and " T " in line}
+
+
+def test_the_shared_library_exports_the_header_and_nothing_else(prefix):
+    symbols = exported(prefix / "lib/libucall.so", "--dynamic")
+    assert symbols == {f"{name}@@UCALL_{MAJOR}" for name in declared()}
+
+
+def test_the_static_library_has_what_the_header_declares(library):
+    ours = {name for name in exported(library) if name.startswith("ucall_")}
+    assert ours == declared()
+
+
+def test_the_shared_library_is_named_by_its_major_version(prefix):
+    dynamic = harness.run(["readelf", "--dynamic", prefix / "lib/libucall.so"])
+    assert f"[libucall.so.{MAJOR}]" in dynamic
+    assert (prefix / f"lib/libucall.so.{MAJOR}").resolve().name == f"libucall.so.{VERSION}"
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
+    assert not any("ucall" in name for name in needed)
+
+
+@pytest.mark.parametrize("standard", ["c99", "c11", "c17", "gnu2x"])
+def test_the_header_is_clean_in_c(standard, tmp_path):
+    alone = tmp_path / "alone.c"
+    alone.write_text("#include <ucall/ucall.h>\nint main(void) { return 0; }\n")
+    flags = [*harness.STRICT, "-Wstrict-prototypes", "-Wshadow", "-Wconversion"]
+    harness.run(["cc", f"-std={standard}", *flags, "-I", harness.INCLUDE, "-c", alone, "-o",
+                 tmp_path / "alone.o"])  # fmt: skip
+
+
+@pytest.mark.parametrize("standard", ["c++11", "c++17", "c++20"])
+def test_the_header_is_clean_in_cpp(standard, tmp_path):
+    alone = tmp_path / "alone.cpp"
+    alone.write_text("#include <ucall/ucall.h>\nint main() { return 0; }\n")
+    flags = [*harness.STRICT, "-Wshadow", "-Wconversion", "-Wold-style-cast"]
+    harness.run(["c++", f"-std={standard}", *flags, "-I", harness.INCLUDE, "-c", alone, "-o",
+                 tmp_path / "alone.o"])  # fmt: skip
+
+
+def test_each_function_is_explained_above_its_declaration():
+    lines = HEADER.read_text().splitlines()
+    for name in declared():
+        at = next(n for n, line in enumerate(lines) if re.match(rf"\w[^#*]*\b{name}\(", line))
+        # Declarations that stand together share one explanation.
+        block = at
+        while lines[block - 1] and not lines[block - 1].endswith("*/"):
+            block -= 1
+        assert lines[block - 1].endswith("*/"), name
+
+
+def serves(command: list, **how) -> None:
+    with serving([*command, "--port", 0], **how) as server, Client(server.port) as client:
+        if "login" in str(command[0]):
+            assert client.call("echo", {"content": [1]}) == [1]
+        else:
+            assert client.call("sum", {"a": 2, "b": 3}) == 5
+
+
+@pytest.mark.skipif(not shutil.which("pkg-config"), reason="no pkg-config")
+@pytest.mark.parametrize("source", [SUM, LOGIN], ids=["c", "c++"])
+@pytest.mark.parametrize("kind", ["shared", "static"])
+def test_pkg_config(prefix, tmp_path, source, kind):
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
+    program = tmp_path / source.stem
+    flags = "$(pkg-config --cflags --libs ucall)"
+    if kind == "static":
+        flags = '$(pkg-config --cflags ucall) "$(pkg-config --variable=libdir ucall)/libucall.a"'
+        flags += " -lpthread -lm -ldl"
+    compiler = "c++" if source.suffix == ".cpp" else "cc"
+    command = f"{compiler} -O2 {source} {flags} -o {program}"
+    harness.run(["sh", "-c", command], env=environment)
+    libraries = harness.run(["ldd", program], env=environment)
+    assert ("libucall" in libraries) == (kind == "shared")
+    serves([program], env={**environment, "LD_LIBRARY_PATH": str(prefix / "lib")})
+
+
+FETCH = """
+include(FetchContent)
+FetchContent_Declare(ucall SOURCE_DIR "{root}")
+FetchContent_MakeAvailable(ucall)
+"""
+FIND = "find_package(ucall {version} REQUIRED)\n"
+
+
+def project(folder: Path, how: str) -> None:
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.19)\n"
+        "project(programs C CXX)\n"
+        "set(CMAKE_CXX_STANDARD 11)\n"
+        f"{how}"
+        f'add_executable(sum "{SUM}")\n'
+        "target_link_libraries(sum PRIVATE ucall::ucall)\n"
+        f'add_executable(login "{LOGIN}")\n'
+        "target_link_libraries(login PRIVATE ucall::ucall)\n"
+    )
+
+
+needs_cmake = pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
+
+
+def configure_and_build(folder: Path, *options: str) -> Path:
+    build = folder / "build"
+    harness.run(["cmake", "-S", folder, "-B", build, *options])
+    harness.run(["cmake", "--build", build])
+    return build
+
+
+@needs_cmake
+@pytest.mark.parametrize("shared", ["OFF", "ON"])
+def test_cmake_fetch_content(library, tmp_path, shared):
+    project(tmp_path, FETCH.format(root=harness.ROOT))
+    build = configure_and_build(
+        tmp_path, f"-DUCALL_TARGET_DIR={harness.TARGET}", f"-DBUILD_SHARED_LIBS={shared}"
+    )
+    for name in ("sum", "login"):
+        assert ("libucall.so" in harness.run(["ldd", build / name])) == (shared == "ON")
+        serves([build / name])
+
+
+@needs_cmake
+@pytest.mark.parametrize("shared", ["OFF", "ON"])
+def test_cmake_find_package(prefix, tmp_path, shared):
+    project(tmp_path, FIND.format(version=VERSION))
+    build = configure_and_build(
+        tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}"
+    )
+    for name in ("sum", "login"):
+        serves([build / name])
+
+
+@needs_cmake
+def test_cmake_refuses_another_version(prefix, tmp_path):
+    project(tmp_path, FIND.format(version=f"{int(MAJOR) + 1}.0"))
+    done = subprocess.run(
+        ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0 and f"version: {VERSION}" in done.stderr
+
+
+@needs_cmake
+def test_cmake_installs(library, tmp_path):
+    build, prefix = tmp_path / "build", tmp_path / "prefix"
+    harness.run(["cmake", "-S", harness.ROOT, "-B", build, f"-DUCALL_TARGET_DIR={harness.TARGET}"])
+    harness.run(["cmake", "--build", build])
+    harness.run(["cmake", "--install", build, "--prefix", prefix])
+    assert (prefix / "lib/cmake/ucall/ucallConfig.cmake").is_file()
+    assert (prefix / "include/ucall/ucall.h").read_bytes() == HEADER.read_bytes()

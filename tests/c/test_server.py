@@ -1,0 +1,128 @@
+"""Servers: how they begin, how many threads drive them, how they end, and what they log."""
+
+import json
+import signal
+import subprocess
+import time
+
+import load
+import pytest
+
+import harness
+from harness import Client, serving
+
+SUM = harness.EXAMPLES / "sum.c"
+LOGIN = harness.EXAMPLES / "login.cpp"
+API = harness.PROGRAMS / "api.c"
+
+
+def test_the_functions_do_as_the_header_says(built, engine):
+    harness.run([built(API), engine])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_handler_stops_it(built, engine, number):
+    server = harness.Server([built(SUM), "--port", 0, "--engine", engine])
+    with Client(server.port) as client:
+        assert client.call("sum", {"a": 1, "b": 2}) == 3
+        server.process.send_signal(number)
+        assert client.lines.readline() == b""
+    assert server.wait() == 0
+
+
+def test_a_signal_stops_it_under_load(built, engine):
+    for _ in range(5):
+        server = harness.Server([built(LOGIN), "--port", 0, "--engine", engine, "--threads", 2])
+        clients = [Client(server.port) for _ in range(8)]
+        for client in clients:
+            for number in range(100):
+                client.send("echo", {"content": number})
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0, server.errors
+        for client in clients:
+            client.close()
+
+
+def test_a_taken_port_is_told(built):
+    with serving([built(SUM), "--port", 0]) as server:
+        second = subprocess.run(
+            [built(SUM), "--port", str(server.port)], capture_output=True, text=True
+        )
+        assert second.returncode == 1
+        assert f"127.0.0.1:{server.port} is in use" in second.stderr
+
+
+def test_100_000_calls_of_32_clients(built, engine):
+    with serving([built(SUM), "--port", 0, "--engine", engine]) as server:
+        assert load.run(server.port, [load.sums], clients=32, calls=100_000) == 100_000
+
+
+def test_two_threads_serve(built, engine):
+    command = [built(LOGIN), "--port", 0, "--engine", engine, "--threads", 2]
+    with serving(command) as server:
+        loads = [load.echoes, load.sessions]
+        assert load.run(server.port, loads, clients=32, calls=20_000) == 20_000
+        threads = subprocess.run(
+            ["ps", "-L", "-o", "time=", "-p", str(server.process.pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert len(threads.stdout.split()) == 2
+
+
+def test_both_threads_take_connections(built, engine):
+    """The kernel spreads connections by their address, so of 64 both get some, once both listen."""
+    command = [built(LOGIN), "--port", 0, "--engine", engine, "--threads", 2]
+    with serving(command) as server:
+        for _ in range(20):
+            before = switches(server.process.pid)
+            clients = [Client(server.port) for _ in range(64)]
+            for client in clients:
+                assert client.call("echo", {"content": 1}) == 1
+                client.close()
+            after = switches(server.process.pid)
+            if all(after[thread] > before.get(thread, 0) + 3 for thread in after):
+                return
+        raise AssertionError(f"{before} {after}")
+
+
+def switches(pid: int) -> dict[str, int]:
+    """How often each thread has waited, apart from those that the kernel runs for io_uring."""
+    counts = {}
+    for thread in harness.Path(f"/proc/{pid}/task").iterdir():
+        if (thread / "comm").read_text().startswith("iou-"):
+            continue
+        for line in (thread / "status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                counts[thread.name] = int(line.split()[1])
+    return counts
+
+
+@pytest.mark.parametrize("form", ["json", "human"])
+def test_one_line_a_second_tells_what_was_done(built, engine, form):
+    command = [built(LOGIN), "--port", 0, "--engine", engine, "--threads", 2, "--logs", form]
+    with serving(command) as server, Client(server.port) as client:
+        for number in range(100):
+            assert client.call("echo", {"content": number}) == number
+        time.sleep(2.3)
+    lines = server.errors.splitlines()
+    assert 2 <= len(lines) <= 4, server.errors
+    if form == "json":
+        told = [json.loads(line) for line in lines]
+        assert sum(line["calls"] for line in told) == 100
+        assert sum(line["bytes_received"] for line in told) > 100 * 60
+        assert sum(line["bytes_sent"] for line in told) > 100 * 30
+        assert told[0]["connections"] == 1
+        assert abs(told[0]["time"] - time.time()) < 60
+        assert 0.9 < told[0]["seconds"] < 3
+    else:
+        assert lines[0].startswith("ucall: ") and "calls/s" in lines[0]
+        assert lines[0].endswith("connections: 1")
+
+
+def test_no_lines_unless_asked_for(built):
+    with serving([built(LOGIN), "--port", 0]) as server, Client(server.port) as client:
+        client.call("echo", {"content": 1})
+        time.sleep(1.2)
+    assert server.errors == ""
