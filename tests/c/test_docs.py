@@ -1,4 +1,4 @@
-"""The examples of docs/c.md and of the header compile, and those with a `main` run."""
+"""The examples of docs/c.md, the README and the header compile, and those with a `main` run."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import harness
 from harness import Client
 
-GUIDE = harness.ROOT / "docs/c.md"
+GUIDES = [harness.ROOT / "docs/c.md", harness.ROOT / "README.md"]
 FENCE = re.compile(r"^```(c|cpp)\n(.*?)^```$", re.M | re.S)
 # What a fragment may use without saying so.
 PREAMBLE = "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
@@ -16,7 +16,7 @@ PREAMBLE += "#include <ucall/ucall.h>\n"
 
 
 def examples() -> list[tuple[str, str]]:
-    return FENCE.findall(GUIDE.read_text())
+    return [example for guide in GUIDES for example in FENCE.findall(guide.read_text())]
 
 
 def header_example() -> str:
