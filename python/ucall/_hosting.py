@@ -1,22 +1,55 @@
-"""Who runs the servers of this process: the program itself, or a supervisor that has bound for it.
+"""Who runs the servers of this process: the program itself, or somebody who has started it for that.
 
-``python -m ucall`` and ``server.run(workers=N)`` set this before a server is made.
+``python -m ucall`` imports a module whose server it runs, workers are started by a supervisor, and
+the processes of a pool import the module of the function that they run. In all of these a server
+that is made does not bind at once, and one that is told to run while its module is imported does
+not.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
-__all__ = ["POOL", "WORKER", "binds_later"]
+__all__ = ["POOL", "WORKER", "binds_later", "importing", "is_importing"]
 
-#: In the environment of a worker: the descriptors of its listening socket and of its supervisor.
-WORKER = "UCALL_WORKER_DESCRIPTORS"
-#: In the environment of a process that only runs functions, while it imports their module.
-POOL = "UCALL_POOL_PROCESS"
+#: In the environment of a worker: the descriptor of the socket that leads to its supervisor.
+WORKER: Final = "UCALL_WORKER_CONTROL"
+#: In the environment of a process of a pool, while it imports the module of its functions.
+POOL: Final = "UCALL_POOL_PROCESS"
 
-later = False
+#: The descriptor of the socket to the supervisor, in a worker. Children of it are none themselves.
+control: Final = int(os.environ.pop(WORKER, "-1"))
+
+#: How many threads a server has that is told nothing else, by ``--threads``.
+threads: int | None = None
+
+_importing = False
+
+
+def is_worker() -> bool:
+    """Whether a supervisor has started this process."""
+    return control >= 0
+
+
+def is_importing() -> bool:
+    """Whether a module is being imported only for what it defines."""
+    return _importing or POOL in os.environ
 
 
 def binds_later() -> bool:
     """Whether a server that is made now is to bind when it runs, rather than at once."""
-    return later or WORKER in os.environ or POOL in os.environ
+    return is_worker() or is_importing()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Keeps servers from running while their module is imported."""
+    global _importing
+    before, _importing = _importing, True
+    try:
+        yield
+    finally:
+        _importing = before

@@ -1,4 +1,4 @@
-"""`ucall.posix.Server` under the name that its rich types once had to be asked for by."""
+"""`ucall.posix.Server` by another name: every server serves rich types."""
 
 from __future__ import annotations
 

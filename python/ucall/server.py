@@ -128,6 +128,7 @@ class Server:
         drain_timeout_s: float = 10.0,
         slow_call_s: float = 0.1,
     ) -> None:
+        threads = _hosting.threads if threads is None else threads
         limits: dict[str, float] = {
             "max_connections": max_connections,
             "max_head_bytes": max_head_bytes,
@@ -357,7 +358,9 @@ class Server:
         """
         self._known_types().register(type, encode, decode)
 
-    def run(self, max_cycles: int = -1, max_seconds: float = -1) -> None:
+    def run(
+        self, max_cycles: int = -1, max_seconds: float = -1, *, workers: int | None = None
+    ) -> None:
         """Serves on this thread until `stop`, Ctrl-C or SIGTERM, or for as long as told.
 
         On the main thread it takes over SIGINT and SIGTERM (a handler of the program's own for
@@ -367,6 +370,8 @@ class Server:
             max_cycles: Turns of the server; in each it waits for something to happen and does all
                 that did. Negative: no bound.
             max_seconds: Negative: no bound.
+            workers: Serves from so many processes, which run this program once more, and starts
+                them again when they die. What stands before this call runs in each of them.
 
         When a bound ends the run, connections stay open and the next run on the same thread goes
         on with them; `stop` closes them.
@@ -375,6 +380,15 @@ class Server:
             RuntimeError: The server runs already.
             OSError: The port cannot be bound again after a stop.
         """
+        if _hosting.is_importing():
+            return
+        if _hosting.is_worker():
+            from ucall import _worker
+
+            control = _worker.join(self)
+            return self._run(max_cycles, max_seconds, control.ready)
+        if workers is not None:
+            return self._supervise(_positive("workers", workers))
         self._run(max_cycles, max_seconds, None)
 
     def start(self) -> None:
@@ -386,6 +400,8 @@ class Server:
             RuntimeError: The server runs already.
             OSError: The port cannot be bound again after a stop.
         """
+        if _hosting.is_importing():
+            return
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 raise RuntimeError("the server runs already")
@@ -491,6 +507,18 @@ class Server:
             self._core.run(max_cycles, max_seconds, conduct)
         finally:
             self._idle.set()
+
+    def _supervise(self, workers: int) -> None:
+        """Serves from so many processes."""
+        from ucall import _supervisor
+
+        supervisor = _supervisor.Supervisor(workers, _supervisor.command())
+        host, port = self.host, self.port
+        self._core.unbind()
+        supervisor.bind(host, port)
+        status = supervisor.run()
+        if status:
+            raise SystemExit(status)
 
     def _conduct(self, on_start: Callable[[], object] | None, pump: _core.Pump) -> None:
         """One run, from its first turn to its last."""

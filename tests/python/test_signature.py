@@ -104,9 +104,6 @@ class Called:
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (coroutine, "async"),
-        (functools.partial(coroutine, 1), "async"),
-        (Called(), "async"),
         (stream, "generators"),
         (generate, "generators"),
         (Called, "is a class"),
@@ -118,6 +115,12 @@ def test_what_cannot_run_is_refused(function: Any, problem: str) -> None:
     server = Server(port=0)
     with pytest.raises(TypeError, match=f"^thing: .*{problem}"):
         server.add(function, name="thing")
+
+
+@pytest.mark.parametrize("function", [coroutine, functools.partial(coroutine, 1), Called()])
+def test_coroutine_functions_are_taken_in_every_form(function: Any) -> None:
+    server = Server(port=0)
+    server.add(function, name="thing")
 
 
 @pytest.mark.parametrize("function", [lambda: 1, functools.partial(max, 1), Called()])

@@ -35,8 +35,8 @@ impl Errors {
     }
 }
 
-/// The error that a `ucall.RPCError` asks for. `len_max` bounds its data, in which `encode` replaces
-/// what cannot be written.
+/// The error that a `ucall.RPCError` asks for. `len_max` bounds its data, in which `encode`
+/// replaces what cannot be written.
 pub(crate) fn for_caller<'py>(
     py: Python<'py>,
     error: &PyErr,
@@ -75,7 +75,8 @@ pub(crate) fn deadline_passed() -> RpcError {
 pub(crate) fn overloaded(running_max: usize, usual_time: Duration) -> RpcError {
     let retry_after_ms = usual_time.as_millis().clamp(1, 10_000);
     let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
-    let data = format!(r#"{{"retry_after_ms":{retry_after_ms},"max_running_calls":{running_max}}}"#);
+    let data =
+        format!(r#"{{"retry_after_ms":{retry_after_ms},"max_running_calls":{running_max}}}"#);
     error.data = Some(data.into_bytes());
     error
 }

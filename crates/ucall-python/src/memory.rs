@@ -2,8 +2,8 @@
 //!
 //! A call with a payload of a MiB allocates some MiB: what came, the object, the reply. By default
 //! glibc hands such memory back to the system when the call is over, and each page of it is made
-//! anew, by a fault, for the next call. That takes longer than decoding, the function and encoding
-//! together (docs/types.md has figures). So some of it is kept.
+//! anew, by a fault, for the next call. An echo of 1 MiB took 990 µs of CPU with these faults and
+//! 390 µs without (`bench/echo.py`, one machine with 2 cores). So some of it is kept.
 
 /// Freed memory that glibc keeps at the end of a heap.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -15,8 +15,7 @@ const MAPPED_BYTES: libc::c_int = 8 << 20;
 
 /// How a user tells glibc himself.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const SETTINGS: [&str; 3] =
-    ["GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"];
+const SETTINGS: [&str; 3] = ["GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"];
 
 /// Keeps up to [`KEPT_BYTES`] of freed memory for the next call, unless the environment says how
 /// memory is to be treated. Does so once in a process.

@@ -6,7 +6,12 @@
 //! | longer, refusing | is refused, the last of its connection | is closed |
 //! | longer, serving (a successor accepts already) | is served, HTTP's last | is closed |
 //! | `drain_timeout` | | everything is given up, and answered so |
+//!
+//! A listening socket may be shared with a successor, and the kernel wakes only one of those who
+//! wait on it for a connection: if that was us, just as we stopped, nobody else knows of it. So what
+//! waits there is looked for, and taken: once, or for a while if there is a successor.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use ucall_engine::{Engine, Id};
@@ -46,6 +51,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.drain = Some(Draining { wanted, began: now, until, next_look: now });
         self.office.drain = Drain::Serving;
         self.pause_accepting();
+        self.accept_what_waits();
+        if wanted == Drain::Refusing {
+            self.sockets.clear();
+        }
     }
 
     /// Does what the drain asks for at the end of a turn; `true` when it is over.
@@ -61,12 +70,28 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             drain.next_look = (now + LOOK_INTERVAL).min(drain.until);
             if now >= drain.began + GRACE {
                 self.office.drain = drain.wanted;
+                self.sockets.clear();
             }
+            self.accept_what_waits();
             for id in self.done_with(now) {
                 self.close(id);
             }
         }
-        self.connections.len() == 0 && self.office.handler.running() == 0
+        self.sockets.is_empty()
+            && self.connections.len() == 0
+            && self.office.handler.running() == 0
+    }
+
+    /// Takes connections that the engine, which has stopped to accept, was to hear of.
+    fn accept_what_waits(&mut self) {
+        for index in 0..self.sockets.len() {
+            while let Some(Ok((stream, _))) = self.sockets.get(index).map(TcpListener::accept) {
+                // One that breaks at once is no loss.
+                if let Ok(id) = self.engine.adopt(stream.into()) {
+                    self.accept(id);
+                }
+            }
+        }
     }
 
     /// Connections on which nothing has run for long enough.

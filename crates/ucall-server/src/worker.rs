@@ -42,10 +42,12 @@ pub struct Turn {
 
 /// Serves the procedures of one handler on one engine.
 pub struct Worker<E: Engine, H: Handler> {
-    engine: E,
+    pub(crate) engine: E,
     pub(crate) office: Office<H>,
     pub(crate) connections: Connections,
     listeners: Vec<Id>,
+    /// The same sockets, for a last look when a drain begins; see `drain`.
+    pub(crate) sockets: Vec<TcpListener>,
     /// Whether accepting has stopped until a connection closes or a little time has passed.
     accept_paused: bool,
     signals: Option<Id>,
@@ -83,6 +85,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             office: Office::new(handler, procedures, config, now),
             connections: Connections::default(),
             listeners: Vec::new(),
+            sockets: Vec::new(),
             accept_paused: false,
             signals: None,
             event_loop: None,
@@ -104,8 +107,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Serves the connections of a listening socket.
     pub fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        let socket = listener.try_clone()?;
         let id = self.engine.listen(listener)?;
         self.listeners.push(id);
+        self.sockets.push(socket);
         Ok(())
     }
 
@@ -422,7 +427,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.settle(id);
     }
 
-    fn accept(&mut self, socket: Id) {
+    pub(crate) fn accept(&mut self, socket: Id) {
         let connection = Connection::new(self.office.now, &self.office.config.limits);
         self.connections.insert(socket, connection, self.office.now);
         self.stats.accepted += 1;

@@ -12,7 +12,7 @@ use ucall_engine::fake::{Fake, Network, Peer, Sends};
 use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, Outcome, Reply, RpcError};
-use ucall_server::{CallId, Config, Handler, Message, Procedures, Worker};
+use ucall_server::{CallId, Config, Drain, Handler, Message, Procedures, Worker};
 
 /// What the procedures of these tests do.
 enum Procedure {
@@ -421,4 +421,63 @@ fn completions_late_and_out_of_order_lose_nothing() {
             (0..5).map(|round| reply(&round.to_string(), &format!("[{index}]"))).collect();
         assert_eq!(text(peer), expected);
     }
+}
+
+#[test]
+fn a_drain_serves_what_had_come_then_refuses_then_ends() {
+    let mut lab = Lab::new();
+    let (busy, quiet) = (lab.connect(), lab.connect());
+    busy.write(call("later", "[]", "1").as_bytes());
+    quiet.write(call("echo", "[]", "1").as_bytes());
+    lab.turn();
+    assert_eq!(text(&quiet), reply("1", "[]"));
+    lab.worker.mailbox().send(Message::Drain(Drain::Refusing));
+    lab.turn();
+    busy.write(call("echo", "[2]", "2").as_bytes());
+    lab.turn();
+    assert_eq!(text(&busy), reply("2", "[2]"), "sent before its caller could know");
+    assert!(!quiet.is_closed());
+    std::thread::sleep(Duration::from_millis(150));
+    lab.turns(2);
+    assert!(quiet.is_closed() && !busy.is_closed());
+    busy.write(call("echo", "[3]", "3").as_bytes());
+    lab.turn();
+    assert!(text(&busy).contains(r#""id":3,"error":{"code":-32002,"#));
+    lab.complete("1", Ok(b"1".to_vec()));
+    assert_eq!(text(&busy), reply("1", "1"));
+    busy.end();
+    std::thread::sleep(Duration::from_millis(30));
+    lab.turn();
+    assert!(lab.worker.turn(Some(Instant::now())).unwrap().stopped);
+}
+
+#[test]
+fn a_drain_ends_in_time_whatever_runs() {
+    let mut lab = Lab::with(|config| config.drain_timeout = Duration::from_millis(50));
+    let peer = lab.connect();
+    peer.write(call("later", "[]", "1").as_bytes());
+    lab.turn();
+    lab.worker.mailbox().send(Message::Drain(Drain::Refusing));
+    lab.turn();
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(lab.worker.turn(Some(Instant::now())).unwrap().stopped);
+}
+
+#[test]
+fn a_descriptor_of_an_event_loop_ends_a_turn_once_a_wait() {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    let (engine, _network) = Fake::new();
+    let config = Config::new(AccessRules::new(true, &[], &[]).unwrap());
+    let procedures = Arc::new(Procedures::new());
+    let mut worker = Worker::new(engine, Script::default(), procedures, config);
+    let (reader, mut writer) = std::os::unix::net::UnixStream::pair().unwrap();
+    worker.watch_loop(reader.as_fd()).unwrap();
+    writer.write_all(b"x").unwrap();
+    worker.unwatch_loop();
+    assert!(!worker.turn(Some(Instant::now())).unwrap().ready);
+    assert!(worker.rest(), "nothing waits");
+    worker.mailbox().send(Message::Look);
+    assert!(!worker.rest(), "a message does");
+    assert_eq!(worker.deadline(), None);
 }

@@ -1,0 +1,83 @@
+"""``python -m ucall module:server``: serves the functions of a module.
+
+    python -m ucall module:server --host 0.0.0.0 --port 8545 --workers 4
+
+Without ``--workers`` and ``--reload`` this process serves; with them it supervises others that do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+
+from ucall import _hosting
+from ucall._settings import Settings
+from ucall.server import Server
+
+log = logging.getLogger("ucall")
+
+
+def main() -> int:
+    """Returns the exit status."""
+    settings = Settings.read()
+    format = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=settings.log_level.upper(), format=format)
+    supervised = settings.workers is not None or settings.reload
+    try:
+        if supervised and not _hosting.is_worker():
+            return _supervise(settings)
+        return _serve(settings)
+    except (OSError, Refused) as failure:
+        log.error("%s", failure)
+        return 1
+
+
+class Refused(Exception):
+    """What was asked for cannot be; the message says why."""
+
+
+def _supervise(settings: Settings) -> int:
+    from ucall import _supervisor
+
+    reload = None
+    if settings.reload:
+        if importlib.util.find_spec("watchfiles") is None:
+            raise Refused("--reload needs watchfiles: pip install 'ucall[reload]'")
+        reload = [sys.executable, "-m", "ucall._watcher", os.getcwd()]
+    command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
+    return _supervisor.Supervisor(settings.workers or 1, command, reload).run()
+
+
+def _serve(settings: Settings) -> int:
+    server = _imported(settings)
+    server._core.configure(engine=settings.engine, host=settings.host, port=settings.port)
+    if not _hosting.is_worker():
+        server._core.bind()
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        log.info("listening on http://%s:%d, engine: %s", host, server.port, server.engine)
+    server.run()
+    return 0
+
+
+def _imported(settings: Settings) -> Server:
+    module, _, path = settings.app.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    _hosting.threads = settings.threads
+    with _hosting.importing():
+        found: object = importlib.import_module(module)
+    for name in (path or "server").split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise Refused(f"{settings.app}: {module} has no {path or 'server'}") from None
+    if not isinstance(found, Server):
+        raise Refused(f"{settings.app}: expected a ucall.Server, got {type(found).__name__}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""What ``python -m ucall`` is told: flags, then ``UCALL_…`` in the environment, then defaults."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["LOG_LEVELS", "Settings"]
+
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to serve. ``None`` leaves it to the server itself."""
+
+    app: str
+    host: str | None
+    port: int | None
+    workers: int | None
+    engine: str | None
+    threads: int | None
+    reload: bool
+    log_level: str
+
+    @classmethod
+    def read(cls, arguments: Sequence[str] | None = None) -> Settings:
+        """Reads the command line; exits with status 2 when it makes no sense."""
+        parser = _parser()
+        return cls(**vars(parser.parse_args(arguments)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ucall",
+        description="Serves the functions of a module.",
+        epilog="Each flag has a variable UCALL_… in the environment, such as UCALL_PORT.",
+    )
+    parser.add_argument("app", metavar="module:server", help="what to import, and the server in it")
+    _add(parser, "--host", help="address to listen on")
+    _add(parser, "--port", type=_port, help="0 picks a free one")
+    _add(parser, "--workers", type=_count, help="processes, started again when they die")
+    _add(parser, "--engine", choices=("auto", "uring", "posix"))
+    _add(parser, "--threads", type=_count, help="run plain functions in so many threads")
+    _add(parser, "--log-level", default="info", choices=LOG_LEVELS)
+    parser.add_argument(
+        "--reload",
+        action="store_true",
+        default=_is_yes(os.environ.get("UCALL_RELOAD", "")),
+        help="restart when a source below this folder changes (needs ucall[reload])",
+    )
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, flag: str, default: Any = None, **options: Any) -> None:
+    variable = "UCALL_" + flag.strip("-").replace("-", "_").upper()
+    # argparse converts and checks a default that is a text just as what is typed, choices aside.
+    default = os.environ.get(variable) or default
+    choices = options.get("choices")
+    if choices and default is not None and default not in choices:
+        parser.error(f"{variable}: expected one of {', '.join(choices)}, got {default!r}")
+    parser.add_argument(flag, default=default, **options)
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port < 65_536:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {port}")
+    return port
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {count}")
+    return count
+
+
+def _is_yes(text: str) -> bool:
+    return text.lower() in ("1", "true", "yes", "on")

@@ -1,0 +1,359 @@
+"""Workers, as many processes as asked for, and the sockets that they listen on.
+
+The supervisor binds one socket for each worker, keeps it for ever, and gives it to the worker and
+to each of its successors: a connection that waits in its queue is never reset. It has no engine,
+no event loop and no thread. Workers are the same program once more, with a socket to here in
+their environment, by which they ask for what to listen on and tell that they are ready.
+
+| what happens | what is done |
+|---|---|
+| a worker dies | it is named in the log, and started again, the sooner it died the later |
+| SIGHUP, a changed source | each in turn: a successor is started; when ready, the old one retires |
+| a successor dies before that | the old one goes on, and the rest keep theirs |
+| the first workers die | all end, and so does the supervisor, unless it waits for a change |
+| SIGTERM, Ctrl-C | all drain; a second Ctrl-C ends them at once |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+
+from ucall import _hosting
+
+__all__ = ["Supervisor"]
+
+log = logging.getLogger("ucall")
+
+#: Connections that wait to be accepted; the system's own limit cuts it.
+_BACKLOG = 4096
+#: A worker that lived for less than this is started again later each time.
+_SETTLED_S = 5.0
+_BACK_OFF_MIN_S = 0.1
+_BACK_OFF_MAX_S = 10.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+@dataclass(eq=False)
+class Worker:
+    """One process."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    began: float = field(default_factory=time.monotonic)
+    received: bytes = b""
+    is_ready: bool = False
+
+
+@dataclass(eq=False)
+class Place:
+    """One of so many workers: its socket, who listens on it, and who will."""
+
+    number: int
+    listener: socket.socket | None = None
+    worker: Worker | None = None
+    successor: Worker | None = None
+    back_off_s: float = 0.0
+    start_at: float | None = 0.0
+
+
+class Supervisor:
+    """Starts workers, and starts them again.
+
+    Args:
+        workers: How many.
+        command: What each of them runs.
+        reload: A command that writes a line for each change of a source, if wanted.
+    """
+
+    def __init__(
+        self, workers: int, command: list[str], reload: list[str] | None = None
+    ) -> None:
+        self._command = command
+        self._reload = reload
+        self._places = [Place(number) for number in range(1, workers + 1)]
+        self._retiring: list[Worker] = []
+        #: Places whose workers are still to be replaced, the present one first.
+        self._rolling: list[Place] = []
+        self._selector = selectors.DefaultSelector()
+        self._signals: list[int] = []
+        self._is_stopping = False
+        self._was_ready = False
+        self._status = 0
+
+    def run(self) -> int:
+        """Supervises until told to stop; the exit status."""
+        before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        reader, writer = socket.socketpair()
+        for end in (reader, writer):
+            end.setblocking(False)
+        wakeup_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self._selector.register(reader, selectors.EVENT_READ, lambda: reader.recv(4096))
+        watcher = self._watch() if self._reload else None
+        try:
+            while not self._is_over():
+                self._turn()
+        finally:
+            if watcher is not None:
+                watcher.kill()
+                watcher.wait()
+            self._kill_all()
+            signal.set_wakeup_fd(wakeup_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for place in self._places:
+                if place.listener is not None:
+                    place.listener.close()
+            reader.close()
+            writer.close()
+        return self._status
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        if not self._is_stopping:
+            for place in self._places:
+                if place.start_at is not None and place.start_at <= now:
+                    place.start_at = None
+                    place.worker = self._start(place)
+        for key, _ in self._selector.select(self._patience(now)):
+            key.data()
+        while self._signals:
+            self._obey(self._signals.pop(0))
+        self._bury()
+
+    def _patience(self, now: float) -> float | None:
+        due = [place.start_at for place in self._places if place.start_at is not None]
+        return max(0.0, min(due) - now) if due and not self._is_stopping else None
+
+    def _is_over(self) -> bool:
+        return self._is_stopping and not self._all()
+
+    def _all(self) -> list[Worker]:
+        held = [worker for place in self._places for worker in (place.worker, place.successor)]
+        return [worker for worker in held if worker is not None] + self._retiring
+
+    # Workers come and go.
+
+    def _start(self, place: Place) -> Worker:
+        ours, theirs = socket.socketpair()
+        environment = os.environ | {_hosting.WORKER: str(theirs.fileno())}
+        process = subprocess.Popen(
+            self._command,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            # Ctrl-C reaches the supervisor alone, which passes it on.
+            process_group=0,
+        )
+        theirs.close()
+        worker = Worker(process, ours)
+        ours.setblocking(False)
+        hear: Callable[[], None] = lambda: self._hear(place, worker)  # noqa: E731
+        self._selector.register(ours, selectors.EVENT_READ, hear)
+        return worker
+
+    def _hear(self, place: Place, worker: Worker) -> None:
+        """Takes what a worker says: ``listen PORT HOST`` or ``ready``."""
+        try:
+            data = worker.control.recv(4096)
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(worker.control)
+            return
+        *lines, worker.received = (worker.received + data).split(b"\n")
+        for line in lines:
+            what, *arguments = line.decode().split()
+            if what == "listen":
+                self._give_listener(place, worker, arguments[1], int(arguments[0]))
+            elif what == "ready":
+                self._welcome(place, worker)
+
+    def _give_listener(self, place: Place, worker: Worker, host: str, port: int) -> None:
+        try:
+            if place.listener is None:
+                self.bind(host, port)
+        except OSError as failure:
+            worker.control.send(str(failure).encode())
+            return
+        assert place.listener is not None
+        socket.send_fds(worker.control, [b"listener"], [place.listener.fileno()])
+
+    def bind(self, host: str, port: int) -> None:
+        """Makes the sockets of all places.
+
+        Raises:
+            OSError: The address cannot be listened on.
+        """
+        for place in self._places:
+            place.listener = _listener(host, port, share_port=len(self._places) > 1)
+            host, port = place.listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        log.info("listening on http://%s:%d, workers: %d", shown, port, len(self._places))
+
+    def _welcome(self, place: Place, worker: Worker) -> None:
+        worker.is_ready = self._was_ready = True
+        log.info("worker %d (pid %d) is ready", place.number, worker.process.pid)
+        if worker is place.successor:
+            if place.worker is not None:
+                place.worker.process.send_signal(signal.SIGHUP)
+                self._retiring.append(place.worker)
+            place.worker, place.successor = worker, None
+            self._rolling = [other for other in self._rolling if other is not place]
+            self._roll()
+
+    def _bury(self) -> None:
+        """Looks who has died."""
+        for worker in [worker for worker in self._retiring if worker.process.poll() is not None]:
+            self._retiring.remove(worker)
+            self._forget(worker)
+        for place in self._places:
+            if place.successor is not None and place.successor.process.poll() is not None:
+                self._give_up_rolling(place, place.successor)
+            if place.worker is not None and place.worker.process.poll() is not None:
+                worker, place.worker = place.worker, None
+                self._replace(place, worker)
+
+    def _forget(self, worker: Worker) -> None:
+        if worker.control.fileno() >= 0 and worker.control in self._selector.get_map():
+            self._selector.unregister(worker.control)
+        worker.control.close()
+
+    def _give_up_rolling(self, place: Place, successor: Worker) -> None:
+        place.successor, self._rolling = None, []
+        self._forget(successor)
+        if not self._is_stopping:
+            how = _ending(successor.process)
+            log.error("the successor of worker %d %s; all stay as they are", place.number, how)
+
+    def _replace(self, place: Place, worker: Worker) -> None:
+        self._forget(worker)
+        if self._is_stopping:
+            return
+        log.error("worker %d (pid %d) %s", place.number, worker.process.pid, _ending(worker.process))
+        if not self._was_ready:
+            if self._reload is not None:
+                log.info("waiting for a change")
+                return
+            log.error("no worker was ever ready: giving up")
+            self._status = 1
+            return self._stop()
+        lived_s = time.monotonic() - worker.began
+        later_s = min(max(place.back_off_s * 2, _BACK_OFF_MIN_S), _BACK_OFF_MAX_S)
+        place.back_off_s = 0.0 if lived_s >= _SETTLED_S else later_s
+        place.start_at = time.monotonic() + place.back_off_s
+
+    # Signals.
+
+    def _obey(self, number: int) -> None:
+        if number == signal.SIGHUP and not self._is_stopping:
+            log.info("restarting the workers, one after another")
+            self._begin_rolling()
+        elif number == signal.SIGTERM or (number == signal.SIGINT and not self._is_stopping):
+            self._stop()
+        elif number == signal.SIGINT:
+            self._kill_all()
+
+    def _begin_rolling(self) -> None:
+        under_way = [place for place in self._rolling if place.successor is not None]
+        # One that has begun already may have read the old source: its place comes again.
+        self._rolling = under_way[:1] + self._places if under_way else list(self._places)
+        self._roll()
+
+    def _roll(self) -> None:
+        """Starts the next successor, unless one is on its way."""
+        if any(place.successor is not None for place in self._places) or self._is_stopping:
+            return
+        while self._rolling:
+            place = self._rolling[0]
+            if place.worker is not None:
+                place.successor = self._start(place)
+                return
+            # Its worker has died, and its next one will be as new.
+            self._rolling.pop(0)
+            place.start_at = time.monotonic()
+
+    def _stop(self) -> None:
+        if not self._is_stopping:
+            log.info("stopping")
+        self._is_stopping = True
+        for worker in self._all():
+            worker.process.terminate()
+
+    def _kill_all(self) -> None:
+        self._is_stopping = True
+        for worker in self._all():
+            worker.process.kill()
+
+    # Changes of sources.
+
+    def _watch(self) -> subprocess.Popen[bytes]:
+        assert self._reload is not None
+        watcher = subprocess.Popen(
+            self._reload, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0
+        )
+        assert watcher.stdout is not None
+        descriptor = watcher.stdout.fileno()
+        os.set_blocking(descriptor, False)
+
+        def changed() -> None:
+            if not os.read(descriptor, 65536):
+                self._selector.unregister(descriptor)
+            elif not self._is_stopping:
+                log.info("a source has changed: restarting")
+                self._begin_rolling()
+
+        self._selector.register(descriptor, selectors.EVENT_READ, changed)
+        return watcher
+
+
+def _listener(host: str, port: int, *, share_port: bool) -> socket.socket:
+    """A socket that listens, set up as the engines want it."""
+    [(family, kind, _, _, address), *_] = sorted(
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
+        key=lambda found: found[0] == socket.AF_INET6,
+    )
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setblocking(False)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as failure:
+        listener.close()
+        raise OSError(failure.errno, f"cannot listen on {host}:{port}: {failure.strerror}") from None
+    return listener
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    status = process.returncode
+    if status is not None and status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+def command() -> list[str]:
+    """This program once more.
+
+    Raises:
+        RuntimeError: It is no program that could be run again, but typed in.
+    """
+    arguments = sys.orig_argv[1:]
+    if not arguments or hasattr(sys, "ps1"):
+        raise RuntimeError("workers run the program once more, which needs to be a file or a module")
+    return [sys.executable, *arguments]

@@ -1,0 +1,64 @@
+"""A worker process: asks its supervisor for a listening socket, serves, and leaves when told.
+
+SIGTERM drains, as everywhere. SIGHUP retires: a successor accepts already, so what comes on open
+connections is still served. When the supervisor is gone, the worker drains and ends too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from ucall import _hosting
+
+if TYPE_CHECKING:
+    from ucall.server import Server
+
+__all__ = ["Control", "join"]
+
+
+class Control:
+    """The worker's end of the socket to its supervisor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)
+
+    def listener(self, host: str, port: int) -> int:
+        """A socket that listens on that address, unless the supervisor has another in mind.
+
+        Raises:
+            OSError: The supervisor cannot bind it, or is gone.
+        """
+        self._socket.sendall(f"listen {port} {host}\n".encode())
+        answer, descriptors, _, _ = socket.recv_fds(self._socket, 1024, 1)
+        if not descriptors:
+            raise OSError(answer.decode() or "the supervisor is gone")
+        return descriptors[0]
+
+    def ready(self) -> None:
+        """Tells that connections are being accepted."""
+        self._socket.sendall(b"ready\n")
+
+    def leave_with_supervisor(self) -> None:
+        """Drains when the supervisor is gone."""
+
+        def wait() -> None:
+            while self._socket.recv(64):
+                pass
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=wait, name="ucall-supervisor", daemon=True).start()
+
+
+def join(server: Server) -> Control:
+    """Gets a server of a worker process ready to run."""
+    control = Control(_hosting.control)
+    core = server._core
+    core.configure(descriptor=control.listener(core.host, core.port))
+    signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))
+    control.leave_with_supervisor()
+    return control

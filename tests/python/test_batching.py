@@ -1,0 +1,254 @@
+"""Dynamic batching: calls that come together run together, and each gets what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ucall
+from harness import Wire, eventually, http, request
+
+Serve = Callable[..., ucall.Server]
+KINDS = ["plain", "async", "threads"]
+
+
+def _serve(
+    serve: Serve, kind: str, function: Callable[[list[str]], Any], **rules: Any
+) -> ucall.Server:
+    def plain(texts: list[str]) -> Any:
+        return function(texts)
+
+    async def coroutine(texts: list[str]) -> Any:
+        await asyncio.sleep(0.001)
+        return function(texts)
+
+    server = serve()
+    if kind == "async":
+        server.batch(coroutine, name="call", **rules)
+    else:
+        server.batch(plain, name="call", threads=kind == "threads", **rules)
+    return server
+
+
+def _calls(texts: list[str]) -> bytes:
+    return b"".join(request("call", [text], id=text) for text in texts)
+
+
+def _replies(wire: Wire, count: int) -> dict[str, Any]:
+    replies = [json.loads(wire.line()) for _ in range(count)]
+    return {reply["id"]: reply.get("result", reply.get("error")) for reply in replies}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_in_one_turn_is_one_batch(serve: Serve, kind: str) -> None:
+    server = _serve(serve, kind, lambda texts: [text.upper() for text in texts])
+    with Wire(server.port) as wire:
+        assert wire.result("call", ["a"]) == "A"
+        assert wire.result("call", {"texts": "b"}) == "B"
+        texts = [f"t{number}" for number in range(20)]
+        wire.send(_calls(texts))
+        assert _replies(wire, 20) == {text: text.upper() for text in texts}
+        wire.send(b"[" + b",".join(request("call", [t], t) for t in texts) + b"]")
+        assert [reply["result"] for reply in json.loads(wire.line())] == [t.upper() for t in texts]
+    sizes = server.stats()["batches"]["call"]
+    assert sizes[1] >= 2 and sum(size * count for size, count in sizes.items()) == 42
+    assert max(sizes) >= 10
+
+
+def test_sizes_have_a_limit(serve: Serve) -> None:
+    server = _serve(serve, "plain", lambda texts: [len(texts)] * len(texts), max_size=4)
+    with Wire(server.port) as wire:
+        wire.send(_calls([str(number) for number in range(10)]))
+        assert sorted(_replies(wire, 10).values()) == [2, 2, 4, 4, 4, 4, 4, 4, 4, 4]
+
+
+def test_it_waits_only_when_asked_to(serve: Serve) -> None:
+    waited = _serve(serve, "plain", lambda texts: [len(texts)] * len(texts), max_wait_ms=200)
+    with Wire(waited.port) as wire, Wire(waited.port) as other:
+        wire.send(_calls(["a"]))
+        time.sleep(0.05)
+        other.send(_calls(["b"]))
+        assert _replies(wire, 1) == {"a": 2} and _replies(other, 1) == {"b": 2}
+        start = time.monotonic()
+        wire.result("call", ["alone"])
+        assert time.monotonic() - start >= 0.19
+    full = _serve(serve, "plain", lambda texts: texts, max_wait_ms=30_000, max_size=2)
+    with Wire(full.port) as wire:
+        wire.send(_calls(["a", "b"]))
+        assert _replies(wire, 2) == {"a": "a", "b": "b"}
+
+
+@pytest.mark.parametrize("kind", ["async", "threads"])
+def test_while_one_runs_the_next_is_collected(serve: Serve, kind: str) -> None:
+    def slow(texts: list[str]) -> list[int]:
+        time.sleep(0.1)
+        return [len(texts)] * len(texts)
+
+    async def slow_async(texts: list[str]) -> list[int]:
+        await asyncio.sleep(0.1)
+        return [len(texts)] * len(texts)
+
+    server = serve()
+    server.batch(slow_async if kind == "async" else slow, name="call", threads=kind == "threads")
+    with Wire(server.port) as wire:
+        for text in "abcdef":
+            wire.send(_calls([text]))
+            time.sleep(0.005)
+        assert _replies(wire, 6) == {"a": 1} | dict.fromkeys("bcdef", 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_fails_its_own_call_alone(serve: Serve, kind: str) -> None:
+    def some(texts: list[str]) -> list[Any]:
+        wrong = {"rpc": ucall.RPCError(5, "no", "d"), "key": KeyError("x"), "object": object()}
+        return [wrong.get(text, text) for text in texts]
+
+    server = _serve(serve, kind, some)
+    with Wire(server.port) as wire:
+        wire.send(_calls(["a", "rpc", "b", "key", "object"]))
+        replies = _replies(wire, 5)
+        assert (replies["a"], replies["b"]) == ("a", "b")
+        assert replies["rpc"] == {"code": 5, "message": "no", "data": "d"}
+        assert replies["key"]["code"] == replies["object"]["code"] == -32603
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrong", ["short", "none", "text", "raises"])
+def test_what_is_wrong_with_all_is_told_to_all(serve: Serve, kind: str, wrong: str) -> None:
+    def fail(texts: list[str]) -> Any:
+        if wrong == "raises":
+            raise ucall.RPCError(9, "all")
+        return {"short": texts[1:], "none": None, "text": "ab"}[wrong]
+
+    server = _serve(serve, kind, fail)
+    with Wire(server.port) as wire:
+        wire.send(_calls(["a", "b"]))
+        for error in _replies(wire, 2).values():
+            assert error["code"] == (9 if wrong == "raises" else -32603)
+            assert wrong == "raises" or "expected" in error["data"]
+        wire.send(_calls(["c"]))
+        assert "c" in _replies(wire, 1)
+
+
+def test_params_are_checked_one_by_one(serve: Serve) -> None:
+    server = _serve(serve, "plain", lambda texts: texts)
+    with Wire(server.port) as wire:
+        wire.send(request("call", ["a"], 1) + request("call", [2], 2) + request("call", ["c"], 3))
+        replies = {reply["id"]: reply for reply in (json.loads(wire.line()) for _ in range(3))}
+        assert (replies[1]["result"], replies[3]["result"]) == ("a", "c")
+        assert replies[2]["error"]["data"] == "params.texts: expected str, got int"
+
+
+def test_several_parameters_are_several_lists(serve: Serve) -> None:
+    def power(bases: list[int], exponents: list[int]) -> list[int]:
+        return [base**exponent for base, exponent in zip(bases, exponents, strict=True)]
+
+    server = serve()
+    assert server.batch(max_size=8)(power) is power
+    with Wire(server.port) as wire:
+        assert wire.result("power", [2, 10]) == 1024
+        assert wire.result("power", {"exponents": 2, "bases": 3}) == 9
+
+
+def test_deadlines_and_callers_who_left_are_left_out(serve: Serve) -> None:
+    seen: list[str] = []
+
+    def note(texts: list[str]) -> list[str]:
+        seen.extend(texts)
+        time.sleep(0.2)
+        return texts
+
+    server = serve()
+    server.batch(note, name="call", threads=True, timeout_ms=5_000)
+    with Wire(server.port) as wire, Wire(server.port) as late, Wire(server.port) as gone:
+        wire.send(_calls(["first"]))
+        assert eventually(lambda: seen == ["first"])
+        late.send(http(request("call", ["late"]), "Ucall-Timeout-Ms: 50"))
+        gone.send(http(request("call", ["gone"])))
+        time.sleep(0.02)
+        gone.socket.close()
+        wire.send(_calls(["second"]))
+        assert json.loads(late.reply()[2])["error"]["code"] == -32001
+        assert _replies(wire, 2) == {"first": "first", "second": "second"}
+    assert seen == ["first", "second"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replies_are_never_crossed_while_clients_leave(serve: Serve, kind: str) -> None:
+    server = _serve(serve, kind, lambda texts: [text[::-1] for text in texts], max_size=16)
+    wrong: list[Any] = []
+
+    def call(client: int) -> None:
+        chance = random.Random(client)
+        for number in range(30):
+            with Wire(server.port) as wire:
+                texts = [f"{client}.{number}.{item}" for item in range(chance.randrange(1, 9))]
+                wire.send(_calls(texts))
+                if chance.random() < 0.3:
+                    continue
+                replies = _replies(wire, len(texts))
+                if replies != {text: text[::-1] for text in texts}:
+                    wrong.append(replies)
+
+    threads = [threading.Thread(target=call, args=[client]) for client in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+
+
+def test_arrays_are_stacked(serve: Serve) -> None:
+    numpy = pytest.importorskip("numpy")
+    shapes: list[Any] = []
+
+    def norms(vectors):  # type: ignore[no-untyped-def]
+        shapes.append(vectors.shape)
+        return numpy.abs(vectors).sum(axis=1).tolist()
+
+    norms.__annotations__["vectors"] = numpy.ndarray
+    server = serve()
+    server.batch(norms)
+
+    def encoded(length: int) -> str:
+        file = io.BytesIO()
+        numpy.save(file, numpy.arange(length, dtype="f8"))
+        return base64.b64encode(file.getvalue()).decode()
+
+    with Wire(server.port) as wire:
+        lengths = [3, 4, 3, 3]
+        calls = [request("norms", [encoded(length)], n) for n, length in enumerate(lengths)]
+        wire.send(b"[" + b",".join(calls) + b"]")
+        results = [reply["result"] for reply in json.loads(wire.line())]
+        assert results == [3.0, 6.0, 3.0, 3.0]
+    assert sorted(shapes) == [(1, 4), (3, 3)]
+
+
+@pytest.mark.parametrize("bad", ["number", "default", "keyword", "none"])
+def test_functions_that_make_no_batch_are_refused(bad: str) -> None:
+    def number(a: int) -> None: ...
+
+    def default(a: list[int] = []) -> None: ...  # noqa: B006
+
+    def keyword(*, a: list[int]) -> None: ...
+
+    def none() -> None: ...
+
+    function = {"number": number, "default": default, "keyword": keyword, "none": none}[bad]
+    with pytest.raises(TypeError, match=bad):
+        ucall.Server(port=0).batch(function)
+
+
+@pytest.mark.parametrize("rules", [{"max_size": 0}, {"max_wait_ms": -1}, {"parallel": 0}])
+def test_rules_that_make_no_sense_are_refused(rules: Any) -> None:
+    with pytest.raises(ValueError):
+        ucall.Server(port=0).batch(**rules)

@@ -1,0 +1,135 @@
+"""``python -m ucall module:server``: what it is told, and by whom."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import NO_URING
+
+from harness import Wire, program
+from ucall._settings import Settings
+
+APP = """
+import threading, ucall
+inner = ucall.Server(port=0)
+@inner
+def engine() -> str:
+    return inner.engine
+@inner
+def thread() -> str:
+    return threading.current_thread().name
+class Holder:
+    server = inner
+inner.run()  # Ignored: it is only imported.
+"""
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[int]:
+    (folder / "app.py").write_text(APP)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ucall", *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"listening on http://\S+?:(\d+)", line)
+        assert found, line + process.stderr.read()
+        yield int(found[1])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_serves_what_it_imports(tmp_path: Path, engine: str) -> None:
+    with serving(tmp_path, "app:inner", "--engine", engine) as port, Wire(port) as wire:
+        assert wire.result("engine") == engine
+        assert not wire.result("thread").startswith("ucall-thread")
+
+
+def test_attributes_and_threads(tmp_path: Path) -> None:
+    with serving(tmp_path, "app:Holder.server", "--threads", "2") as port, Wire(port) as wire:
+        assert wire.result("thread").startswith("ucall-thread")
+
+
+def test_flags_win_over_variables(tmp_path: Path) -> None:
+    with serving(
+        tmp_path, "app:inner", "--port", "0", UCALL_PORT="1", UCALL_ENGINE="posix"
+    ) as port:
+        assert port > 1
+        with Wire(port) as wire:
+            assert wire.result("engine") == "posix"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["nothing:server"], "nothing"),
+        (["app:nothing"], "app has no nothing"),
+        (["app:Holder"], "expected a ucall.Server"),
+        (["app"], "app has no server"),
+        (["app:inner", "--host", "192.0.2.1"], "192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_served_is_told(tmp_path: Path, arguments: list[str], problem: str) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    command = [sys.executable, "-m", "ucall", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1 and problem in done.stderr
+
+
+def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("UCALL_")]:
+        monkeypatch.delenv(name)
+    assert Settings.read(["a:b"]) == Settings("a:b", None, None, None, None, None, False, "info")
+    monkeypatch.setenv("UCALL_WORKERS", "3")
+    monkeypatch.setenv("UCALL_RELOAD", "1")
+    monkeypatch.setenv("UCALL_HOST", "::1")
+    settings = Settings.read(["a:b", "--port", "9", "--log-level", "debug"])
+    assert (settings.workers, settings.reload, settings.port) == (3, True, 9)
+    assert (settings.host, settings.log_level) == ("::1", "debug")
+    assert Settings.read(["a:b", "--workers", "1"]).workers == 1
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--port", "65536"], ["--workers", "0"], ["--engine", "epoll"], ["--log-level", "loud"], []],
+)
+def test_settings_that_make_no_sense_are_refused(flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        Settings.read([*(["a:b"] if flags else []), *flags])
+    assert refused.value.code == 2
+
+
+def test_a_variable_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCALL_ENGINE", "epoll")
+    with pytest.raises(SystemExit):
+        Settings.read(["a:b"])
+
+
+def test_help_is_complete() -> None:
+    command = [sys.executable, "-m", "ucall", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    for flag in ("--host", "--port", "--workers", "--engine", "--threads", "--reload"):
+        assert flag in shown
+
+
+def test_uring_that_is_refused_is_told(tmp_path: Path) -> None:
+    if not NO_URING:
+        pytest.skip("io_uring may be used here")
+    with program("import ucall.uring; ucall.uring.Server(port=0)") as process:
+        assert "EngineError" in process.communicate(timeout=10)[1]

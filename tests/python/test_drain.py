@@ -1,0 +1,196 @@
+"""Servers on their way to their end: what runs may finish, what comes is told, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from harness import HOST, Wire, eventually, http, program, request
+
+SOURCE = """
+import asyncio, importlib, sys, time, ucall
+options = {"drain_timeout_s": float(sys.argv[2])} if len(sys.argv) > 2 else {}
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, **options)
+
+@server
+async def pause(seconds: float):
+    await asyncio.sleep(seconds)
+    return "slept"
+
+@server(threads=True)
+def block(seconds: float):
+    time.sleep(seconds)
+    return "slept"
+
+@server
+def sum(a: int, b: int):
+    return a + b
+
+@server.on_shutdown
+async def bye():
+    print("bye")
+
+print(server.port)
+server.run()
+print("returned")
+"""
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+def _ended(process: Any, within_s: float = 5) -> None:
+    output, errors = process.communicate(timeout=within_s)
+    assert (process.returncode, output, errors) == (0, "bye\nreturned\n", "")
+
+
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_calls_under_way_may_finish(engine: str, sent: signal.Signals) -> None:
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as raw, Wire(port) as over_http:
+            raw.send(request("pause", [0.5]) + request("block", [0.4]))
+            over_http.send(http(request("pause", [0.5])))
+            time.sleep(0.1)
+            process.send_signal(sent)
+            assert [json.loads(raw.line())["result"] for _ in range(2)] == ["slept"] * 2
+            status, head, body = over_http.reply()
+            assert (status, json.loads(body)["result"]) == (200, "slept")
+            assert b"connection: close" in head.lower()
+            assert raw.rest() == b"" and over_http.rest() == b""
+        _ended(process)
+
+
+def test_what_comes_meanwhile_is_refused(engine: str) -> None:
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as busy, Wire(port) as raw, Wire(port) as idle:
+            busy.send(http(request("pause", [1])))
+            assert raw.result("sum", [1, 2]) == idle.result("sum", [1, 2]) == 3
+            raw.send(request("pause", [1]))
+            time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert idle.rest() == b""
+            with pytest.raises(OSError), Wire(port, timeout_s=0.3) as late:
+                late.send(request("sum", [1, 2]))
+                assert late.line() == b""
+                raise OSError("it was never accepted")
+            raw.send(request("sum", [1, 2], 7))
+            reply = json.loads(raw.line())
+            assert (reply["id"], reply["error"]["code"]) == (7, -32002)
+            assert json.loads(raw.line())["result"] == "slept"
+            assert raw.rest() == b""
+            assert json.loads(busy.reply()[2])["result"] == "slept"
+        _ended(process)
+
+
+def test_it_waits_no_longer_than_told(engine: str) -> None:
+    with program(SOURCE, engine, "0.5") as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as raw, Wire(port) as over_http:
+            raw.send(request("pause", [30]))
+            over_http.send(http(request("block", [30])))
+            time.sleep(0.1)
+            start = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert json.loads(raw.line())["error"]["code"] == -32002
+            assert json.loads(over_http.reply()[2])["error"]["code"] == -32002
+            assert 0.4 < time.monotonic() - start < 4
+        _ended(process)
+
+
+def test_a_second_ctrl_c_ends_at_once(engine: str) -> None:
+    with program(SOURCE, engine) as process:
+        with Wire(int(process.stdout.readline())) as wire:
+            wire.send(request("pause", [30]) + request("block", [30]))
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=3)
+            assert process.returncode is not None
+
+
+@pytest.mark.parametrize("over", ["raw", "http"])
+def test_no_reply_is_lost_under_load(engine: str, over: str) -> None:
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        lost: list[Any] = []
+        served = [0] * 8
+
+        def load(client: int) -> None:
+            while True:
+                try:
+                    wire = Wire(port)
+                except OSError:
+                    return
+                with wire:
+                    if not _called_until_told(wire, client):
+                        return
+
+        def _called_until_told(wire: Wire, client: int) -> bool:
+            """Whether the connection was told to close, and another may be tried."""
+            for number in range(1_000_000):
+                method, params = [("sum", [number, 1]), ("pause", [0.001])][number % 2]
+                call = request(method, params, number)
+                try:
+                    wire.send(http(call) if over == "http" else call)
+                    head, body = b"", wire.line() if over == "raw" else b""
+                    if over == "http":
+                        _, head, body = wire.reply()
+                except OSError:
+                    body = b""
+                if not body:
+                    # Only the first call of a connection finds it closed: it was never accepted.
+                    if number > 0:
+                        lost.append((client, number))
+                    return False
+                reply = json.loads(body)
+                if reply.get("error", {}).get("code") == -32002:
+                    return False
+                if reply.get("result") not in (number + 1, "slept"):
+                    lost.append(reply)
+                    return False
+                served[client] += 1
+                if b"close" in head:
+                    return True
+            return False
+
+        threads = [threading.Thread(target=load, args=[client]) for client in range(8)]
+        for thread in threads:
+            thread.start()
+        assert eventually(lambda: min(served) > 20, 20)
+        process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(10)
+        assert lost == []
+        _ended(process)
+
+
+def test_stop_drains_too(engine: str) -> None:
+    source = SOURCE.replace("server.run()", "server.start(); sys.stdin.readline(); server.stop()")
+    with program(source, engine) as process:
+        with Wire(int(process.stdout.readline())) as wire:
+            wire.send(request("pause", [0.4]))
+            time.sleep(0.1)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert json.loads(wire.line())["result"] == "slept"
+            assert wire.rest() == b""
+        _ended(process)
+
+
+def test_the_port_is_free_at_once(engine: str) -> None:
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as wire:
+            wire.result("sum", [1, 2])
+            process.send_signal(signal.SIGTERM)
+            _ended(process)
+    with socket.create_server((HOST, port)):
+        pass

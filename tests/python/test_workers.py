@@ -1,0 +1,341 @@
+"""Several processes under a supervisor: they die, are replaced and stop, and callers go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import Wire, eventually, http, request
+
+APP = """
+import asyncio, os, sys, time, ucall
+server = ucall.Server(port=0)
+@server
+def pid() -> int:
+    return os.getpid()
+@server
+def sum(a: int, b: int) -> int:
+    return a + b
+@server
+async def pause(seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return os.getpid()
+@server
+def version() -> int:
+    return 1
+"""
+
+
+class Supervised:
+    """A supervisor in a process of its own, and its log."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process = process
+        self.log = log
+        assert eventually(lambda: "listening on" in self.text(), 20), self.text()
+        self.port = int(re.findall(r"listening on http://127.0.0.1:(\d+)", self.text())[0])
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def ready(self) -> list[int]:
+        """Process ids of workers that were ready once."""
+        return [int(pid) for pid in re.findall(r"\(pid (\d+)\) is ready", self.text())]
+
+    def wait_for(self, count: int) -> list[int]:
+        assert eventually(lambda: len(self.ready()) >= count, 20), self.text()
+        return self.ready()
+
+    def call(self, method: str, params: Any = None) -> Any:
+        with Wire(self.port) as wire:
+            return wire.result(method, params)
+
+    def stop(self, within_s: float = 15) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(within_s) == 0, self.text()
+
+
+@contextmanager
+def supervised(folder: Path, *flags: str, source: str = APP) -> Iterator[Supervised]:
+    (folder / "app.py").write_text(source)
+    log = folder / "log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ucall", "app:server", "--port", "0", *flags],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        yield Supervised(process, log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Load:
+    """Clients that call and call, each on a connection of its own, and note what goes wrong."""
+
+    def __init__(self, port: int, clients: int = 4, over: str = "http") -> None:
+        self.port = port
+        self.over = over
+        self.wrong: list[Any] = []
+        self.served = [0] * clients
+        self.pids: set[int] = set()
+        self.broken: list[int] = []
+        self._done = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=[n]) for n in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        assert eventually(lambda: min(self.served) > 10, 20), self.wrong
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join(20)
+
+    def more(self, calls: int = 20) -> None:
+        """Waits until each client that is still there has made so many more calls."""
+        before = list(self.served)
+        enough = lambda: all(  # noqa: E731
+            now >= then + calls or client in self.broken
+            for client, (now, then) in enumerate(zip(self.served, before, strict=True))
+        )
+        assert eventually(enough, 20), (self.wrong, self.served, before)
+
+    def _run(self, client: int) -> None:
+        while not self._done.is_set():
+            try:
+                self._call_on_one_connection(client)
+            except Exception as failure:
+                self.wrong.append(repr(failure))
+                self.broken.append(client)
+                return
+
+    def _call_on_one_connection(self, client: int) -> None:
+        with Wire(self.port) as wire:
+            while not self._done.is_set():
+                number = self.served[client]
+                method, params = [("sum", [number, 1]), ("pause", [0.001])][number % 2]
+                wire.send(http(request(method, params)))
+                status, head, body = wire.reply()
+                if status != 200:
+                    raise ConnectionError(f"call {number} got no reply")
+                result = json.loads(body)["result"]
+                if method == "pause":
+                    self.pids.add(result)
+                elif result != number + 1:
+                    self.wrong.append((number, result))
+                self.served[client] += 1
+                if b"connection: close" in head.lower():
+                    return
+
+
+def test_all_workers_serve_and_stop(tmp_path: Path, engine: str) -> None:
+    with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
+        pids = set(it.wait_for(2))
+        seen = {it.call("pid") for _ in range(100)}
+        assert seen == pids and it.process.pid not in pids
+        it.stop()
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+
+def test_one_that_is_killed_is_replaced_and_named(tmp_path: Path, engine: str) -> None:
+    with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
+        pids = it.wait_for(2)
+        with Load(it.port, clients=6) as load:
+            load.more()
+            victim = pids[0]
+            os.kill(victim, signal.SIGKILL)
+            it.wait_for(3)
+            load.more()
+        assert f"(pid {victim}) was killed by SIGKILL" in it.text()
+        # Only those who were connected to the victim have noticed.
+        assert len(load.broken) < 6
+        assert all("no reply" in wrong or "Reset" in wrong for wrong in load.wrong), load.wrong
+        assert len({it.call("pid") for _ in range(100)}) == 2
+        it.stop()
+
+
+def test_others_notice_nothing_of_a_killed_one(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--workers", "2") as it:
+        pids = it.wait_for(2)
+        wires = [Wire(it.port) for _ in range(20)]
+        served_by = [wire.result("pid") for wire in wires]
+        assert set(served_by) == set(pids)
+        os.kill(pids[0], signal.SIGKILL)
+        for wire, pid in zip(wires, served_by, strict=True):
+            if pid == pids[1]:
+                assert [wire.result("pid") for _ in range(20)] == [pid] * 20
+            wire.socket.close()
+        it.wait_for(3)
+        it.stop()
+
+
+def test_a_rolling_restart_loses_nothing(tmp_path: Path, engine: str) -> None:
+    with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
+        first = set(it.wait_for(2))
+        with Load(it.port, clients=6) as load:
+            for generation in (2, 3):
+                load.more()
+                it.process.send_signal(signal.SIGHUP)
+                it.wait_for(2 * generation)
+                load.more()
+        assert load.wrong == [] and load.broken == []
+        assert eventually(lambda: not any(_lives(pid) for pid in first), 15)
+        assert len({it.call("pid") for _ in range(100)} & first) == 0
+        it.stop()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_rolling_restart_takes_in_the_new_source(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--workers", "1") as it:
+        it.wait_for(1)
+        assert it.call("version") == 1
+        (tmp_path / "app.py").write_text(APP.replace("return 1", "return 22"))
+        it.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: it.call("version") == 22, 15)
+        (tmp_path / "app.py").write_text("this is no Python")
+        it.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: "all stay as they are" in it.text(), 15)
+        assert it.call("version") == 22
+        it.stop()
+
+
+def test_calls_under_way_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
+    with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
+        it.wait_for(2)
+        wires = [Wire(it.port) for _ in range(6)]
+        for wire in wires:
+            wire.send(http(request("pause", [0.5])))
+        time.sleep(0.2)
+        it.process.send_signal(signal.SIGTERM)
+        assert [wire.reply()[0] for wire in wires] == [200] * 6
+        assert it.process.wait(10) == 0
+        for wire in wires:
+            wire.socket.close()
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--workers", "1") as it, Wire(it.port) as wire:
+        [pid] = it.wait_for(1)
+        wire.send(request("pause", [30]))
+        time.sleep(0.2)
+        it.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert it.process.poll() is None
+        it.process.send_signal(signal.SIGINT)
+        it.process.wait(3)
+        assert not _lives(pid)
+
+
+def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--workers", "2") as it:
+        pids = it.wait_for(2)
+        it.process.kill()
+        it.process.wait()
+        assert eventually(lambda: not any(_lives(pid) for pid in pids), 10)
+
+
+def test_one_that_keeps_dying_is_started_later_each_time(tmp_path: Path) -> None:
+    source = APP + "@server.on_startup\ndef fail():\n    if os.path.exists('bad'): os._exit(3)\n"
+    with supervised(tmp_path, "--workers", "1", source=source) as it:
+        [pid] = it.wait_for(1)
+        (tmp_path / "bad").touch()
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: it.text().count("ended with status 3") >= 2, 10)
+        time.sleep(1)
+        assert it.text().count("ended with status 3") < 8
+        (tmp_path / "bad").unlink()
+        it.wait_for(2)
+        it.stop()
+
+
+def test_first_workers_that_die_end_it_all(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import nothing_of_that_name")
+    command = [sys.executable, "-m", "ucall", "app:server", "--workers", "2", "--port", "0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert "nothing_of_that_name" in done.stderr and "giving up" in done.stderr
+
+
+def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--workers", "2") as it:
+        it.wait_for(2)
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "app.py").write_text(APP)
+        command = [sys.executable, "-m", "ucall", "app:server", "--port", str(it.port)]
+        for flags in ([], ["--workers", "1"]):
+            done = subprocess.run(
+                [*command, *flags], cwd=other, capture_output=True, text=True, timeout=20
+            )
+            assert done.returncode == 1 and str(it.port) in done.stderr
+        it.stop()
+
+
+SCRIPT = """
+import os, ucall
+server = ucall.Server(port=0)
+@server
+def pid() -> int:
+    return os.getpid()
+import logging
+logging.basicConfig(level="INFO")
+server.run(workers=2)
+print("returned", flush=True)
+"""
+
+
+def test_from_a_script(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    log = tmp_path / "log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "script.py"], cwd=tmp_path, stdout=errors, stderr=errors, text=True
+        )
+    try:
+        it = Supervised(process, log)
+        pids = set(it.wait_for(2))
+        assert {it.call("pid") for _ in range(100)} == pids
+        it.stop()
+        assert it.text().count("returned") == 3
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_reload(tmp_path: Path) -> None:
+    pytest.importorskip("watchfiles")
+    with supervised(tmp_path, "--reload") as it:
+        it.wait_for(1)
+        time.sleep(1)
+        (tmp_path / "app.py").write_text(APP.replace("return 1", "return 333"))
+        assert eventually(lambda: it.call("version") == 333, 20), it.text()
+        it.stop()
