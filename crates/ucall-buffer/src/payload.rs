@@ -6,8 +6,16 @@ use bytes::Bytes;
 const SPARE_CAPACITY_MAX: usize = 64 * 1024;
 
 /// Bytes to send, in order: a head that is written in place, then parts sent from where they lie.
+///
+/// As wide as one pointer: a payload is handed on many times on its way out, right after it was
+/// written, when copying its fields would wait for the writes.
 #[derive(Debug, Default)]
 pub struct Payload {
+    contents: Option<Box<Contents>>,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
     head: Vec<u8>,
     parts: Vec<Bytes>,
     parts_len: usize,
@@ -16,46 +24,52 @@ pub struct Payload {
 impl Payload {
     /// An empty payload; allocates nothing.
     pub const fn new() -> Self {
-        Self { head: Vec::new(), parts: Vec::new(), parts_len: 0 }
+        Self { contents: None }
     }
 
     /// All bytes, of the head and the parts together.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.head.len() + self.parts_len
+        self.contents.as_ref().map_or(0, |contents| contents.head.len() + contents.parts_len)
     }
 
     /// Whether there is nothing to send.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The head, to write into. Bytes written here go before every part.
+    #[inline]
     pub fn head_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.head
+        &mut self.contents_mut().head
     }
 
     /// The head's bytes.
+    #[inline]
     pub fn head(&self) -> &[u8] {
-        &self.head
+        self.contents.as_ref().map_or(&[], |contents| &contents.head)
     }
 
     /// Whether all bytes are in the head, so that what is written to the head goes last.
+    #[inline]
     pub fn is_contiguous(&self) -> bool {
-        self.parts.is_empty()
+        self.parts().is_empty()
     }
 
     /// Appends a part that is sent from where it lies.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
-            self.parts_len += part.len();
-            self.parts.push(part);
+            let contents = self.contents_mut();
+            contents.parts_len += part.len();
+            contents.parts.push(part);
         }
     }
 
     /// Appends copied bytes: to the head while there are no parts, else as a part of their own.
     pub fn extend(&mut self, bytes: &[u8]) {
         if self.is_contiguous() {
-            self.head.extend_from_slice(bytes);
+            self.head_mut().extend_from_slice(bytes);
         } else {
             self.push(Bytes::copy_from_slice(bytes));
         }
@@ -66,8 +80,8 @@ impl Payload {
         if self.is_empty() {
             std::mem::swap(self, other);
         } else {
-            self.extend(&other.head);
-            for part in other.parts.drain(..) {
+            self.extend(other.head());
+            for part in other.contents_mut().parts.drain(..) {
                 self.push(part);
             }
         }
@@ -77,29 +91,41 @@ impl Payload {
     /// The slices not yet sent, when `sent` bytes from the front have gone out.
     pub fn slices_from(&self, sent: usize) -> impl Iterator<Item = &[u8]> {
         let mut skip = sent;
-        std::iter::once(self.head.as_slice())
-            .chain(self.parts.iter().map(Bytes::as_ref))
-            .filter_map(move |slice| {
-                let skipped = skip.min(slice.len());
-                skip -= skipped;
-                (skipped < slice.len()).then(|| &slice[skipped..])
-            })
+        let slices = std::iter::once(self.head()).chain(self.parts().iter().map(Bytes::as_ref));
+        slices.filter_map(move |slice| {
+            let skipped = skip.min(slice.len());
+            skip -= skipped;
+            (skipped < slice.len()).then(|| &slice[skipped..])
+        })
     }
 
     /// Forgets the contents and keeps a bounded amount of memory for the next use.
+    #[inline]
     pub fn clear(&mut self) {
-        self.head.clear();
-        if self.head.capacity() > SPARE_CAPACITY_MAX {
-            self.head = Vec::new();
+        if let Some(contents) = &mut self.contents {
+            contents.head.clear();
+            if contents.head.capacity() > SPARE_CAPACITY_MAX {
+                contents.head = Vec::new();
+            }
+            contents.parts.clear();
+            contents.parts_len = 0;
         }
-        self.parts.clear();
-        self.parts_len = 0;
+    }
+
+    #[inline]
+    fn parts(&self) -> &[Bytes] {
+        self.contents.as_ref().map_or(&[], |contents| &contents.parts)
+    }
+
+    #[inline]
+    fn contents_mut(&mut self) -> &mut Contents {
+        self.contents.get_or_insert_default()
     }
 }
 
 impl From<Vec<u8>> for Payload {
     fn from(head: Vec<u8>) -> Self {
-        Self { head, parts: Vec::new(), parts_len: 0 }
+        Self { contents: Some(Box::new(Contents { head, ..Contents::default() })) }
     }
 }
 

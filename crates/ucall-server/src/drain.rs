@@ -77,9 +77,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.close(id);
             }
         }
-        self.sockets.is_empty()
-            && self.connections.len() == 0
-            && self.office.handler.running() == 0
+        self.sockets.is_empty() && self.connections.len() == 0 && self.office.handler.running() == 0
     }
 
     /// Takes connections that the engine, which has stopped to accept, was to hear of.

@@ -16,8 +16,8 @@ mod worker;
 
 pub use config::Config;
 pub use counters::{Counters, Stats};
-pub use ucall_proto::Drain;
 pub use handler::{CallId, Handler};
 pub use mailbox::{Mailbox, Message};
 pub use procedures::Procedures;
+pub use ucall_proto::Drain;
 pub use worker::{Turn, Worker};

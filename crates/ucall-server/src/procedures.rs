@@ -73,12 +73,8 @@ pub(crate) struct View<P> {
 
 impl<P> View<P> {
     pub(crate) fn new(procedures: Arc<Procedures<P>>) -> Self {
-        let mut view = Self {
-            procedures,
-            table: Arc::default(),
-            version: u64::MAX,
-            wants_peers: false,
-        };
+        let mut view =
+            Self { procedures, table: Arc::default(), version: u64::MAX, wants_peers: false };
         view.refresh();
         view
     }

@@ -107,6 +107,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Serves the connections of a listening socket.
     pub fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
         let socket = listener.try_clone()?;
         let id = self.engine.listen(listener)?;
         self.listeners.push(id);

@@ -332,7 +332,7 @@ impl Connection {
 }
 
 /// Refuses what will not be served, before its body comes.
-#[inline]
+#[inline(always)]
 fn gate<'a, S>(
     head: &Head<'a>,
     is_last: bool,

@@ -91,7 +91,7 @@ impl HeadParser {
     /// # Errors
     /// Any of the kinds of [`HttpError`] for 400, 417, 431, 501 and 505; each stays whatever
     /// bytes follow, so the connection must close.
-    #[inline]
+    #[inline(always)]
     pub fn parse<'a>(
         &mut self,
         input: &'a [u8],
@@ -181,7 +181,7 @@ impl Partial {
     }
 
     /// Puts the head together and checks what only all headers together can tell.
-    #[inline]
+    #[inline(always)]
     fn finish<'a>(&self, window: &'a [u8]) -> Result<Head<'a>, HttpError> {
         let &RequestLine { method, version, .. } = &self.line;
         let facts = &self.facts;
