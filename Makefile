@@ -128,6 +128,10 @@ format: $(STAMPS)/lint-tools ## Format Rust and Python
 .bench/floor-epoll: bench/floor/epoll.c bench/floor/floor.c
 .bench/floor-uring: bench/floor/uring.c bench/floor/ring.c bench/floor/floor.c
 .bench/floor-uring: bench/floor/ring.h
+.bench/floor-sleeper: bench/floor/sleeper.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $<
+
 .bench/floor-%: bench/floor/floor.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(filter %.c,$^)
@@ -139,6 +143,15 @@ floor: .bench/floor-epoll .bench/floor-uring ## Build the programs that ours is 
 bench-quick: setup floor ## Measure ours against the floor (BENCH_FLAGS="--rows headline --pairs 5")
 	@tools/install-bench-tools.sh
 	$(PY) bench/quick.py $(BENCH_FLAGS)
+
+.bench/fastapi/bin/python:
+	"$$(tools/find-python.sh)" -m venv .bench/fastapi
+	$@ -m pip install --quiet "fastapi<1" "uvicorn[standard]<1"
+
+.PHONY: bench-async
+bench-async: setup .bench/floor-sleeper .bench/fastapi/bin/python ## Sleepers under ab: ours, C's and FastAPI's (BENCH_FLAGS="--rounds 5")
+	@tools/install-bench-tools.sh
+	$(PY) bench/async.py $(BENCH_FLAGS)
 
 .PHONY: clean
 clean: ## Remove all that was built, and .venv

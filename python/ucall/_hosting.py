@@ -1,4 +1,4 @@
-"""Who runs the servers of this process: the program itself, or somebody who has started it for that.
+"""Who runs the servers of this process: the program itself, or who has started it for that.
 
 ``python -m ucall`` imports a module whose server it runs, workers are started by a supervisor, and
 the processes of a pool import the module of the function that they run. In all of these a server

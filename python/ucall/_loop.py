@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from ucall import _core
 
-__all__ = ["Loop", "close", "make", "run"]
-
-T = TypeVar("T")
+__all__ = ["Loop", "attach", "close", "make"]
 
 
 class TurningSelector(selectors.BaseSelector):
@@ -28,7 +26,7 @@ class TurningSelector(selectors.BaseSelector):
 
     def fileno(self) -> int:
         """Readable when one of asyncio's descriptors is ready."""
-        descriptor: int = self._own.fileno()  # type: ignore[attr-defined]
+        descriptor: int = self._own.fileno()
         return descriptor
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -74,17 +72,6 @@ def attach(pump: _core.Pump, loop: Loop) -> None:
     """Lets a worker take its turns as the loop's wait."""
     pump.attach(loop, loop.turning.fileno())
     loop.turning.pump = pump
-
-
-def run(pump: _core.Pump, loop: Loop) -> None:
-    """Runs until the worker's run ends."""
-    loop.turning.pump = pump
-    loop.run_forever()
-
-
-def complete(loop: Loop, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end, while the worker takes its turns."""
-    return loop.run_until_complete(coroutine)
 
 
 def close(pump: _core.Pump, loop: Loop) -> None:

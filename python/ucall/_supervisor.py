@@ -75,9 +75,7 @@ class Supervisor:
         reload: A command that writes a line for each change of a source, if wanted.
     """
 
-    def __init__(
-        self, workers: int, command: list[str], reload: list[str] | None = None
-    ) -> None:
+    def __init__(self, workers: int, command: list[str], reload: list[str] | None = None) -> None:
         self._command = command
         self._reload = reload
         self._places = [Place(number) for number in range(1, workers + 1)]
@@ -242,7 +240,8 @@ class Supervisor:
         self._forget(worker)
         if self._is_stopping:
             return
-        log.error("worker %d (pid %d) %s", place.number, worker.process.pid, _ending(worker.process))
+        process = worker.process
+        log.error("worker %d (pid %d) %s", place.number, process.pid, _ending(process))
         if not self._was_ready:
             if self._reload is not None:
                 log.info("waiting for a change")
@@ -336,7 +335,9 @@ def _listener(host: str, port: int, *, share_port: bool) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as failure:
         listener.close()
-        raise OSError(failure.errno, f"cannot listen on {host}:{port}: {failure.strerror}") from None
+        raise OSError(
+            failure.errno, f"cannot listen on {host}:{port}: {failure.strerror}"
+        ) from None
     return listener
 
 
@@ -355,5 +356,7 @@ def command() -> list[str]:
     """
     arguments = sys.orig_argv[1:]
     if not arguments or hasattr(sys, "ps1"):
-        raise RuntimeError("workers run the program once more, which needs to be a file or a module")
+        raise RuntimeError(
+            "workers run the program once more, which needs to be a file or a module"
+        )
     return [sys.executable, *arguments]

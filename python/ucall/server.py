@@ -11,11 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 from weakref import WeakSet
 
-from ucall import _core, _hosting
+from ucall import _conduct, _core, _hosting
 from ucall._life import Life, Lifespan
 
 if TYPE_CHECKING:
-    from ucall._loop import Loop
     from ucall._processes import Pool
     from ucall._registration import BatchRules
     from ucall.types.registry import Types
@@ -503,7 +502,7 @@ class Server:
         self._idle.clear()
         _running.add(self)
         try:
-            conduct = functools.partial(self._conduct, on_start)
+            conduct = functools.partial(_conduct.conduct, self, on_start)
             self._core.run(max_cycles, max_seconds, conduct)
         finally:
             self._idle.set()
@@ -520,67 +519,11 @@ class Server:
         if status:
             raise SystemExit(status)
 
-    def _conduct(self, on_start: Callable[[], object] | None, pump: _core.Pump) -> None:
-        """One run, from its first turn to its last."""
-        if pump.is_fresh:
-            needs_loop = self._is_async or self._life.is_async
-            self._begin(pump, _attached(pump) if needs_loop else None)
-            pump.listen()
-        if on_start is not None:
-            on_start()
-        try:
-            _turn(pump)
-        except BaseException:
-            self._end(pump)
-            raise
-        if pump.is_stopped:
-            self._end(pump)
-
-    def _begin(self, pump: _core.Pump, loop: Loop | None) -> None:
-        if loop is None:
-            return self._life.begin()
-        try:
-            loop.run_until_complete(self._life.begin_async(self))
-        except BaseException:
-            self._close(pump, loop)
-            raise
-
-    def _end(self, pump: _core.Pump) -> None:
-        loop = pump.event_loop
-        if loop is None:
-            return self._life.end()
-        try:
-            loop.turning.pump = None
-            loop.run_until_complete(self._life.end_async())
-        finally:
-            self._close(pump, loop)
-
-    def _close(self, pump: _core.Pump, loop: Loop) -> None:
-        from ucall import _loop
-
-        _loop.close(pump, loop)
-
     def _pool_of(self, processes: int) -> Pool:
         """The pool of so many processes, shared by the functions that ask for it."""
         from ucall._processes import Pool
 
         return self._pools.setdefault(processes, Pool(processes))
-
-
-def _attached(pump: _core.Pump) -> Loop:
-    """A loop in which the worker takes its turns: the one that it has already, or a new one."""
-    from ucall import _loop  # Imports asyncio.
-
-    loop: Loop = pump.event_loop or _loop.make()
-    _loop.attach(pump, loop)
-    return loop
-
-
-def _turn(pump: _core.Pump) -> None:
-    """Runs until stopped or bounded, within an event loop from the moment one is needed."""
-    if pump.event_loop is None and pump.run():
-        return
-    _attached(pump).run_forever()
 
 
 def _positive(name: str, value: int) -> int:

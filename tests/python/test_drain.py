@@ -104,16 +104,15 @@ def test_it_waits_no_longer_than_told(engine: str) -> None:
 
 
 def test_a_second_ctrl_c_ends_at_once(engine: str) -> None:
-    with program(SOURCE, engine) as process:
-        with Wire(int(process.stdout.readline())) as wire:
-            wire.send(request("pause", [30]) + request("block", [30]))
-            time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.3)
-            assert process.poll() is None
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=3)
-            assert process.returncode is not None
+    with program(SOURCE, engine) as process, Wire(int(process.stdout.readline())) as wire:
+        wire.send(request("pause", [30]) + request("block", [30]))
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=3)
+        assert process.returncode is not None
 
 
 @pytest.mark.parametrize("over", ["raw", "http"])

@@ -248,7 +248,17 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     parameters = inspect.signature(ucall.Server).parameters
     limits = _core.Server.default_limits()
     assert {name: parameters[name].default for name in limits} == limits
-    others = {"lifespan", "threads", "timeout_ms", "host", "port", "debug", "allowed_hosts", "allow_origins", "max_image_pixels"}
+    others = {
+        "lifespan",
+        "threads",
+        "timeout_ms",
+        "host",
+        "port",
+        "debug",
+        "allowed_hosts",
+        "allow_origins",
+        "max_image_pixels",
+    }
     assert set(parameters) - set(limits) == others
     for name in {*limits, "max_image_pixels"}:
         assert f"\n    {name}: " in inspect.cleandoc(ucall.Server.__doc__ or "")

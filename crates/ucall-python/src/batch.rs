@@ -156,9 +156,8 @@ pub(crate) fn outcomes(
     let listed = result.map_err(Failure::Raised).and_then(|result| listed(&result, items.len()));
     match listed {
         Ok(results) => {
-            let outcome = |(token, item): (Token, Bound<'_, PyAny>)| {
-                (token, Outcome::Item(item.unbind()))
-            };
+            let outcome =
+                |(token, item): (Token, Bound<'_, PyAny>)| (token, Outcome::Item(item.unbind()));
             items.into_iter().zip(results.iter()).map(outcome).collect()
         }
         Err(failure) => {

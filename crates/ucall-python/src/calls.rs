@@ -250,7 +250,10 @@ impl Calls {
     }
 
     /// Puts outcomes in front of those that wait.
-    pub(crate) fn put_first(&mut self, outcomes: impl DoubleEndedIterator<Item = (Token, Outcome)>) {
+    pub(crate) fn put_first(
+        &mut self,
+        outcomes: impl DoubleEndedIterator<Item = (Token, Outcome)>,
+    ) {
         for outcome in outcomes.rev() {
             self.ready.push_front(outcome);
         }
@@ -309,7 +312,8 @@ impl Calls {
             place.is_some_and(|it| it.generation == token.generation && it.entry.is_some())
         };
         let deadlines = mem::take(&mut self.deadlines);
-        self.deadlines = deadlines.into_iter().filter(|Reverse((_, token))| stands(token)).collect();
+        self.deadlines =
+            deadlines.into_iter().filter(|Reverse((_, token))| stands(token)).collect();
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use ucall_proto::http1::Headers;
 use ucall_proto::Call;
+use ucall_proto::http1::Headers;
 
 use crate::convert::{Convert, Input};
 

@@ -124,8 +124,9 @@ impl Interpreter {
         is_here: bool,
     ) -> Result<(), Failure> {
         let done = Done::new(token, self.calls.outcomes().clone(), is_here);
-        let followed = Bound::new(future.py(), done)
-            .and_then(|done| future.call_method1(pyo3::intern!(future.py(), "add_done_callback"), (done,)));
+        let followed = Bound::new(future.py(), done).and_then(|done| {
+            future.call_method1(pyo3::intern!(future.py(), "add_done_callback"), (done,))
+        });
         if let Err(error) = followed {
             self.calls.remove(token);
             return Err(Failure::Raised(error));
@@ -143,9 +144,9 @@ impl Interpreter {
     ) -> Result<Replied, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
         let cancelled = Arc::<AtomicBool>::default();
-        let context = procedure.takes_context().then(|| {
-            Py::new(py, Context::new(py, call, beginning.deadline, cancelled.clone()))
-        });
+        let context = procedure
+            .takes_context()
+            .then(|| Py::new(py, Context::new(py, call, beginning.deadline, cancelled.clone())));
         let work = Work::Call {
             params: call.params.map(<[u8]>::to_vec),
             context: context.transpose().map_err(Failure::Raised)?,
@@ -248,13 +249,12 @@ impl Interpreter {
     }
 
     fn run_batch_in_task(&mut self, py: Python<'_>, batch: Batch, columns: &[Py<PyList>]) {
-        let task = batch::run(py, &batch.procedure, columns).and_then(|coroutine| {
-            match self.tasks(py) {
+        let task =
+            batch::run(py, &batch.procedure, columns).and_then(|coroutine| match self.tasks(py) {
                 Ok(tasks) => tasks.start(&coroutine, None),
                 Err(Failure::Raised(error)) => Err(error),
                 Err(_) => Ok(coroutine),
-            }
-        });
+            });
         let Batch { procedure, items, .. } = batch;
         let task = match task {
             Ok(task) => task,
@@ -336,9 +336,7 @@ impl Interpreter {
                 text.extend_from_slice(&written?);
                 return Ok(());
             }
-            Outcome::Future(future) => {
-                tasks::result_of(future.bind(py)).map_err(Failure::Raised)
-            }
+            Outcome::Future(future) => tasks::result_of(future.bind(py)).map_err(Failure::Raised),
             Outcome::Item(item) => batch::item_result(item.into_bound(py)),
         };
         let (len_max, encode) = (self.rules.reply_bytes_max, procedure.encode.bind(py));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 use ucall_proto::RpcError;
 
 use crate::arguments::{self, Failure};
@@ -52,11 +52,7 @@ pub(crate) struct Job {
 
 pub(crate) enum Work {
     /// One call: the text of its params, and what it may know of itself.
-    Call {
-        params: Option<Vec<u8>>,
-        context: Option<Py<Context>>,
-        cancelled: Arc<AtomicBool>,
-    },
+    Call { params: Option<Vec<u8>>, context: Option<Py<Context>>, cancelled: Arc<AtomicBool> },
     /// A batch: an argument for each parameter, and the calls it is made of.
     Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
 }
@@ -94,14 +90,13 @@ impl Pool {
         Ok(())
     }
 
+    /// Starts a thread and does not wait for it, as `threading.Thread.start` would: a hundred at
+    /// once would hold up the calls that they are for. None is joined at the end of the program,
+    /// which waits for calls by draining.
     fn start_thread(&self, py: Python<'_>) -> PyResult<()> {
-        let options = PyDict::new(py);
-        options.set_item("target", Bound::new(py, PoolThread { shared: self.shared.clone() })?)?;
-        options.set_item("name", format!("ucall-thread-{}", self.threads + 1))?;
-        // The end of the program waits for calls by draining, and for no thread.
-        options.set_item("daemon", true)?;
-        let thread = py.import("threading")?.getattr("Thread")?.call((), Some(&options))?;
-        thread.call_method0("start").map(drop)
+        let thread = PoolThread { shared: self.shared.clone(), number: self.threads + 1 };
+        let start = py.import("_thread")?.getattr("start_new_thread")?;
+        start.call1((Bound::new(py, thread)?, ())).map(drop)
     }
 }
 
@@ -190,7 +185,11 @@ impl Shared {
             .map_err(|failure| self.failed(py, procedure, failure))
     }
 
-    fn written(&self, procedure: &Procedure, result: &Bound<'_, PyAny>) -> Result<Vec<u8>, Failure> {
+    fn written(
+        &self,
+        procedure: &Procedure,
+        result: &Bound<'_, PyAny>,
+    ) -> Result<Vec<u8>, Failure> {
         let mut text = Vec::new();
         let encode = procedure.encode.bind(result.py());
         convert::write_with(&mut text, self.reply_bytes_max, result, encode)
@@ -208,14 +207,18 @@ impl Shared {
 #[pyclass(frozen, module = "ucall._core")]
 struct PoolThread {
     shared: Arc<Shared>,
+    number: usize,
 }
 
 #[pymethods]
 impl PoolThread {
-    fn __call__(&self, py: Python<'_>) {
+    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
+        let this = py.import("threading")?.call_method0("current_thread")?;
+        this.setattr("name", format!("ucall-thread-{}", self.number))?;
         let mut scratch = Vec::new();
         while let Some(job) = py.detach(|| self.shared.next_job()) {
             self.shared.run(py, job, &mut scratch);
         }
+        Ok(())
     }
 }

@@ -62,10 +62,7 @@ pub(crate) enum BatchRuns {
 
 impl How {
     /// Reads what `python/ucall/_registration.py` describes: a name, and for a batch its rules.
-    pub(crate) fn of_description(
-        name: &str,
-        batch: Option<(usize, f64, usize)>,
-    ) -> PyResult<Self> {
+    pub(crate) fn of_description(name: &str, batch: Option<(usize, f64, usize)>) -> PyResult<Self> {
         let unknown = || PyValueError::new_err(format!("no way to run is named {name:?}"));
         let Some((size_max, wait_max_ms, running_max)) = batch else {
             return match name {

@@ -1,8 +1,8 @@
 //! The worker as Python code sees it that conducts a run: a pump that turns it.
 //!
 //! Without async functions the run stays in [`Pump::run`]. With them, asyncio's loop runs, and its
-//! wait is [`Pump::turn`]: one turn of the worker, which watches asyncio's own descriptors by one of
-//! its own. A turn that leaves asyncio nothing to do is followed by the next one right here.
+//! wait is [`Pump::turn`]: one turn of the worker, which watches asyncio's own descriptors by one
+//! of its own. A turn that leaves asyncio nothing to do is followed by the next one right here.
 
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -52,7 +52,8 @@ impl Pump {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
-        let busy = || PyRuntimeError::new_err("the server's turn is not over, or not this thread's");
+        let busy =
+            || PyRuntimeError::new_err("the server's turn is not over, or not this thread's");
         self.inner.with(work).ok_or_else(busy)?
     }
 }

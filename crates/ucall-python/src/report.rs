@@ -52,11 +52,7 @@ impl Report {
     }
 
     /// Logs what nobody can be told any more.
-    pub(crate) fn lost(
-        &self,
-        py: Python<'_>,
-        error: &PyErr,
-    ) -> Result<(), Interrupted> {
+    pub(crate) fn lost(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
         self.log.error(py, "a function raised after its call had been given up", Some(error))
     }
 
@@ -78,13 +74,7 @@ impl Report {
         (errors::internal().expected(&problem), logged)
     }
 
-    fn raised(
-        &self,
-        py: Python<'_>,
-        procedure: &Procedure,
-        error: PyErr,
-        len_max: usize,
-    ) -> Told {
+    fn raised(&self, py: Python<'_>, procedure: &Procedure, error: PyErr, len_max: usize) -> Told {
         if error.is_instance_of::<PyKeyboardInterrupt>(py) {
             return (errors::cancelled("the server was interrupted"), Err(Interrupted));
         }

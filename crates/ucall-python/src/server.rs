@@ -296,11 +296,7 @@ impl Server {
 
 impl Server {
     /// A worker for this thread, and the socket that it is to listen on.
-    fn station(
-        &self,
-        py: Python<'_>,
-        is_guest: bool,
-    ) -> PyResult<(Station, Option<TcpListener>)> {
+    fn station(&self, py: Python<'_>, is_guest: bool) -> PyResult<(Station, Option<TcpListener>)> {
         memory::keep_some();
         self.bind()?;
         let (engine, listener) = {

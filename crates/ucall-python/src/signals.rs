@@ -99,8 +99,7 @@ impl<'py> Taken<'py> {
         if !before.eq(self.module.getattr(default)?)? {
             return Ok(());
         }
-        let handler =
-            PyCFunction::new_closure(self.module.py(), None, None, move |_, _| action())?;
+        let handler = PyCFunction::new_closure(self.module.py(), None, None, move |_, _| action())?;
         self.module.call_method1("signal", (&signal, handler))?;
         self.before.push((signal, before));
         Ok(())

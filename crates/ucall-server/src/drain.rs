@@ -2,14 +2,14 @@
 //!
 //! | since the drain began | a call that comes | a connection on which nothing runs |
 //! |---|---|---|
-//! | less than [`GRACE`] | is served: its caller could not know | stays, until it was idle so long |
+//! | less than [`GRACE`] | is served: its caller could not know | stays, until idle for so long |
 //! | longer, refusing | is refused, the last of its connection | is closed |
 //! | longer, serving (a successor accepts already) | is served, HTTP's last | is closed |
 //! | `drain_timeout` | | everything is given up, and answered so |
 //!
 //! A listening socket may be shared with a successor, and the kernel wakes only one of those who
-//! wait on it for a connection: if that was us, just as we stopped, nobody else knows of it. So what
-//! waits there is looked for, and taken: once, or for a while if there is a successor.
+//! wait on it for a connection: if that was us, just as we stopped, nobody else knows of it. So
+//! what waits there is looked for, and taken: once, or for a while if there is a successor.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};

@@ -1,0 +1,122 @@
+"""Sleepers under `ab`: ours, an ideal one in C, and FastAPI's, beside one another.
+
+    python bench/async.py --rounds 5
+
+Writes the percentiles to standard output and to `.bench/async.json`, and a plot of the cumulative
+distributions to `docs/concurrency.svg`. Rounds go through all servers in turn, because machines
+drift. `ab` prints whole milliseconds; what it writes with `-e` is exact.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.cdf import plot
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCH = ROOT / ".bench"
+CALL = '{"jsonrpc":"2.0","method":"sleep","id":1}'
+SLEEP_MS = 100.0
+
+Server = tuple[str, list[str], str]
+"""A name, a command that ends with the port, and the path to call."""
+
+#: Calls, connections, and whether connections are kept.
+LOADS = [(1000, 100, True), (1000, 100, False), (5000, 1000, True)]
+
+
+def servers(engines: list[str]) -> list[Server]:
+    ours = [sys.executable, str(ROOT / "bench/servers/sleeper.py")]
+    found: list[Server] = [("ideal C", [str(BENCH / "floor-sleeper")], "/")]
+    for engine in engines:
+        for kind in ("async", "threads"):
+            flags = ["--engine", engine, "--kind", kind, "--port"]
+            found.append((f"ucall {engine}, {kind}", [*ours, *flags], "/"))
+    python = BENCH / "fastapi/bin/python"
+    if python.exists():
+        command = [str(python), str(ROOT / "bench/servers/sleeper_fastapi.py")]
+        found += [("FastAPI, async def", command, "/async"), ("FastAPI, def", command, "/def")]
+    return found
+
+
+def started(command: list[str], port: int, path: str) -> subprocess.Popen[bytes]:
+    arguments = [*command, str(port)] + (["100"] if command[0].endswith("sleeper") else [])
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}{path}"
+    for _ in range(100):
+        try:
+            request = urllib.request.Request(url, CALL.encode())
+            urllib.request.urlopen(request, timeout=5).read()
+            return process
+        except OSError:
+            time.sleep(0.1)
+    process.kill()
+    raise SystemExit(f"{command} does not answer")
+
+
+def percentiles(port: int, path: str, calls: int, connections: int, keep: bool) -> list[float]:
+    """Milliseconds that so many percent of the calls took at most, from 0 to 100."""
+    body, table = BENCH / "sleep.json", BENCH / "ab.csv"
+    body.write_text(CALL)
+    command = ["ab", "-q", "-n", str(calls), "-c", str(connections), "-e", str(table)]
+    command += ["-p", str(body), "-T", "application/json", *(["-k"] if keep else [])]
+    subprocess.run(
+        [*command, f"http://127.0.0.1:{port}{path}"], check=True, stdout=subprocess.DEVNULL
+    )
+    return [float(line.split(",")[1]) for line in table.read_text().splitlines()[1:]]
+
+
+def measured(rounds: int, all_servers: list[Server]) -> dict[str, dict[str, list[float]]]:
+    """By load and server, the median of each percentile over the rounds."""
+    runs: dict[str, dict[str, list[list[float]]]] = {}
+    for number in range(rounds):
+        for index, (name, command, path) in enumerate(all_servers):
+            port = 18_600 + index
+            process = started(command, port, path)
+            try:
+                for calls, connections, keep in LOADS:
+                    if ("threads" in name or name.endswith(", def")) and connections > 100:
+                        continue
+                    load = f"-n {calls} -c {connections}{' -k' if keep else ''}"
+                    found = percentiles(port, path, calls, connections, keep)
+                    runs.setdefault(load, {}).setdefault(name, []).append(found)
+            finally:
+                process.kill()
+                process.wait()
+        print(f"round {number + 1} of {rounds}", file=sys.stderr)
+    median: Callable[[tuple[float, ...]], float] = statistics.median
+    return {
+        load: {name: [median(at) for at in zip(*each, strict=True)] for name, each in by.items()}
+        for load, by in runs.items()
+    }
+
+
+def table(results: dict[str, dict[str, list[float]]]) -> str:
+    lines = ["| `ab` | server | p50 ms | p95 ms | p99 ms | p95 over the ideal |", "|---|" * 1]
+    lines[1] = "|---|---|---|---|---|---|"
+    for load, by_server in results.items():
+        ideal = by_server["ideal C"][95]
+        for name, at in by_server.items():
+            figures = f"{at[50]:.1f} | {at[95]:.1f} | {at[99]:.1f} | {at[95] - ideal:+.1f}"
+            lines.append(f"| `{load}` | {name} | {figures} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engines", nargs="+", default=["posix", "uring"])
+    chosen = parser.parse_args()
+    results = measured(chosen.rounds, servers(chosen.engines))
+    (BENCH / "async.json").write_text(json.dumps(results))
+    print(table(results))
+    plot(results, ROOT / "docs/concurrency.svg", SLEEP_MS)
+
+
+main()

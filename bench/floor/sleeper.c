@@ -1,0 +1,106 @@
+/* The ideal sleeper: answers each HTTP request with fixed bytes after a fixed time. What it takes
+ * under a load is the load generator's own cost, and the floor for any server.
+ *
+ *     sleeper PORT MILLISECONDS
+ *
+ * One thread, one epoll. All requests sleep equally long, so that the first to come is the first to
+ * be due: a queue does for a heap. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BODY "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":null}"
+#define QUEUE 65536
+#define EVENTS 512
+
+struct due {
+    int socket;
+    int keep;
+    int64_t at_ns;
+};
+
+static struct due queue[QUEUE];
+static unsigned head, tail;
+
+static int64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+static void answer(const struct due *due) {
+    char reply[256];
+    int len = snprintf(reply, sizeof reply,
+                       "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                       "Content-Length: %zu\r\nConnection: %s\r\n\r\n%s",
+                       strlen(BODY), due->keep ? "keep-alive" : "close", BODY);
+    if (write(due->socket, reply, len) != len || !due->keep) close(due->socket);
+}
+
+static void take(int socket, int64_t sleep_ns) {
+    char request[8192];
+    ssize_t len = read(socket, request, sizeof request - 1);
+    if (len <= 0) {
+        close(socket);
+        return;
+    }
+    request[len] = 0;
+    struct due *due = &queue[tail++ % QUEUE];
+    due->socket = socket;
+    due->keep = strcasestr(request, "keep-alive") != NULL;
+    due->at_ns = now_ns() + sleep_ns;
+}
+
+static int listener_on(int port) {
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), yes = 1;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 4096)) {
+        perror("sleeper");
+        exit(1);
+    }
+    return listener;
+}
+
+int main(int count, char **arguments) {
+    if (count != 3) {
+        fprintf(stderr, "usage: sleeper PORT MILLISECONDS\n");
+        return 2;
+    }
+    int64_t sleep_ns = atoll(arguments[2]) * 1000000;
+    int listener = listener_on(atoi(arguments[1])), poll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[EVENTS];
+    epoll_ctl(poll, EPOLL_CTL_ADD, listener, &event);
+    for (;;) {
+        struct timespec left = {0, 0}, *timeout = NULL;
+        if (head != tail) {
+            int64_t left_ns = queue[head % QUEUE].at_ns - now_ns();
+            if (left_ns > 0) left = (struct timespec){left_ns / 1000000000, left_ns % 1000000000};
+            timeout = &left;
+        }
+        int ready = epoll_pwait2(poll, events, EVENTS, timeout, NULL);
+        for (int index = 0; index < ready; index++) {
+            int socket = events[index].data.fd;
+            if (socket != listener) {
+                take(socket, sleep_ns);
+                continue;
+            }
+            while ((socket = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+                event = (struct epoll_event){.events = EPOLLIN, .data.fd = socket};
+                epoll_ctl(poll, EPOLL_CTL_ADD, socket, &event);
+            }
+        }
+        while (head != tail && queue[head % QUEUE].at_ns <= now_ns())
+            answer(&queue[head++ % QUEUE]);
+    }
+}

