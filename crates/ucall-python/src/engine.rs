@@ -34,8 +34,8 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineKind {
-    /// Chooses by name. `"auto"` takes io_uring where it may and says once in the log where it may not;
-    /// `"uring"` then raises `ucall.EngineError`.
+    /// Chooses by name. `"auto"` takes io_uring where it may, and says once in the log where it may
+    /// not; `"uring"` then raises `ucall.EngineError`.
     pub(crate) fn choose(py: Python<'_>, name: &str) -> PyResult<Self> {
         static TOLD: AtomicBool = AtomicBool::new(false);
         match name {

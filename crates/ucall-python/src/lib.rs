@@ -44,11 +44,11 @@ mod _core {
     #[pymodule_export]
     use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
     #[pymodule_export]
+    use crate::context::Context;
+    #[pymodule_export]
     use crate::convert::Pieces;
     #[pymodule_export]
     use crate::errors::Unwritable;
-    #[pymodule_export]
-    use crate::context::Context;
     #[pymodule_export]
     use crate::pump::Pump;
     #[pymodule_export]
