@@ -168,8 +168,10 @@ install-c: ## Build and install the C library (PREFIX=/usr/local)
 
 # pytest alone, so that testing C builds no Python package.
 $(STAMPS)/test-tools: pyproject.toml $(STAMPS)/venv
-	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
-		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"])')
+	$(PY) -c 'import tomllib; \
+		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+		print(*project["optional-dependencies"]["test"], sep="\n")' | \
+		$(PY) -m pip install --quiet --requirement /dev/stdin
 	@touch $@
 
 test-c: $(STAMPS)/test-tools ## Run the tests of the C library and its examples

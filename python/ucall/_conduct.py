@@ -53,6 +53,8 @@ def _turn(pump: _core.Pump) -> None:
 
 
 def _end(server: Server, pump: _core.Pump) -> None:
+    for pool in server._pools.values():
+        pool.close()
     loop: Loop | None = pump.event_loop
     if loop is None:
         return server._life.end()

@@ -82,4 +82,6 @@ async def serve(server: Server, core: _core.Server) -> None:
         if guest is not None:
             guest.close()
         core.leave(pump)
+        for pool in server._pools.values():
+            pool.close()
         await server._life.end_async()

@@ -81,11 +81,16 @@ class Pool:
             return self._executor
 
     def close(self) -> None:
-        """Ends the processes when they have done what they are at."""
+        """Ends the processes at once: nobody waits any more for what they are at."""
         with self._lock:
             executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=False, cancel_futures=True)
+        if executor is None:
+            return
+        # The pool forgets its processes in the shutdown. The end of the program waits for them.
+        processes = list((executor._processes or {}).values())
+        executor.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
 
 
 class _Process(SpawnProcess):

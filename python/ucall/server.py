@@ -49,7 +49,8 @@ class Server:
     installed dataclasses, dates, unions and much more: see docs/types.md. What does not fit is
     answered with -32602 and never reaches the function. All of these may be returned.
 
-    Functions run one after another on the thread that runs the server. Whatever else a function
+    Plain functions run one after another on the thread that runs the server, async ones as tasks
+    beside them; for threads, processes and batches see docs/concurrency.md. What else a function
     raises than `ucall.RPCError` is answered with -32603 and logged with its traceback.
 
     Args:

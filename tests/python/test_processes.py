@@ -78,7 +78,7 @@ def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
         assert process.returncode == 0
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def test_what_cannot_run_there_is_refused() -> None:
