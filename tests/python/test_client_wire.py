@@ -308,6 +308,7 @@ def test_the_request_as_sent() -> None:
             f"User-Agent: ucall/{ucall.__version__}",
             "authorization: Bearer b",
             "X-Y: z",
+            "Ucall-Timeout-Ms: 60000",
             f"Content-Length: {len(body)}",
         ]
         assert body == b'{"jsonrpc":"2.0","method":"sum","params":[1,2],"id":1}'

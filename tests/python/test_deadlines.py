@@ -12,6 +12,7 @@ import pytest
 
 import ucall
 from harness import Wire, eventually, http, request
+from ucall.client import Client
 
 Serve = Callable[..., ucall.Server]
 
@@ -186,3 +187,22 @@ def test_timeouts_that_make_no_sense_are_refused(timeout_ms: Any) -> None:
     server = ucall.Server(port=0)
     with pytest.raises(ValueError, match="timeout_ms"):
         server.add(sum, timeout_ms=timeout_ms)
+
+
+def test_the_timeout_of_a_client_is_a_deadline(serve: Serve) -> None:
+    ended: list[bool] = []
+
+    async def wait_long() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(True)
+
+    server = serve(wait_long)
+    with (
+        Client(port=server.port, timeout=0.2) as client,
+        # Whoever of the two notices first.
+        pytest.raises((ucall.TimeoutError, ucall.RPCError)),
+    ):
+        client.wait_long().raise_for_status()
+    assert eventually(lambda: ended == [True])

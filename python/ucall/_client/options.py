@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
 from ucall import _core
 from ucall._client.address import Address
 from ucall._client.encode import default
+from ucall._headers import TIMEOUT_MS
 
 __all__ = ["UNCHANGED", "Options", "Unchanged"]
 
@@ -52,7 +54,7 @@ class Options:
         self.timeout = timeout
         self.headers = dict(headers)
         self.id = id
-        head = _head(address, self.headers) if address.is_http else None
+        head = _head(address, _with_deadline(self.headers, timeout)) if address.is_http else None
         self.writer = _core.RequestWriter(head, default)
 
     def changed(
@@ -73,6 +75,13 @@ class Options:
             merged,
             self.id if isinstance(id, Unchanged) else id,
         )
+
+
+def _with_deadline(headers: Mapping[str, str], timeout: float | None) -> Mapping[str, str]:
+    """The headers, and one that tells the server how long the caller waits."""
+    if timeout is None or any(name.lower() == TIMEOUT_MS.lower() for name in headers):
+        return headers
+    return {**headers, TIMEOUT_MS: str(math.ceil(timeout * 1000))}
 
 
 def _head(address: Address, headers: Mapping[str, str]) -> bytes:
