@@ -162,7 +162,8 @@ def test_all_workers_serve_and_stop(tmp_path: Path, engine: str) -> None:
 def test_one_that_is_killed_is_replaced_and_named(tmp_path: Path, engine: str) -> None:
     with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
         pids = it.wait_for(2)
-        with Load(it.port, clients=6) as load:
+        # So many that the kernel gives none of the workers all of them.
+        with Load(it.port, clients=24) as load:
             load.more()
             victim = pids[0]
             os.kill(victim, signal.SIGKILL)
@@ -170,7 +171,7 @@ def test_one_that_is_killed_is_replaced_and_named(tmp_path: Path, engine: str) -
             load.more()
         assert f"(pid {victim}) was killed by SIGKILL" in it.text()
         # Only those who were connected to the victim have noticed.
-        assert len(load.broken) < 6
+        assert len(load.broken) < 24
         assert all("no reply" in wrong or "Reset" in wrong for wrong in load.wrong), load.wrong
         assert len({it.call("pid") for _ in range(100)}) == 2
         it.stop()
