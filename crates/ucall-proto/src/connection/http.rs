@@ -32,7 +32,7 @@ struct Chunked {
 #[derive(Debug, Default)]
 pub(super) struct HttpFraming {
     connection: http1::Connection,
-    /// The head of the request, when its origin has to be named in the reply.
+    /// The origin to be named in the reply, when it is a foreign one.
     allowed_origin: Option<Vec<u8>>,
 }
 

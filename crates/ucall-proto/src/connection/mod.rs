@@ -311,11 +311,6 @@ impl Connection {
         self.exchanges.has_deferred()
     }
 
-    /// Bytes of memory held for requests that are not answered yet.
-    pub fn held_bytes(&self) -> usize {
-        self.input.capacity()
-    }
-
     /// Counts and throws away what comes after the last request.
     fn discards(&mut self, count: usize) -> bool {
         match &mut self.closing {
