@@ -85,6 +85,17 @@ loom: ## Try the mailbox in every interleaving of its threads
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --release --locked \
 		--package ucall-server --lib --target-dir target/loom
 
+.PHONY: test-fuzz fuzz
+# On stable, and without cargo-fuzz: the same targets over their kept inputs and mutations of them.
+test: test-fuzz
+test-fuzz: ## Drive the fuzz targets for seconds (MUTATIONS=1000000 for more)
+	cd fuzz && $(CARGO) test --quiet --locked
+
+SECONDS_EACH ?= 60
+TARGETS ?=
+fuzz: ## Fuzz every parser for a minute, on nightly (SECONDS_EACH=60 TARGETS="http_head")
+	@tools/fuzz.sh $(SECONDS_EACH) $(TARGETS)
+
 test-python: setup ## Run the Python tests against the built package
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python
 
@@ -94,6 +105,7 @@ lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-python lint-types ## R
 lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
+	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets --locked --quiet -- -D warnings
 
 # PyO3 asks no interpreter of the other machine when it is told the version.
 lint-aarch64: ## Check that all crates compile for aarch64, if rustup has that target

@@ -197,9 +197,10 @@ impl<'a> Scanner<'a> {
             return Err(Fault::Invalid);
         }
         // The first two digits decide, so that a prefix is refused as early as the whole.
-        match (self.next()?, self.next()?) {
-            (b'd' | b'D', b'c'..=b'f' | b'C'..=b'F') => {}
-            _ => return Err(Fault::Invalid),
+        if !matches!(self.next()?, b'd' | b'D')
+            || !matches!(self.next()?, b'c'..=b'f' | b'C'..=b'F')
+        {
+            return Err(Fault::Invalid);
         }
         self.hex_digit()?;
         self.hex_digit().map(drop)
@@ -366,6 +367,13 @@ mod tests {
         for value in values {
             let result = scan(value).map(|end| end == value.len());
             assert!(matches!(result, Err(Fault::Invalid) | Ok(false)), "{}", value.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_refused_as_early_as_the_whole() {
+        for prefix in [&b"\"\\ud83dx"[..], b"\"\\ud83d\\x", b"\"\\ud83d\\u]", b"\"\\ud83d\\ud0"] {
+            assert_eq!(scan(prefix), Err(Fault::Invalid), "{}", prefix.escape_ascii());
         }
     }
 

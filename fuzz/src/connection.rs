@@ -1,0 +1,275 @@
+//! A whole connection: any bytes in any pieces, replies that come late, time that passes, a drain.
+//!
+//! What must hold whatever comes: it never panics, its output has the form of its protocol,
+//! replies over HTTP come in the order of their calls, every call is answered at most once, and a
+//! connection that has had its end comes to its own.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use ucall_buffer::Target;
+use ucall_proto::{Call, Drain, ExchangeId, Limits, Outcome, Reply, RpcError, Service, Wish};
+
+use crate::harness::Driver;
+use crate::random::Random;
+use crate::reference;
+
+/// Answers at once, with an error, later or not at all, by the first letter of the method.
+#[derive(Default)]
+struct Mixed {
+    /// Texts of the ids, in the order of their calls.
+    called: Vec<String>,
+    deferred: Vec<ExchangeId>,
+}
+
+impl Service for Mixed {
+    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        if let Some(id) = call.id {
+            self.called.push(String::from_utf8(id.to_vec()).expect("proven to be UTF-8"));
+        }
+        match call.method.unescaped().first() {
+            Some(b'd') => {
+                self.deferred.push(call.exchange);
+                return Outcome::Deferred;
+            }
+            Some(b'e') => reply.error(&RpcError::new(-1, "as asked")),
+            Some(b's') => {}
+            _ => reply.result().extend_from_slice(call.params.unwrap_or(b"null")),
+        }
+        Outcome::Done
+    }
+}
+
+/// Lets a connection live through `input`.
+///
+/// # Panics
+/// When it breaks a promise.
+pub fn run(input: &[u8]) {
+    let (mut random, stream) = Random::of_input(input);
+    let mut life = Life::new(&mut random);
+    let pieces = random.pieces(stream);
+    let is_eventful = random.one_in(2);
+    for piece in pieces {
+        life.receive(piece);
+        if is_eventful {
+            life.event(&mut random);
+        }
+    }
+    if !is_eventful {
+        check_cuts(stream, &mut life);
+    }
+    life.end(&mut random);
+    let Life { driver, .. } = life;
+    check_output(&driver.out, &driver.service.called);
+}
+
+/// One connection and what is under way on it.
+struct Life {
+    driver: Driver<Mixed>,
+    /// Where the next bytes go, when they go to a place of their own.
+    target: Option<Target>,
+}
+
+impl Life {
+    fn new(random: &mut Random) -> Self {
+        let mut limits = Limits::default();
+        limits.pipeline_max = 1 + random.below(4);
+        limits.batch_calls_max = 1 + random.below(4);
+        limits.reply_bytes_max = 100 + random.below(400);
+        limits.body_bytes_max = if random.one_in(2) { 200 } else { 1 << 20 };
+        Self { driver: Driver::serving(Mixed::default(), limits), target: None }
+    }
+
+    fn receive(&mut self, mut piece: &[u8]) {
+        while let Some(mut target) = self.target.take() {
+            piece = &piece[target.write(piece)..];
+            if !target.is_full() {
+                self.target = Some(target);
+                return;
+            }
+            self.driver.receive_target(target);
+            self.target = self.driver.connection.target();
+        }
+        if !piece.is_empty() && self.driver.connection.wish() != Wish::Close {
+            self.driver.receive(piece);
+        }
+        if matches!(self.driver.connection.wish(), Wish::Receive) {
+            self.target = self.driver.connection.target();
+        }
+    }
+
+    /// Something that bytes do not do.
+    fn event(&mut self, random: &mut Random) {
+        match random.below(12) {
+            0..4 => self.complete_one(random),
+            4 => self.driver.queued_bytes = random.below(2) << 21,
+            5 => self.driver.proceed(),
+            6 => self.pass_time(Duration::from_secs(random.below(40) as u64)),
+            7 if random.one_in(4) => self.driver.drain = Drain::Serving,
+            8 if random.one_in(4) => self.driver.drain = Drain::Refusing,
+            _ => {}
+        }
+    }
+
+    fn pass_time(&mut self, time: Duration) {
+        if self.target.is_none() {
+            self.driver.pass(time);
+        } else {
+            self.driver.now += time;
+        }
+    }
+
+    fn complete_one(&mut self, random: &mut Random) {
+        let count = self.driver.service.deferred.len();
+        if count == 0 {
+            return;
+        }
+        let exchange = self.driver.service.deferred.swap_remove(random.below(count));
+        match random.below(3) {
+            0 => self.driver.complete(exchange, Err(&RpcError::new(-2, "as asked"))),
+            1 => self.driver.complete(exchange, Ok(&[b"\"", &[b'x'; 600][..], b"\""].concat())),
+            _ => self.driver.complete(exchange, Ok(b"\"late\"")),
+        }
+    }
+
+    /// The peer ends its side, everything that waited happens, and the discarding times out.
+    fn end(&mut self, random: &mut Random) {
+        if let Some(target) = self.target.take() {
+            self.driver.receive_target(target);
+        }
+        self.driver.queued_bytes = 0;
+        self.driver.end();
+        self.driver.out_is_sent();
+        while !self.driver.service.deferred.is_empty() {
+            self.complete_one(random);
+            self.driver.out_is_sent();
+        }
+        self.driver.pass(Duration::from_secs(1000));
+        assert_eq!(self.driver.connection.wish(), Wish::Close);
+    }
+}
+
+impl Driver<Mixed> {
+    /// All that was written until now is with the peer: nothing waits because of it.
+    fn out_is_sent(&mut self) {
+        let out = std::mem::take(&mut self.out);
+        self.proceed();
+        let news = std::mem::replace(&mut self.out, out);
+        self.out.extend(news);
+    }
+}
+
+/// Without anything but bytes, a connection answers the same however they were cut, but for `100
+/// Continue`, which is for those who wait for it. A line of a head may be looked at only when it is
+/// whole, so one more ends it.
+fn check_cuts(stream: &[u8], life: &mut Life) {
+    let limits = life.driver.limits.clone();
+    let mut whole = Life { driver: Driver::serving(Mixed::default(), limits), target: None };
+    whole.receive(stream);
+    whole.receive(b"\n");
+    life.receive(b"\n");
+    let (in_pieces, whole) = (&life.driver, &whole.driver);
+    assert_eq!(without_interim(&in_pieces.out), without_interim(&whole.out));
+    assert_eq!(in_pieces.connection.wish(), whole.connection.wish());
+    assert_eq!(in_pieces.service.called, whole.service.called);
+}
+
+const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+fn without_interim(out: &[u8]) -> Vec<u8> {
+    String::from_utf8_lossy(out).replace(&*String::from_utf8_lossy(INTERIM), "").into_bytes()
+}
+
+/// Reads all of the output as its protocol has it.
+fn check_output(out: &[u8], called: &[String]) {
+    if out.starts_with(b"HTTP/") {
+        let answered = check_http(out);
+        // Replies come in the order of their calls. Some are left out: cancelled, or too large.
+        let mut calls = called.iter();
+        for id in answered {
+            assert!(calls.any(|call| *call == id), "{id} was not called by then: {called:?}");
+        }
+    } else {
+        let mut left = called.to_vec();
+        for id in check_raw(out) {
+            let at = left.iter().position(|call| *call == id);
+            left.swap_remove(at.expect("each call is answered once"));
+        }
+    }
+}
+
+/// Replies over HTTP, one behind another; gives the ids of results in them.
+fn check_http(mut out: &[u8]) -> Vec<String> {
+    let mut ids = Vec::new();
+    let mut is_last = false;
+    while !out.is_empty() {
+        if let Some(rest) = out.strip_prefix(INTERIM) {
+            out = rest;
+            continue;
+        }
+        assert!(!is_last, "nothing may follow a reply that says close");
+        let at = out.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
+        let head = std::str::from_utf8(&out[..at]).expect("a head in ASCII");
+        let field = |name: &str| {
+            let mut lines = head.split("\r\n").skip(1);
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        };
+        is_last = field("Connection") == Some("close");
+        let len: usize = match &head[..13] {
+            "HTTP/1.1 204 " => 0,
+            "HTTP/1.1 200 " => field("Content-Length").expect("a length").parse().expect("digits"),
+            _ => {
+                assert!(is_last, "{head}");
+                at_most(field("Content-Length").expect("a length"), &out[at..])
+            }
+        };
+        let (body, rest) = out[at..].split_at(len);
+        if head.starts_with("HTTP/1.1 200 ") {
+            ids.extend(check_reply(body));
+        }
+        out = rest;
+    }
+    ids
+}
+
+/// The body of an error may be left out: the method was HEAD.
+fn at_most(len: &str, rest: &[u8]) -> usize {
+    if rest.is_empty() { 0 } else { len.parse().expect("digits") }
+}
+
+fn check_raw(out: &[u8]) -> Vec<String> {
+    let mut ids = Vec::new();
+    let mut replies = serde_json::Deserializer::from_slice(out).into_iter::<Box<RawValue>>();
+    while let Some(reply) = replies.next() {
+        ids.extend(check_reply(reply.expect("JSON").get().as_bytes()));
+        assert_eq!(out.get(replies.byte_offset()), Some(&b'\n'));
+    }
+    ids
+}
+
+/// A reply, or a batch of them; gives the ids of those that were called.
+fn check_reply(body: &[u8]) -> Vec<String> {
+    let replies: Vec<&RawValue> = match body.first() {
+        Some(b'[') => serde_json::from_slice(body).expect("an array"),
+        _ => vec![serde_json::from_slice(body).expect("a reply")],
+    };
+    assert!(!replies.is_empty());
+    replies.into_iter().filter_map(check_one).collect()
+}
+
+fn check_one(reply: &RawValue) -> Option<String> {
+    let members = reference::members(reply.get()).expect("an object");
+    let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+    let ([_, (_, id), (_, outcome)], ["jsonrpc", "id", kind]) = (&members[..], &names[..]) else {
+        panic!("{reply} has other members")
+    };
+    if *kind == "result" {
+        return Some((*id).to_owned());
+    }
+    assert_eq!(*kind, "error");
+    let error: Value = serde_json::from_str(outcome).expect("an error");
+    let code = error["code"].as_i64().expect("a code");
+    // Some were refused before they were called.
+    (!matches!(code, -32700 | -32600)).then(|| (*id).to_owned())
+}

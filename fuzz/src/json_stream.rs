@@ -1,0 +1,44 @@
+//! The follower of documents that come in pieces, against the scan of the whole.
+
+use ucall_proto::json::{DocumentStream, Fault, prove};
+
+use crate::random::Random;
+
+const NESTING_MAX: usize = 8;
+
+/// Following says the same as scanning, at the same byte, however the text was cut.
+///
+/// # Panics
+/// When it does not.
+pub fn run(input: &[u8]) {
+    let (mut random, text) = Random::of_input(input);
+    // Only objects and arrays have an end of their own.
+    let Some(b'{' | b'[') = text.first() else { return };
+    let by_byte = follow(text.chunks(1));
+    let pieces = random.pieces(text);
+    assert_eq!(follow(pieces), by_byte);
+    assert_eq!(follow([text]), by_byte);
+    // That text is UTF-8 is for the scan alone to say.
+    let is_utf8 = |text| std::str::from_utf8(text).is_ok();
+    match by_byte {
+        Ok(len) => {
+            let verdict = if is_utf8(&text[..len]) { Ok(()) } else { Err(Fault::Invalid) };
+            assert_eq!(prove(&text[..len], NESTING_MAX), verdict);
+        }
+        // What a prefix is refused for, the whole is refused for.
+        Err(fault) => assert_eq!(prove(text, NESTING_MAX), Err(fault)),
+    }
+}
+
+/// Where the document ends, or why it does not.
+fn follow<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<usize, Fault> {
+    let mut stream = DocumentStream::new();
+    let mut before = 0;
+    for piece in pieces {
+        if let Some(len) = stream.follow(piece, NESTING_MAX)? {
+            return Ok(before + len);
+        }
+        before += piece.len();
+    }
+    Err(Fault::Incomplete)
+}

@@ -1,0 +1,40 @@
+//! One fuzz target a parser: a function that takes any bytes and panics when a promise is broken.
+//!
+//! cargo-fuzz drives them from `targets/` on nightly, guided by coverage, with AddressSanitizer
+//! (`make fuzz`). `tests/corpus.rs` drives the same functions on stable, over the kept inputs and
+//! mutations of them, in seconds (`make test-fuzz`, which CI runs).
+//!
+//! What is compared with somebody else's parser is compared in both directions: same verdict, same
+//! value. A target that cuts its input takes the seed of the cuts from the first bytes, so that an
+//! input alone says all that happened.
+
+pub mod base64;
+pub mod chunked;
+pub mod connection;
+pub mod http_head;
+pub mod json_stream;
+pub mod json_values;
+pub mod random;
+pub mod raw_documents;
+mod reference;
+pub mod rpc_document;
+
+// The connection's own tests drive it in the same way.
+#[path = "../../crates/ucall-proto/tests/connection/harness.rs"]
+#[allow(dead_code, missing_docs, reason = "the rest is for the tests that it belongs to")]
+mod harness;
+
+/// A target by its name, with the folder of its inputs under `corpus`.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    ("base64", base64::run),
+    ("chunked", chunked::run),
+    ("connection", connection::run),
+    ("http_head", http_head::run),
+    ("json_stream", json_stream::run),
+    ("json_values", json_values::run),
+    ("raw_documents", raw_documents::run),
+    ("rpc_document", rpc_document::run),
+];

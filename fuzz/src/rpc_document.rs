@@ -1,0 +1,92 @@
+//! JSON-RPC documents, each in a request of its own, against what the specification says of them.
+
+use serde_json::Value;
+use ucall_proto::{Call, Limits, Outcome, Service};
+
+use crate::harness::Driver;
+use crate::random::Random;
+use crate::reference::{self, Answer, Reply};
+
+/// Replies with the text of the params.
+pub struct Echo;
+
+impl Service for Echo {
+    fn call(&mut self, call: Call<'_>, reply: &mut ucall_proto::Reply<'_>) -> Outcome {
+        reply.result().extend_from_slice(call.params.unwrap_or(b"null"));
+        Outcome::Done
+    }
+}
+
+/// A document is answered as the specification says, however it was cut.
+///
+/// # Panics
+/// When it is not.
+pub fn run(input: &[u8]) {
+    let (mut random, document) = Random::of_input(input);
+    if reference::is_out_of_reach(document) {
+        return;
+    }
+    let head =
+        format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", document.len());
+    let request = [head.as_bytes(), document].concat();
+    let mut driver = driver();
+    for piece in random.pieces(&request) {
+        driver.receive(piece);
+    }
+    let reply = std::mem::take(&mut driver.out);
+    let at = reply.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
+    let (head, body) = reply.split_at(at);
+    match reference::answer(document) {
+        Answer::Nothing => {
+            assert!(head.starts_with(b"HTTP/1.1 204 ") && body.is_empty());
+        }
+        answer => {
+            assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", reply.escape_ascii());
+            check(body, &answer);
+        }
+    }
+}
+
+/// A connection under the limits that the reference knows.
+pub fn driver() -> Driver<Echo> {
+    let mut limits = Limits::default();
+    limits.batch_calls_max = reference::BATCH_CALLS_MAX;
+    limits.id_bytes_max = reference::ID_BYTES_MAX;
+    limits.nesting_max = reference::NESTING_MAX;
+    Driver::serving(Echo, limits)
+}
+
+/// Compares what was written with what must be.
+///
+/// # Panics
+/// When they differ.
+pub fn check(written: &[u8], expected: &Answer) {
+    let text = std::str::from_utf8(written).expect("UTF-8");
+    match expected {
+        Answer::Nothing => assert_eq!(text, ""),
+        Answer::Single(reply) => check_reply(text, reply),
+        Answer::Batch(replies) => {
+            let items: Vec<&serde_json::value::RawValue> =
+                serde_json::from_str(text).expect("an array");
+            assert_eq!(items.len(), replies.len(), "{text}");
+            for (item, reply) in items.iter().zip(replies) {
+                check_reply(item.get(), reply);
+            }
+        }
+    }
+}
+
+fn check_reply(written: &str, expected: &Reply) {
+    match expected {
+        Reply::Result { id, params } => {
+            assert_eq!(written, format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{params}}}"#));
+        }
+        Reply::Error { id, code } => {
+            let start =
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":""#);
+            assert!(written.starts_with(&start), "{written} does not begin with {start}");
+            let value: Value = serde_json::from_str(written).expect("JSON");
+            assert!(value["error"]["message"].is_string() && value["error"]["data"].is_string());
+        }
+    }
+}
