@@ -71,6 +71,10 @@ pub trait Engine {
     /// [`Completion::Received`] says so once more. A socket has at most one target at a time.
     fn receive_into(&mut self, socket: Id, target: Target);
 
+    /// Bytes that the target under way has so far; 0 when none is. It tells a peer that is slow
+    /// from one that is silent.
+    fn filled_bytes(&self, socket: Id) -> usize;
+
     /// Sends a payload whole. A socket has at most one send under way; the next one waits for
     /// [`Completion::Sent`].
     fn send(&mut self, socket: Id, payload: Payload) -> SendState;

@@ -126,6 +126,12 @@ impl Engine for Fake {
         self.world().receive_into(socket, target);
     }
 
+    fn filled_bytes(&self, socket: Id) -> usize {
+        let mut world = self.world();
+        let target = world.connection_of(socket).and_then(|connection| connection.target.as_ref());
+        target.map_or(0, Target::filled)
+    }
+
     fn send(&mut self, socket: Id, payload: Payload) -> SendState {
         self.world().send(socket, payload)
     }

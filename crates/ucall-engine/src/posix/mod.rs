@@ -274,6 +274,13 @@ impl Engine for Posix {
         self.enlist(socket);
     }
 
+    fn filled_bytes(&self, socket: Id) -> usize {
+        match self.sources.get(socket) {
+            Some(Source { kind: Kind::Stream(stream), .. }) => stream.filled_bytes(),
+            _ => 0,
+        }
+    }
+
     fn send(&mut self, socket: Id, payload: Payload) -> SendState {
         let state = match self.sources.get_mut(socket) {
             Some(Source { kind: Kind::Stream(stream), .. }) => {

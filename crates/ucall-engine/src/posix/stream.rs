@@ -62,6 +62,10 @@ impl Stream {
         self.sending.as_ref().map_or(0, |sending| sending.sent)
     }
 
+    pub(super) fn filled_bytes(&self) -> usize {
+        self.target.as_ref().map_or(0, Target::filled)
+    }
+
     pub(super) fn adopted(socket: OwnedFd) -> io::Result<Self> {
         prepare(&socket)?;
         Ok(Self::new(socket))

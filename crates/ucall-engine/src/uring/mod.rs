@@ -325,6 +325,13 @@ impl Engine for Uring {
         self.fill(socket, target);
     }
 
+    fn filled_bytes(&self, socket: Id) -> usize {
+        match self.slots.get(socket) {
+            Some(Slot::Stream(stream)) => stream.target.as_ref().map_or(0, Target::filled),
+            _ => 0,
+        }
+    }
+
     fn send(&mut self, socket: Id, payload: Payload) -> SendState {
         self.send_stream(socket, payload, false)
     }

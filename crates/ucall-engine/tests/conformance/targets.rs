@@ -14,11 +14,12 @@ pub fn fills_what_comes_later(lab: &mut Lab<impl Engine, impl Peer>) {
     lab.engine.receive_into(socket, Target::from_vec(Vec::new(), 10));
     lab.settle();
     write(&mut peer, b"01234");
-    lab.settle();
+    lab.until(|lab| (lab.engine.filled_bytes(socket) == 5).then_some(()));
     assert!(lab.filled.is_empty());
     write(&mut peer, b"56789after");
     let (target, result) = lab.expect_filled(socket);
     result.unwrap();
+    assert_eq!(lab.engine.filled_bytes(socket), 0);
     assert_eq!(target.into_vec().unwrap(), b"0123456789");
     lab.expect(socket, b"after");
 }
