@@ -24,6 +24,8 @@ pub struct Limits {
     pub pipeline_max: usize,
     /// Bytes waiting to be sent on one connection, above the reply in hand.
     pub output_bytes_max: usize,
+    /// Bytes of requests that are not whole and of replies that wait, of all connections together.
+    pub held_bytes_max: usize,
     /// Requests of one connection, a batch counted once; it is closed after the last. `None`: no
     /// limit.
     pub exchanges_max: Option<u64>,
@@ -51,6 +53,7 @@ impl Default for Limits {
             id_bytes_max: 1 << 10,
             pipeline_max: 128,
             output_bytes_max: 1 << 20,
+            held_bytes_max: 1 << 30,
             exchanges_max: None,
             lifetime: None,
             head_timeout: Duration::from_secs(10),

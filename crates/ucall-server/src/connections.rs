@@ -1,11 +1,15 @@
 //! The connections of one worker, found by the engine's small indices.
 
+use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use ucall_buffer::Payload;
 use ucall_engine::Id;
 use ucall_proto::Connection;
+
+/// How many of the longest idle connections one look for them remembers.
+const IDLE_REMEMBERED: usize = 256;
 
 /// One connection and what is under way on it.
 #[derive(Debug)]
@@ -19,6 +23,10 @@ pub(crate) struct Entry {
     /// When the peer last took some of it, as far as was looked, and how much it had taken then.
     pub(crate) taken_at: Instant,
     pub(crate) taken: usize,
+    /// How much of that is counted towards what all connections may hold.
+    pub(crate) held_bytes: usize,
+    /// How much a target of the connection had when it was last looked at.
+    pub(crate) filled: usize,
     /// Whether the engine was told to stop receiving.
     pub(crate) paused: bool,
     /// Whether our side of the stream is ended.
@@ -33,6 +41,11 @@ impl Entry {
     pub(crate) fn queued_bytes(&self) -> usize {
         self.sending + self.queued.len()
     }
+
+    /// Since when nothing has been under way; `None` while something is.
+    fn idle_since(&self) -> Option<Instant> {
+        self.proto.idle_since().filter(|_| self.queued_bytes() == 0)
+    }
 }
 
 /// All connections.
@@ -40,6 +53,8 @@ impl Entry {
 pub(crate) struct Connections {
     entries: Vec<Option<Entry>>,
     len: usize,
+    /// The longest idle ones at the last look for them, and since when: the longest idle last.
+    idle: Vec<(Instant, Id)>,
 }
 
 impl Connections {
@@ -64,6 +79,8 @@ impl Connections {
             sending: 0,
             taken_at: now,
             taken: 0,
+            held_bytes: 0,
+            filled: 0,
             paused: false,
             finished: false,
             peer: None,
@@ -90,11 +107,35 @@ impl Connections {
     }
 
     /// The connection without a request for the longest time, other than `newcomer`.
-    pub(crate) fn longest_idle(&self, newcomer: Id) -> Option<Id> {
-        self.iter()
-            .filter(|entry| entry.id != newcomer && entry.queued_bytes() == 0)
-            .filter_map(|entry| Some((entry.proto.idle_since()?, entry.id)))
-            .min_by_key(|(since, _)| *since)
-            .map(|(_, id)| id)
+    ///
+    /// Looking at all of them for each newcomer would let a flood of those slow everybody down. So
+    /// a look remembers many of the longest idle ones: as long as one of them is still idle, no
+    /// other can have been idle for longer.
+    pub(crate) fn longest_idle(&mut self, newcomer: Id) -> Option<Id> {
+        self.next_idle(newcomer).or_else(|| {
+            self.look_for_idle();
+            self.next_idle(newcomer)
+        })
+    }
+
+    fn next_idle(&mut self, newcomer: Id) -> Option<Id> {
+        while let Some((since, id)) = self.idle.pop() {
+            let found = self.find(id).and_then(|entry| entry.idle_since());
+            if found == Some(since) && id != newcomer {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn look_for_idle(&mut self) {
+        let mut idle = std::mem::take(&mut self.idle);
+        idle.extend(self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id))));
+        if idle.len() > IDLE_REMEMBERED {
+            idle.select_nth_unstable_by_key(IDLE_REMEMBERED, |(since, _)| *since);
+            idle.truncate(IDLE_REMEMBERED);
+        }
+        idle.sort_unstable_by_key(|(since, _)| Reverse(*since));
+        self.idle = idle;
     }
 }

@@ -15,6 +15,9 @@ use crate::connections::Entry;
 use crate::handler::{CallId, Handler};
 use crate::procedures::{Procedures, View};
 
+/// Output of one connection up to this size is not counted towards what all may hold.
+pub(crate) const UNCOUNTED_BYTES: usize = 16 << 10;
+
 /// All that a step of a connection needs, apart from its socket.
 pub(crate) struct Office<H: Handler> {
     pub(crate) handler: H,
@@ -75,6 +78,39 @@ impl<H: Handler> Office<H> {
     }
 }
 
+impl<H: Handler> Office<H> {
+    /// Counts what waits to be sent on a connection, when that is worth it.
+    #[cold]
+    pub(crate) fn count_output(&mut self, entry: &mut Entry) {
+        let queued_bytes = entry.queued_bytes();
+        let held_bytes = if queued_bytes > UNCOUNTED_BYTES { queued_bytes } else { 0 };
+        self.scratch.hold(entry.held_bytes, held_bytes);
+        entry.held_bytes = held_bytes;
+        self.weigh();
+    }
+
+    /// Gives back what is counted for a connection that closes.
+    pub(crate) fn release(&mut self, entry: &mut Entry) {
+        entry.proto.release(&mut self.scratch);
+        self.scratch.hold(std::mem::take(&mut entry.held_bytes), 0);
+        self.weigh();
+    }
+
+    /// Whether there is memory for what a connection waits with.
+    pub(crate) fn has_room(&self) -> bool {
+        self.scratch.held_bytes() <= self.config.limits.held_bytes_max
+    }
+
+    /// Refuses what comes while too much is held.
+    pub(crate) fn weigh(&mut self) {
+        match self.drain {
+            Drain::No if !self.has_room() => self.drain = Drain::Overloaded,
+            Drain::Overloaded if self.has_room() => self.drain = Drain::No,
+            _ => {}
+        }
+    }
+}
+
 /// Finds and runs the procedures that one connection calls.
 pub(crate) struct Dispatch<'a, H: Handler> {
     view: &'a View<H::Procedure>,
@@ -89,8 +125,8 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline]
     fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         *self.calls += 1;
-        if self.drain == Drain::Refusing {
-            reply.error(&draining());
+        if self.drain >= Drain::Refusing {
+            reply.error(&refusal(self.drain));
             return Outcome::Done;
         }
         let name = call.method.unescaped();
@@ -105,8 +141,11 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 }
 
 #[cold]
-fn draining() -> RpcError {
-    RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop")
+fn refusal(drain: Drain) -> RpcError {
+    match drain {
+        Drain::Overloaded => RpcError::overloaded(),
+        _ => RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop"),
+    }
 }
 
 #[cold]

@@ -5,6 +5,7 @@
 //! locked; other threads come in through the [`Mailbox`].
 
 use std::io;
+use std::mem;
 use std::net::TcpListener;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use ucall_proto::{Connection, Environment, RpcError, Wish};
 
 use crate::connections::{Connections, Entry};
 use crate::counters::{Counters, Stats};
-use crate::dispatch::{Dispatch, Office};
+use crate::dispatch::{Dispatch, Office, UNCOUNTED_BYTES};
 use crate::drain::Draining;
 use crate::mailbox::{Mailbox, Message};
 use crate::procedures::Procedures;
@@ -50,6 +51,8 @@ pub struct Worker<E: Engine, H: Handler> {
     pub(crate) sockets: Vec<TcpListener>,
     /// Whether accepting has stopped until a connection closes or a little time has passed.
     accept_paused: bool,
+    /// Whether the log was told, since the last sweep, that accepting fails.
+    accept_failure_told: bool,
     signals: Option<Id>,
     event_loop: Option<Id>,
     /// Whether the event loop's descriptor is to be watched again.
@@ -87,6 +90,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             listeners: Vec::new(),
             sockets: Vec::new(),
             accept_paused: false,
+            accept_failure_told: false,
             signals: None,
             event_loop: None,
             rewatch: false,
@@ -183,7 +187,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if self.office.now >= self.next_sweep {
             self.sweep();
         }
-        let mut completions = std::mem::take(&mut self.completions);
+        let mut completions = mem::take(&mut self.completions);
         self.busy = completions.len() > 1;
         turn.quiet = completions.is_empty();
         for completion in completions.drain(..) {
@@ -205,7 +209,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         if let Some(watch) = self.event_loop
-            && std::mem::take(&mut self.rewatch)
+            && mem::take(&mut self.rewatch)
         {
             self.engine.rewatch(watch, READABLE)?;
         }
@@ -229,7 +233,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             Completion::Received(arrival) => self.receive(arrival),
             Completion::Sent { socket, payload, result } => self.sent(socket, payload, result),
             Completion::Accepted { socket, .. } => self.accept(socket),
-            Completion::AcceptFailed { error, .. } => self.accept_failed(&error),
+            Completion::AcceptFailed { listener, error } => self.accept_failed(listener, &error),
             Completion::Filled { socket, target, result } => self.filled(socket, target, &result),
             Completion::Ready { watch, .. } if self.signals == Some(watch) => {
                 self.engine.rewatch(watch, READABLE)?;
@@ -288,6 +292,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             let Some(entry) = self.connections.find(id) else { return };
             match entry.proto.wish() {
                 Wish::Receive => return self.keep_receiving(id),
+                Wish::Fill => return self.fill(id),
                 // All that made it pause may have gone out at once.
                 Wish::Pause if entry.queued_bytes() == 0 => {
                     self.step(id, |connection, environment, out| {
@@ -314,12 +319,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let Some(entry) = self.connections.find(id) else { return self.out.clear() };
         if entry.sending > 0 {
             entry.queued.append(&mut self.out);
+            self.office.count_output(entry);
             // The send under way may be through and wait to be asked.
             self.busy = true;
             return;
         }
         let next = self.spare.pop().unwrap_or_default();
-        let payload = std::mem::replace(&mut self.out, next);
+        let payload = mem::replace(&mut self.out, next);
         Self::send(
             &mut self.engine,
             entry,
@@ -328,6 +334,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             &mut self.stats,
             &mut self.spare,
         );
+        if entry.sending > UNCOUNTED_BYTES {
+            self.office.count_output(entry);
+        }
     }
 
     #[inline]
@@ -364,7 +373,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             return self.close(id);
         }
         if !entry.queued.is_empty() {
-            let payload = std::mem::take(&mut entry.queued);
+            let payload = mem::take(&mut entry.queued);
             Self::send(
                 &mut self.engine,
                 entry,
@@ -373,6 +382,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 &mut self.stats,
                 &mut self.spare,
             );
+        }
+        if entry.held_bytes > 0 {
+            self.office.count_output(entry);
         }
         if entry.proto.wish() != Wish::Receive {
             self.step(id, |connection, environment, out| connection.proceed(environment, out));
@@ -387,9 +399,19 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             entry.paused = false;
             self.engine.resume(id);
         }
-        if let Some(target) = entry.proto.target() {
-            self.engine.receive_into(id, target);
-        }
+    }
+
+    /// Lets the engine receive a large body straight to its place.
+    fn fill(&mut self, id: Id) {
+        let mut target = None;
+        self.step(id, |connection, environment, out| target = connection.target(environment, out));
+        let Some(target) = target else {
+            return if self.out.is_empty() { self.keep_receiving(id) } else { self.settle(id) };
+        };
+        let Some(entry) = self.connections.find(id) else { return };
+        entry.filled = 0;
+        self.keep_receiving(id);
+        self.engine.receive_into(id, target);
     }
 
     fn pause_or_receive(&mut self, id: Id) {
@@ -441,9 +463,19 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    fn accept_failed(&mut self, error: &io::Error) {
-        self.office.handler.warn(&format!("cannot accept a connection: {error}; will try again"));
+    /// Accepting has failed, and paused: for want of descriptors or of memory, as a rule. The
+    /// longest idle connection gives its place to the newcomer; with none idle, newcomers wait.
+    fn accept_failed(&mut self, listener: Id, error: &io::Error) {
         self.accept_paused = true;
+        let idle = self.connections.longest_idle(listener);
+        if idle.is_none() || !mem::replace(&mut self.accept_failure_told, true) {
+            let line = format!("cannot accept a connection: {error}; will try again");
+            self.office.handler.warn(&line);
+        }
+        if let Some(idle) = idle {
+            self.close(idle);
+            self.resume_accepting();
+        }
     }
 
     pub(crate) fn pause_accepting(&mut self) {
@@ -454,7 +486,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     fn resume_accepting(&mut self) {
-        if self.drain.is_none() && std::mem::take(&mut self.accept_paused) {
+        if self.drain.is_none() && mem::take(&mut self.accept_paused) {
             for &listener in &self.listeners {
                 self.engine.resume(listener);
             }
@@ -464,7 +496,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     pub(crate) fn close(&mut self, id: Id) {
         self.out.clear();
         self.engine.close(id);
-        let Some(entry) = self.connections.remove(id) else { return };
+        let Some(mut entry) = self.connections.remove(id) else { return };
+        self.office.release(&mut entry);
         self.stats.connections = self.connections.len() as u64;
         if entry.proto.has_deferred() {
             self.office.handler.cancel(id);
@@ -482,6 +515,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if self.connections.len() < self.office.config.connections_max {
             self.resume_accepting();
         }
+        self.accept_failure_told = false;
+        self.note_progress();
+        self.feed_the_starved();
         let now = self.office.now;
         let due = |entry: &&Entry| entry.proto.deadline().is_some_and(|deadline| deadline <= now);
         let expired: Vec<Id> = self.connections.iter().filter(due).map(|entry| entry.id).collect();
@@ -491,6 +527,33 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         for id in self.stuck() {
             self.close(id);
+        }
+    }
+
+    /// Looks how far the large bodies are that the engine receives by itself.
+    fn note_progress(&mut self) {
+        let engine = &self.engine;
+        for entry in self.connections.iter_mut().filter(|entry| entry.proto.is_filling()) {
+            let filled = engine.filled_bytes(entry.id);
+            if mem::replace(&mut entry.filled, filled) != filled {
+                self.office.step(entry, |connection, environment| {
+                    connection.note_progress(environment);
+                });
+            }
+        }
+    }
+
+    /// Goes on with requests that waited for memory, as long as there is some.
+    fn feed_the_starved(&mut self) {
+        self.office.weigh();
+        let starved = self.connections.iter().filter(|entry| entry.proto.is_starved());
+        let starved: Vec<Id> = starved.map(|entry| entry.id).collect();
+        for id in starved {
+            if !self.office.has_room() {
+                return;
+            }
+            self.step(id, |connection, environment, out| connection.proceed(environment, out));
+            self.settle(id);
         }
     }
 
@@ -512,7 +575,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Does what other threads have asked for; `true` when that is to stop.
     #[inline]
     fn read_mailbox(&mut self) -> bool {
-        let mut messages = std::mem::take(&mut self.messages);
+        let mut messages = mem::take(&mut self.messages);
         self.mailbox.take(&mut messages);
         let mut stopped = false;
         for message in messages.drain(..) {
@@ -530,7 +593,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Sends the replies that the handler has for deferred calls.
     #[inline]
     pub(crate) fn take_replies(&mut self) {
-        let mut text = std::mem::take(&mut self.text);
+        let mut text = mem::take(&mut self.text);
         while let Some((call, outcome)) = self.office.handler.next_reply(&mut text) {
             self.step(call.connection, |connection, environment, out| {
                 let outcome = outcome.as_ref().map(|()| text.as_slice());

@@ -346,6 +346,22 @@ fn an_accept_that_fails_is_told_and_tried_again() {
 }
 
 #[test]
+fn an_accept_that_fails_takes_the_place_of_the_longest_idle_connection() {
+    let mut lab = Lab::new();
+    let peers = [lab.connect(), lab.connect()];
+    for index in [1, 0] {
+        peers[index].write(call("echo", "[]", "1").as_bytes());
+        lab.turn();
+    }
+    lab.network.fail_accept(ErrorKind::OutOfMemory);
+    let newcomer = lab.network.connect();
+    lab.turns(3);
+    assert_eq!(peers.each_ref().map(Peer::is_closed), [false, true]);
+    assert!(newcomer.socket().is_some());
+    assert!(lab.worker.handler_mut().warnings[0].contains("cannot accept a connection"));
+}
+
+#[test]
 fn a_peer_that_takes_nothing_is_closed_and_a_slow_one_is_not() {
     let mut lab = Lab::with(|config| config.limits.send_timeout = Duration::from_millis(2500));
     let (stuck, slow) = (lab.connect(), lab.connect());
@@ -378,6 +394,49 @@ fn a_large_body_arrives_whole_through_a_target() {
         assert!(sent.contains(&params), "{piece_len}");
         assert!(sent.ends_with(reply("2", "[2]").trim_end()), "{piece_len}");
     }
+}
+
+#[test]
+fn a_large_body_that_comes_slowly_has_time_and_one_that_stops_has_not() {
+    let mut lab = Lab::with(|config| config.limits.body_timeout = Duration::from_millis(1500));
+    let (slow, stopped) = (lab.connect(), lab.connect());
+    let request = post(&call("echo", &format!("[\"{}\"]", "y".repeat(300_000)), "1"));
+    for peer in [&slow, &stopped] {
+        peer.write(&request.as_bytes()[..1000]);
+    }
+    let (began, mut sent) = (Instant::now(), 1000);
+    while !stopped.is_closed() || began.elapsed() < Duration::from_secs(4) {
+        assert!(began.elapsed() < Duration::from_secs(10), "never closed");
+        slow.write(&request.as_bytes()[sent..sent + 1]);
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(50));
+        lab.turn();
+    }
+    assert!(text(&stopped).contains(" 408 "));
+    slow.write(&request.as_bytes()[sent..]);
+    lab.turns(50);
+    assert!(text(&slow).contains("yyyy"));
+}
+
+#[test]
+fn newcomers_are_refused_while_too_much_waits_to_be_sent() {
+    let mut lab = Lab::with(|config| config.limits.held_bytes_max = 1 << 20);
+    let (stuck, other) = (lab.connect(), lab.connect());
+    stuck.set_sends(Sends::Stalled);
+    stuck.write(call("large", "[1100000]", "1").as_bytes());
+    lab.turn();
+    other.write(call("echo", "[]", "2").as_bytes());
+    lab.turn();
+    assert!(text(&other).contains("-32003"));
+    let http = lab.connect();
+    http.write(post(&call("echo", "[]", "2")).as_bytes());
+    lab.turn();
+    assert!(text(&http).contains(" 503 "));
+    stuck.reset();
+    lab.turns(2);
+    other.write(call("echo", "[]", "3").as_bytes());
+    lab.turn();
+    assert_eq!(text(&other), reply("3", "[]"));
 }
 
 #[test]

@@ -43,15 +43,22 @@ impl Part {
         }
     }
 
-    /// Writes the reply if it is this part that waits for it.
-    fn complete(&mut self, wanted: u32, outcome: Result<&[u8], &RpcError>, bytes_max: usize) {
-        let Part::Waiting { item, id } = self else { return };
+    /// Writes the reply if it is this part that waits for it; returns its length.
+    fn complete(
+        &mut self,
+        wanted: u32,
+        outcome: Result<&[u8], &RpcError>,
+        bytes_max: usize,
+    ) -> usize {
+        let Part::Waiting { item, id } = self else { return 0 };
         if *item != wanted {
-            return;
+            return 0;
         }
         let mut out = Vec::new();
         write_outcome(&mut out, id, outcome, bytes_max);
+        let len = out.len();
         *self = Part::Written(out);
+        len
     }
 }
 
@@ -72,7 +79,7 @@ fn write_outcome(
 }
 
 impl Answer {
-    fn parts(&mut self) -> &mut [Part] {
+    fn parts_mut(&mut self) -> &mut [Part] {
         match self {
             Answer::Framed(_) => &mut [],
             Answer::Single(part) => std::slice::from_mut(part),
@@ -80,7 +87,22 @@ impl Answer {
         }
     }
 
-    fn is_whole(&mut self) -> bool {
+    fn parts(&self) -> &[Part] {
+        match self {
+            Answer::Framed(_) => &[],
+            Answer::Single(part) => std::slice::from_ref(part),
+            Answer::Batch(parts) => parts,
+        }
+    }
+
+    fn held_bytes(&self) -> usize {
+        match self {
+            Answer::Framed(bytes) => bytes.len(),
+            _ => self.parts().iter().map(|part| part.bytes().len()).sum(),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
         self.parts().iter().all(Part::is_written)
     }
 
@@ -106,12 +128,14 @@ impl Answer {
 #[derive(Debug)]
 pub(super) struct Exchanges<F> {
     waiting: VecDeque<Exchange<F>>,
+    /// Of the replies that are written.
+    held_bytes: usize,
     cancelled: bool,
 }
 
 impl<F> Exchanges<F> {
     pub(super) const fn new() -> Self {
-        Self { waiting: VecDeque::new(), cancelled: false }
+        Self { waiting: VecDeque::new(), held_bytes: 0, cancelled: false }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -126,6 +150,12 @@ impl<F> Exchanges<F> {
     pub(super) fn cancel(&mut self) {
         self.cancelled |= !self.waiting.is_empty();
         self.waiting.clear();
+        self.held_bytes = 0;
+    }
+
+    /// Bytes of replies that wait for others.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// Whether calls may still run, awaited or given up.
@@ -134,6 +164,7 @@ impl<F> Exchanges<F> {
     }
 
     pub(super) fn push(&mut self, request: u64, framing: F, answer: Answer) {
+        self.held_bytes += answer.held_bytes();
         self.waiting.push_back(Exchange { request, framing, answer });
     }
 
@@ -147,23 +178,29 @@ impl<F> Exchanges<F> {
         // Requests are numbered in the order they stand here.
         let found = self.waiting.binary_search_by_key(&id.request, |exchange| exchange.request);
         if let Some(exchange) = found.ok().and_then(|index| self.waiting.get_mut(index)) {
-            for part in exchange.answer.parts() {
-                part.complete(id.item, outcome, bytes_max);
+            for part in exchange.answer.parts_mut() {
+                self.held_bytes += part.complete(id.item, outcome, bytes_max);
             }
         }
     }
 
     /// Takes the first request if its reply is whole.
     pub(super) fn pop_first_whole(&mut self) -> Option<(F, Answer)> {
-        if !self.waiting.front_mut()?.answer.is_whole() {
+        if !self.waiting.front()?.answer.is_whole() {
             return None;
         }
-        self.waiting.pop_front().map(|exchange| (exchange.framing, exchange.answer))
+        self.take(0)
     }
 
     /// Takes any request whose reply is whole.
     pub(super) fn pop_any_whole(&mut self) -> Option<(F, Answer)> {
-        let index = self.waiting.iter_mut().position(|exchange| exchange.answer.is_whole())?;
-        self.waiting.remove(index).map(|exchange| (exchange.framing, exchange.answer))
+        let index = self.waiting.iter().position(|exchange| exchange.answer.is_whole())?;
+        self.take(index)
+    }
+
+    fn take(&mut self, index: usize) -> Option<(F, Answer)> {
+        let Exchange { framing, answer, .. } = self.waiting.remove(index)?;
+        self.held_bytes -= answer.held_bytes();
+        Some((framing, answer))
     }
 }

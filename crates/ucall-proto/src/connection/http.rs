@@ -2,7 +2,7 @@
 
 use super::calls::{Ran, run_document};
 use super::exchange::Answer;
-use super::{Awaits, Connection, Drain, Environment, Protocol, Step, body_time};
+use super::{Awaits, Closing, Connection, Drain, Environment, Protocol, Step, body_time};
 use crate::Limits;
 use crate::http1::{
     self, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser, HttpError, Method,
@@ -39,6 +39,16 @@ pub(super) struct HttpFraming {
 impl Http {
     pub(super) fn bytes_needed(&self) -> usize {
         self.bytes_needed
+    }
+
+    /// Gives up on the body that is being received.
+    pub(super) fn forget_body(&mut self) {
+        (self.bytes_needed, self.chunked) = (0, None);
+    }
+
+    /// Bytes of a body that comes in chunks.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.chunked.as_ref().map_or(0, |chunked| chunked.head.len() + chunked.body.capacity())
     }
 
     pub(super) fn awaits(&self, input_is_empty: bool, limits: &Limits) -> Awaits {
@@ -96,7 +106,7 @@ impl Connection {
         let length = match head.body {
             BodyLength::None => 0,
             BodyLength::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
-            BodyLength::Chunked => return self.begin_chunked(head, rest, out),
+            BodyLength::Chunked => return self.begin_chunked(head, rest, environment, out),
         };
         if length > limit {
             let error = HttpError::BodyTooLarge { limit: limit as u64 };
@@ -104,7 +114,7 @@ impl Connection {
         }
         let total = head.len + length;
         let Some(body) = rest.get(head.len..total) else {
-            return self.wait_for_body(head, total, rest.len() == head.len, out);
+            return self.wait_for_body(head, total, rest.len() == head.len, environment, out);
         };
         self.set_bytes_needed(0);
         self.run_request(head, body, &extras, environment, out);
@@ -112,13 +122,17 @@ impl Connection {
     }
 
     #[cold]
-    fn wait_for_body(
+    fn wait_for_body<S: Service>(
         &mut self,
         head: &Head<'_>,
         total: usize,
         nothing_came: bool,
+        environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
+        if environment.scratch.is_full(environment.limits) {
+            return self.refuse_http(&HttpError::Overloaded, head.method, environment, out);
+        }
         if head.expect_continue && nothing_came {
             if !self.exchanges.is_empty() {
                 // The interim reply belongs behind the replies before it.
@@ -138,9 +152,15 @@ impl Connection {
     }
 
     #[cold]
-    fn begin_chunked(&mut self, head: &Head<'_>, rest: &[u8], out: &mut Vec<u8>) -> Step {
-        let step = self.wait_for_body(head, 0, rest.len() == head.len, out);
-        if self.paused {
+    fn begin_chunked<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let step = self.wait_for_body(head, 0, rest.len() == head.len, environment, out);
+        if self.paused || self.closing != Closing::Open {
             return step;
         }
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
@@ -223,7 +243,7 @@ impl Connection {
     ) {
         while let Some((mut framing, answer)) = self.exchanges.pop_first_whole() {
             let is_framed = matches!(answer, Answer::Framed(_));
-            if environment.drain != Drain::No
+            if matches!(environment.drain, Drain::Serving | Drain::Refusing)
                 && !is_framed
                 && self.exchanges.is_empty()
                 && self.input.is_empty()
@@ -299,7 +319,7 @@ impl Connection {
 
     /// Refuses what cannot be read on: nothing behind it can be trusted to be a request.
     #[cold]
-    fn refuse_http<S: Service>(
+    pub(super) fn refuse_http<S: Service>(
         &mut self,
         error: &HttpError,
         method: Method,
@@ -341,6 +361,7 @@ fn gate<'a, S>(
     let allowed_origin = environment.access.check(head.host, head.origin, false)?;
     let connection = match environment.drain {
         Drain::No if !is_last => head.reply_connection(),
+        Drain::Overloaded => return Err(HttpError::Overloaded),
         _ => http1::Connection::Close,
     };
     match (head.method, head.target) {

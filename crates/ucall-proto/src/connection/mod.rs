@@ -17,6 +17,7 @@
 mod calls;
 mod exchange;
 mod http;
+mod memory;
 mod raw;
 
 use std::time::{Duration, Instant};
@@ -32,8 +33,6 @@ use raw::Raw;
 
 /// White space that may come before the first byte that tells the protocol.
 const LEADING_SPACE_MAX: usize = 64;
-/// What is still to come of a body is received straight to its place from this size on.
-const TARGET_BYTES_MIN: usize = 64 << 10;
 /// How much is thrown away after the last reply, and for how long, before the connection closes.
 const DISCARD_BYTES_MAX: usize = 256 << 10;
 const DISCARD_TIME: Duration = Duration::from_secs(1);
@@ -59,8 +58,8 @@ pub struct Environment<'a, S> {
     pub drain: Drain,
 }
 
-/// Whether the server is on its way to its end, and its connections with it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Whether the server is on its way to its end, and its connections with it; or has to wait.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Drain {
     /// It is not.
     #[default]
@@ -69,12 +68,17 @@ pub enum Drain {
     Serving,
     /// What comes is refused by the [`Service`], and is the last of its connection.
     Refusing,
+    /// It is not, but holds too much in memory: what comes is refused, over HTTP before its body
+    /// is read and else by the [`Service`].
+    Overloaded,
 }
 
-/// Memory that one worker uses for every request in turn.
+/// What the connections of one worker share: memory used for every request in turn, and the count
+/// of what they hold.
 #[derive(Debug, Default)]
 pub struct Scratch {
     items: Vec<Item>,
+    held_bytes: usize,
 }
 
 /// What a connection wants from the layer that holds its socket.
@@ -82,6 +86,8 @@ pub struct Scratch {
 pub enum Wish {
     /// More bytes.
     Receive,
+    /// More bytes, of a body so large that [`Connection::target`] has a place for them.
+    Fill,
     /// No more bytes for now: too much waits. Call [`Connection::proceed`] when less does.
     Pause,
     /// Once all output is sent: the end of our side sent too, then more bytes, to throw away.
@@ -133,8 +139,16 @@ pub struct Connection {
     closing: Closing,
     ended_by_peer: bool,
     paused: bool,
+    /// A large body is to be received straight to its place.
+    fills: bool,
+    /// It has been given a place, which is not back yet.
+    is_filling: bool,
+    /// There is no memory for more of what is being received.
+    is_starved: bool,
     /// Bytes of a request that is not whole, or of requests that wait.
     input: Vec<u8>,
+    /// How much of what all connections hold is this one's.
+    held_bytes: usize,
     exchanges: Exchanges<HttpFraming>,
     /// Numbers the requests.
     requests: u64,
@@ -152,7 +166,11 @@ impl Connection {
             closing: Closing::Open,
             ended_by_peer: false,
             paused: false,
+            fills: false,
+            is_filling: false,
+            is_starved: false,
             input: Vec::new(),
+            held_bytes: 0,
             exchanges: Exchanges::new(),
             requests: 0,
             accepted_at: now,
@@ -174,11 +192,11 @@ impl Connection {
         }
         if self.input.is_empty() {
             let used = self.process(bytes, environment, out);
-            if self.closing == Closing::Open {
-                self.input.extend_from_slice(bytes.get(used..).unwrap_or_default());
+            if used < bytes.len() && self.closing == Closing::Open {
+                self.keep(bytes.get(used..).unwrap_or_default(), environment, out);
             }
         } else {
-            self.input.extend_from_slice(bytes);
+            self.keep(bytes, environment, out);
             self.process_input(environment, out);
         }
         self.set_deadline(environment);
@@ -191,20 +209,10 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
+        self.is_filling = false;
         self.input = target.into_vec().unwrap_or_default();
         self.process_input(environment, out);
         self.set_deadline(environment);
-    }
-
-    /// Where the next bytes should go, when a large body is to come.
-    pub fn target(&mut self) -> Option<Target> {
-        if self.closing != Closing::Open || self.paused {
-            return None;
-        }
-        let Protocol::Http(http) = &self.protocol else { return None };
-        let missing = http.bytes_needed().saturating_sub(self.input.len());
-        (missing >= TARGET_BYTES_MIN)
-            .then(|| Target::from_vec(std::mem::take(&mut self.input), missing))
     }
 
     /// The peer has ended its side: answers what came, and cancels what HTTP waits for.
@@ -252,7 +260,14 @@ impl Connection {
         is_raw
     }
 
-    /// Goes on with requests that had to wait, now that replies have been written or sent.
+    /// Some of what the connection waits for has come, and is on its way to
+    /// [`Connection::receive`] or [`Connection::receive_target`].
+    pub fn note_progress<S>(&mut self, environment: &mut Environment<'_, S>) {
+        self.set_deadline(environment);
+    }
+
+    /// Goes on with requests that had to wait, now that replies have been written or sent, or that
+    /// there is memory again.
     pub fn proceed<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         if self.paused {
             self.process_input(environment, out);
@@ -291,7 +306,8 @@ impl Connection {
     #[inline]
     pub fn wish(&self) -> Wish {
         match self.closing {
-            Closing::Open if self.paused => Wish::Pause,
+            Closing::Open if self.paused || self.is_starved => Wish::Pause,
+            Closing::Open if self.fills => Wish::Fill,
             Closing::Open => Wish::Receive,
             Closing::Draining { .. } if !self.exchanges.is_empty() => Wish::Receive,
             Closing::Draining { discarded } if discarded > DISCARD_BYTES_MAX => Wish::Close,
@@ -327,6 +343,9 @@ impl Connection {
         }
         self.paused = false;
         self.input = Vec::new();
+        if let Protocol::Http(http) = &mut self.protocol {
+            http.forget_body();
+        }
     }
 
     fn process_input<S: Service>(
@@ -341,6 +360,19 @@ impl Connection {
         }
         input.drain(..used);
         self.input = input;
+    }
+
+    /// Keeps what is left of the input; without memory for it the peer is told to come again.
+    fn keep<S: Service>(
+        &mut self,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if self.input.try_reserve(rest.len()).is_err() {
+            return self.refuse_overloaded(environment, out);
+        }
+        self.input.extend_from_slice(rest);
     }
 
     /// Runs the requests at the front of `bytes`; returns how many bytes they were.
@@ -438,9 +470,13 @@ impl Connection {
         }
     }
 
-    fn set_deadline<S>(&mut self, environment: &Environment<'_, S>) {
-        let awaits = self.now_awaits(environment.limits);
+    fn set_deadline<S>(&mut self, environment: &mut Environment<'_, S>) {
         let limits = environment.limits;
+        let awaits = self.now_awaits(limits);
+        // Between requests that come whole there is nothing to count.
+        if awaits != Awaits::Request || self.awaits != Awaits::Request {
+            self.count_held(awaits, environment);
+        }
         if awaits != self.awaits || awaits == Awaits::Request {
             self.awaits_since = environment.now;
         }

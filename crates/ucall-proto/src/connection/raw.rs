@@ -56,6 +56,9 @@ impl Connection {
                 Step::Consumed(document.len)
             }
             Ok(document) => self.wait_for_more(document.len, environment.limits, out),
+            Err(Fault::Incomplete) if environment.scratch.is_full(environment.limits) => {
+                self.refuse_with(&RpcError::overloaded(), out)
+            }
             Err(Fault::Incomplete) => self.follow_new(rest, environment.limits, out),
             Err(fault) => self.refuse_raw(fault, environment.limits, out),
         }
@@ -114,6 +117,11 @@ pub(super) fn refuse_truncated(limits: &Limits, out: &mut Vec<u8>) {
 /// Says that what came belongs to no protocol spoken here.
 pub(super) fn refuse_unknown(limits: &Limits, out: &mut Vec<u8>) {
     write_error_line(&RpcError::parse(Fault::Invalid, limits), out);
+}
+
+/// Says that there is no memory for a document.
+pub(super) fn write_overloaded(out: &mut Vec<u8>) {
+    write_error_line(&RpcError::overloaded(), out);
 }
 
 /// Says that a document did not come in time.

@@ -48,6 +48,13 @@ impl RpcError {
         self
     }
 
+    /// Too much is held in memory to take another request; the caller may come again in a second.
+    pub fn overloaded() -> Self {
+        let mut error = Self::new(Self::OVERLOADED, "Overloaded");
+        error.data = Some(br#"{"retry_after_ms":1000}"#.to_vec());
+        error
+    }
+
     pub(crate) fn parse(fault: Fault, limits: &Limits) -> Self {
         let error = Self::new(Self::PARSE_ERROR, "Parse error");
         match fault {

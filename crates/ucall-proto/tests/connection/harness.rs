@@ -142,6 +142,23 @@ impl<S: Service> Driver<S> {
         });
     }
 
+    pub fn target(&mut self) -> Option<Target> {
+        self.with(|connection, environment, out| connection.target(environment, out))
+    }
+
+    pub fn note_progress(&mut self) {
+        self.with(|connection, environment, _| connection.note_progress(environment));
+    }
+
+    /// Lets other connections hold so much.
+    pub fn hold_elsewhere(&mut self, before: usize, now: usize) {
+        self.scratch.hold(before, now);
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.scratch.held_bytes()
+    }
+
     pub fn end(&mut self) {
         self.with(|connection, environment, out| connection.end(environment, out));
     }

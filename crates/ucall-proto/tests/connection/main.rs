@@ -8,5 +8,6 @@ mod drain;
 mod harness;
 mod http;
 mod limits;
+mod memory;
 mod raw;
 mod specification;

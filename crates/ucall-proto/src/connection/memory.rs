@@ -1,0 +1,125 @@
+//! What a connection holds in memory, and the total of all connections of a worker.
+//!
+//! Counted are requests that are not whole, and replies that wait for others. A request that comes
+//! whole and is answered at once holds nothing, so counting it costs nothing. What is being sent is
+//! counted by the layer that holds the sockets, into the same total.
+//!
+//! | while the total is | a request that comes whole | one that has begun | one that begins |
+//! |---|---|---|---|
+//! | below its limit | is served | is received | is received |
+//! | above it, by requests | is served | has to wait, at most until its time is over | is refused |
+//! | above it, by replies ([`Drain::Overloaded`](super::Drain)) | is refused | has to wait | is refused |
+//!
+//! Only memory that was filled, or is about to be, is counted and reserved: a length is a claim,
+//! and many of them would keep others out at no cost to their peer.
+
+use std::mem;
+
+use ucall_buffer::Target;
+
+use super::{Awaits, Closing, Connection, Environment, Protocol, Scratch, raw};
+use crate::Limits;
+use crate::http1::{HttpError, Method};
+use crate::rpc::Service;
+
+/// What is still to come of a body is received straight to its place from this size on.
+const TARGET_BYTES_MIN: usize = 64 << 10;
+
+impl Scratch {
+    /// What all connections hold together, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Counts a holder that held `before` bytes and holds `now`.
+    pub fn hold(&mut self, before: usize, now: usize) {
+        self.held_bytes = self.held_bytes.saturating_sub(before) + now;
+    }
+
+    pub(super) fn is_full(&self, limits: &Limits) -> bool {
+        self.held_bytes > limits.held_bytes_max
+    }
+}
+
+impl Connection {
+    /// Where the next bytes should go, when a large body is to come. Its memory grows with what
+    /// has come; without memory the peer is told to come again.
+    pub fn target<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Option<Target> {
+        if !mem::take(&mut self.fills) {
+            return None;
+        }
+        let len = self.missing_bytes().min(self.input.len().max(TARGET_BYTES_MIN));
+        if self.input.try_reserve_exact(len).is_err() {
+            self.refuse_overloaded(environment, out);
+            self.set_deadline(environment);
+            return None;
+        }
+        environment.scratch.hold(self.held_bytes, self.input.capacity());
+        self.held_bytes = self.input.capacity();
+        self.is_filling = true;
+        Some(Target::from_vec(mem::take(&mut self.input), len))
+    }
+
+    /// Gives back what is counted for a connection that closes.
+    pub fn release(&mut self, scratch: &mut Scratch) {
+        scratch.hold(mem::take(&mut self.held_bytes), 0);
+    }
+
+    /// Whether a place from [`Connection::target`] is not back yet.
+    pub fn is_filling(&self) -> bool {
+        self.is_filling
+    }
+
+    /// Whether it waits for memory, to go on by [`Connection::proceed`].
+    pub fn is_starved(&self) -> bool {
+        self.is_starved
+    }
+
+    #[cold]
+    pub(super) fn count_held<S>(&mut self, awaits: Awaits, environment: &mut Environment<'_, S>) {
+        if self.is_filling {
+            return;
+        }
+        let chunked = match &self.protocol {
+            Protocol::Http(http) => http.held_bytes(),
+            _ => 0,
+        };
+        let holds = self.input.capacity() + chunked + self.exchanges.held_bytes();
+        environment.scratch.hold(self.held_bytes, holds);
+        self.held_bytes = holds;
+        let receives = matches!(awaits, Awaits::Body { .. });
+        self.is_starved = receives && environment.scratch.is_full(environment.limits);
+        self.fills = receives && !self.is_starved && self.missing_bytes() >= TARGET_BYTES_MIN;
+    }
+
+    /// How much is to come of a body whose length is known.
+    fn missing_bytes(&self) -> usize {
+        match &self.protocol {
+            Protocol::Http(http) => http.bytes_needed().saturating_sub(self.input.len()),
+            _ => 0,
+        }
+    }
+
+    /// Says that there is no memory for a request, and that the peer may come again.
+    #[cold]
+    pub(super) fn refuse_overloaded<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        debug_assert!(self.closing == Closing::Open, "nothing is kept once nothing is read");
+        match self.protocol {
+            Protocol::Http(_) => {
+                self.refuse_http(&HttpError::Overloaded, Method::Other, environment, out);
+            }
+            _ => {
+                raw::write_overloaded(out);
+                self.stop_reading();
+            }
+        }
+    }
+}
