@@ -156,6 +156,12 @@ typedef struct ucall_config_t {
     /* Origins whose web pages may call it, like "https://example.com"; "*" for all. */
     char const *const *allow_origins;
     size_t allow_origins_count;
+    /*
+     * Requests that are not whole and replies that wait, of all connections, shared out evenly
+     * among the threads. Default: 1 GiB. Past it, reading pauses, and what comes gets 503, or
+     * -32003 over raw TCP.
+     */
+    uint32_t max_held_bytes;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". */

@@ -73,6 +73,8 @@ class Server:
         max_pipeline: Requests of one connection that wait. Past it, reading pauses.
         max_output_bytes: Replies of one connection that wait to be sent, beyond the one in hand.
             Past it, reading pauses.
+        max_held_bytes: Requests that are not whole and replies that wait, of all connections of a
+            worker. Past it, reading pauses; what comes gets 503, or -32003 over raw TCP.
         head_timeout_s: Seconds from a head's first byte to its last. Past it, 408.
         body_timeout_s: Seconds without a byte of a body; in all, a second more for each KiB. Past
             it, 408.
@@ -116,6 +118,7 @@ class Server:
         max_image_pixels: int = 67_108_864,
         max_pipeline: int = 128,
         max_output_bytes: int = 1_048_576,
+        max_held_bytes: int = 1_073_741_824,
         head_timeout_s: float = 10.0,
         body_timeout_s: float = 30.0,
         idle_timeout_s: float = 75.0,
@@ -140,6 +143,7 @@ class Server:
             "max_id_bytes": max_id_bytes,
             "max_pipeline": max_pipeline,
             "max_output_bytes": max_output_bytes,
+            "max_held_bytes": max_held_bytes,
             "head_timeout_s": head_timeout_s,
             "body_timeout_s": body_timeout_s,
             "idle_timeout_s": idle_timeout_s,

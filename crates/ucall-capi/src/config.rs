@@ -65,6 +65,7 @@ pub struct Config {
     pub allowed_hosts_count: usize,
     pub allow_origins: *const *const c_char,
     pub allow_origins_count: usize,
+    pub max_held_bytes: u32,
 }
 
 impl Config {
@@ -155,6 +156,7 @@ impl Config {
             (&mut self.max_id_bytes, count(limits.id_bytes_max)),
             (&mut self.max_pipeline, count(limits.pipeline_max)),
             (&mut self.max_output_bytes, count(limits.output_bytes_max)),
+            (&mut self.max_held_bytes, count(limits.held_bytes_max)),
             (&mut self.head_timeout_ms, time(limits.head_timeout)),
             (&mut self.body_timeout_ms, time(limits.body_timeout)),
             (&mut self.idle_timeout_ms, time(limits.idle_timeout)),
@@ -176,6 +178,8 @@ impl Config {
         limits.id_bytes_max = self.max_id_bytes as usize;
         limits.pipeline_max = self.max_pipeline as usize;
         limits.output_bytes_max = self.max_output_bytes as usize;
+        // Each thread has its share, as of the connections.
+        limits.held_bytes_max = self.max_held_bytes.div_ceil(self.max_threads.into()) as usize;
         limits.head_timeout = time(self.head_timeout_ms);
         limits.body_timeout = time(self.body_timeout_ms);
         limits.idle_timeout = time(self.idle_timeout_ms);
@@ -328,6 +332,7 @@ mod tests {
             max_nesting max_reply_bytes max_id_bytes max_pipeline max_output_bytes
             max_deferred_calls head_timeout_ms body_timeout_ms idle_timeout_ms send_timeout_ms
             call_timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
+            max_held_bytes
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -42,7 +42,7 @@ impl Default for Rules {
 }
 
 /// Every limit, by name.
-fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, Place<'a>); 18] {
+fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, Place<'a>); 19] {
     let limits = &mut config.limits;
     [
         ("max_connections", Place::Count(&mut config.connections_max)),
@@ -59,6 +59,7 @@ fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, P
         ("max_id_bytes", Place::Count(&mut limits.id_bytes_max)),
         ("max_pipeline", Place::Count(&mut limits.pipeline_max)),
         ("max_output_bytes", Place::Count(&mut limits.output_bytes_max)),
+        ("max_held_bytes", Place::Count(&mut limits.held_bytes_max)),
         ("head_timeout_s", Place::Time(&mut limits.head_timeout)),
         ("body_timeout_s", Place::Time(&mut limits.body_timeout)),
         ("idle_timeout_s", Place::Time(&mut limits.idle_timeout)),
