@@ -144,7 +144,9 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 fn refusal(drain: Drain) -> RpcError {
     match drain {
         Drain::Overloaded => RpcError::overloaded(),
-        _ => RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop"),
+        _ => {
+            RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop")
+        }
     }
 }
 
