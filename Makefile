@@ -107,10 +107,12 @@ lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets --locked --quiet -- -D warnings
 
-# PyO3 asks no interpreter of the other machine when it is told the version.
+# PyO3 asks no interpreter of the other machine when it is told the version. Nothing is linked, so
+# that C code of dependencies need not be compiled, and no compiler for the other machine be there.
 lint-aarch64: ## Check that all crates compile for aarch64, if rustup has that target
 	@if [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ]; then \
 		env -u PYO3_PYTHON PYO3_CROSS_PYTHON_VERSION=3.11 \
+			CC_$(subst -,_,$(AARCH64))=true AR_$(subst -,_,$(AARCH64))=true \
 			$(CARGO) check --workspace --locked --quiet --target $(AARCH64); \
 		echo "aarch64: compiles"; \
 	else \

@@ -5,7 +5,7 @@
 //! `ucall-buffer` and nothing else of the workspace.
 //!
 //! [`Connection`] puts the layers together: framing ([`http1`], or raw documents), then `rpc`
-//! (documents, calls, replies), which stands on [`json`].
+//! (documents, calls, replies), which stands on [`json`]. [`tls`] encrypts streams of any kind.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -13,6 +13,7 @@ pub mod http1;
 pub mod json;
 mod limits;
 mod rpc;
+pub mod tls;
 
 pub use connection::{Connection, Drain, Environment, Scratch, Wish};
 pub use limits::Limits;

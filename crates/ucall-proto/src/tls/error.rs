@@ -1,0 +1,72 @@
+//! What can be wrong with a connection, and what with the settings it was to be made from.
+
+use std::fmt;
+
+/// Why a TLS connection cannot go on.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// The peer's fault, or one that it shall hear of: its records, its certificate, or nothing in
+    /// common to speak. It has been told by an alert.
+    Peer(rustls::Error),
+    /// The peer sent more of one message than any message may have.
+    TooLong,
+    /// Ours: the keys have protected as much as they may, and TLS 1.2 knows no new ones.
+    KeysExhausted,
+    /// Ours: sent behind the end of our side, or on a connection that has failed.
+    Closed,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TlsError::Peer(error) => error.fmt(formatter),
+            TlsError::TooLong => formatter.write_str("a TLS message is too long"),
+            TlsError::KeysExhausted => formatter.write_str("the connection's keys are used up"),
+            TlsError::Closed => formatter.write_str("our side of the connection has ended"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// Why settings make no sense. The text says what was expected of which of them.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// No PEM text, or none of the kind that was expected: says which.
+    Missing(&'static str),
+    /// PEM text that cannot be read: says which, and why.
+    Invalid(&'static str, String),
+    /// A private key is encrypted, and no password was given.
+    PasswordMissing,
+    /// A private key is encrypted, and not with this password.
+    PasswordWrong,
+    /// A private key belongs to another certificate.
+    KeyMismatch,
+    /// What rustls says of all together.
+    Refused(String),
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SettingsError::Missing(what) => write!(formatter, "expected {what} in PEM"),
+            SettingsError::Invalid(what, why) => {
+                write!(formatter, "expected {what} in PEM: {why}")
+            }
+            SettingsError::PasswordMissing => {
+                formatter.write_str("the private key is encrypted, and needs its password")
+            }
+            SettingsError::PasswordWrong => {
+                formatter.write_str("the private key cannot be decrypted with this password")
+            }
+            SettingsError::KeyMismatch => {
+                formatter.write_str("the private key belongs to another certificate")
+            }
+            SettingsError::Refused(why) => formatter.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}

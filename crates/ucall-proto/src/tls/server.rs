@@ -1,0 +1,130 @@
+//! What a server of TLS is made from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::verify_server_name;
+use rustls::pki_types::ServerName;
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
+    WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+
+use super::{Identity, SettingsError, TicketSecret, identity, provider};
+
+/// Settings that connections of a server share.
+pub type ServerConfig = rustls::ServerConfig;
+
+/// Whether clients show a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ClientAuth {
+    /// They are not asked.
+    #[default]
+    None,
+    /// They may; one that does not verify is refused.
+    Optional,
+    /// They must.
+    Required,
+}
+
+/// What a server is told.
+#[derive(Debug)]
+pub struct ServerSettings<'a> {
+    /// Certificates and their keys. The first whose name the client asks for, and whose kind it
+    /// can check, is shown; the first of all, if there is none.
+    pub identities: &'a [Identity<'a>],
+    /// Whether clients show a certificate.
+    pub client_auth: ClientAuth,
+    /// Who signs those of clients, in PEM.
+    pub client_authorities: Option<&'a [u8]>,
+    /// Protocols that may be spoken inside (RFC 7301), the preferred one first. A client that names
+    /// none may speak what it likes.
+    pub alpn: &'a [&'a [u8]],
+    /// Seals session tickets. Servers that have the same one, and are otherwise alike, resume each
+    /// other's sessions.
+    pub tickets: &'a TicketSecret,
+}
+
+impl ServerSettings<'_> {
+    /// Makes the configuration.
+    ///
+    /// # Errors
+    /// Something cannot be read, does not fit together, or is missing.
+    pub fn build(&self) -> Result<Arc<ServerConfig>, SettingsError> {
+        let keys: Result<Vec<_>, _> =
+            self.identities.iter().map(|identity| identity.certified_key().map(Arc::new)).collect();
+        let keys = keys?;
+        if keys.is_empty() {
+            return Err(SettingsError::Missing("a certificate"));
+        }
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(refused)?;
+        let builder = match self.client_verifier()? {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(ByName { keys }));
+        config.alpn_protocols = self.alpn.iter().map(|name| name.to_vec()).collect();
+        // Tickets carry the session: nothing is kept here for clients that never come back.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = self.tickets.ticketer(&self.ticket_scope());
+        Ok(Arc::new(config))
+    }
+
+    fn client_verifier(
+        &self,
+    ) -> Result<Option<Arc<dyn rustls::server::danger::ClientCertVerifier>>, SettingsError> {
+        if self.client_auth == ClientAuth::None {
+            return Ok(None);
+        }
+        const WHAT: &str = "certificates of authorities that sign those of clients";
+        let pem = self.client_authorities.ok_or(SettingsError::Missing(WHAT))?;
+        let roots = Arc::new(identity::authorities(pem)?);
+        let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
+        if self.client_auth == ClientAuth::Optional {
+            builder = builder.allow_unauthenticated();
+        }
+        builder.build().map(Some).map_err(refused)
+    }
+
+    /// What a session's ticket must not outlive: who may call. A client that was let in under other
+    /// authorities has to show its certificate again.
+    fn ticket_scope(&self) -> Vec<u8> {
+        let mut scope = vec![self.client_auth as u8];
+        scope.extend_from_slice(self.client_authorities.unwrap_or_default());
+        scope
+    }
+}
+
+fn refused(error: impl fmt::Display) -> SettingsError {
+    SettingsError::Refused(error.to_string())
+}
+
+/// Chooses a certificate by the name that the client asks for (RFC 6066 section 3).
+#[derive(Debug)]
+struct ByName {
+    keys: Vec<Arc<CertifiedKey>>,
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
+        let is_usable =
+            |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        let usable = || self.keys.iter().filter(is_usable);
+        let named = match (&name, self.keys.len()) {
+            (Some(name), 2..) => usable().find(|key| is_named(key, name)),
+            _ => None,
+        };
+        named.or_else(|| usable().next()).or_else(|| self.keys.first()).cloned()
+    }
+}
+
+fn is_named(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
+    key.end_entity_cert()
+        .and_then(ParsedCertificate::try_from)
+        .and_then(|certificate| verify_server_name(&certificate, name))
+        .is_ok()
+}
