@@ -4,18 +4,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, Self, disjoint_base
 
 __all__ = [
     "VERSION",
     "ClientConnection",
     "Context",
+    "Handle",
     "Pieces",
     "Pump",
     "Reply",
     "ReplyReader",
     "Request",
     "RequestWriter",
+    "Schedule",
     "Server",
     "Unwritable",
     "peek",
@@ -93,6 +95,33 @@ class Pump:
     def detach(self) -> None: ...
     def turn(self, timeout: float | None) -> bool: ...
     def turn_guest(self) -> float | None: ...
+
+@final
+class Handle:
+    def cancel(self) -> None: ...
+    def cancelled(self) -> bool: ...
+    def when(self) -> float: ...
+
+@disjoint_base
+class Schedule:
+    """The callbacks and timers of an event loop of ours."""
+
+    def __new__(cls) -> Self: ...
+    def call_soon(
+        self, callback: Callable[..., object], *arguments: Any, context: object = None
+    ) -> Any: ...
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *arguments: Any, context: object = None
+    ) -> Any: ...
+    def call_at(
+        self, when: float, callback: Callable[..., object], *arguments: Any, context: object = None
+    ) -> Any: ...
+    def patience(self) -> float | None: ...
+    def run_slice(self) -> None: ...
+    def begin_slices(self) -> None: ...
+    def end_slice(self) -> None: ...
+    def watch_callbacks(self, enabled: bool) -> None: ...
+    def clear(self) -> None: ...
 
 @final
 class Context:

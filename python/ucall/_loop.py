@@ -8,13 +8,17 @@ whose one descriptor the engine watches.
 from __future__ import annotations
 
 import asyncio
+import logging
 import selectors
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ucall import _core
 
 __all__ = ["Loop", "attach", "close", "make"]
+
+#: asyncio's own, for what asyncio itself would say.
+log = logging.getLogger("asyncio")
 
 
 class TurningSelector(selectors.BaseSelector):
@@ -55,12 +59,44 @@ class TurningSelector(selectors.BaseSelector):
         self._own.close()
 
 
-class Loop(asyncio.SelectorEventLoop):
-    """asyncio's loop on a `TurningSelector`."""
+class Loop(_core.Schedule, asyncio.SelectorEventLoop):  # type: ignore[misc]
+    """asyncio's loop on a `TurningSelector`, with its callbacks and timers kept by the core."""
+
+    # Private to asyncio, and there since it is.
+    _stopping: bool
+    _process_events: Callable[[list[tuple[selectors.SelectorKey, int]]], None]
 
     def __init__(self) -> None:
         self.turning = TurningSelector()
         super().__init__(self.turning)
+
+    def run_forever(self) -> None:
+        self.begin_slices()
+        super().run_forever()
+
+    def _run_once(self) -> None:
+        """Waits until there is something to do, and does some of it; as asyncio's, in slices."""
+        ready = self.turning.select(0 if self._stopping else self.patience())
+        if ready:
+            self._process_events(ready)
+        self.run_slice()
+
+    def stop(self) -> None:
+        super().stop()
+        self.end_slice()
+
+    def set_debug(self, enabled: bool) -> None:
+        super().set_debug(enabled)
+        self.watch_callbacks(enabled)
+
+    def _ran(self, shown: str, took_s: float) -> None:
+        """Names a callback that held up the others, in debug mode."""
+        if took_s >= self.slow_callback_duration:
+            log.warning("Executing %s took %.3f seconds", shown, took_s)
+
+    def close(self) -> None:
+        super().close()
+        self.clear()
 
 
 def make() -> Loop:

@@ -335,7 +335,7 @@ impl Done {
 #[pymethods]
 impl Done {
     #[pyo3(signature = (future, /))]
-    fn __call__(&self, py: Python<'_>, future: Py<PyAny>) {
+    pub(crate) fn __call__(&self, py: Python<'_>, future: Py<PyAny>) {
         match self.is_here {
             true => self.outcomes.push_here(py, self.token, Outcome::Future(future)),
             false => self.outcomes.push_from_afar(self.token, Outcome::Future(future)),

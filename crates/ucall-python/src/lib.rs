@@ -31,6 +31,7 @@ mod procedure;
 mod pump;
 mod report;
 mod run;
+mod schedule;
 mod server;
 mod signals;
 mod tasks;
@@ -51,6 +52,8 @@ mod _core {
     use crate::errors::Unwritable;
     #[pymodule_export]
     use crate::pump::Pump;
+    #[pymodule_export]
+    use crate::schedule::{Handle, Schedule};
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]

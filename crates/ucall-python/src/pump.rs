@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 
 use crate::bound::ThreadBound;
 use crate::run::{Bounds, Ended, Station};
+use crate::schedule::Schedule;
 use crate::tasks::Tasks;
 
 /// Turns of a guest in a row, before its host has its turn.
@@ -36,8 +37,7 @@ pub(crate) struct Inner {
 /// What is looked at of the event loop that runs.
 struct Host {
     stop: Py<PyAny>,
-    /// Its queues of callbacks, and of timers. Private to asyncio, and there since it is.
-    queues: Option<(Py<PyAny>, Py<PyAny>)>,
+    schedule: Py<Schedule>,
 }
 
 impl Pump {
@@ -154,10 +154,10 @@ impl Pump {
 impl Inner {
     fn turns(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = timeout.map(|it| Duration::try_from_secs_f64(it).unwrap_or(Duration::MAX));
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let deadline = Station::sooner(&self.bounds, deadline);
-        let timers = self.host.as_ref().map_or(Ok(0), |host| host.timers(py))?;
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
+            let timer = self.host.as_ref().and_then(|host| host.schedule.get().deadline());
+            let deadline = Station::sooner(&self.bounds, [until, timer].into_iter().flatten().min());
             let turned = self.station.turn(py, &mut self.bounds, deadline)?;
             if turned.ended.is_some() {
                 self.ended = turned.ended;
@@ -167,11 +167,9 @@ impl Inner {
                 return Ok(turned.ready);
             }
             let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
-            let Some(host) = self.host.as_ref().filter(|_| !turned.ready && !is_over) else {
+            let has_work = self.host.as_ref().is_none_or(|host| host.schedule.get().has_work());
+            if turned.ready || is_over || has_work {
                 return Ok(turned.ready);
-            };
-            if host.has_work(py, timers)? {
-                return Ok(false);
             }
         }
     }
@@ -195,20 +193,9 @@ impl Inner {
 
 impl Host {
     fn new(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let attribute = |name: &str| event_loop.getattr(name).ok().map(Bound::unbind);
         Ok(Self {
             stop: event_loop.getattr("stop")?.unbind(),
-            queues: attribute("_ready").zip(attribute("_scheduled")),
+            schedule: event_loop.cast::<Schedule>()?.clone().unbind(),
         })
-    }
-
-    fn timers(&self, py: Python<'_>) -> PyResult<usize> {
-        self.queues.as_ref().map_or(Ok(0), |(_, timers)| timers.bind(py).len())
-    }
-
-    /// Whether there are callbacks to run, or more timers than there were.
-    fn has_work(&self, py: Python<'_>, timers_before: usize) -> PyResult<bool> {
-        let Some((callbacks, timers)) = &self.queues else { return Ok(true) };
-        Ok(callbacks.bind(py).len()? > 0 || timers.bind(py).len()? != timers_before)
     }
 }

@@ -6,14 +6,12 @@
 //! be stepped; on a loop of ours that request is caught and done at once. On somebody else's loop
 //! under 3.11 the task waits for the loop's next round.
 
-use std::sync::{Mutex, PoisonError};
-
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyTuple;
 
-use crate::context::run_in;
 use crate::ffi;
+use crate::schedule::Schedule;
 
 /// Starts tasks on one event loop.
 pub(crate) struct Tasks {
@@ -28,8 +26,8 @@ pub(crate) struct Tasks {
 enum Start {
     /// asyncio takes the first step.
     Eager { yes: Py<PyAny> },
-    /// We take it: the attributes of the loop, and what catches the request.
-    ByHand { attributes: Py<PyDict>, catcher: Py<Catcher>, catch: Py<PyAny> },
+    /// We take it, by catching the request for it.
+    ByHand { schedule: Py<Schedule> },
     /// The loop takes it, later.
     Later,
 }
@@ -41,7 +39,7 @@ impl Tasks {
         let is_eager = py.version_info() >= (3, 12);
         let start = match is_ours {
             _ if is_eager => Start::Eager { yes: true.into_pyobject(py)?.to_owned().into() },
-            true => Start::by_hand(event_loop)?,
+            true => Start::ByHand { schedule: event_loop.cast::<Schedule>()?.clone().unbind() },
             false => Start::Later,
         };
         let names = match is_eager {
@@ -82,14 +80,8 @@ impl Tasks {
                 None => self.make(&[coroutine, event_loop, yes.bind(py)], names),
                 Some(it) => self.make(&[coroutine, event_loop, yes.bind(py), it], names),
             },
-            Start::ByHand { attributes, catcher, catch } if is_running(event_loop)? => {
-                let attributes = attributes.bind(py);
-                attributes.set_item(intern!(py, "call_soon"), catch)?;
-                let task = self.make_later(coroutine, variables, names);
-                attributes.del_item(intern!(py, "call_soon"))?;
-                let task = task?;
-                catcher.get().step(py)?;
-                Ok(task)
+            Start::ByHand { schedule } if is_running(event_loop)? => {
+                schedule.get().catch(py, || self.make_later(coroutine, variables, names))
             }
             Start::ByHand { .. } | Start::Later => self.make_later(coroutine, variables, names),
         }
@@ -119,16 +111,6 @@ impl Tasks {
     }
 }
 
-impl Start {
-    fn by_hand(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let py = event_loop.py();
-        let attributes = event_loop.getattr("__dict__")?.cast_into::<PyDict>()?.unbind();
-        let catcher = Bound::new(py, Catcher::default())?;
-        let catch = catcher.getattr("catch")?.unbind();
-        Ok(Self::ByHand { attributes, catcher: catcher.unbind(), catch })
-    }
-}
-
 fn is_running(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     event_loop.call_method0(intern!(event_loop.py(), "is_running"))?.is_truthy()
 }
@@ -143,32 +125,4 @@ pub(crate) fn is_done(future: &Bound<'_, PyAny>) -> PyResult<bool> {
 #[inline]
 pub(crate) fn result_of<'py>(future: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     future.call_method0(intern!(future.py(), "result"))
-}
-
-/// Stands in for `loop.call_soon` while a task is made, and keeps the request for its first step.
-#[pyclass(frozen, module = "ucall._core")]
-#[derive(Default)]
-pub(crate) struct Catcher {
-    caught: Mutex<Option<(Py<PyAny>, Py<PyAny>)>>,
-}
-
-#[pymethods]
-impl Catcher {
-    #[pyo3(signature = (step, /, *, context))]
-    fn catch(&self, step: Py<PyAny>, context: Py<PyAny>) {
-        *self.caught.lock().unwrap_or_else(PoisonError::into_inner) = Some((step, context));
-    }
-}
-
-impl Catcher {
-    /// Takes the step that was asked for.
-    fn step(&self, py: Python<'_>) -> PyResult<()> {
-        let caught = self.caught.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match caught {
-            Some((step, variables)) => {
-                run_in(variables.bind(py), || step.bind(py).call0().map(drop))
-            }
-            None => Ok(()),
-        }
-    }
 }
