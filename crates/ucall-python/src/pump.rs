@@ -157,7 +157,8 @@ impl Inner {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let timer = self.host.as_ref().and_then(|host| host.schedule.get().deadline());
-            let deadline = Station::sooner(&self.bounds, [until, timer].into_iter().flatten().min());
+            let deadline =
+                Station::sooner(&self.bounds, [until, timer].into_iter().flatten().min());
             let turned = self.station.turn(py, &mut self.bounds, deadline)?;
             if turned.ended.is_some() {
                 self.ended = turned.ended;

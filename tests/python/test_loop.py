@@ -1,0 +1,234 @@
+"""Our event loop behaves as asyncio's: each test runs on both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import threading
+import time
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ucall import _loop
+
+Loop = asyncio.AbstractEventLoop
+
+
+@pytest.fixture(params=["ours", "asyncio"])
+def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
+    made = _loop.make() if request.param == "ours" else asyncio.SelectorEventLoop()
+    yield made
+    made.close()
+
+
+def run(loop: Loop, seconds: float = 0.05) -> None:
+    loop.call_later(seconds, loop.stop)
+    loop.run_forever()
+
+
+def test_callbacks_run_in_order_and_timers_by_time(loop: Loop) -> None:
+    ran: list[Any] = []
+    now = loop.time()
+    for delay in (0.03, 0.01, 0.02, 0.01):
+        loop.call_at(now + delay, lambda delay=delay: ran.append((delay, loop.time() - now)))
+    for number in range(3):
+        loop.call_soon(ran.append, number)
+    run(loop, 0.06)
+    assert ran[:3] == [0, 1, 2]
+    assert [delay for delay, _ in ran[3:]] == [0.01, 0.01, 0.02, 0.03]
+    assert all(at >= delay - 1e-6 for delay, at in ran[3:])
+
+
+def test_what_is_cancelled_does_not_run(loop: Loop) -> None:
+    ran: list[str] = []
+    soon = loop.call_soon(ran.append, "soon")
+    later = loop.call_later(0.01, ran.append, "later")
+    kept = loop.call_later(0.02, ran.append, "kept")
+    for handle in (soon, later):
+        assert not handle.cancelled()
+        handle.cancel()
+        handle.cancel()
+        assert handle.cancelled()
+    assert later.when() == pytest.approx(loop.time() + 0.01, abs=0.01)
+    run(loop)
+    assert ran == ["kept"] and not kept.cancelled()
+    kept.cancel()
+    assert kept.cancelled()
+
+
+def test_a_callback_that_is_cancelled_or_has_run_is_let_go(loop: Loop) -> None:
+    class Callback:
+        def __call__(self) -> None: ...
+
+    callbacks = [Callback(), Callback(), Callback()]
+    watched = [weakref.ref(callback) for callback in callbacks]
+    handles = [loop.call_soon(callbacks[0])]
+    handles += [loop.call_later(60, callbacks[1])]
+    loop.call_later(60, callbacks[2])
+    handles[1].cancel()
+    callbacks.clear()
+    run(loop, 0)
+    loop.close()
+    del handles
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 3
+
+
+def test_timers_that_were_cancelled_are_forgotten(loop: Loop) -> None:
+    tracemalloc.start()
+    try:
+        for _ in range(20_000):
+            loop.call_later(60, print).cancel()
+        run(loop, 0)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 20_000 * 16
+
+
+def test_an_exception_goes_to_the_handler_and_the_others_go_on(loop: Loop) -> None:
+    told: list[dict[str, Any]] = []
+    ran: list[int] = []
+    loop.set_exception_handler(lambda _, context: told.append(context))
+
+    def fail() -> None:
+        raise LookupError("x")
+
+    loop.call_soon(fail)
+    loop.call_soon(ran.append, 1)
+    loop.call_later(0.001, fail)
+    run(loop)
+    assert ran == [1] and len(told) == 2
+    assert isinstance(told[0]["exception"], LookupError) and "fail" in told[0]["message"]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_ends_a_program_ends_the_run(loop: Loop, kind: type[BaseException]) -> None:
+    def leave() -> None:
+        raise kind
+
+    ran: list[int] = []
+    loop.call_soon(leave)
+    loop.call_soon(ran.append, 1)
+    with pytest.raises(kind):
+        loop.run_forever()
+    run(loop)
+    assert ran == [1]
+
+
+def test_stop_lets_those_run_that_are_there_already(loop: Loop) -> None:
+    ran: list[str] = []
+    loop.call_soon(loop.stop)
+    loop.call_soon(lambda: (ran.append("there"), loop.call_soon(ran.append, "new")))
+    loop.run_forever()
+    assert ran == ["there"]
+    run(loop)
+    assert ran == ["there", "new"]
+
+
+def test_variables_are_those_of_the_caller_or_as_told(loop: Loop) -> None:
+    variable = contextvars.ContextVar("variable", default="unset")
+    seen: list[str] = []
+    look: Callable[[], None] = lambda: seen.append(variable.get())  # noqa: E731
+    other = contextvars.copy_context()
+    variable.set("mine")
+    loop.call_soon(look)
+    loop.call_soon(look, context=other)
+    loop.call_later(0.001, look)
+    loop.call_later(0.002, look, context=other)
+    run(loop)
+    assert seen == ["mine", "unset", "mine", "unset"]
+
+
+def test_a_task_that_never_ends_keeps_nobody_from_their_turn(loop: Loop) -> None:
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    async def main() -> float:
+        spinning = asyncio.ensure_future(spin())
+        began = loop.time()
+        await asyncio.sleep(0.02)
+        reader, writer = await asyncio.open_connection(sock=await connected(loop))
+        writer.write(b"x")
+        await reader.readexactly(1)
+        writer.close()
+        spinning.cancel()
+        return loop.time() - began
+
+    assert loop.run_until_complete(main()) < 5
+
+
+async def connected(loop: Loop) -> Any:
+    import socket
+
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=lambda: theirs.sendall(theirs.recv(1)), daemon=True).start()
+    ours.setblocking(False)
+    return ours
+
+
+def test_another_thread_wakes_it(loop: Loop) -> None:
+    ran: list[str] = []
+    thread = threading.Timer(0.02, loop.call_soon_threadsafe, (ran.append, "called"))
+    loop.call_later(5, loop.stop)
+    loop.call_soon(thread.start)
+    threading.Timer(0.05, loop.call_soon_threadsafe, (loop.stop,)).start()
+    began = time.monotonic()
+    loop.run_forever()
+    assert ran == ["called"] and time.monotonic() - began < 4
+
+
+def test_a_closed_loop_refuses(loop: Loop) -> None:
+    loop.close()
+    for ask in (
+        lambda: loop.call_soon(print),
+        lambda: loop.call_later(1, print),
+        lambda: loop.call_at(1, print),
+        lambda: loop.call_soon_threadsafe(print),
+    ):
+        with pytest.raises(RuntimeError, match="closed"):
+            ask()
+
+
+def test_a_delay_is_a_number(loop: Loop) -> None:
+    for delay in (None, "1"):
+        with pytest.raises(TypeError):
+            loop.call_later(delay, print)  # type: ignore[arg-type]
+
+
+def test_debug_mode_names_what_is_slow_and_refuses_coroutines(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop.set_debug(True)
+    loop.slow_callback_duration = 0.01  # type: ignore[attr-defined]
+    loop.call_soon(time.sleep, 0.02)
+
+    async def coroutine() -> None: ...
+
+    with pytest.raises(TypeError, match="coroutine"):
+        loop.call_soon(coroutine)
+    refused: list[str] = []
+
+    def elsewhere() -> None:
+        try:
+            loop.call_soon(print)
+        except RuntimeError as failure:
+            refused.append(str(failure))
+
+    async def main() -> None:
+        await asyncio.to_thread(elsewhere)
+        await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.WARNING, logger="asyncio"):
+        loop.run_until_complete(main())
+    slow = [record.getMessage() for record in caplog.records if "took" in record.getMessage()]
+    assert any("sleep" in line and line.startswith("Executing") for line in slow), slow
+    assert "thread" in refused[0]
+    loop.run_until_complete(loop.shutdown_default_executor())
