@@ -2,7 +2,7 @@
 //!
 //! What must hold whatever comes: it never panics, its output has the form of its protocol,
 //! replies over HTTP come in the order of their calls, every call is answered at most once, and a
-//! connection that has had its end comes to its own.
+//! connection that has had its end comes to its own, and then holds no memory.
 
 use std::time::Duration;
 
@@ -50,6 +50,9 @@ pub fn run(input: &[u8]) {
     let mut life = Life::new(&mut random);
     let pieces = random.pieces(stream);
     let is_eventful = random.one_in(2);
+    if is_eventful && random.one_in(4) {
+        life.driver.limits.held_bytes_max = random.below(2000);
+    }
     for piece in pieces {
         life.receive(piece);
         if is_eventful {
@@ -89,13 +92,13 @@ impl Life {
                 return;
             }
             self.driver.receive_target(target);
-            self.target = self.driver.connection.target();
+            self.target = self.driver.target();
         }
         if !piece.is_empty() && self.driver.connection.wish() != Wish::Close {
             self.driver.receive(piece);
         }
         if matches!(self.driver.connection.wish(), Wish::Receive) {
-            self.target = self.driver.connection.target();
+            self.target = self.driver.target();
         }
     }
 
@@ -147,6 +150,8 @@ impl Life {
         }
         self.driver.pass(Duration::from_secs(1000));
         assert_eq!(self.driver.connection.wish(), Wish::Close);
+        self.driver.release();
+        assert_eq!(self.driver.held_bytes(), 0);
     }
 }
 

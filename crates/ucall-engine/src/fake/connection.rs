@@ -34,6 +34,8 @@ pub(super) struct Connection {
     /// The end was received; it stays in the inbox for targets that come too late.
     pub(super) ended: bool,
     pub(super) arrival: Report,
+    /// Arrivals to be reported with nothing behind them.
+    pub(super) false_alarms: usize,
 }
 
 pub(super) enum Inbound {
@@ -72,7 +74,13 @@ impl Connection {
             paused: false,
             ended: false,
             arrival: Report::None,
+            false_alarms: 0,
         }
+    }
+
+    /// Payloads and targets that it has and somebody else owns.
+    pub(super) fn held(&self) -> usize {
+        usize::from(self.sending.is_some()) + usize::from(self.target.is_some())
     }
 
     /// Lets happen what can happen in one wait.
@@ -84,7 +92,9 @@ impl Connection {
         self.arrival = Report::None;
         happened.extend(self.fill(socket));
         let silent = self.paused || self.ended || self.inbox.is_empty();
-        if self.target.is_none() && !silent {
+        let is_alarmed = self.false_alarms > 0 && !self.paused && !self.ended;
+        self.false_alarms -= usize::from(is_alarmed);
+        if self.target.is_none() && (!silent || is_alarmed) {
             self.arrival = Report::Delayed;
             happened.push(Completion::Received(Arrival { socket, place: 0 }));
         }

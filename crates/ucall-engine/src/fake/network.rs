@@ -99,6 +99,11 @@ impl Network {
         self.world().nodes.len()
     }
 
+    /// Payloads and targets that were given to the engine and have not come back.
+    pub fn held(&self) -> usize {
+        self.world().held()
+    }
+
     /// Whether a listener accepts, or a socket receives, at present.
     pub fn is_paused(&self, id: Id) -> bool {
         self.world().is_paused(id)
@@ -147,6 +152,12 @@ impl Peer {
     /// Ends this side: the engine reads the end after what was written.
     pub fn end(&self) {
         self.with(|connection| connection.inbox.push_back(Inbound::End));
+    }
+
+    /// Reports this many arrivals, one a wait, that may turn out to be nothing when they are taken:
+    /// what a socket gives that was ready and is not any more.
+    pub fn alarm_falsely(&self, count: usize) {
+        self.with(|connection| connection.false_alarms += count);
     }
 
     /// Breaks the connection: what was written and not received is lost, sends fail.

@@ -90,6 +90,16 @@ impl World {
         }
     }
 
+    /// Payloads and targets that were given to the engine and have not come back.
+    pub(super) fn held(&self) -> usize {
+        let returns = |completion: &&Completion| {
+            matches!(completion, Completion::Sent { .. } | Completion::Filled { .. })
+        };
+        let late = self.delayed.iter().map(|(_, completion)| completion);
+        self.connections.iter().map(Connection::held).sum::<usize>()
+            + self.deferred.iter().chain(late).filter(returns).count()
+    }
+
     pub(super) fn connect(&mut self, socket: Option<Id>) -> usize {
         self.connections.push(Connection::new(socket, self.sends));
         self.connections.len() - 1
@@ -153,6 +163,9 @@ impl World {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         connection.arrival = Report::None;
+        if connection.inbox.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let inbound = connection.inbox.pop_front();
         if let Some(Inbound::Bytes(bytes)) = inbound {
             return Ok(bytes);

@@ -159,6 +159,11 @@ impl<S: Service> Driver<S> {
         self.scratch.held_bytes()
     }
 
+    /// The connection closes.
+    pub fn release(&mut self) {
+        self.connection.release(&mut self.scratch);
+    }
+
     pub fn end(&mut self) {
         self.with(|connection, environment, out| connection.end(environment, out));
     }

@@ -149,3 +149,12 @@ fn progress_that_the_engine_tells_gives_a_large_body_more_time() {
     driver.receive_target(target.expect("a target for a large body"));
     assert_eq!(driver.held_bytes(), 0);
 }
+
+#[test]
+fn a_connection_that_closes_gives_back_what_it_held() {
+    let mut driver = Driver::new();
+    driver.receive(&post(&sum(1)).as_bytes()[..90]);
+    assert!(driver.held_bytes() > 0);
+    driver.release();
+    assert_eq!(driver.held_bytes(), 0);
+}

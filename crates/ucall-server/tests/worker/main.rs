@@ -1,137 +1,18 @@
 //! The worker on the fake engine: what happens when nothing happens at once, and when things break.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::collections::HashMap;
+mod faults;
+mod lab;
+
 use std::io::ErrorKind;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucall_engine::Id;
-use ucall_engine::fake::{Fake, Network, Peer, Sends};
+use lab::{Lab, Script, call, post, reply, text};
+use ucall_engine::fake::{Fake, Peer, Sends};
+use ucall_proto::RpcError;
 use ucall_proto::http1::AccessRules;
-use ucall_proto::json::Reader;
-use ucall_proto::{Call, Outcome, Reply, RpcError};
-use ucall_server::{CallId, Config, Drain, Handler, Message, Procedures, Worker};
-
-/// What the procedures of these tests do.
-enum Procedure {
-    Echo,
-    Large,
-    Later,
-}
-
-#[derive(Default)]
-struct Script {
-    deferred: HashMap<Vec<u8>, CallId>,
-    cancelled: Vec<Id>,
-    warnings: Vec<String>,
-}
-
-impl Handler for Script {
-    type Procedure = Procedure;
-
-    fn call(
-        &mut self,
-        procedure: &Procedure,
-        call: Call<'_>,
-        id: CallId,
-        reply: &mut Reply<'_>,
-    ) -> Outcome {
-        let params = call.params.unwrap_or(b"null");
-        match procedure {
-            Procedure::Echo => reply.result().extend_from_slice(params),
-            Procedure::Large => {
-                let mut reader = Reader::new(params);
-                reader.enter();
-                let len = reader.number().as_i64().unwrap() as usize;
-                let out = reply.result();
-                out.push(b'"');
-                out.resize(out.len() + len, b'x');
-                out.push(b'"');
-            }
-            Procedure::Later => {
-                self.deferred.insert(call.id.unwrap_or_default().to_vec(), id);
-                return Outcome::Deferred;
-            }
-        }
-        Outcome::Done
-    }
-
-    fn cancel(&mut self, connection: Id) {
-        self.cancelled.push(connection);
-    }
-
-    fn warn(&mut self, line: &str) {
-        self.warnings.push(line.to_owned());
-    }
-}
-
-struct Lab {
-    worker: Worker<Fake, Script>,
-    network: Network,
-}
-
-impl Lab {
-    fn new() -> Self {
-        Self::with(|_| {})
-    }
-
-    fn with(configure: impl FnOnce(&mut Config)) -> Self {
-        let (engine, network) = Fake::new();
-        let procedures = Arc::new(Procedures::new());
-        procedures.insert("echo", Procedure::Echo);
-        procedures.insert("large", Procedure::Large);
-        procedures.insert("later", Procedure::Later);
-        let mut config = Config::new(AccessRules::new(true, &[], &[]).unwrap());
-        configure(&mut config);
-        let mut worker = Worker::new(engine, Script::default(), procedures, config);
-        worker.listen(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
-        Self { worker, network }
-    }
-
-    fn turn(&mut self) {
-        self.worker.turn(Some(Instant::now())).unwrap();
-    }
-
-    fn turns(&mut self, count: usize) {
-        for _ in 0..count {
-            self.turn();
-        }
-    }
-
-    fn connect(&mut self) -> Peer {
-        let peer = self.network.connect();
-        self.turn();
-        peer
-    }
-
-    fn stats(&self) -> ucall_server::Stats {
-        self.worker.counters().stats()
-    }
-
-    fn complete(&mut self, id: &str, outcome: Result<Vec<u8>, RpcError>) {
-        let call = self.worker.handler_mut().deferred[id.as_bytes()];
-        self.worker.mailbox().send(Message::Complete(call, outcome));
-        self.turn();
-    }
-}
-
-fn call(method: &str, params: &str, id: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}"#)
-}
-
-fn reply(id: &str, result: &str) -> String {
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}\n")
-}
-
-fn post(body: &str) -> String {
-    format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len())
-}
-
-fn text(peer: &Peer) -> String {
-    String::from_utf8(peer.read()).unwrap()
-}
+use ucall_server::{Config, Drain, Message, Procedures, Worker};
 
 #[test]
 fn a_call_is_one_receive_and_one_send() {

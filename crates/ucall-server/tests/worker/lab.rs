@@ -1,0 +1,136 @@
+//! A worker on the fake engine, with a handler that does what its calls say.
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ucall_engine::Id;
+use ucall_engine::fake::{Fake, Network, Peer};
+use ucall_proto::http1::AccessRules;
+use ucall_proto::json::Reader;
+use ucall_proto::{Call, Outcome, Reply, RpcError};
+use ucall_server::{CallId, Config, Handler, Message, Procedures, Worker};
+
+/// What the procedures of these tests do.
+pub enum Procedure {
+    Echo,
+    Large,
+    Later,
+}
+
+#[derive(Default)]
+pub struct Script {
+    /// By the text of its id.
+    pub deferred: HashMap<Vec<u8>, CallId>,
+    /// In the order they came.
+    pub unfinished: Vec<CallId>,
+    pub cancelled: Vec<Id>,
+    pub warnings: Vec<String>,
+}
+
+impl Handler for Script {
+    type Procedure = Procedure;
+
+    fn call(
+        &mut self,
+        procedure: &Procedure,
+        call: Call<'_>,
+        id: CallId,
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let params = call.params.unwrap_or(b"null");
+        match procedure {
+            Procedure::Echo => reply.result().extend_from_slice(params),
+            Procedure::Large => {
+                let mut reader = Reader::new(params);
+                reader.enter();
+                let len = reader.number().as_i64().unwrap() as usize;
+                let out = reply.result();
+                out.push(b'"');
+                out.resize(out.len() + len, b'x');
+                out.push(b'"');
+            }
+            Procedure::Later => {
+                self.unfinished.push(id);
+                self.deferred.insert(call.id.unwrap_or_default().to_vec(), id);
+                return Outcome::Deferred;
+            }
+        }
+        Outcome::Done
+    }
+
+    fn cancel(&mut self, connection: Id) {
+        self.cancelled.push(connection);
+    }
+
+    fn warn(&mut self, line: &str) {
+        self.warnings.push(line.to_owned());
+    }
+}
+
+pub struct Lab {
+    pub worker: Worker<Fake, Script>,
+    pub network: Network,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(configure: impl FnOnce(&mut Config)) -> Self {
+        let (engine, network) = Fake::new();
+        let procedures = Arc::new(Procedures::new());
+        procedures.insert("echo", Procedure::Echo);
+        procedures.insert("large", Procedure::Large);
+        procedures.insert("later", Procedure::Later);
+        let mut config = Config::new(AccessRules::new(true, &[], &[]).unwrap());
+        configure(&mut config);
+        let mut worker = Worker::new(engine, Script::default(), procedures, config);
+        worker.listen(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        Self { worker, network }
+    }
+
+    pub fn turn(&mut self) {
+        self.worker.turn(Some(Instant::now())).unwrap();
+    }
+
+    pub fn turns(&mut self, count: usize) {
+        for _ in 0..count {
+            self.turn();
+        }
+    }
+
+    pub fn connect(&mut self) -> Peer {
+        let peer = self.network.connect();
+        self.turn();
+        peer
+    }
+
+    pub fn stats(&self) -> ucall_server::Stats {
+        self.worker.counters().stats()
+    }
+
+    pub fn complete(&mut self, id: &str, outcome: Result<Vec<u8>, RpcError>) {
+        let call = self.worker.handler_mut().deferred[id.as_bytes()];
+        self.worker.mailbox().send(Message::Complete(call, outcome));
+        self.turn();
+    }
+}
+
+pub fn call(method: &str, params: &str, id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}"#)
+}
+
+pub fn reply(id: &str, result: &str) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}\n")
+}
+
+pub fn post(body: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+pub fn text(peer: &Peer) -> String {
+    String::from_utf8(peer.read()).unwrap()
+}
