@@ -66,10 +66,10 @@ impl<'a, 'r> Call<'a, 'r> {
         }
     }
 
-    /// What became of the call, now that its callback has returned; and the memory it was lent.
+    /// What became of the call, now that its callback has returned.
     #[inline]
-    pub(crate) fn finish(self) -> (Outcome, Box<Memory>) {
-        let outcome = match &self.answer {
+    pub(crate) fn outcome(&self) -> Outcome {
+        match &self.answer {
             Answer::HandedOver => Outcome::Deferred,
             Answer::Here(reply) => {
                 if !reply.is_notification() {
@@ -78,8 +78,13 @@ impl<'a, 'r> Call<'a, 'r> {
                 Outcome::Done
             }
             Answer::Given | Answer::There(_) => Outcome::Done,
-        };
-        (outcome, self.memory)
+        }
+    }
+
+    /// Ends it; gives back the memory that it was lent.
+    #[inline]
+    pub(crate) fn into_memory(self) -> Box<Memory> {
+        self.memory
     }
 
     /// The text of one of the params.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_proto::{Call as Request, Outcome, Reply};
-use ucall_server::{CallId, Handler};
+use ucall_server::{Caller, Handler};
 
 use crate::call::Call;
 use crate::ledger::{Deadline, Ledger};
@@ -47,8 +47,8 @@ impl Handler for Desk {
     fn call(
         &mut self,
         callback: &Callback,
-        request: Request<'_>,
-        id: CallId,
+        request: &Request<'_>,
+        caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let params = request.params.unwrap_or_default();
@@ -60,11 +60,13 @@ impl Handler for Desk {
         }
         let memory = self.memory.take().unwrap_or_default();
         let ledger = &mut self.ledger;
+        let id = caller.call_id(request);
         let mut call = Call::new(&callback.name, id, params, memory, reply, ledger, deadline);
         // SAFETY: the program promised that the function may be called with its tag. The call lives
         // until it returns, and the header forbids to use it longer.
         unsafe { (callback.function)((&raw mut call).cast(), callback.tag) };
-        let (outcome, mut memory) = call.finish();
+        let outcome = call.outcome();
+        let mut memory = call.into_memory();
         memory.reset();
         self.memory = Some(memory);
         outcome

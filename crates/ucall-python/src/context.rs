@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use ucall_proto::Call;
 use ucall_proto::http1::Headers;
+use ucall_server::Caller;
 
 use crate::convert::{Convert, Input};
 
@@ -30,6 +31,7 @@ impl Context {
     pub(crate) fn new(
         py: Python<'_>,
         call: &Call<'_>,
+        caller: &Caller,
         deadline: Option<Instant>,
         cancelled: Arc<AtomicBool>,
     ) -> Self {
@@ -37,7 +39,7 @@ impl Context {
         Self {
             method: PyString::new(py, &String::from_utf8_lossy(&method)).unbind(),
             id: call.id.map(<[u8]>::to_vec),
-            peer: call.peer.copied(),
+            peer: caller.peer,
             headers: call.head.map(|head| head.header_block.to_vec()),
             deadline,
             cancelled,

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_engine::Id;
 use ucall_proto::{Call, Outcome as Replied, Reply, RpcError};
-use ucall_server::CallId;
+use ucall_server::{CallId, Caller};
 
 use crate::arguments::{self, Failure};
 use crate::batch::{self, Batch};
@@ -25,14 +25,18 @@ use crate::tasks::{self, Tasks};
 struct Beginning<'a, 'call> {
     procedure: &'a Arc<Procedure>,
     call: &'a Call<'call>,
-    id: CallId,
+    caller: &'a Caller,
     deadline: Option<Instant>,
 }
 
 impl Beginning<'_, '_> {
+    fn context(&self, py: Python<'_>, cancelled: Arc<AtomicBool>) -> Context {
+        Context::new(py, self.call, self.caller, self.deadline, cancelled)
+    }
+
     fn entry(&self, began: Instant, cancelled: Option<Arc<AtomicBool>>) -> Entry {
         let call = Deferred {
-            id: self.id,
+            id: self.caller.call_id(self.call),
             is_notification: self.call.id.is_none(),
             deadline: self.deadline,
             future: None,
@@ -49,7 +53,7 @@ impl Interpreter {
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         call: &Call<'_>,
-        id: CallId,
+        caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Replied {
         let deadline = self.deadline_of(procedure, call);
@@ -61,7 +65,7 @@ impl Interpreter {
             reply.error(&errors::overloaded(self.rules.running_max, self.calls.usual_time()));
             return Replied::Done;
         }
-        let beginning = Beginning { procedure, call, id, deadline };
+        let beginning = Beginning { procedure, call, caller, deadline };
         let begun = match procedure.how {
             How::Task => self.begin_task(py, &beginning, reply),
             How::Future => self.begin_future(py, &beginning),
@@ -146,7 +150,7 @@ impl Interpreter {
         let cancelled = Arc::<AtomicBool>::default();
         let context = procedure
             .takes_context()
-            .then(|| Py::new(py, Context::new(py, call, beginning.deadline, cancelled.clone())));
+            .then(|| Py::new(py, beginning.context(py, cancelled.clone())));
         let work = Work::Call {
             params: call.params.map(<[u8]>::to_vec),
             context: context.transpose().map_err(Failure::Raised)?,
@@ -190,7 +194,7 @@ impl Interpreter {
         beginning: &Beginning<'_, '_>,
         cancelled: &Arc<AtomicBool>,
     ) -> Result<(Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>), Failure> {
-        let context = Context::new(py, beginning.call, beginning.deadline, cancelled.clone());
+        let context = beginning.context(py, cancelled.clone());
         let context = Bound::new(py, context).map_err(Failure::Raised)?;
         let variables = context::own_variables(py).map_err(Failure::Raised)?;
         Ok((Some(context.into_any()), Some(variables)))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::{Call, Outcome, Reply, RpcError};
-use ucall_server::{CallId, Handler};
+use ucall_server::{CallId, Caller, Handler};
 
 use crate::arguments::{self, Failure};
 use crate::batch::{Batches, Sizes};
@@ -106,11 +106,12 @@ impl Interpreter {
         py: Python<'_>,
         procedure: &Procedure,
         call: &Call<'_>,
+        caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Result<(), Failure> {
         let result = match &procedure.signature {
             Some(signature) if signature.context.is_some() => {
-                self.call_with_context(py, procedure, call)?
+                self.call_with_context(py, procedure, call, caller)?
             }
             _ => arguments::call(py, procedure, call.params, None, &mut self.scratch)?,
         };
@@ -140,9 +141,10 @@ impl Interpreter {
         py: Python<'py>,
         procedure: &Procedure,
         call: &Call<'_>,
+        caller: &Caller,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let deadline = self.deadline_of(procedure, call);
-        let context = Context::new(py, call, deadline, Arc::default());
+        let context = Context::new(py, call, caller, deadline, Arc::default());
         let context = Bound::new(py, context).map_err(Failure::Raised)?.into_any();
         let mut result = Err(Failure::Raised(interrupted()));
         in_own_variables(py, || {
@@ -214,24 +216,27 @@ impl Interpreter {
 impl Handler for Interpreter {
     type Procedure = Arc<Procedure>;
 
+    /// It lets go of the interpreter.
+    const WAITING_COSTS: bool = true;
+
     #[inline]
     fn call(
         &mut self,
         procedure: &Arc<Procedure>,
-        call: Call<'_>,
-        id: CallId,
+        call: &Call<'_>,
+        caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let py = attached();
         if !matches!(procedure.how, How::Inline) {
-            return self.begin(py, procedure, &call, id, reply);
+            return self.begin(py, procedure, call, caller, reply);
         }
-        if self.is_overdue(procedure, &call) {
+        if self.is_overdue(procedure, call) {
             reply.error(&errors::deadline_passed());
             return Outcome::Done;
         }
         self.is_in_function.store(true, Ordering::Relaxed);
-        let ran = self.run(py, procedure, &call, reply);
+        let ran = self.run(py, procedure, call, caller, reply);
         self.is_in_function.store(false, Ordering::Relaxed);
         if let Err(failure) = ran {
             let error = self.fail(py, procedure, failure, reply.len_max());

@@ -10,7 +10,7 @@ use ucall_engine::Engine;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::json::{Kind, Reader, write_i64};
 use ucall_proto::{Call, Outcome, Reply, RpcError};
-use ucall_server::{CallId, Config, Handler, Procedures, Worker};
+use ucall_server::{Caller, Config, Handler, Procedures, Worker};
 
 struct Native;
 
@@ -20,8 +20,8 @@ impl Handler for Native {
     fn call(
         &mut self,
         procedure: &Self::Procedure,
-        call: Call<'_>,
-        _id: CallId,
+        call: &Call<'_>,
+        _caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Outcome {
         match two_integers(call.params.unwrap_or_default()) {

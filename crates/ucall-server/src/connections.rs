@@ -1,12 +1,13 @@
 //! The connections of one worker, found by the engine's small indices.
 
 use std::cmp::Reverse;
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use ucall_buffer::Payload;
 use ucall_engine::Id;
 use ucall_proto::Connection;
+
+use crate::Caller;
 
 /// How many of the longest idle connections one look for them remembers.
 const IDLE_REMEMBERED: usize = 256;
@@ -14,8 +15,9 @@ const IDLE_REMEMBERED: usize = 256;
 /// One connection and what is under way on it.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) id: Id,
     pub(crate) proto: Connection,
+    /// Its name, and whose it is.
+    pub(crate) caller: Caller,
     /// Output behind the send that is under way.
     pub(crate) queued: Payload,
     /// Bytes of the send that is under way; 0 when there is none.
@@ -31,11 +33,14 @@ pub(crate) struct Entry {
     pub(crate) paused: bool,
     /// Whether our side of the stream is ended.
     pub(crate) finished: bool,
-    /// The address of the other end, once somebody has asked for it.
-    pub(crate) peer: Option<SocketAddr>,
 }
 
 impl Entry {
+    #[inline]
+    pub(crate) fn id(&self) -> Id {
+        self.caller.connection
+    }
+
     /// Bytes that wait to be sent.
     #[inline]
     pub(crate) fn queued_bytes(&self) -> usize {
@@ -64,7 +69,7 @@ impl Connections {
 
     #[inline]
     pub(crate) fn find(&mut self, id: Id) -> Option<&mut Entry> {
-        self.entries.get_mut(id.index as usize)?.as_mut().filter(|entry| entry.id == id)
+        self.entries.get_mut(id.index as usize)?.as_mut().filter(|entry| entry.id() == id)
     }
 
     pub(crate) fn insert(&mut self, id: Id, proto: Connection, now: Instant) {
@@ -73,8 +78,8 @@ impl Connections {
             self.entries.resize_with(index + 1, || None);
         }
         let entry = Entry {
-            id,
             proto,
+            caller: Caller { connection: id, peer: None },
             queued: Payload::new(),
             sending: 0,
             taken_at: now,
@@ -83,7 +88,6 @@ impl Connections {
             filled: 0,
             paused: false,
             finished: false,
-            peer: None,
         };
         if let Some(place) = self.entries.get_mut(index)
             && place.replace(entry).is_none()
@@ -130,7 +134,7 @@ impl Connections {
 
     fn look_for_idle(&mut self) {
         let mut idle = std::mem::take(&mut self.idle);
-        idle.extend(self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id))));
+        idle.extend(self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id()))));
         if idle.len() > IDLE_REMEMBERED {
             idle.select_nth_unstable_by_key(IDLE_REMEMBERED, |(since, _)| *since);
             idle.truncate(IDLE_REMEMBERED);

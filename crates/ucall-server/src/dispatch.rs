@@ -1,10 +1,8 @@
 //! From a connection's step to the functions it calls.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_engine::Id;
 use ucall_proto::http1::ReplyWriter;
 use ucall_proto::{
     Call, Connection, Drain, Environment, Outcome, Reply, RpcError, Scratch, Service,
@@ -12,7 +10,7 @@ use ucall_proto::{
 
 use crate::Config;
 use crate::connections::Entry;
-use crate::handler::{CallId, Handler};
+use crate::handler::{Caller, Handler};
 use crate::procedures::{Procedures, View};
 
 /// Output of one connection up to this size is not counted towards what all may hold.
@@ -59,8 +57,7 @@ impl<H: Handler> Office<H> {
         let mut service = Dispatch {
             view: &self.view,
             handler: &mut self.handler,
-            connection: entry.id,
-            peer: entry.peer,
+            caller: &entry.caller,
             drain: self.drain,
             calls: &mut self.calls,
         };
@@ -115,28 +112,28 @@ impl<H: Handler> Office<H> {
 pub(crate) struct Dispatch<'a, H: Handler> {
     view: &'a View<H::Procedure>,
     handler: &'a mut H,
-    connection: Id,
-    peer: Option<SocketAddr>,
+    caller: &'a Caller,
     drain: Drain,
     calls: &'a mut u64,
 }
 
 impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline]
-    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         *self.calls += 1;
         if self.drain >= Drain::Refusing {
             reply.error(&refusal(self.drain));
             return Outcome::Done;
         }
-        let name = call.method.unescaped();
-        let Some(procedure) = self.view.find(&name) else {
-            reply.error(&method_not_found(&name));
+        let found = match call.method.is_escaped() {
+            false => self.view.find(call.method.raw()),
+            true => self.view.find(&call.method.unescaped()),
+        };
+        let Some(procedure) = found else {
+            reply.error(&method_not_found(&call.method.unescaped()));
             return Outcome::Done;
         };
-        let id = CallId { connection: self.connection, exchange: call.exchange };
-        let call = Call { peer: self.peer.as_ref(), ..call };
-        self.handler.call(procedure, call, id, reply)
+        self.handler.call(procedure, call, self.caller, reply)
     }
 }
 

@@ -98,6 +98,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             let idle_since = entry.proto.idle_since();
             entry.queued_bytes() == 0 && idle_since.is_some_and(|since| since + GRACE <= now)
         };
-        self.connections.iter().filter(is_done).map(|entry| entry.id).collect()
+        self.connections.iter().filter(is_done).map(|entry| entry.id()).collect()
     }
 }

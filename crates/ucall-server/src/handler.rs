@@ -1,5 +1,6 @@
 //! What a language has to implement to serve its functions.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use ucall_engine::Id;
@@ -16,19 +17,40 @@ pub struct CallId {
     pub exchange: ExchangeId,
 }
 
+/// Where a call comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The connection.
+    pub connection: Id,
+    /// The address of the other end, once some procedure wants to know; see
+    /// [`Procedures::want_peers`](crate::Procedures::want_peers).
+    pub peer: Option<SocketAddr>,
+}
+
+impl Caller {
+    /// The name of one of its calls.
+    #[inline]
+    pub fn call_id(&self, call: &Call<'_>) -> CallId {
+        CallId { connection: self.connection, exchange: call.exchange }
+    }
+}
+
 /// Runs procedures of one language. One worker owns one handler and calls it from its own thread.
 pub trait Handler {
     /// What is kept of a registered function.
     type Procedure;
 
+    /// Whether [`Handler::while_waiting`] costs more than a look of the engine that does not wait.
+    const WAITING_COSTS: bool = false;
+
     /// Runs a call of `procedure`: writes the reply; or takes what it needs of the call, returns
-    /// [`Outcome::Deferred`], and replies with `id` later: through the
+    /// [`Outcome::Deferred`], and replies to its [`CallId`] later: through the
     /// [`Mailbox`](crate::Mailbox), or by [`Handler::next_reply`].
     fn call(
         &mut self,
         procedure: &Self::Procedure,
-        call: Call<'_>,
-        id: CallId,
+        call: &Call<'_>,
+        caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Outcome;
 

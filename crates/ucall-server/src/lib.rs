@@ -16,7 +16,7 @@ mod worker;
 
 pub use config::Config;
 pub use counters::{Counters, Stats};
-pub use handler::{CallId, Handler};
+pub use handler::{CallId, Caller, Handler};
 pub use mailbox::{Mailbox, Message};
 pub use procedures::Procedures;
 pub use ucall_proto::Drain;

@@ -69,6 +69,8 @@ pub struct Worker<E: Engine, H: Handler> {
     next_sweep: Instant,
     /// Whether the last turn had work of several connections, so that more is likely there.
     busy: bool,
+    /// Whether something waits to hear of a send, for which a wait need not return.
+    asks: bool,
     stats: Stats,
     counters: Arc<Counters>,
 }
@@ -104,6 +106,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             spare: Vec::new(),
             next_sweep: now,
             busy: false,
+            asks: false,
             stats: Stats::default(),
             counters: Arc::default(),
         }
@@ -213,7 +216,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         {
             self.engine.rewatch(watch, READABLE)?;
         }
-        if self.busy || !self.mailbox.fall_asleep() {
+        let looks = H::WAITING_COSTS && self.busy || mem::take(&mut self.asks);
+        if looks || !self.mailbox.fall_asleep() {
             self.engine.wait(Some(self.office.now), &mut self.completions)?;
             if !self.completions.is_empty() || !self.mailbox.fall_asleep() {
                 return Ok(());
@@ -253,8 +257,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn receive(&mut self, arrival: Arrival) {
         let id = arrival.socket;
         let Some(entry) = self.connections.find(id) else { return };
-        if self.office.view.wants_peers && entry.peer.is_none() {
-            entry.peer = self.engine.peer(id).ok();
+        if self.office.view.wants_peers && entry.caller.peer.is_none() {
+            entry.caller.peer = self.engine.peer(id).ok();
         }
         let bytes = match self.engine.receive(arrival) {
             Ok(bytes) => bytes,
@@ -317,15 +321,18 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             return;
         }
         let Some(entry) = self.connections.find(id) else { return self.out.clear() };
-        if entry.sending > 0 {
+        if !entry.queued.is_empty() {
             entry.queued.append(&mut self.out);
-            self.office.count_output(entry);
-            // The send under way may be through and wait to be asked.
-            self.busy = true;
-            return;
+            return self.office.count_output(entry);
         }
         let next = self.spare.pop().unwrap_or_default();
         let payload = mem::replace(&mut self.out, next);
+        if entry.sending > 0 {
+            entry.queued = payload;
+            // The send under way may be through and wait to be asked.
+            self.asks = true;
+            return self.office.count_output(entry);
+        }
         Self::send(
             &mut self.engine,
             entry,
@@ -352,8 +359,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         stats.bytes_sent += len as u64;
         let is_last = entry.proto.wish() == Wish::Receive;
         let state = match is_last {
-            true => engine.send_last(entry.id, payload),
-            false => engine.send(entry.id, payload),
+            true => engine.send_last(entry.id(), payload),
+            false => engine.send(entry.id(), payload),
         };
         match state {
             SendState::Done(payload) => keep_spare(spare, payload),
@@ -520,7 +527,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.feed_the_starved();
         let now = self.office.now;
         let due = |entry: &&Entry| entry.proto.deadline().is_some_and(|deadline| deadline <= now);
-        let expired: Vec<Id> = self.connections.iter().filter(due).map(|entry| entry.id).collect();
+        let expired: Vec<Id> =
+            self.connections.iter().filter(due).map(|entry| entry.id()).collect();
         for id in expired {
             self.step(id, |connection, environment, out| connection.expire(environment, out));
             self.settle(id);
@@ -534,7 +542,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn note_progress(&mut self) {
         let engine = &self.engine;
         for entry in self.connections.iter_mut().filter(|entry| entry.proto.is_filling()) {
-            let filled = engine.filled_bytes(entry.id);
+            let filled = engine.filled_bytes(entry.id());
             if mem::replace(&mut entry.filled, filled) != filled {
                 self.office.step(entry, |connection, environment| {
                     connection.note_progress(environment);
@@ -547,7 +555,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn feed_the_starved(&mut self) {
         self.office.weigh();
         let starved = self.connections.iter().filter(|entry| entry.proto.is_starved());
-        let starved: Vec<Id> = starved.map(|entry| entry.id).collect();
+        let starved: Vec<Id> = starved.map(|entry| entry.id()).collect();
         for id in starved {
             if !self.office.has_room() {
                 return;
@@ -562,14 +570,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let (now, patience) = (self.office.now, self.office.config.limits.send_timeout);
         let engine = &self.engine;
         let is_stuck = |entry: &mut Entry| {
-            let taken = engine.sent_bytes(entry.id);
+            let taken = engine.sent_bytes(entry.id());
             if taken != entry.taken {
                 (entry.taken_at, entry.taken) = (now, taken);
             }
             entry.taken_at + patience <= now
         };
         let sending = self.connections.iter_mut().filter(|entry| entry.sending > 0);
-        sending.filter_map(|entry| is_stuck(entry).then_some(entry.id)).collect()
+        sending.filter_map(|entry| is_stuck(entry).then_some(entry.id())).collect()
     }
 
     /// Does what other threads have asked for; `true` when that is to stop.

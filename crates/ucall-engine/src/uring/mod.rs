@@ -87,6 +87,8 @@ pub struct Uring {
     buffers: ManuallyDrop<Buffers>,
     wakeups: ManuallyDrop<Wakeups>,
     slots: Table<Slot>,
+    /// Holds completions while they are taken in.
+    reaped: Vec<cqueue::Entry>,
     outgoing: Table<Outgoing>,
     /// What was reported by the last wait, in order.
     deliveries: Vec<Delivery>,
@@ -139,6 +141,7 @@ impl Uring {
             buffers: ManuallyDrop::new(buffers),
             wakeups: ManuallyDrop::new(Wakeups::new()?),
             slots: Table::new(),
+            reaped: Vec::new(),
             outgoing: Table::new(),
             deliveries: Vec::new(),
             spare_deliveries: Vec::new(),
@@ -156,13 +159,24 @@ impl Uring {
         Ok(engine)
     }
 
-    /// Takes in all completions that have come.
+    /// Takes in all completions that have come. Sends go first, the silent ones too: the reply to a
+    /// request that came meanwhile then finds its socket free, and need not be queued.
     fn reap(&mut self, completions: &mut Vec<Completion>) {
+        let mut others = mem::take(&mut self.reaped);
         while let Some(entry) = self.ring.next() {
+            match Token::decode(entry.user_data()) {
+                Token { operation: Operation::Send, index } => {
+                    self.on_send(index, &entry, completions);
+                }
+                _ => others.push(entry),
+            }
+        }
+        self.hear_silence(completions);
+        for entry in others.drain(..) {
             let Token { operation, index } = Token::decode(entry.user_data());
             self.complete(operation, index, &entry, completions);
         }
-        self.hear_silence(completions);
+        self.reaped = others;
     }
 
     fn complete(
@@ -174,7 +188,6 @@ impl Uring {
     ) {
         match operation {
             Operation::Receive => self.on_receive(index, entry, completions),
-            Operation::Send => self.on_send(index, entry, completions),
             Operation::Fill => self.on_fill(index, entry, completions),
             Operation::Shutdown => self.on_shutdown(index),
             Operation::Accept => self.on_accept(index, entry, completions),
@@ -182,7 +195,7 @@ impl Uring {
             Operation::SendTo => self.on_send_to(index, entry, completions),
             Operation::Poll => self.on_poll(index, entry, completions),
             Operation::Wake => self.on_wake(completions),
-            Operation::Ignored | Operation::Install => {}
+            Operation::Send | Operation::Ignored | Operation::Install => {}
         }
     }
 

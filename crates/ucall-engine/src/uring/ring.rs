@@ -46,7 +46,12 @@ impl Ring {
     /// The memory that the entry names stays valid, in place and untouched until the last
     /// completion of the entry.
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry, token: Token) {
-        self.backlog.push_back(entry.user_data(token.encode()));
+        let entry = entry.user_data(token.encode());
+        // SAFETY: passed on to our caller.
+        if self.backlog.is_empty() && unsafe { self.uring.submission().push(&entry) }.is_ok() {
+            return;
+        }
+        self.backlog.push_back(entry);
         if !self.flush_backlog() {
             // Should the kernel refuse just now, the entry waits in the backlog, and the next wait
             // reports the error if it lasts.
@@ -64,6 +69,9 @@ impl Ring {
 
     /// Moves the backlog to the submission queue; false if there was no room for all of it.
     fn flush_backlog(&mut self) -> bool {
+        if self.backlog.is_empty() {
+            return true;
+        }
         let mut queue = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
             // SAFETY: `push` made its caller promise what the entry needs.

@@ -32,7 +32,7 @@ pub(super) fn run_document<S: Service>(
         text,
         request,
         head,
-        limit: ReplyLimit::behind(out, environment.limits.reply_bytes_max),
+        limit: &ReplyLimit::behind(out, environment.limits.reply_bytes_max),
         service: environment.service,
     };
     let ran = match items.first() {
@@ -61,7 +61,7 @@ struct Run<'a, S> {
     text: &'a [u8],
     request: u64,
     head: Option<&'a Head<'a>>,
-    limit: ReplyLimit,
+    limit: &'a ReplyLimit,
     service: &'a mut S,
 }
 
@@ -132,10 +132,9 @@ impl<S: Service> Run<'_, S> {
             id,
             exchange: ExchangeId { request: self.request, item: index },
             head: self.head,
-            peer: None,
         };
         let mut reply = Reply::new(out, id, self.limit);
-        let outcome = self.service.call(call, &mut reply);
+        let outcome = self.service.call(&call, &mut reply);
         reply.end(outcome == Outcome::Done);
         outcome
     }

@@ -70,7 +70,7 @@ fn write_outcome(
     bytes_max: usize,
 ) {
     let limit = ReplyLimit::behind(out, bytes_max);
-    let mut reply = Reply::new(out, Some(id), limit);
+    let mut reply = Reply::new(out, Some(id), &limit);
     match outcome {
         Ok(result) => reply.result().extend_from_slice(result),
         Err(error) => reply.error(error),

@@ -1,5 +1,7 @@
 //! Reads JSON text that was proven valid, value by value, in place.
 
+use std::str::FromStr;
+
 use super::scan::Scanner;
 use super::text::{Text, proven_prefix};
 
@@ -23,8 +25,8 @@ pub enum Kind {
 /// A number as it stands in its document.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Number<'a> {
-    /// Its text.
-    pub text: &'a str,
+    /// Its text, which is ASCII.
+    pub text: &'a [u8],
     /// Whether it is written without fraction and exponent.
     pub is_integer: bool,
 }
@@ -36,12 +38,12 @@ impl Number<'_> {
         if !self.is_integer {
             return None;
         }
-        let (digits, negative) = match self.text.as_bytes() {
+        let (digits, negative) = match self.text {
             [b'-', digits @ ..] => (digits, true),
             digits => (digits, false),
         };
         if digits.len() > 18 {
-            return self.text.parse().ok();
+            return self.parsed();
         }
         let value = digits.iter().fold(0, |value, digit| value * 10 + i64::from(digit & 0xf));
         Some(if negative { -value } else { value })
@@ -50,7 +52,11 @@ impl Number<'_> {
     /// The nearest double; infinite when out of range.
     #[inline]
     pub fn as_f64(&self) -> f64 {
-        self.text.parse().unwrap_or(f64::NAN)
+        self.parsed().unwrap_or(f64::NAN)
+    }
+
+    fn parsed<T: FromStr>(&self) -> Option<T> {
+        std::str::from_utf8(self.text).ok()?.parse().ok()
     }
 }
 
@@ -124,7 +130,7 @@ impl<'a> Reader<'a> {
             self.position += 1;
         }
         let text = self.text.get(start..self.position).unwrap_or_default();
-        Number { text: std::str::from_utf8(text).unwrap_or_default(), is_integer }
+        Number { text, is_integer }
     }
 
     /// Consumes a string.

@@ -45,6 +45,7 @@ impl Span {
 pub(crate) struct Item {
     /// With its quotes.
     method: Span,
+    method_is_escaped: bool,
     params: Span,
     id: Span,
     /// What a request has and this has not.
@@ -52,14 +53,19 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    const EMPTY: Item =
-        Item { method: Span::NOTHING, params: Span::NOTHING, id: Span::NOTHING, invalid: None };
+    const EMPTY: Item = Item {
+        method: Span::NOTHING,
+        method_is_escaped: false,
+        params: Span::NOTHING,
+        id: Span::NOTHING,
+        invalid: None,
+    };
 
     #[inline(always)]
     pub(crate) fn method<'a>(&self, text: &'a [u8]) -> Text<'a> {
         let quoted = self.method.of(text);
         let raw = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
-        Text::new(raw, raw.contains(&b'\\'))
+        Text::new(raw, self.method_is_escaped)
     }
 
     #[inline(always)]
@@ -159,7 +165,9 @@ impl Seen {
                 scanner.skip(5);
                 return Ok(());
             }
-            Key::Method if first == b'"' => drop(scanner.string()?),
+            Key::Method if first == b'"' => {
+                item.method_is_escaped = scanner.string()?.is_escaped();
+            }
             _ => scanner.value()?,
         }
         let place = |is_valid| match is_valid {

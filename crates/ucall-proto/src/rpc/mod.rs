@@ -11,8 +11,6 @@ pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 
-use std::net::SocketAddr;
-
 use crate::http1::Head;
 use crate::json::Text;
 
@@ -29,8 +27,6 @@ pub struct Call<'a> {
     pub exchange: ExchangeId,
     /// The head of the HTTP request it came in; `None` over raw TCP.
     pub head: Option<&'a Head<'a>>,
-    /// Where it comes from, if the layer that holds the socket has put it here.
-    pub peer: Option<&'a SocketAddr>,
 }
 
 /// Names one call of one connection.
@@ -55,5 +51,5 @@ pub enum Outcome {
 /// Runs calls. The layer above implements it.
 pub trait Service {
     /// Runs one call: writes the reply, or takes what it needs of the call and defers.
-    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome;
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome;
 }

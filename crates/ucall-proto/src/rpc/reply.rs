@@ -12,7 +12,8 @@ pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
     id: Option<&'a [u8]>,
-    limit: ReplyLimit,
+    /// Behind a reference: it was written just before, and a copy would wait for that.
+    limit: &'a ReplyLimit,
     state: State,
 }
 
@@ -41,7 +42,7 @@ enum State {
 
 impl<'a> Reply<'a> {
     /// A reply behind what `out` holds.
-    pub(crate) fn new(out: &'a mut Vec<u8>, id: Option<&'a [u8]>, limit: ReplyLimit) -> Self {
+    pub(crate) fn new(out: &'a mut Vec<u8>, id: Option<&'a [u8]>, limit: &'a ReplyLimit) -> Self {
         let start = out.len();
         Self { out, start, id, limit, state: State::Empty }
     }

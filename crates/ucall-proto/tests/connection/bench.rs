@@ -12,7 +12,7 @@ use crate::harness::{Driver, post, sum};
 struct Constant;
 
 impl Service for Constant {
-    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         black_box(call.params);
         reply.result().extend_from_slice(b"76");
         Outcome::Done

@@ -18,7 +18,7 @@ pub struct Examples {
 }
 
 impl Service for Examples {
-    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         let method = String::from_utf8(call.method.unescaped().into_owned()).unwrap();
         if call.id.is_none() {
             self.notified.push(method.clone());

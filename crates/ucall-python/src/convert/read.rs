@@ -107,7 +107,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
     #[cold]
     fn large_integer(&mut self, number: Number<'text>) -> Built<'py> {
         self.scratch.clear();
-        self.scratch.extend_from_slice(number.text.as_bytes());
+        self.scratch.extend_from_slice(number.text);
         self.scratch.push(0);
         let digits = CStr::from_bytes_until_nul(self.scratch).unwrap_or_default();
         ffi::integer_from_digits(self.py, digits).map_err(|error| {

@@ -10,7 +10,7 @@ use ucall_engine::fake::{Fake, Network, Peer};
 use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, Outcome, Reply, RpcError};
-use ucall_server::{CallId, Config, Handler, Message, Procedures, Worker};
+use ucall_server::{CallId, Caller, Config, Handler, Message, Procedures, Worker};
 
 /// What the procedures of these tests do.
 pub enum Procedure {
@@ -35,8 +35,8 @@ impl Handler for Script {
     fn call(
         &mut self,
         procedure: &Procedure,
-        call: Call<'_>,
-        id: CallId,
+        call: &Call<'_>,
+        caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let params = call.params.unwrap_or(b"null");
@@ -52,6 +52,7 @@ impl Handler for Script {
                 out.push(b'"');
             }
             Procedure::Later => {
+                let id = caller.call_id(call);
                 self.unfinished.push(id);
                 self.deferred.insert(call.id.unwrap_or_default().to_vec(), id);
                 return Outcome::Deferred;
