@@ -18,11 +18,16 @@ pub mod random;
 pub mod raw_documents;
 mod reference;
 pub mod rpc_document;
+pub mod tls;
 
 // The connection's own tests drive it in the same way.
 #[path = "../../crates/ucall-proto/tests/connection/harness.rs"]
 #[allow(dead_code, missing_docs, reason = "the rest is for the tests that it belongs to")]
 mod harness;
+
+#[path = "../../crates/ucall-proto/tests/tls/harness.rs"]
+#[allow(dead_code, clippy::unwrap_used, reason = "the rest is for the tests that it belongs to")]
+mod tls_harness;
 
 /// A target by its name, with the folder of its inputs under `corpus`.
 pub type Target = (&'static str, fn(&[u8]));
@@ -37,4 +42,5 @@ pub const TARGETS: &[Target] = &[
     ("json_values", json_values::run),
     ("raw_documents", raw_documents::run),
     ("rpc_document", rpc_document::run),
+    ("tls", tls::run),
 ];
