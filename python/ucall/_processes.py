@@ -1,22 +1,32 @@
-"""Processes for functions that compute: the standard library's pool, with two things of our own.
+"""Processes for functions that compute, each with a thread here that hands it one call at a time.
+
+The standard library's pool gives up all of its processes when one of them ends, and cannot end one
+that is stuck. Here each process has its own pipe: one that dies fails the call that it was at, one
+that is at a call past its deadline is killed, and the next call there starts another.
 
 A process of the pool imports the module of its functions, which may make a server and run it: see
-`ucall._hosting` for how that is kept from happening. And large arrays of NumPy go through shared
+`ucall._hosting` for how that is kept from happening. Large arrays of NumPy go through shared
 memory, one copy on each side, instead of through a pickle and a pipe.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
+import multiprocessing
 import os
+import pickle
+import queue
+import signal
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from multiprocessing import shared_memory, spawn
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -28,9 +38,22 @@ __all__ = ["Pool"]
 #: Arrays from so many bytes on go through shared memory.
 _SHARED_BYTES_MIN = 256 * 1024
 
+Function = Callable[..., Any]
+
+
+@dataclass
+class _Call:
+    """What a process is asked for, and who waits for it."""
+
+    function: Function
+    arguments: list[Any]
+    named: dict[str, Any]
+    deadline: float | None
+    future: Future[Any] = field(default_factory=Future)
+
 
 class Pool:
-    """A pool of processes, started when it is first needed, and anew when one was killed.
+    """Processes that are started as calls need them, and anew when they were killed.
 
     Args:
         processes: How many, at most.
@@ -40,57 +63,137 @@ class Pool:
         if processes < 1:
             raise ValueError(f"processes: expected at least 1, got {processes}")
         self._processes = processes
+        self._functions: list[Function] = []
         self._lock = threading.Lock()
-        self._executor: concurrent.futures.ProcessPoolExecutor | None = None
+        self._staff = _Staff(self._functions)
 
-    def submitter(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What takes the function's arguments and returns a future of its result."""
-        return functools.partial(self._submit, function)
+    def submitter(self, function: Function, timeout_ms: float | None = None) -> Function:
+        """What takes the function's arguments and returns a future of its result.
+
+        A process that is at a call for longer than `timeout_ms`, from when that was submitted, is
+        killed. A deadline of the caller's is none here: a caller could have all of them killed.
+        """
+        self._functions.append(function)
+        timeout_s = None if timeout_ms is None else timeout_ms / 1e3
+        return functools.partial(self._submit, function, timeout_s)
 
     def _submit(
-        self, function: Callable[..., Any], *arguments: Any, **named: Any
-    ) -> concurrent.futures.Future[Any]:
+        self, function: Function, timeout_s: float | None, /, *arguments: Any, **named: Any
+    ) -> Future[Any]:
         packed = [_packed(argument) for argument in arguments]
         packed_named = {name: _packed(argument) for name, argument in named.items()}
-        call = functools.partial(_run, function, packed, packed_named)
-        try:
-            inner = self._running().submit(call)
-        except BrokenProcessPool:
-            self.close()
-            inner = self._running().submit(call)
-        outer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        inner.add_done_callback(functools.partial(self._pass_on, outer))
-        return outer
-
-    def _pass_on(
-        self, outer: concurrent.futures.Future[Any], inner: concurrent.futures.Future[Any]
-    ) -> None:
-        if not outer.set_running_or_notify_cancel():
-            return
-        try:
-            outer.set_result(_unpacked(inner.result()))
-        except BaseException as failure:
-            outer.set_exception(failure)
-
-    def _running(self) -> concurrent.futures.ProcessPoolExecutor:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        call = _Call(function, packed, packed_named, deadline)
         with self._lock:
-            if self._executor is None:
-                self._executor = concurrent.futures.ProcessPoolExecutor(
-                    self._processes, mp_context=_Context(), initializer=_begin
-                )
-            return self._executor
+            self._staff.take(call, self._processes)
+        return call.future
 
     def close(self) -> None:
         """Ends the processes at once: nobody waits any more for what they are at."""
         with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is None:
-            return
-        # The pool forgets its processes in the shutdown. The end of the program waits for them.
-        processes = list((executor._processes or {}).values())
-        executor.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+            staff, self._staff = self._staff, _Staff(self._functions)
+        staff.dismiss()
+
+
+class _Staff:
+    """The threads of a pool until it is closed, and what waits for them."""
+
+    def __init__(self, functions: list[Function]) -> None:
+        self.functions = functions
+        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.is_dismissed = False
+        self._hands: list[_Hand] = []
+        self._unfinished = 0
+        self._lock = threading.Lock()
+
+    def take(self, call: _Call, processes: int) -> None:
+        self.calls.put(call)
+        with self._lock:
+            self._unfinished += 1
+            if len(self._hands) < min(self._unfinished, processes):
+                self._hands.append(_Hand(self))
+
+    def finished(self) -> None:
+        with self._lock:
+            self._unfinished -= 1
+
+    def dismiss(self) -> None:
+        self.is_dismissed = True
+        for hand in self._hands:
+            self.calls.put(None)
+            hand.kill()
+
+
+class _Hand:
+    """A thread with a process of its own."""
+
+    def __init__(self, staff: _Staff) -> None:
+        self._staff = staff
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        threading.Thread(target=self._work, name="ucall-process", daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self._staff.calls.get()) is not None and not self._staff.is_dismissed:
+            # One whose caller has been answered, or is gone, was cancelled.
+            if call.future.set_running_or_notify_cancel():
+                try:
+                    call.future.set_result(self._answer(call))
+                except BaseException as failure:
+                    call.future.set_exception(failure)
+            self._staff.finished()
+        self.kill()
+
+    def _answer(self, call: _Call) -> Any:
+        pipe = self._pipe or self._started()
+        try:
+            pipe.send((call.function, call.arguments, call.named))
+            left_s = None if call.deadline is None else call.deadline - time.monotonic()
+            if not pipe.poll(None if left_s is None else max(0.0, left_s)):
+                self.kill()
+                raise TimeoutError("its process was ended at the deadline")
+            is_result, answer = pipe.recv()
+        except (EOFError, ConnectionError):
+            raise RuntimeError(f"its process {self._ending()}") from None
+        if not is_result:
+            raise answer
+        return _unpacked(answer)
+
+    def _started(self) -> Connection:
+        """Starts the process, and waits until it has imported what it needs."""
+        ours, theirs = _Context().Pipe()
+        arguments = (theirs, self._staff.functions)
+        # Ended with the program, should it end without its server.
+        process = _Context().Process(target=_serve, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        self._process, self._pipe = process, ours
+        if self._staff.is_dismissed:
+            self.kill()
+        try:
+            ours.recv()
+        except (EOFError, ConnectionError):
+            raise RuntimeError(f"its process {self._ending()}") from None
+        return ours
+
+    def _ending(self) -> str:
+        """How the process has ended, which is forgotten."""
+        process, self._process, self._pipe = self._process, None, None
+        if process is None:
+            return "was ended"
+        process.join()
+        status = process.exitcode or 0
+        return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
+    def kill(self) -> None:
+        process, self._process, self._pipe = self._process, None, None
+        if process is not None:
             process.kill()
+            process.join()
+
+
+#: The environment is one for all threads.
+_one_starts = threading.Lock()
 
 
 class _Process(SpawnProcess):
@@ -98,7 +201,7 @@ class _Process(SpawnProcess):
 
     @staticmethod
     def _Popen(process: BaseProcess) -> Any:
-        with _environment(_hosting.POOL, "1"):
+        with _one_starts, _environment(_hosting.POOL, "1"):
             return SpawnProcess._Popen(process)
 
 
@@ -120,15 +223,40 @@ def _environment(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
-def _begin() -> None:
-    """In the new process, when modules are imported: functions may run servers of their own."""
+def _serve(pipe: Connection, _: list[Function]) -> None:
+    """In the new process: answers calls until the server is gone.
+
+    The functions were sent along so that their modules are imported by now, whose servers must not
+    run; from here on, functions may run servers of their own.
+    """
     os.environ.pop(_hosting.POOL, None)
+    # Functions may start processes too.
+    multiprocessing.current_process().daemon = False
+    # Ctrl-C is the server's: it lets calls finish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(EOFError, ConnectionError):
+        pipe.send(None)
+        while True:
+            pipe.send_bytes(_outcome(pipe.recv_bytes()))
 
 
-def _run(function: Callable[..., Any], arguments: list[Any], named: dict[str, Any]) -> Any:
-    unpacked = [_unpacked(argument) for argument in arguments]
-    result = function(*unpacked, **{name: _unpacked(it) for name, it in named.items()})
-    return _packed(result)
+def _outcome(request: bytes) -> bytes:
+    """A pickle of what a call has come to: ``(True, result)`` or ``(False, exception)``."""
+    try:
+        function, arguments, named = pickle.loads(request)
+        unpacked = [_unpacked(argument) for argument in arguments]
+        result = function(*unpacked, **{name: _unpacked(it) for name, it in named.items()})
+        return pickle.dumps((True, _packed(result)), pickle.HIGHEST_PROTOCOL)
+    except BaseException as failure:
+        lines = traceback.format_exception(failure)
+        failure.add_note("In its process:\n" + "".join(lines).rstrip())
+        try:
+            text = pickle.dumps((False, failure), pickle.HIGHEST_PROTOCOL)
+            # One whose arguments are not those of its constructor cannot be read back.
+            pickle.loads(text)
+        except Exception:
+            return pickle.dumps((False, RuntimeError("".join(lines))))
+        return text
 
 
 @dataclass(frozen=True)

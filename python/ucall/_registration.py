@@ -46,6 +46,7 @@ def register(
     *,
     threads: bool,
     pool: Any | None,
+    timeout_ms: float | None,
     batch: BatchRules | None,
 ) -> Registration:
     """Decides where a function runs.
@@ -53,6 +54,7 @@ def register(
     Args:
         threads: In threads; does not concern async functions.
         pool: In processes: a `ucall._processes.Pool`.
+        timeout_ms: When a process that is still at a call is killed.
         batch: Many calls at once.
 
     Raises:
@@ -71,8 +73,11 @@ def register(
     signature = _signature.describe(function, name, known)
     if pool is not None:
         if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
-            raise TypeError(f"{name}: a ucall.Context cannot be sent to another process")
-        return Registration(pool.submitter(function), signature, "future")
+            raise TypeError(
+                f"{name}: a ucall.Context cannot be sent to another process; leave it out, "
+                "or serve the function by threads=True"
+            )
+        return Registration(pool.submitter(function, timeout_ms), signature, "future")
     if is_async:
         return Registration(function, signature, "task")
     return Registration(function, signature, "thread" if threads else "inline")

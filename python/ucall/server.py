@@ -165,6 +165,7 @@ class Server:
             limits=limits,
         )
         self._threads = threads is not None
+        self._timeout_ms = timeout_ms
         self._life = Life(lifespan)
         self._functions: dict[str, Callable[..., object]] = {}
         self._max_image_pixels = _positive("max_image_pixels", max_image_pixels)
@@ -290,7 +291,8 @@ class Server:
             processes: Runs it in a pool of so many processes, because it computes. It has to be
                 at the top of a module, and what it takes and returns to be pickled.
             timeout_ms: Time for each call, from when it has come; as the server has it if not
-                given. Past it, -32001: an async function is cancelled, a plain one not started.
+                given. Past it, -32001: an async function is cancelled, a plain one not started,
+                and a process of a pool that is still at it is killed.
 
         Returns:
             The function, as it was.
@@ -325,6 +327,7 @@ class Server:
             self._known_types(),
             threads=in_threads and not processes,
             pool=self._pool_of(processes) if processes else None,
+            timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,
         )
         known = self._functions.setdefault(name, function)

@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ucall
-from harness import Wire, request
+from harness import Wire, eventually, http, request
 
 # No guard around `run`: each process of the pool imports this script too.
 SCRIPT = """
@@ -70,7 +74,7 @@ def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
             assert wire.error("square", ["x"])["code"] == -32602
             wire.send(request("nap", [0.3], id=1) + request("sum", [1, 2], id=2))
             assert json.loads(wire.line())["id"] == 2
-            assert json.loads(wire.line())["result"] in pids
+            assert json.loads(wire.line())["result"] != process.pid
             assert wire.error("die")["code"] == -32603
             assert wire.result("square", [3])[0] == 9
         process.send_signal(signal.SIGTERM)
@@ -79,6 +83,143 @@ def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+STUCK = """
+import importlib, os, sys, time
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0)
+
+@server(processes=2, timeout_ms=500)
+def nap(seconds: float):
+    time.sleep(seconds)
+    return os.getpid()
+
+@server(processes=2)
+def pid():
+    return os.getpid()
+
+@server(processes=1)
+def alone(seconds: float):
+    time.sleep(seconds)
+    return os.getpid()
+
+class Odd(Exception):
+    def __init__(self, a, b):
+        super().__init__("odd")
+
+@server(processes=1)
+def odd(what: str):
+    if what == "raise":
+        raise Odd(1, 2)
+    return (lambda: 1) if what == "lambda" else what
+
+@server(processes=1)
+def offspring():
+    import subprocess, multiprocessing
+    child = multiprocessing.get_context("spawn").Process(target=int)
+    child.start()
+    child.join()
+    return [child.exitcode, subprocess.call([sys.executable, "-c", ""])]
+
+print(server.port)
+server.run()
+"""
+
+
+@contextmanager
+def running(path: Path, script: str, engine: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    path /= "script.py"
+    path.write_text(script)
+    process = subprocess.Popen(
+        [sys.executable, "-u", str(path), engine],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_one_that_is_stuck_is_ended_at_its_deadline_and_replaced(
+    tmp_path: Path, engine: str
+) -> None:
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
+        # To start a process may take longer than the call has.
+        assert eventually(lambda: "result" in wire.call("nap", [0]), 30)
+        first = wire.result("nap", [0])
+        assert is_alive(first)
+        wire.send(request("nap", [60], id=1) + request("nap", [60], id=2))
+        assert all(json.loads(wire.line())["error"]["code"] == -32001 for _ in range(2))
+        assert eventually(lambda: not is_alive(first))
+        assert eventually(lambda: "result" in wire.call("nap", [0]), 30)
+        second = wire.result("nap", [0])
+        assert second != first and is_alive(second)
+        # A call that is at another process is not disturbed.
+        wire.result("alone", [0])
+        wire.send(request("alone", [1.5], id=1) + request("nap", [60], id=2))
+        assert [json.loads(wire.line())["id"] for _ in range(2)] == [2, 1]
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=15)
+        assert process.returncode == 0
+
+
+def test_a_callers_own_deadline_kills_nothing(tmp_path: Path, engine: str) -> None:
+    with running(tmp_path, STUCK, engine) as (_, port), Wire(port, timeout_s=30) as wire:
+
+        def call(seconds: float, *headers: str) -> Any:
+            wire.send(http(request("alone", [seconds]), *headers))
+            return json.loads(wire.reply()[2])
+
+        pid = call(0)["result"]
+        assert call(0.3, "Ucall-Timeout-Ms: 50")["error"]["code"] == -32001
+        assert call(0)["result"] == pid
+
+
+def test_one_that_is_killed_fails_its_own_call_only(tmp_path: Path, engine: str) -> None:
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
+        pid = wire.result("alone", [0])
+        wire.send(request("alone", [60], id=1))
+        time.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+        assert json.loads(wire.line())["error"]["code"] == -32603
+        assert wire.result("alone", [0]) != pid
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=15)
+        assert "killed by signal 9" in log
+
+
+def test_what_cannot_be_pickled_is_told_in_the_log(tmp_path: Path, engine: str) -> None:
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
+        assert wire.error("odd", ["raise"])["code"] == -32603
+        assert wire.error("odd", ["lambda"])["code"] == -32603
+        assert wire.result("odd", ["text"]) == "text"
+        assert wire.result("offspring") == [0, 0]
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=15)
+        assert "Odd: odd" in log and "lambda" in log
+
+
+def test_the_program_ends_while_a_process_is_stuck(tmp_path: Path, engine: str) -> None:
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
+        pid = wire.result("alone", [0])
+        wire.send(request("alone", [60]))
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=15)
+        assert eventually(lambda: not is_alive(pid))
 
 
 def test_what_cannot_run_there_is_refused() -> None:
