@@ -35,15 +35,18 @@ impl Connection {
             Some(b'{' | b'[') | None => return Step::Consumed(space),
             Some(_) => return self.refuse_raw(Fault::Invalid, environment.limits, out),
         }
-        match self.follow_partial(rest, environment.limits) {
+        // What lies beyond the limit is never looked at, so that the answer does not depend on how
+        // the document was cut.
+        let window = rest.get(..environment.limits.body_bytes_max).unwrap_or(rest);
+        match self.follow_partial(window, environment.limits) {
             Ok(true) => {}
             Ok(false) => return self.wait_for_more(rest.len(), environment.limits, out),
             Err(fault) => return self.refuse_raw(fault, environment.limits, out),
         }
-        match scan_document(rest, environment.limits, &mut environment.scratch.items) {
-            Ok(document) if document.len <= environment.limits.body_bytes_max => {
+        match scan_document(window, environment.limits, &mut environment.scratch.items) {
+            Ok(document) => {
                 let request = self.next_request();
-                match run_document(&document, rest, request, None, environment, out) {
+                match run_document(&document, window, request, None, environment, out) {
                     Ran::Replied => out.push(b'\n'),
                     Ran::Silent => {}
                     Ran::Waiting(answer) => {
@@ -55,7 +58,9 @@ impl Connection {
                 }
                 Step::Consumed(document.len)
             }
-            Ok(document) => self.wait_for_more(document.len, environment.limits, out),
+            Err(Fault::Incomplete) if rest.len() > window.len() => {
+                self.wait_for_more(rest.len(), environment.limits, out)
+            }
             Err(Fault::Incomplete) if environment.scratch.is_full(environment.limits) => {
                 self.refuse_with(&RpcError::overloaded(), out)
             }

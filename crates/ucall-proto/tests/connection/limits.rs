@@ -53,6 +53,22 @@ fn documents_over_raw_tcp_are_refused_whole_or_partial() {
 }
 
 #[test]
+fn what_lies_beyond_the_limit_of_a_document_changes_nothing() {
+    for beyond in ["y\"}", "\u{1}", "y\"]"] {
+        let text = format!("{{\"x\":\"{}{beyond}", "y".repeat(995));
+        for pieces in [text.len(), 999, 500, 1] {
+            let mut driver = small();
+            for piece in text.as_bytes().chunks(pieces) {
+                driver.receive(piece);
+            }
+            let sent = driver.sent();
+            assert!(sent.contains("at most 1000 bytes"), "{beyond:?} in {pieces}: {sent}");
+            assert_eq!(driver.connection.wish(), Wish::Finish);
+        }
+    }
+}
+
+#[test]
 fn batches_and_nesting_are_refused_one_past_the_limit() {
     let batch = |count: u32| format!("[{}]", (1..=count).map(sum).collect::<Vec<_>>().join(","));
     let mut driver = small();

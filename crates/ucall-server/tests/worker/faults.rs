@@ -1,5 +1,5 @@
-//! Everything that can break under a worker, at every step of an exchange: its peers, its sends, its
-//! accepting, and the order and time in which it hears of them.
+//! Everything that can break under a worker, at every step of an exchange: peers, sends, accepting,
+//! and the order and time in which it hears of them.
 //!
 //! After each fault the same worker must answer the next call and have given back all it held: no
 //! connection, no place in the engine, no payload and no target may stay behind.
