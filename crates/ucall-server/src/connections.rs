@@ -115,17 +115,17 @@ impl Connections {
     /// Looking at all of them for each newcomer would let a flood of those slow everybody down. So
     /// a look remembers many of the longest idle ones: as long as one of them is still idle, no
     /// other can have been idle for longer.
-    pub(crate) fn longest_idle(&mut self, newcomer: Id) -> Option<Id> {
+    pub(crate) fn longest_idle(&mut self, newcomer: Option<Id>) -> Option<Id> {
         self.next_idle(newcomer).or_else(|| {
             self.look_for_idle();
             self.next_idle(newcomer)
         })
     }
 
-    fn next_idle(&mut self, newcomer: Id) -> Option<Id> {
+    fn next_idle(&mut self, newcomer: Option<Id>) -> Option<Id> {
         while let Some((since, id)) = self.idle.pop() {
             let found = self.find(id).and_then(|entry| entry.idle_since());
-            if found == Some(since) && id != newcomer {
+            if found == Some(since) && Some(id) != newcomer {
                 return Some(id);
             }
         }

@@ -237,7 +237,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             Completion::Received(arrival) => self.receive(arrival),
             Completion::Sent { socket, payload, result } => self.sent(socket, payload, result),
             Completion::Accepted { socket, .. } => self.accept(socket),
-            Completion::AcceptFailed { listener, error } => self.accept_failed(listener, &error),
+            Completion::AcceptFailed { error, .. } => self.accept_failed(&error),
             Completion::Filled { socket, target, result } => self.filled(socket, target, &result),
             Completion::Ready { watch, .. } if self.signals == Some(watch) => {
                 self.engine.rewatch(watch, READABLE)?;
@@ -462,8 +462,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.connections.insert(socket, connection, self.office.now);
         self.stats.accepted += 1;
         self.stats.connections = self.connections.len() as u64;
-        if self.connections.len() > self.office.config.connections_max {
-            match self.connections.longest_idle(socket) {
+        if self.is_crowded() {
+            match self.connections.longest_idle(Some(socket)) {
                 Some(idle) => self.close(idle),
                 None => self.pause_accepting(),
             }
@@ -472,9 +472,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Accepting has failed, and paused: for want of descriptors or of memory, as a rule. The
     /// longest idle connection gives its place to the newcomer; with none idle, newcomers wait.
-    fn accept_failed(&mut self, listener: Id, error: &io::Error) {
+    fn accept_failed(&mut self, error: &io::Error) {
         self.accept_paused = true;
-        let idle = self.connections.longest_idle(listener);
+        let idle = self.connections.longest_idle(None);
         if idle.is_none() || !mem::replace(&mut self.accept_failure_told, true) {
             let line = format!("cannot accept a connection: {error}; will try again");
             self.office.handler.warn(&line);
@@ -489,6 +489,18 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.accept_paused = true;
         for &listener in &self.listeners {
             self.engine.pause(listener);
+        }
+    }
+
+    /// Goes on accepting, if it has paused and there is room, or one that is idle by now.
+    fn make_room(&mut self) {
+        if !self.accept_paused {
+            return;
+        }
+        match self.is_crowded().then(|| self.connections.longest_idle(None)) {
+            Some(None) => {}
+            Some(Some(idle)) => self.close(idle),
+            None => self.resume_accepting(),
         }
     }
 
@@ -509,9 +521,15 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if entry.proto.has_deferred() {
             self.office.handler.cancel(id);
         }
-        if self.connections.len() < self.office.config.connections_max {
+        if !self.is_crowded() {
             self.resume_accepting();
         }
+    }
+
+    /// Whether there are more connections than there may be: the one that shows it, and for which
+    /// none was idle, is served all the same.
+    fn is_crowded(&self) -> bool {
+        self.connections.len() > self.office.config.connections_max
     }
 
     /// Looks at every deadline.
@@ -519,9 +537,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.next_sweep = self.office.now + SWEEP_INTERVAL;
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.office.replies.set_time(unix_time.as_secs());
-        if self.connections.len() < self.office.config.connections_max {
-            self.resume_accepting();
-        }
+        self.make_room();
         self.accept_failure_told = false;
         self.note_progress();
         self.feed_the_starved();

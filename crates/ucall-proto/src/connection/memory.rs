@@ -4,11 +4,11 @@
 //! whole and is answered at once holds nothing, so counting it costs nothing. What is being sent is
 //! counted by the layer that holds the sockets, into the same total.
 //!
-//! | while the total is | a request that comes whole | one that has begun | one that begins |
-//! |---|---|---|---|
-//! | below its limit | is served | is received | is received |
-//! | above it, by requests | is served | has to wait, at most until its time is over | is refused |
-//! | above it, by replies ([`Drain::Overloaded`](super::Drain)) | is refused | has to wait | is refused |
+//! | a request | while the total is below its limit | above it |
+//! |---|---|---|
+//! | that has come whole | is served | is refused, see [`Drain::Overloaded`](super::Drain) |
+//! | that begins | is received | is refused |
+//! | that has begun | is received | waits, as long as its time allows |
 //!
 //! Only memory that was filled, or is about to be, is counted and reserved: a length is a claim,
 //! and many of them would keep others out at no cost to their peer.

@@ -203,9 +203,7 @@ fn with_none_idle_accepting_waits_until_one_ends() {
     let fourth = lab.connect();
     lab.turns(5);
     assert!(fourth.socket().is_none(), "accepted past the limit");
-    for peer in &busy {
-        peer.reset();
-    }
+    busy[0].reset();
     lab.turns(5);
     assert!(fourth.socket().is_some());
 }

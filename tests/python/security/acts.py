@@ -1,0 +1,263 @@
+"""Bad input that is more than one message: peers that are slow, many, or do not read."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from cases import CALL, Act, Case, chunked, codes_in, post
+
+from harness import Wire, eventually, http, request
+from target import OPTIONS, Target
+
+PAUSE_S = 0.1
+
+
+def _heard(wire: Wire) -> str:
+    """What comes back until the server closes."""
+    heard = []
+    while word := next_word(wire):
+        heard.append(word)
+    return ", ".join([*heard, "closed"])
+
+
+def next_word(wire: Wire) -> str:
+    """The next reply in a word or two; empty at the end."""
+    while len(wire.received) < 5 and wire._more():
+        pass
+    if not wire.received:
+        return ""
+    if wire.received.startswith(b"HTTP/"):
+        status, _, body = wire.reply()
+        return f"{status} {codes_in(body)}".strip()
+    return codes_in(wire.line()) or "result"
+
+
+def _stopping_after(data: bytes) -> Act:
+    """Sends so much and no more."""
+
+    def act(target: Target) -> str:
+        with target.wire() as wire:
+            wire.send(data)
+            return _heard(wire)
+
+    return act
+
+
+def _trickling(data: bytes) -> Act:
+    """Sends a byte, then another, as long as it may."""
+
+    def act(target: Target) -> str:
+        with target.wire() as wire:
+            wire.send(data[:-40])
+            for position in range(len(data) - 40, len(data)):
+                time.sleep(PAUSE_S)
+                try:
+                    wire.send(data[position : position + 1])
+                except OSError:
+                    break
+                if _has_come(wire):
+                    break
+            return _heard(wire)
+
+    return act
+
+
+def _has_come(wire: Wire) -> bool:
+    wire.socket.settimeout(0.001)
+    try:
+        return not wire._more() or True
+    except TimeoutError:
+        return False
+    finally:
+        wire.socket.settimeout(10)
+
+
+def _slowly(target: Target) -> str:
+    """A body at 2 KiB a second, which is slower than most and faster than it has to be."""
+    data = http(CALL + b" " * 4096)
+    with target.wire() as wire:
+        for start in range(0, len(data), 512):
+            wire.send(data[start : start + 512])
+            time.sleep(0.25)
+        return next_word(wire)
+
+
+def _taking_nothing(target: Target) -> str:
+    with target.wire() as wire:
+        _narrow(wire)
+        wire.send(request("text", [3_000_000]) * 4)
+        # The kernel has some of it still, so nothing tells the peer: the server is asked.
+        is_closed = eventually(lambda: target.state()["connections"] == 1, 10)
+    return "closed" if is_closed else "kept"
+
+
+def _narrow(wire: Wire) -> None:
+    """Leaves the kernel little room for what comes."""
+    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+
+def timed() -> list[Case]:
+    """Peers without an end. The server's patience is half a second, looked at once a second."""
+    group = "Time"
+    head = post(f"Content-Length: {len(CALL)}", "X: " + "x" * 100)
+    large = http(b" " * 1_000_000)
+    acts: list[tuple[str, str, Act]] = [
+        ("half a head, then nothing", "408, closed", _stopping_after(head[:60])),
+        ("a head, a byte at a time", "408, closed", _trickling(head)),
+        ("half a body, then nothing", "408, closed", _stopping_after(head + CALL[:10])),
+        ("a body, a byte at a time", "408, closed", _trickling(http(CALL + b" " * 100))),
+        ("a body at 2 KiB a second", "200", _slowly),
+        ("half a megabyte of a body", "408, closed", _stopping_after(large[:500_000])),
+        ("half a chunk, then nothing", "408, closed", _stopping_after(chunked(b"9\r\n{"))),
+        ("half a document, then nothing", "-32700, closed", _stopping_after(CALL[:20])),
+        ("nothing at all", "closed", _stopping_after(b"")),
+        ("a call, then nothing", "200, closed", _stopping_after(http(CALL))),
+    ]
+    return [
+        *(Case(group, name, expected, act, server="timed") for name, expected, act in acts),
+        # On a server of its own, because its connections are counted.
+        Case(group, "12 MB of replies not taken", "closed", _taking_nothing, server="stuck"),
+    ]
+
+
+@contextmanager
+def _many(target: Target, count: int) -> Iterator[list[Wire]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(target.wire()) for _ in range(count)]
+
+
+MAX: dict[str, Any] = OPTIONS["tight"]
+
+
+def _one_too_many(target: Target) -> str:
+    """As many connections as there may be, all idle, and one more."""
+    with _many(target, MAX["max_connections"]) as wires:
+        for wire in wires:
+            wire.result("add", [40, 2])
+        with target.wire() as newcomer:
+            newcomer.result("add", [40, 2])
+            longest_idle, *others = wires
+            is_closed = longest_idle.rest() == b""
+            are_open = all(wire.result("add", [40, 2]) == 42 for wire in others)
+    return "result, the longest idle closed" if is_closed and are_open else "another closed"
+
+
+def _none_idle(target: Target) -> str:
+    """As many connections as there may be, and the one that shows it, all busy; then another."""
+    with ExitStack() as stack:
+        wires = []
+        for number in range(MAX["max_connections"] + 1):
+            # By then the others are known to be busy.
+            time.sleep(0.1 if number == MAX["max_connections"] else 0)
+            wires.append(stack.enter_context(target.wire()))
+            wires[-1].send(CALL[:20])
+        time.sleep(0.1)
+        with Wire(target.port, 0.3) as newcomer:
+            # In the clear a call, through TLS what no server leaves unanswered.
+            newcomer.send(CALL)
+            if not _is_silent(newcomer):
+                return "was accepted"
+            newcomer.socket.settimeout(10)
+            wires[5].socket.close()
+            return f"waits, then {'answered' if newcomer._more() else 'closed'}"
+
+
+def _is_silent(wire: Wire) -> bool:
+    try:
+        wire._more()
+    except TimeoutError:
+        return True
+    return False
+
+
+def _too_many_running(target: Target) -> str:
+    wait = request("wait", [0.4])
+    with _many(target, MAX["max_running_calls"] + 1) as wires:
+        for wire in wires:
+            wire.send(wait)
+        return " and ".join(sorted({next_word(wire) for wire in wires}, reverse=True))
+
+
+def _pipelined(target: Target) -> str:
+    """More calls on one connection than may wait there."""
+    with target.wire() as wire:
+        wire.send(request("wait", [0.3]) * 300)
+        running = eventually(lambda: target.state()["waiting"] == 128, 1)
+        most = 128 if running else target.state()["waiting"]
+        replies = {next_word(wire) for _ in range(300)}
+    return f"{most} at once, then {' '.join(replies)}"
+
+
+def _bodies_held(target: Target) -> str:
+    """More of requests that are not whole than may be held, then others that begin."""
+    large = http(b" " * 16_000_000)[:8_000_000]
+    with _many(target, 3) as wires:
+        for wire in wires:
+            wire.socket.settimeout(0.3)
+            with suppress(OSError):
+                wire.send(large)
+        return _newcomers(target, (http(CALL)[:-5], CALL[:-5]))
+
+
+def _replies_held(target: Target) -> str:
+    """More of replies that nobody takes than may be held, then calls of others."""
+    with _many(target, 6) as wires:
+        for wire in wires:
+            _narrow(wire)
+            wire.send(request("text", [3_900_000]) * 3)
+        time.sleep(0.3)
+        return _newcomers(target, (http(CALL), CALL))
+
+
+def _newcomers(target: Target, requests: tuple[bytes, ...]) -> str:
+    heard = []
+    for data in requests:
+        with target.wire() as wire:
+            wire.send(data)
+            heard.append(next_word(wire))
+    return ", ".join(heard)
+
+
+def _text_of(length: int) -> bytes:
+    """A call whose whole reply is so long."""
+    around = len('{"jsonrpc":"2.0","id":1,"result":""}')
+    return request("text", [length - around])
+
+
+def crowds() -> list[Case]:
+    """What many peers, or many messages, may take together."""
+    group = "Many at once"
+    reply = MAX["max_reply_bytes"]
+    shown = f"{reply:,}"
+    batch = b"[" + b",".join([_text_of(reply // 2 + 100)] * 2) + b"]"
+    first = f"{MAX['max_connections']} connections and one more"
+    cases: list[tuple[str, str, bytes | Act]] = [
+        (f"{first}, all idle", "result, the longest idle closed", _one_too_many),
+        (f"{first}, none idle", "waits, then answered", _none_idle),
+        ("5 calls at once where 4 may be", "result and -32003", _too_many_running),
+        (f"a reply of {shown} bytes", "200", http(_text_of(reply))),
+        ("one byte more", "200 -32603", http(_text_of(reply + 1))),
+        (f"a reply of {shown} bytes, raw", "result", _text_of(reply)),
+        ("one byte more, raw", "-32603", _text_of(reply + 1)),
+        ("a batch whose replies are more", "result", batch),
+        (
+            "24 MB of bodies where 10 may be held, then HTTP and raw",
+            "503, -32003",
+            _bodies_held,
+        ),
+        (
+            "replies not taken beyond what may be held, then HTTP and raw",
+            "503, -32003",
+            _replies_held,
+        ),
+    ]
+    return [Case(group, *case, server="tight") for case in cases]
+
+
+def pipelines() -> list[Case]:
+    name = "300 calls that wait, on one connection"
+    return [Case("Many at once", name, "128 at once, then result", _pipelined)]

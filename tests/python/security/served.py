@@ -1,0 +1,82 @@
+"""The server that hostile peers are let loose on, in a process of its own.
+
+python served.py ENGINE OPTIONS: prints its port, then serves until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from typing import Any
+
+import numpy
+from PIL.Image import Image
+
+import ucall
+
+
+def main() -> None:
+    engine, options = sys.argv[1], json.loads(sys.argv[2])
+    server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
+    waiting = 0
+
+    @server
+    def echo(value: Any) -> Any:
+        return value
+
+    @server
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @server
+    def text(length: int) -> str:
+        return "x" * length
+
+    @server
+    def fail() -> None:
+        raise RuntimeError("a secret of the server's")
+
+    @server
+    def unwritable() -> object:
+        return object()
+
+    @server
+    def recurse() -> Any:
+        nested: list[Any] = []
+        nested.append(nested)
+        return nested
+
+    @server
+    def leave() -> None:
+        sys.exit(3)
+
+    @server
+    def total(array: numpy.ndarray) -> float:
+        return float(array.sum())
+
+    @server
+    def size(image: Image) -> list[int]:
+        return list(image.size)
+
+    @server
+    async def wait(seconds: float) -> str:
+        nonlocal waiting
+        waiting += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            waiting -= 1
+        return "waited"
+
+    @server
+    def state() -> dict[str, int]:
+        return {"connections": server.stats()["connections"], "waiting": waiting}
+
+    print(server.port, flush=True)
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""One server under test: how to reach it, and what it costs the machine."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import HOST, Wire, eventually, http, request
+
+SERVED = Path(__file__).with_name("served.py")
+
+#: What every server is asked before and after each case, and what it answers.
+CALL = request("add", [40, 2])
+REPLY = {"jsonrpc": "2.0", "id": 1, "result": 42}
+
+#: Servers differ by their options alone. Times are short, so that nobody has to wait for them.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "timed": {
+        "head_timeout_s": 0.5,
+        "body_timeout_s": 0.5,
+        "idle_timeout_s": 0.5,
+        "send_timeout_s": 0.5,
+    },
+    "stuck": {"send_timeout_s": 0.5},
+    "tight": {
+        "max_body_bytes": 20_000_000,
+        "max_connections": 20,
+        "max_running_calls": 4,
+        "max_reply_bytes": 4_000_000,
+        "max_held_bytes": 10_000_000,
+        "allow_origins": ["https://app.example"],
+        "allowed_hosts": ["box.lan"],
+    },
+}
+
+
+class SecureWire(Wire):
+    """The same through TLS."""
+
+    def __init__(self, port: int, context: ssl.SSLContext, timeout_s: float = 10) -> None:
+        super().__init__(port, timeout_s)
+        self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
+
+
+@dataclass
+class Target:
+    """A server in a process of its own."""
+
+    engine: str
+    transport: str
+    kind: str
+    process: subprocess.Popen[str]
+    port: int = 0
+    context: ssl.SSLContext | None = None
+
+    @classmethod
+    def start(
+        cls, engine: str, kind: str, certificate: dict[str, str], context: ssl.SSLContext | None
+    ) -> Target:
+        """Starts one; `certificate` are the options that turn TLS on, if it is to be."""
+        options = json.dumps(OPTIONS[kind] | certificate)
+        process = subprocess.Popen(
+            [sys.executable, "-u", str(SERVED), engine, options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        return cls(engine, "TLS" if context else "plain", kind, process, context=context)
+
+    def await_start(self) -> None:
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def wire(self) -> Wire:
+        return SecureWire(self.port, self.context) if self.context else Wire(self.port)
+
+    def answers(self) -> bool:
+        """Whether it is the same process still, and serves over HTTP and raw TCP."""
+        with self.wire() as wire:
+            wire.send(http(CALL))
+            is_answered = json.loads(wire.reply()[2]) == REPLY
+        with self.wire() as wire:
+            return is_answered and wire.call("add", [40, 2]) == REPLY and self.is_alive()
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def state(self) -> dict[str, int]:
+        with self.wire() as wire:
+            found: dict[str, int] = wire.result("state")
+            return found
+
+    def descriptors(self) -> int:
+        """Open files, and connections, which io_uring keeps in a table of its own."""
+        files = len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+        # The one that asks is among them.
+        connections = self.state()["connections"] - 1
+        return files if self.engine == "posix" else files + connections
+
+    def has_descriptors_back(self, before: int) -> bool:
+        return eventually(lambda: self.descriptors() <= before, timeout_s=3)
+
+    def resident_kib(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        [kib] = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")]
+        return int(kib)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()

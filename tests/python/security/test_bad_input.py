@@ -1,0 +1,171 @@
+"""Every bad input of the contract, on each engine, in the clear and through TLS.
+
+After each: what must come back has come back, the process is the same, the next call is answered,
+and memory and descriptors are back where they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import ssl
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import acts
+import cases
+import pytest
+import report
+import trustme
+from cases import Case
+from conftest import NO_URING
+
+import ucall
+from harness import Wire, eventually, http
+from target import CALL, OPTIONS, REPLY, Target
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+#: A process keeps some of what it has freed for the next time, and no more with each time.
+KEPT_KIB = 20 * 1024
+
+ALL: list[Case] = [
+    *cases.framing(),
+    *cases.limits(),
+    *cases.documents(),
+    *cases.browsers(),
+    *cases.strangers(),
+    *acts.crowds(),
+    *acts.pipelines(),
+    *acts.timed(),
+]
+
+
+ENGINES = ["posix"] if NO_URING else ["posix", "uring"]
+HAS_TLS = "ssl_certfile" in inspect.signature(ucall.Server).parameters
+TRANSPORTS = ["plain", "TLS"] if HAS_TLS else ["plain"]
+SETTINGS = [(engine, transport) for engine in ENGINES for transport in TRANSPORTS]
+
+Timed = dict[tuple[str, str, str], "Future[str]"]
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, ...], Target]]:
+    """Servers by engine, transport and kind."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    folder = tmp_path_factory.mktemp("certificates")
+    certificate = {"ssl_certfile": str(folder / "cert.pem"), "ssl_keyfile": str(folder / "key.pem")}
+    issued.private_key_pem.write_to_path(certificate["ssl_keyfile"])
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(certificate["ssl_certfile"], append=True)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    started = {
+        (engine, transport, kind): Target.start(
+            engine, kind, *((certificate, context) if transport == "TLS" else ({}, None))
+        )
+        for engine, transport in SETTINGS
+        for kind in OPTIONS
+    }
+    for target in started.values():
+        target.await_start()
+    yield started
+    for target in started.values():
+        target.kill()
+
+
+@pytest.fixture(scope="module")
+def timed(targets: dict[tuple[str, ...], Target]) -> Iterator[Timed]:
+    """What comes of the cases that take their time: all under way at once."""
+    cases = acts.timed()
+    with ThreadPoolExecutor(len(SETTINGS) * len(cases)) as pool:
+        yield {
+            (engine, transport, case.name): pool.submit(
+                case.sent, targets[engine, transport, case.server]
+            )
+            for engine, transport in SETTINGS
+            for case in cases
+            if callable(case.sent)
+        }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Writes the table, when all went well and one is asked for."""
+    yield
+    path = os.environ.get("UCALL_SECURITY_TABLE")
+    if path and not request.session.testsfailed:
+        report.write(Path(path), SETTINGS)
+
+
+@pytest.mark.parametrize(("engine", "transport"), SETTINGS, ids=map("-".join, SETTINGS))
+@pytest.mark.parametrize("case", ALL, ids=lambda case: f"{case.group}: {case.name}")
+def test_bad_input(
+    case: Case,
+    engine: str,
+    transport: str,
+    targets: dict[tuple[str, ...], Target],
+    timed: Timed,
+) -> None:
+    target = targets[engine, transport, case.server]
+    is_shared = case.server in ("timed", "stuck")
+    before = 0 if is_shared else target.descriptors()
+    resident_kib = target.resident_kib()
+    if is_shared:
+        came_back = timed[engine, transport, case.name].result(30)
+    elif callable(case.sent):
+        came_back = case.sent(target)
+    else:
+        came_back = _answer(case, case.sent, target)
+    assert came_back == case.expected
+    assert target.answers()
+    # Those who share a server are done when the last of them is; see below.
+    assert is_shared or target.has_descriptors_back(before)
+    grown = lambda: target.resident_kib() - resident_kib  # noqa: E731
+    assert eventually(lambda: grown() < KEPT_KIB), f"{grown()} KiB more than before"
+    seen = report.Seen(case.group, case.name, came_back, (engine, transport), grown())
+    report.seen.append(seen)
+
+
+@pytest.mark.parametrize(("engine", "transport"), SETTINGS, ids=map("-".join, SETTINGS))
+def test_nothing_stays_of_the_slow_ones(
+    engine: str, transport: str, targets: dict[tuple[str, ...], Target], timed: Timed
+) -> None:
+    for case in acts.timed():
+        timed[engine, transport, case.name].result(30)
+    target = targets[engine, transport, "timed"]
+    assert eventually(lambda: target.state()["connections"] == 1)
+
+
+def _answer(case: Case, data: bytes, target: Target) -> str:
+    """Sends it, and tells what comes back in the words of the case."""
+    with target.wire() as wire:
+        words = len(case.expected.split(", "))
+        if case.behind:
+            data = _before(data) + data
+        # It may have heard enough before all is sent.
+        with contextlib.suppress(OSError):
+            wire.send(data)
+        if case.behind:
+            assert acts.next_word(wire) in ("200", "result")
+        heard = [acts.next_word(wire) or "closed" for _ in range(words)]
+        if heard[-1] != "closed":
+            heard += _goes_on(wire, data)
+    return ", ".join(heard)
+
+
+def _before(data: bytes) -> bytes:
+
+    return CALL if data[:1] in b'{["' else http(CALL)
+
+
+def _goes_on(wire: Wire, data: bytes) -> list[str]:
+    """Nothing, if the next call on the connection is answered."""
+    wire.send(_before(data))
+    text = wire.line() if data[:1] in b'{["' else wire.reply()[2]
+    return [] if json.loads(text) == REPLY else ["then another reply"]
