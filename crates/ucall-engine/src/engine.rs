@@ -32,6 +32,9 @@ pub trait Engine {
     /// `"posix"`, `"uring"` or `"fake"`.
     const NAME: &'static str;
 
+    /// Whether each send enters the kernel by itself, and not together with the next wait.
+    const SENDS_AT_ONCE: bool;
+
     /// Starts to accept connections on a bound, listening socket.
     fn listen(&mut self, listener: TcpListener) -> io::Result<Id>;
 

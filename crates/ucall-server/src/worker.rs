@@ -27,6 +27,8 @@ use crate::{CallId, Config, Handler};
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Payloads kept for their next use.
 const SPARE_PAYLOADS_MAX: usize = 1024;
+/// Replies that wait for each other at most. Those of slow functions should not wait for many.
+const OUTBOX_MAX: usize = 4;
 
 /// What a turn has seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +68,8 @@ pub struct Worker<E: Engine, H: Handler> {
     /// Where the connection at hand writes its output.
     out: Payload,
     spare: Vec<Payload>,
+    /// Connections with a reply of this turn that is still to be sent.
+    outbox: Vec<Id>,
     next_sweep: Instant,
     /// Whether the last turn had work of several connections, so that more is likely there.
     busy: bool,
@@ -104,6 +108,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             text: Vec::new(),
             out: Payload::new(),
             spare: Vec::new(),
+            outbox: Vec::new(),
             next_sweep: now,
             busy: false,
             asks: false,
@@ -182,6 +187,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// One turn: waits until something happens or `deadline` has passed, and does all of it.
     pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
         self.take_replies();
+        self.send_outbox();
         self.wait(deadline)?;
         self.office.now = Instant::now();
         self.office.handler.turn_began(self.office.now);
@@ -200,8 +206,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);
         self.take_replies();
+        self.send_outbox();
         if self.drain.is_some() {
             turn.stopped |= self.go_on_draining();
+            self.send_outbox();
         }
         self.stats.turns += 1;
         self.stats.calls = self.office.calls;
@@ -216,8 +224,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         {
             self.engine.rewatch(watch, READABLE)?;
         }
-        let looks = H::WAITING_COSTS && self.busy || mem::take(&mut self.asks);
-        if looks || !self.mailbox.fall_asleep() {
+        let asks = mem::take(&mut self.asks);
+        if asks || H::WAITING_COSTS && self.busy || !self.mailbox.fall_asleep() {
             self.engine.wait(Some(self.office.now), &mut self.completions)?;
             if !self.completions.is_empty() || !self.mailbox.fall_asleep() {
                 return Ok(());
@@ -314,59 +322,71 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Sends the output, or puts it behind the send that is under way.
+    /// Puts the output behind what waits to be sent, and sends that.
+    ///
+    /// A send that enters the kernel by itself leaves the caches and branch predictors to it. So
+    /// such sends wait for the end of the turn, or for some others, and are made together.
     #[inline]
     fn flush(&mut self, id: Id) {
-        if self.out.is_empty() {
+        let Some(entry) = self.connections.find(id) else { return self.out.clear() };
+        let waits_already = !entry.queued.is_empty();
+        if waits_already {
+            entry.queued.append(&mut self.out);
+        } else if !self.out.is_empty() {
+            let next = self.spare.pop().unwrap_or_default();
+            entry.queued = mem::replace(&mut self.out, next);
+        } else {
             return;
         }
-        let Some(entry) = self.connections.find(id) else { return self.out.clear() };
-        if !entry.queued.is_empty() {
-            entry.queued.append(&mut self.out);
-            return self.office.count_output(entry);
-        }
-        let next = self.spare.pop().unwrap_or_default();
-        let payload = mem::replace(&mut self.out, next);
         if entry.sending > 0 {
-            entry.queued = payload;
             // The send under way may be through and wait to be asked.
-            self.asks = true;
-            return self.office.count_output(entry);
-        }
-        Self::send(
-            &mut self.engine,
-            entry,
-            payload,
-            self.office.now,
-            &mut self.stats,
-            &mut self.spare,
-        );
-        if entry.sending > UNCOUNTED_BYTES {
+            self.asks |= !waits_already;
             self.office.count_output(entry);
+        } else if !E::SENDS_AT_ONCE
+            || entry.proto.wish() != Wish::Receive
+            || entry.queued.len() > UNCOUNTED_BYTES
+        {
+            self.send(id);
+        } else if !waits_already {
+            self.outbox.push(id);
+            if self.outbox.len() == OUTBOX_MAX {
+                self.send_outbox();
+            }
         }
     }
 
+    /// Sends the replies that were kept for the end of the turn.
     #[inline]
-    fn send(
-        engine: &mut E,
-        entry: &mut Entry,
-        payload: Payload,
-        now: Instant,
-        stats: &mut Stats,
-        spare: &mut Vec<Payload>,
-    ) {
-        let len = payload.len();
-        stats.bytes_sent += len as u64;
-        let is_last = entry.proto.wish() == Wish::Receive;
-        let state = match is_last {
-            true => engine.send_last(entry.id(), payload),
-            false => engine.send(entry.id(), payload),
+    fn send_outbox(&mut self) {
+        let mut outbox = mem::take(&mut self.outbox);
+        for id in outbox.drain(..) {
+            self.send(id);
+        }
+        self.outbox = outbox;
+    }
+
+    /// Sends what waits on a connection on which no send is under way.
+    #[inline]
+    fn send(&mut self, id: Id) {
+        let Some(entry) = self.connections.find(id) else { return };
+        let len = entry.queued.len();
+        if len == 0 || entry.sending > 0 {
+            return;
+        }
+        let payload = mem::take(&mut entry.queued);
+        self.stats.bytes_sent += len as u64;
+        let state = match entry.proto.wish() {
+            Wish::Receive => self.engine.send_last(id, payload),
+            _ => self.engine.send(id, payload),
         };
         match state {
-            SendState::Done(payload) => keep_spare(spare, payload),
+            SendState::Done(payload) => keep_spare(&mut self.spare, payload),
             SendState::Pending => {
                 entry.sending = len;
-                (entry.taken_at, entry.taken) = (now, 0);
+                (entry.taken_at, entry.taken) = (self.office.now, 0);
+                if len > UNCOUNTED_BYTES {
+                    self.office.count_output(entry);
+                }
             }
         }
     }
@@ -380,16 +400,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             return self.close(id);
         }
         if !entry.queued.is_empty() {
-            let payload = mem::take(&mut entry.queued);
-            Self::send(
-                &mut self.engine,
-                entry,
-                payload,
-                self.office.now,
-                &mut self.stats,
-                &mut self.spare,
-            );
+            self.send(id);
         }
+        let Some(entry) = self.connections.find(id) else { return };
         if entry.held_bytes > 0 {
             self.office.count_output(entry);
         }

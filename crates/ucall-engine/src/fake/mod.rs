@@ -75,6 +75,7 @@ fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
 
 impl Engine for Fake {
     const NAME: &'static str = "fake";
+    const SENDS_AT_ONCE: bool = true;
 
     /// The listener is closed at once: connections come from [`Network::connect`].
     fn listen(&mut self, _listener: TcpListener) -> io::Result<Id> {

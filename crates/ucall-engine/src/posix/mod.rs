@@ -203,6 +203,7 @@ impl Kind {
 
 impl Engine for Posix {
     const NAME: &'static str = "posix";
+    const SENDS_AT_ONCE: bool = true;
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<Id> {
         listener.set_nonblocking(true)?;

@@ -272,6 +272,7 @@ fn is_scarcity(error: &io::Error) -> bool {
 
 impl Engine for Uring {
     const NAME: &'static str = "uring";
+    const SENDS_AT_ONCE: bool = false;
 
     fn listen(&mut self, socket: TcpListener) -> io::Result<Id> {
         let listener = Listener { socket, paused: false, accepting: false };
