@@ -32,6 +32,8 @@ pub struct Limits {
     /// Age of a connection past which it is closed: behind the request that finds it so old, or
     /// while it is idle. `None`: no limit.
     pub lifetime: Option<Duration>,
+    /// From a connection's beginning until both ends have agreed on TLS.
+    pub handshake_timeout: Duration,
     /// From the first byte of a head to its last.
     pub head_timeout: Duration,
     /// Without a byte of the body; in all, this and one second more for each KiB.
@@ -56,6 +58,7 @@ impl Default for Limits {
             held_bytes_max: 1 << 30,
             exchanges_max: None,
             lifetime: None,
+            handshake_timeout: Duration::from_secs(10),
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),

@@ -1,5 +1,7 @@
 //! Runs the calls of one document and writes their replies behind one another.
 
+use std::sync::Arc;
+
 use super::Environment;
 use super::exchange::{Answer, Part};
 use crate::http1::Head;
@@ -7,6 +9,7 @@ use crate::rpc::{
     Call, Document, ExchangeId, Item, Outcome, Reply, ReplyLimit, RpcError, Service,
     write_error_reply,
 };
+use crate::tls::Session;
 
 /// What became of a document.
 pub(super) enum Ran {
@@ -24,6 +27,7 @@ pub(super) fn run_document<S: Service>(
     text: &[u8],
     request: u64,
     head: Option<&Head<'_>>,
+    session: Option<&Arc<Session>>,
     environment: &mut Environment<'_, S>,
     out: &mut Vec<u8>,
 ) -> Ran {
@@ -32,6 +36,7 @@ pub(super) fn run_document<S: Service>(
         text,
         request,
         head,
+        session,
         limit: &ReplyLimit::behind(out, environment.limits.reply_bytes_max),
         service: environment.service,
     };
@@ -61,6 +66,7 @@ struct Run<'a, S> {
     text: &'a [u8],
     request: u64,
     head: Option<&'a Head<'a>>,
+    session: Option<&'a Arc<Session>>,
     limit: &'a ReplyLimit,
     service: &'a mut S,
 }
@@ -132,6 +138,7 @@ impl<S: Service> Run<'_, S> {
             id,
             exchange: ExchangeId { request: self.request, item: index },
             head: self.head,
+            session: self.session,
         };
         let mut reply = Reply::new(out, id, self.limit);
         let outcome = self.service.call(&call, &mut reply);

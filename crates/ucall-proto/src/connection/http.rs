@@ -98,7 +98,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Step {
         let is_last = self.is_last(self.requests + 1, environment);
-        let extras = match gate(head, is_last, environment) {
+        let extras = match gate(head, is_last, self.is_tls(), environment) {
             Ok(extras) => extras,
             Err(error) => return self.refuse_http(&error, head.method, environment, out),
         };
@@ -207,7 +207,7 @@ impl Connection {
         let head = http1::parse_head(&chunked.head, &environment.limits.head);
         let Ok(Some(head)) = head else { return };
         let is_last = self.is_last(self.requests + 1, environment);
-        let Ok(extras) = gate(&head, is_last, environment) else { return };
+        let Ok(extras) = gate(&head, is_last, self.is_tls(), environment) else { return };
         self.run_request(&head, &chunked.body, &extras, environment, out);
     }
 
@@ -300,7 +300,8 @@ impl Connection {
             }
         };
         let request = self.next_request();
-        match run_document(&document, body, request, Some(head), environment, out) {
+        let session = self.session.as_ref();
+        match run_document(&document, body, request, Some(head), session, environment, out) {
             Ran::Replied => environment.replies.end(out, begun),
             Ran::Silent => {
                 environment.replies.abort(out, begun);
@@ -356,9 +357,10 @@ impl Connection {
 fn gate<'a, S>(
     head: &Head<'a>,
     is_last: bool,
+    is_tls: bool,
     environment: &Environment<'_, S>,
 ) -> Result<Extras<'a>, HttpError> {
-    let allowed_origin = environment.access.check(head.host, head.origin, false)?;
+    let allowed_origin = environment.access.check(head.host, head.origin, is_tls)?;
     let connection = match environment.drain {
         Drain::No if !is_last => head.reply_connection(),
         Drain::Overloaded => return Err(HttpError::Overloaded),

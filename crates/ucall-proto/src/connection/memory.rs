@@ -66,7 +66,8 @@ impl Connection {
 
     /// Gives back what is counted for a connection that closes.
     pub fn release(&mut self, scratch: &mut Scratch) {
-        scratch.hold(mem::take(&mut self.held_bytes), 0);
+        let encrypted = self.stage.take().map_or(0, |stage| stage.held_bytes());
+        scratch.hold(mem::take(&mut self.held_bytes) + encrypted, 0);
     }
 
     /// Whether a place from [`Connection::target`] is not back yet.
@@ -93,7 +94,10 @@ impl Connection {
         self.held_bytes = holds;
         let receives = matches!(awaits, Awaits::Body { .. });
         self.is_starved = receives && environment.scratch.is_full(environment.limits);
-        self.fills = receives && !self.is_starved && self.missing_bytes() >= TARGET_BYTES_MIN;
+        self.fills = receives
+            && !self.is_starved
+            && self.session.is_none()
+            && self.missing_bytes() >= TARGET_BYTES_MIN;
     }
 
     /// How much is to come of a body whose length is known.

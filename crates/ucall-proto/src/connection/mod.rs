@@ -19,14 +19,17 @@ mod exchange;
 mod http;
 mod memory;
 mod raw;
+mod secure;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ucall_buffer::Target;
 
 use crate::Limits;
-use crate::http1::{AccessRules, ReplyWriter};
+use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::rpc::{ExchangeId, Item, RpcError, Service};
+use crate::tls::{Session, Stage, begins_record};
 use exchange::Exchanges;
 use http::{Http, HttpFraming};
 use raw::Raw;
@@ -78,6 +81,8 @@ pub enum Drain {
 #[derive(Debug, Default)]
 pub struct Scratch {
     items: Vec<Item>,
+    /// What is to be encrypted.
+    plaintext: Vec<u8>,
     held_bytes: usize,
 }
 
@@ -125,6 +130,7 @@ enum Step {
 /// What the connection waits for from its peer, with a limit in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Awaits {
+    Handshake,
     Request,
     Head,
     Body { total: Duration },
@@ -135,6 +141,9 @@ enum Awaits {
 /// One connection.
 #[derive(Debug)]
 pub struct Connection {
+    /// The connection's end of TLS, between its steps; `None` without TLS.
+    stage: Option<Box<Stage>>,
+    session: Option<Arc<Session>>,
     protocol: Protocol,
     closing: Closing,
     ended_by_peer: bool,
@@ -162,6 +171,8 @@ impl Connection {
     /// A connection that was accepted just now.
     pub fn new(now: Instant, limits: &Limits) -> Self {
         Self {
+            stage: None,
+            session: None,
             protocol: Protocol::Unknown,
             closing: Closing::Open,
             ended_by_peer: false,
@@ -190,6 +201,19 @@ impl Connection {
         if self.discards(bytes.len()) {
             return;
         }
+        match self.stage.take() {
+            None => self.receive_plaintext(bytes, environment, out),
+            Some(stage) => self.receive_records(stage, bytes, environment, out),
+        }
+    }
+
+    #[inline]
+    fn receive_plaintext<S: Service>(
+        &mut self,
+        bytes: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
         if self.input.is_empty() {
             let used = self.process(bytes, environment, out);
             if used < bytes.len() && self.closing == Closing::Open {
@@ -217,6 +241,9 @@ impl Connection {
 
     /// The peer has ended its side: answers what came, and cancels what HTTP waits for.
     pub fn end<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        if let Some(stage) = self.stage.take() {
+            return self.step_encrypted(stage, environment, out, Self::end);
+        }
         self.ended_by_peer = true;
         match &self.protocol {
             Protocol::Raw(_) if !self.input.is_empty() && !self.paused => {
@@ -243,6 +270,11 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
+        if let Some(stage) = self.stage.take() {
+            return self.step_encrypted(stage, environment, out, |connection, environment, out| {
+                connection.complete(exchange, outcome, environment, out);
+            });
+        }
         self.exchanges.complete(exchange, outcome, environment.limits.reply_bytes_max);
         self.flush_exchanges(environment, out);
         self.proceed(environment, out);
@@ -252,12 +284,17 @@ impl Connection {
     /// which has no place for it, the answer is `false`.
     #[must_use]
     pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
-        let is_raw = self.is_raw();
-        if is_raw {
-            out.extend_from_slice(message);
-            out.push(b'\n');
+        if !self.is_raw() {
+            return false;
         }
-        is_raw
+        match &mut self.stage {
+            None => {
+                out.extend_from_slice(message);
+                out.push(b'\n');
+                true
+            }
+            Some(stage) => stage.send(&[message, b"\n"].concat(), out).is_ok(),
+        }
     }
 
     /// Some of what the connection waits for has come, and is on its way to
@@ -269,6 +306,9 @@ impl Connection {
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
     /// there is memory again.
     pub fn proceed<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        if let Some(stage) = self.stage.take() {
+            return self.step_encrypted(stage, environment, out, Self::proceed);
+        }
         if self.paused {
             self.process_input(environment, out);
             if self.ended_by_peer && !self.paused {
@@ -285,6 +325,9 @@ impl Connection {
 
     /// The time for what the peer should have sent is over.
     pub fn expire<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        if let Some(stage) = self.stage.take() {
+            return self.step_encrypted(stage, environment, out, Self::expire);
+        }
         match (self.awaits, &self.protocol) {
             (Awaits::Head | Awaits::Body { .. }, Protocol::Http(_)) => {
                 let head = matches!(self.awaits, Awaits::Head);
@@ -294,7 +337,7 @@ impl Connection {
                 raw::refuse_timeout(environment.limits, out);
                 self.stop_reading();
             }
-            (Awaits::Request | Awaits::Replies | Awaits::End, _) => {
+            (Awaits::Handshake | Awaits::Request | Awaits::Replies | Awaits::End, _) => {
                 self.stop_reading();
                 self.closing = Closing::Done;
             }
@@ -319,7 +362,7 @@ impl Connection {
 
     /// Since when the connection has had no request under way; `None` while it has.
     pub fn idle_since(&self) -> Option<Instant> {
-        (self.awaits == Awaits::Request).then_some(self.awaits_since)
+        matches!(self.awaits, Awaits::Handshake | Awaits::Request).then_some(self.awaits_since)
     }
 
     /// Whether deferred calls are under way, or were given up.
@@ -420,12 +463,17 @@ impl Connection {
         match &self.protocol {
             Protocol::Http(_) => self.step_http(rest, environment, out),
             Protocol::Raw(_) => self.step_raw(rest, environment, out),
-            Protocol::Unknown => self.recognise(rest, environment.limits, out),
+            Protocol::Unknown => self.recognise(rest, environment, out),
         }
     }
 
     /// Tells the protocol by the first byte that is no white space.
-    fn recognise(&mut self, bytes: &[u8], limits: &Limits, out: &mut Vec<u8>) -> Step {
+    fn recognise<S: Service>(
+        &mut self,
+        bytes: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
         let space = bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         self.protocol = match bytes.get(space) {
             _ if space > LEADING_SPACE_MAX => Protocol::Unknown,
@@ -435,10 +483,26 @@ impl Connection {
             Some(_) => Protocol::Unknown,
         };
         if matches!(self.protocol, Protocol::Unknown) {
-            raw::refuse_unknown(limits, out);
-            self.stop_reading();
+            self.refuse_unknown(bytes, environment, out);
         }
         Step::Consumed(space)
+    }
+
+    /// Says to whoever speaks none of our protocols that these are spoken. Clients of TLS show an
+    /// answer in HTTP as such, and take anything else for broken TLS.
+    #[cold]
+    fn refuse_unknown<S: Service>(
+        &mut self,
+        bytes: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if begins_record(bytes) && self.session.is_none() {
+            self.refuse_http(&HttpError::TlsOnPlaintext, Method::Other, environment, out);
+        } else {
+            raw::refuse_unknown(environment.limits, out);
+            self.stop_reading();
+        }
     }
 
     fn is_raw(&self) -> bool {
@@ -482,6 +546,7 @@ impl Connection {
         }
         self.awaits = awaits;
         self.deadline = match awaits {
+            Awaits::Handshake => Some(self.awaits_since + limits.handshake_timeout),
             Awaits::Request => {
                 let end_of_life = limits.lifetime.map(|lifetime| self.accepted_at + lifetime);
                 Some(environment.now + limits.idle_timeout).into_iter().chain(end_of_life).min()
@@ -500,6 +565,8 @@ impl Connection {
             Awaits::Replies
         } else if self.closing != Closing::Open {
             Awaits::End
+        } else if self.awaits == Awaits::Handshake && self.session.is_none() {
+            Awaits::Handshake
         } else {
             match &self.protocol {
                 Protocol::Http(http) => http.awaits(self.input.is_empty(), limits),

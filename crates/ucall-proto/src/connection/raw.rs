@@ -46,7 +46,8 @@ impl Connection {
         match scan_document(window, environment.limits, &mut environment.scratch.items) {
             Ok(document) => {
                 let request = self.next_request();
-                match run_document(&document, window, request, None, environment, out) {
+                let session = self.session.as_ref();
+                match run_document(&document, window, request, None, session, environment, out) {
                     Ran::Replied => out.push(b'\n'),
                     Ran::Silent => {}
                     Ran::Waiting(answer) => {
@@ -117,6 +118,11 @@ impl Connection {
 /// Says that the peer ended its side within a document.
 pub(super) fn refuse_truncated(limits: &Limits, out: &mut Vec<u8>) {
     write_error_line(&RpcError::parse(Fault::Incomplete, limits), out);
+}
+
+/// Says that plaintext came where TLS is spoken.
+pub(super) fn refuse_plaintext(out: &mut Vec<u8>) {
+    write_error_line(&RpcError::invalid_request("expected TLS on this port"), out);
 }
 
 /// Says that what came belongs to no protocol spoken here.

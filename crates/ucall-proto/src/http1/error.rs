@@ -56,6 +56,10 @@ pub enum HttpError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// 400: plaintext where TLS is spoken.
+    PlaintextOnTls,
+    /// 400: TLS where plaintext is spoken.
+    TlsOnPlaintext,
     /// 403: a `Host` that this server does not answer to.
     HostForbidden,
     /// 403: an `Origin` that may not call this server.
@@ -125,6 +129,12 @@ impl HttpError {
             Self::RequestLineMalformed => (400, "the request line must read like: POST / HTTP/1.1"),
             Self::TargetMalformed => {
                 (400, "the request target must be a path, an http address, or * for OPTIONS")
+            }
+            Self::PlaintextOnTls => {
+                (400, "this port speaks TLS; the address must begin with https://")
+            }
+            Self::TlsOnPlaintext => {
+                (400, "this port speaks no TLS; the address must begin with http://")
             }
             Self::LineFeedAlone => (400, "lines must end with CR LF, not with LF alone"),
             Self::CarriageReturnAlone => (400, "a CR must be followed by a LF"),

@@ -11,8 +11,11 @@ pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 
+use std::sync::Arc;
+
 use crate::http1::Head;
 use crate::json::Text;
+use crate::tls::Session;
 
 /// One call of a procedure, as slices of the request it came in.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +30,8 @@ pub struct Call<'a> {
     pub exchange: ExchangeId,
     /// The head of the HTTP request it came in; `None` over raw TCP.
     pub head: Option<&'a Head<'a>>,
+    /// What TLS has agreed on; `None` without TLS.
+    pub session: Option<&'a Arc<Session>>,
 }
 
 /// Names one call of one connection.

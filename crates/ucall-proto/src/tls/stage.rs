@@ -48,6 +48,7 @@ pub fn begins_record(bytes: &[u8]) -> bool {
 pub struct Stage {
     role: Role,
     phase: Phase,
+    is_fresh: bool,
     ended_by_peer: bool,
     /// Bytes of a record, or of a handshake's message, that has not come whole.
     input: Vec<u8>,
@@ -112,6 +113,7 @@ impl Stage {
         Self {
             role,
             phase: Phase::Handshake,
+            is_fresh: true,
             ended_by_peer: false,
             input: Vec::new(),
             unsent: Vec::new(),
@@ -133,6 +135,7 @@ impl Stage {
         if self.phase == Phase::Failed {
             return Err(TlsError::Closed);
         }
+        self.is_fresh &= bytes.is_empty();
         let outcome = if self.input.is_empty() {
             let (used, outcome) = self.process(bytes, out, &mut take);
             self.input.extend_from_slice(bytes.get(used..).unwrap_or_default());
@@ -182,6 +185,16 @@ impl Stage {
     /// Whether both ends have not agreed yet.
     pub fn is_handshaking(&self) -> bool {
         self.phase == Phase::Handshake
+    }
+
+    /// Whether nothing has come yet.
+    pub fn is_fresh(&self) -> bool {
+        self.is_fresh
+    }
+
+    /// Bytes that wait here for others.
+    pub fn held_bytes(&self) -> usize {
+        self.input.capacity() + self.unsent.capacity()
     }
 
     /// Whether the peer has said that nothing more follows. A stream that ends without may have

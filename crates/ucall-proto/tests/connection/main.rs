@@ -10,4 +10,8 @@ mod http;
 mod limits;
 mod memory;
 mod raw;
+mod secure;
 mod specification;
+#[path = "../tls/harness.rs"]
+#[allow(dead_code, reason = "the rest is for the tests that it belongs to")]
+mod tls;
