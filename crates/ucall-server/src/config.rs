@@ -1,9 +1,12 @@
 //! What a worker is told when it starts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
+
+use crate::Tls;
 
 /// How a worker serves.
 #[derive(Clone, Debug)]
@@ -13,6 +16,8 @@ pub struct Config {
     pub limits: Limits,
     /// Which browsers may call.
     pub access: AccessRules,
+    /// TLS on all connections, if wanted.
+    pub tls: Option<Arc<Tls>>,
     /// Connections at once. Past it, the longest idle one is closed for a newcomer.
     pub connections_max: usize,
     /// How long a drain waits for calls that run.
@@ -31,6 +36,7 @@ impl Config {
         Self {
             limits: Limits::default(),
             access,
+            tls: None,
             connections_max: Self::CONNECTIONS_MAX,
             drain_timeout: Self::DRAIN_TIMEOUT,
         }

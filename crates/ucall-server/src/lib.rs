@@ -12,6 +12,7 @@ mod handler;
 mod mailbox;
 mod procedures;
 mod sync;
+mod tls;
 mod worker;
 
 pub use config::Config;
@@ -19,5 +20,6 @@ pub use counters::{Counters, Stats};
 pub use handler::{CallId, Caller, Handler};
 pub use mailbox::{Mailbox, Message};
 pub use procedures::Procedures;
+pub use tls::{Tls, TlsFiles, TlsFilesError};
 pub use ucall_proto::Drain;
 pub use worker::{Turn, Worker};

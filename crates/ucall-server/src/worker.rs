@@ -471,7 +471,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     pub(crate) fn accept(&mut self, socket: Id) {
-        let connection = Connection::new(self.office.now, &self.office.config.limits);
+        let Some(connection) = self.office.new_connection() else {
+            return self.engine.close(socket);
+        };
         self.connections.insert(socket, connection, self.office.now);
         self.stats.accepted += 1;
         self.stats.connections = self.connections.len() as u64;
@@ -552,6 +554,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.office.replies.set_time(unix_time.as_secs());
         self.make_room();
         self.accept_failure_told = false;
+        self.office.refresh_tls();
         self.note_progress();
         self.feed_the_starved();
         let now = self.office.now;

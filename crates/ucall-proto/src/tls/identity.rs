@@ -25,6 +25,22 @@ pub struct Identity<'a> {
 }
 
 impl Identity<'_> {
+    /// Whether it can be used.
+    ///
+    /// # Errors
+    /// As [`ServerSettings::build`](super::ServerSettings::build) has them for this identity alone.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        self.certified_key().map(drop)
+    }
+
+    /// Whether its certificates can be read, whatever its key.
+    ///
+    /// # Errors
+    /// There is none, or one cannot be read.
+    pub fn check_certificates(&self) -> Result<(), SettingsError> {
+        certificates(self.certificates).map(drop)
+    }
+
     /// The chain, and the key that fits it.
     pub(super) fn certified_key(&self) -> Result<CertifiedKey, SettingsError> {
         let chain = certificates(self.certificates)?;
