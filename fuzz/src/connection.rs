@@ -24,7 +24,7 @@ struct Mixed {
 }
 
 impl Service for Mixed {
-    fn call(&mut self, call: Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         if let Some(id) = call.id {
             self.called.push(String::from_utf8(id.to_vec()).expect("proven to be UTF-8"));
         }

@@ -42,8 +42,9 @@ fn read(reader: &mut Reader<'_>) -> Value {
         Kind::Bool => Value::Bool(reader.boolean()),
         Kind::Number => {
             let number = reader.number();
-            check_number(number.text, number.as_i64(), number.as_f64());
-            reference::read(number.text.as_bytes()).expect("a number")
+            let text = std::str::from_utf8(number.text).expect("digits and signs");
+            check_number(text, number.as_i64(), number.as_f64());
+            reference::read(number.text).expect("a number")
         }
         Kind::String => Value::String(text(&reader.string())),
         Kind::Array => {

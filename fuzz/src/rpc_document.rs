@@ -11,7 +11,7 @@ use crate::reference::{self, Answer, Reply};
 pub struct Echo;
 
 impl Service for Echo {
-    fn call(&mut self, call: Call<'_>, reply: &mut ucall_proto::Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut ucall_proto::Reply<'_>) -> Outcome {
         reply.result().extend_from_slice(call.params.unwrap_or(b"null"));
         Outcome::Done
     }
