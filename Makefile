@@ -148,6 +148,8 @@ format: $(STAMPS)/lint-tools ## Format Rust and Python
 .bench/floor-uring: bench/floor/uring.c bench/floor/ring.c bench/floor/floor.c
 .bench/floor-uring: bench/floor/ring.h
 .bench/floor-sleeper: bench/floor/sleeper.c
+.bench/beside: bench/floor/beside.c
+.bench/floor-sleeper .bench/beside:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $<
 
@@ -168,7 +170,7 @@ bench-quick: setup floor ## Measure ours against the floor (BENCH_FLAGS="--rows 
 	$@ -m pip install --quiet "fastapi<1" "uvicorn[standard]<1"
 
 .PHONY: bench-async
-bench-async: setup .bench/floor-sleeper .bench/fastapi/bin/python ## Sleepers under ab: ours, C's and FastAPI's (BENCH_FLAGS="--rounds 5")
+bench-async: setup .bench/floor-sleeper .bench/beside .bench/fastapi/bin/python ## What concurrency costs, beside C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
 	@tools/install-bench-tools.sh
 	$(PY) bench/async.py $(BENCH_FLAGS)
 
