@@ -29,6 +29,7 @@ mod parking;
 mod pool;
 mod procedure;
 mod pump;
+mod queue;
 mod report;
 mod run;
 mod schedule;
@@ -52,6 +53,8 @@ mod _core {
     use crate::errors::Unwritable;
     #[pymodule_export]
     use crate::pump::Pump;
+    #[pymodule_export]
+    use crate::queue::{Block, Message, QueueCore, QueueLink, Receipt};
     #[pymodule_export]
     use crate::schedule::{Handle, Schedule};
     #[pymodule_export]
