@@ -34,6 +34,7 @@ mod report;
 mod run;
 mod schedule;
 mod server;
+mod shared;
 mod signals;
 mod tasks;
 
@@ -59,6 +60,8 @@ mod _core {
     use crate::schedule::{Handle, Schedule};
     #[pymodule_export]
     use crate::server::Server;
+    #[pymodule_export]
+    use crate::shared::SharedCounters;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
