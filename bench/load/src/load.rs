@@ -1,0 +1,266 @@
+//! The load itself: one thread, all connections on one epoll.
+//!
+//! A closed loop sends on a connection when all it sent before is answered. An open loop has a time
+//! for every request; whatever connection is free takes the next that is due, and while none is,
+//! requests wait. Their latency counts from their time all the same, so that a server that stalls
+//! cannot hide it by being asked less.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+
+use crate::{Error, options::Options, wire::Wire};
+
+const EVENTS_MAX: usize = 1024;
+const READ_BYTES: usize = 1 << 20;
+const LATENCY_MAX: Duration = Duration::from_secs(60);
+/// Past this many, what is wrong will not end.
+const ERRORS_MAX: u64 = 1000;
+const TICK: Duration = Duration::from_millis(10);
+
+/// What came of a load.
+pub struct Outcome {
+    /// In nanoseconds, of every request that was answered.
+    pub latency: Histogram<u64>,
+    pub elapsed: Duration,
+    /// Replies that were wrong, and connections that failed.
+    pub errors: u64,
+    /// Requests of an open loop that had no answer at the end.
+    pub unanswered: u64,
+}
+
+/// A connection, and the requests on it that are not answered.
+struct Connection {
+    stream: TcpStream,
+    since: Instant,
+    /// Bytes of the requests at hand that were sent, and of their replies that came.
+    sent: usize,
+    received: usize,
+    is_busy: bool,
+}
+
+enum Step {
+    Waits,
+    Answered,
+    Failed,
+}
+
+/// A load that runs.
+pub struct Load<'a> {
+    wire: &'a Wire,
+    options: &'a Options,
+    requests: Vec<u8>,
+    poll: Poll,
+    connections: Vec<Connection>,
+    free: Vec<usize>,
+    due: VecDeque<Instant>,
+    buffer: Vec<u8>,
+    outcome: Outcome,
+}
+
+impl<'a> Load<'a> {
+    /// Opens the connections.
+    pub fn new(wire: &'a Wire, options: &'a Options) -> Result<Self, Error> {
+        let mut load = Self {
+            wire,
+            options,
+            requests: wire.request.repeat(options.depth),
+            poll: Poll::new()?,
+            connections: Vec::new(),
+            free: (0..options.connections).collect(),
+            due: VecDeque::new(),
+            buffer: vec![0; READ_BYTES],
+            outcome: Outcome {
+                latency: Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 3)?,
+                elapsed: Duration::ZERO,
+                errors: 0,
+                unanswered: 0,
+            },
+        };
+        for at in 0..options.connections {
+            let connection = load.opened(at)?;
+            load.connections.push(connection);
+        }
+        Ok(load)
+    }
+
+    /// Runs for as long as was asked.
+    pub fn run(mut self) -> Result<Outcome, Error> {
+        let start = Instant::now();
+        let end = start + self.options.duration;
+        match self.options.rate {
+            None => self.closed_loop(end)?,
+            Some(rate) => self.open_loop(start, end, Duration::from_secs_f64(1.0 / rate))?,
+        }
+        self.outcome.elapsed = start.elapsed();
+        Ok(self.outcome)
+    }
+
+    fn closed_loop(&mut self, end: Instant) -> Result<(), Error> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut now = Instant::now();
+        while now < end {
+            while let Some(at) = self.free.pop() {
+                self.ask(at, Instant::now())?;
+            }
+            self.poll.poll(&mut events, Some((end - now).min(TICK)))?;
+            self.take(&events)?;
+            now = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Looks without sleeping: waking up would add to what is measured.
+    fn open_loop(&mut self, start: Instant, end: Instant, interval: Duration) -> Result<(), Error> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut asked: u32 = 0;
+        loop {
+            let now = Instant::now();
+            while start + interval * asked <= now && now < end {
+                self.due.push_back(start + interval * asked);
+                asked += 1;
+            }
+            while !self.due.is_empty() && !self.free.is_empty() {
+                let (Some(at), Some(since)) = (self.free.pop(), self.due.pop_front()) else {
+                    break;
+                };
+                self.ask(at, since)?;
+            }
+            let is_over = self.due.is_empty() && self.connections.iter().all(|c| !c.is_busy);
+            if now >= end && (is_over || now >= end + Duration::from_secs(1)) {
+                break;
+            }
+            self.poll.poll(&mut events, Some(Duration::ZERO))?;
+            self.take(&events)?;
+        }
+        self.count_unanswered();
+        Ok(())
+    }
+
+    /// What has no answer yet has waited at least until now, and counts with that.
+    fn count_unanswered(&mut self) {
+        let busy = self.connections.iter().filter(|c| c.is_busy).map(|c| c.since);
+        for since in self.due.iter().copied().chain(busy) {
+            self.outcome.latency.saturating_record(since.elapsed().as_nanos() as u64);
+            self.outcome.unanswered += 1;
+        }
+    }
+
+    fn take(&mut self, events: &Events) -> Result<(), Error> {
+        for event in events {
+            let Token(at) = event.token();
+            if self.connections[at].is_busy {
+                let step = self.step(at);
+                self.conclude(at, step)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn opened(&self, at: usize) -> Result<Connection, Error> {
+        let stream = if self.options.reconnect {
+            self.wire.start_connecting()?
+        } else {
+            let stream = self.wire.open()?;
+            stream.set_nonblocking(true)?;
+            stream
+        };
+        let mut stream = TcpStream::from_std(stream);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut stream, Token(at), both)?;
+        Ok(Connection { stream, since: Instant::now(), sent: 0, received: 0, is_busy: false })
+    }
+
+    /// Sends the next requests on a free connection. `since` is when they should have been sent.
+    fn ask(&mut self, at: usize, since: Instant) -> Result<(), Error> {
+        let connection = &mut self.connections[at];
+        (connection.since, connection.is_busy) = (since, true);
+        (connection.sent, connection.received) = (0, 0);
+        let step = self.step(at);
+        self.conclude(at, step)
+    }
+
+    fn conclude(&mut self, at: usize, step: Step) -> Result<(), Error> {
+        match step {
+            Step::Waits => return Ok(()),
+            Step::Answered if !self.options.reconnect => {}
+            Step::Answered => self.connections[at] = self.opened(at)?,
+            Step::Failed => {
+                self.outcome.errors += 1;
+                if self.outcome.errors > ERRORS_MAX {
+                    return Err(format!("more than {ERRORS_MAX} errors").into());
+                }
+                self.connections[at] = self.opened(at)?;
+            }
+        }
+        self.connections[at].is_busy = false;
+        self.free.push(at);
+        Ok(())
+    }
+
+    /// Sends and receives what can be.
+    fn step(&mut self, at: usize) -> Step {
+        let sent = self.send(at);
+        match sent.and_then(|()| self.receive(at)) {
+            Ok(true) => Step::Answered,
+            Ok(false) => Step::Waits,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Step::Waits,
+            // Still connecting.
+            Err(error) if error.kind() == ErrorKind::NotConnected => Step::Waits,
+            Err(_) => Step::Failed,
+        }
+    }
+
+    fn send(&mut self, at: usize) -> io::Result<()> {
+        let connection = &mut self.connections[at];
+        while connection.sent < self.requests.len() {
+            match connection.stream.write(&self.requests[connection.sent..]) {
+                Ok(sent) => connection.sent += sent,
+                // What came meanwhile is read all the same.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether all requests at hand are answered.
+    fn receive(&mut self, at: usize) -> io::Result<bool> {
+        let whole = self.wire.reply_bytes * self.options.depth;
+        loop {
+            let connection = &mut self.connections[at];
+            let received = connection.stream.read(&mut self.buffer)?;
+            let from = connection.received;
+            connection.received += received;
+            if received == 0 || connection.received > whole {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            let since = connection.since;
+            self.count(from, received, since)?;
+            if from + received == whole {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Compares what came, and counts the replies that end in it.
+    fn count(&mut self, from: usize, received: usize, since: Instant) -> io::Result<()> {
+        let (mut place, end) = (from, from + received);
+        while place < end {
+            let at = place % self.wire.reply_bytes;
+            let piece = (self.wire.reply_bytes - at).min(end - place);
+            if !self.wire.is_expected(at, &self.buffer[place - from..place - from + piece]) {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            place += piece;
+            if place % self.wire.reply_bytes == 0 {
+                self.outcome.latency.saturating_record(since.elapsed().as_nanos() as u64);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! A load over raw TCP, WebSocket or HTTP: the same request again and again, every reply compared.
+//!
+//! It is to WebSocket and raw TCP what wrk is to HTTP, and speaks HTTP so that the two can be
+//! compared. One thread. Prints one line of JSON at the end. `--help` lists the options.
+
+mod load;
+mod options;
+mod wire;
+
+use std::io::{self, BufRead, Write};
+
+use load::{Load, Outcome};
+use options::Options;
+use wire::Wire;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Opens the idle connections, says so, and goes on when told to by a line on standard input: so
+/// that the memory of the server can be looked at in between.
+fn open_idle(wire: &Wire, count: usize) -> Result<Vec<std::net::TcpStream>, Error> {
+    let idle = (0..count).map(|_| wire.call_once()).collect::<Result<Vec<_>, _>>()?;
+    if count > 0 {
+        println!("idle {count}");
+        io::stdout().flush()?;
+        io::stdin().lock().read_line(&mut String::new())?;
+    }
+    Ok(idle)
+}
+
+fn report(wire: &Wire, outcome: &Outcome) -> serde_json::Value {
+    let percentile = |share| outcome.latency.value_at_quantile(share) as f64 / 1e3;
+    serde_json::json!({
+        "requests": outcome.latency.len(),
+        "duration": outcome.elapsed.as_secs_f64(),
+        "errors": outcome.errors,
+        "unanswered": outcome.unanswered,
+        "p50": percentile(0.5),
+        "p99": percentile(0.99),
+        "p999": percentile(0.999),
+        "mean": outcome.latency.mean() / 1e3,
+        "reply": String::from_utf8_lossy(&wire.body[..wire.body.len().min(4096)]),
+        "reply_bytes": wire.reply_bytes,
+    })
+}
+
+fn run() -> Result<(), Error> {
+    let Some(options) = Options::parse()? else {
+        print!("{}", options::USAGE);
+        return Ok(());
+    };
+    let wire = Wire::learn(options.address, options.protocol, &options.body)?;
+    let _idle = open_idle(&wire, options.idle)?;
+    let outcome = Load::new(&wire, &options)?.run()?;
+    println!("{}", report(&wire, &outcome));
+    Ok(())
+}
+
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("load: {error}");
+        std::process::exit(1);
+    }
+}
