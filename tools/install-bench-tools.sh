@@ -1,13 +1,36 @@
 #!/bin/sh
-# Installs what `make bench-quick` needs and this machine lacks: wrk, and for the deterministic
-# figures strace and valgrind. Says what it installs. Without apt-get, or the right to use it, it
-# names how to get them; only wrk is needed, the others are missed in the report.
+# Installs what measuring needs and this machine lacks: wrk, and for the deterministic figures
+# strace and valgrind. With `peers`, also what `make bench` loads and builds the servers of others
+# with. Says what it installs. Without apt-get, or the right to use it, it names how to get them; only wrk
+# is needed, the others are missed in the report.
 set -eu
 
 wanted=''
-for tool in wrk strace valgrind; do
-    command -v "$tool" >/dev/null || wanted="$wanted $tool"
-done
+need() {
+    command -v "$1" >/dev/null || wanted="$wanted $2"
+}
+
+need_header() {
+    [ -e "/usr/include/$1" ] || wanted="$wanted $2"
+}
+
+need wrk wrk
+need strace strace
+need valgrind valgrind
+if [ "${1:-}" = peers ]; then
+    need h2load nghttp2-client
+    need ab apache2-utils
+    need perf linux-perf
+    need pkg-config pkg-config
+    need c++ g++
+    need protoc protobuf-compiler
+    need grpc_cpp_plugin protobuf-compiler-grpc
+    need_header google/protobuf/message.h libprotobuf-dev
+    need_header grpcpp/grpcpp.h libgrpc++-dev
+    need_header h2o.h libh2o-evloop-dev
+    need_header simdjson.h libsimdjson-dev
+    need_header openssl/ssl.h libssl-dev
+fi
 [ -n "$wanted" ] || exit 0
 
 as_root=''
@@ -16,8 +39,11 @@ as_root=''
 if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then
     echo "Installing by apt-get:$wanted"
     $as_root apt-get update -qq || echo "apt-get update failed; going on without" >&2
-    # shellcheck disable=SC2086 # the list is meant to be split
-    $as_root apt-get install -y -qq $wanted >/dev/null || echo "apt-get failed" >&2
+    # One by one: what this distribution does not have must not keep out the others.
+    for package in $wanted; do
+        $as_root apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+            echo "apt-get failed: $package" >&2
+    done
 else
     echo "Missing:$wanted. Get them with: apt-get install$wanted, or brew install wrk" >&2
 fi

@@ -1,0 +1,25 @@
+"""gRPC in Python, on asyncio and uvloop. The argument is the port."""
+
+import asyncio
+import sys
+
+import grpc.aio
+import sum_pb2
+import sum_pb2_grpc
+import uvloop
+
+
+class Calls(sum_pb2_grpc.CallsServicer):
+    async def Sum(self, request, context):
+        return sum_pb2.SumReply(result=request.a + request.b)
+
+
+async def main() -> None:
+    server = grpc.aio.server()
+    sum_pb2_grpc.add_CallsServicer_to_server(Calls(), server)
+    server.add_insecure_port(f"127.0.0.1:{sys.argv[1]}")
+    await server.start()
+    await server.wait_for_termination()
+
+
+(uvloop if sys.argv[2:] == ["uvloop"] else asyncio).run(main())

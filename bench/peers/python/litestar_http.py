@@ -1,0 +1,27 @@
+"""Litestar under uvicorn (uvloop, httptools), with msgspec, as it likes best.
+
+The argument is the port.
+"""
+
+import sys
+
+import jsonrpc
+import msgspec
+import uvicorn
+from litestar import Litestar, post
+
+
+class Request(msgspec.Struct):
+    jsonrpc: str
+    method: str
+    params: jsonrpc.Sum
+    id: int | str | None
+
+
+@post("/", status_code=200)
+async def call(data: Request) -> jsonrpc.Reply:
+    return jsonrpc.Reply("2.0", data.id, jsonrpc.sum(data.params))
+
+
+app = Litestar([call], openapi_config=None, logging_config=None)
+uvicorn.run(app, port=int(sys.argv[1]), loop="uvloop", http="httptools", log_level="error")

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Gets what `make bench` sets ours beside, into .bench: servers of others from PyPI in virtual
+# environments of their own, from crates.io and from the system's packages, and the load programs.
+# What cannot be had is named and left out; the report then says so too. Only our own load and JSON
+# programs have to build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly out=.bench
+readonly target="$PWD/$out/target"
+python=$(tools/find-python.sh)
+
+skip() {
+    echo "bench: without $1" >&2
+}
+
+# All at once, so that their pins agree; one by one where that fails, so that the others are there.
+install_python_peers() {
+    local requirements=bench/peers/requirements.txt
+    local stamp=$out/peers/installed
+    ! cmp -s "$requirements" "$stamp" || return 0
+    echo "bench: installing servers from PyPI into $out/peers"
+    "$python" -m venv "$out/peers"
+    local pip=("$out/peers/bin/python" -m pip install --quiet)
+    if ! "${pip[@]}" --requirement "$requirements"; then
+        grep -v '^#' "$requirements" | while read -r package; do
+            "${pip[@]}" "$package" || skip "$package, which does not install here"
+        done
+    fi
+    cp "$requirements" "$stamp"
+}
+
+# A package of the same name as ours.
+install_old_ucall() {
+    [ ! -e "$out/peers-ucall/bin/python" ] || return 0
+    "$python" -m venv "$out/peers-ucall"
+    "$out/peers-ucall/bin/python" -m pip install --quiet ucall==0.5.4 ||
+        skip "ucall 0.5.4, which does not install here"
+}
+
+generate_python_grpc() {
+    mkdir -p "$out/proto"
+    [ "$out/proto/sum_pb2.py" -ot bench/peers/sum.proto ] || return 0
+    "$out/peers/bin/python" -m grpc_tools.protoc -I bench/peers --python_out="$out/proto" \
+        --grpc_python_out="$out/proto" bench/peers/sum.proto || skip "gRPC for Python"
+}
+
+cargo_build() {
+    cargo build --quiet --release --locked --manifest-path "$1/Cargo.toml" --target-dir "$target"
+}
+
+# For this machine's processor, as simdjson's inline parser asks for.
+build_h2o() {
+    local program=$out/peer-h2o source=bench/peers/cpp/h2o.cpp
+    [ "$program" -ot "$source" ] || return 0
+    # shellcheck disable=SC2046 # flags are meant to be split
+    c++ -O2 -march=native -std=c++17 -o "$program" "$source" \
+        $(pkg-config --cflags --libs libh2o-evloop simdjson openssl) ||
+        skip "H2O: apt-get install libh2o-evloop-dev libsimdjson-dev libssl-dev"
+}
+
+build_grpc() {
+    local program=$out/peer-grpc source=bench/peers/cpp/grpc.cpp
+    [ "$program" -ot "$source" ] || return 0
+    # shellcheck disable=SC2046 # flags are meant to be split
+    protoc -I bench/peers --cpp_out="$out/proto" --grpc_out="$out/proto" \
+        --plugin=protoc-gen-grpc="$(command -v grpc_cpp_plugin)" bench/peers/sum.proto &&
+        c++ -O2 -std=c++17 -I"$out/proto" -o "$program" "$source" \
+            "$out/proto/sum.pb.cc" "$out/proto/sum.grpc.pb.cc" \
+            $(pkg-config --cflags --libs grpc++_unsecure protobuf) ||
+        skip "gRPC for C++: apt-get install libgrpc++-dev protobuf-compiler-grpc"
+}
+
+mkdir -p "$out"
+install_python_peers
+install_old_ucall
+generate_python_grpc
+build_h2o
+build_grpc
+cargo_build bench/peers/rust || skip "actix-web, ntex and may_minihttp, which do not build here"
+cargo_build bench/load
+cargo_build bench/json
+cp "$target/release/json-bench" "$out/json-bench"
