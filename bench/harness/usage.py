@@ -14,6 +14,19 @@ def cpu_nanoseconds(pid: int) -> int:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
+def family(pid: int) -> list[int]:
+    """The process and all below it: some servers work in processes that they start."""
+    found = [pid]
+    for each in found:
+        tasks = Path(f"/proc/{each}/task").iterdir()
+        found += [int(child) for task in tasks for child in children(task)]
+    return found
+
+
+def children(task: Path) -> list[str]:
+    return (task / "children").read_text().split()
+
+
 @dataclass(frozen=True)
 class Memory:
     """Resident bytes, now and at most, in MB (10^6 bytes)."""

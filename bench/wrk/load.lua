@@ -92,9 +92,9 @@ function done(summary, latency)
    local socket_errors = errors.connect + errors.read + errors.write + errors.timeout
    io.write(string.format(
       '{"requests":%d,"duration":%.6f,"bytes":%d,"request_bytes":%d,"checked":%d,"wrong":%d,'
-         .. '"status_errors":%d,"socket_errors":%d,"p50":%d,"p99":%d,"mean":%.3f}\n',
+         .. '"status_errors":%d,"socket_errors":%d,"p50":%d,"p99":%d,"p999":%d,"mean":%.3f}\n',
       summary.requests, summary.duration / 1e6, summary.bytes, threads[1]:get("request_bytes"),
       total("checked"), total("wrong"), errors.status, socket_errors,
-      latency:percentile(50), latency:percentile(99), latency.mean
+      latency:percentile(50), latency:percentile(99), latency:percentile(99.9), latency.mean
    ))
 end

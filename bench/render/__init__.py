@@ -1,0 +1,1 @@
+"""What `bench/report.py` is made of: results in, tables, charts and verdicts out. No measuring."""

@@ -1,0 +1,261 @@
+"""Tables in Markdown: one function a section of the report."""
+
+from collections.abc import Sequence
+
+from harness.report import Spread
+from render.data import Results, difference
+from render.verdicts import Verdict
+from suite.plan import BATCHES, PAYLOAD_BYTES, RATES
+from suite.servers import Server
+
+NONE = "-"
+RATE, TIME, CPU, RATIO = "{:,.0f}", "{:,.0f}", "{:.2f}", "{:.2f}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Figures to the right, names to the left."""
+    line = "|---|" + "---:|" * (len(header) - 1)
+    return "\n".join([row_of(header), line, *map(row_of, rows)])
+
+
+def row_of(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def one(found: Spread | None, form: str) -> str:
+    return form.format(found.median) if found else NONE
+
+
+def full(found: Spread | None, form: str) -> str:
+    """The median, and the quartiles in brackets."""
+    return found.text(form) if found else NONE
+
+
+def calls(results: Results, servers: Sequence[Server], load: str) -> str:
+    """Calls a second, latency, CPU and memory under one load."""
+    header = ["", "calls/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/call", "CPU, of the floor's"]
+    rows = []
+    for server in present(results, servers, load):
+        cells = [
+            (results.values(server.name, load, metric), form)
+            for metric, form in (
+                ("calls_per_second", RATE),
+                ("p50_us", TIME),
+                ("p99_us", TIME),
+                ("p999_us", TIME),
+                ("cpu_us_per_call", CPU),
+            )
+        ]
+        to_floor = results.to_floor(server.name, load, "cpu_us_per_call")
+        memory = one(results.values(server.name, load, "rss_mb"), "{:.0f}")
+        errors = results.errors(server.name, load)
+        rows.append(
+            [
+                server.label,
+                *(one(found, form) for found, form in cells),
+                full(to_floor, RATIO),
+                memory,
+                f"{errors:,}" if errors else "0",
+            ]
+        )
+    return table([*header, "RSS MB", "errors"], rows)
+
+
+def present(results: Results, servers: Sequence[Server], load: str) -> list[Server]:
+    return [server for server in servers if results.has(server.name, load)]
+
+
+def headline(results: Results, servers: Sequence[Server]) -> str:
+    """The README's: what matters most of each."""
+    header = ["", "calls/s, 32 clients", "p99 µs", "CPU µs/call", "of the floor's CPU"]
+    header += ["p50 µs, 1 client", "RSS MB"]
+    rows = []
+    for server in present(results, servers, "c32"):
+        name = server.name
+        label = f"**{server.label}**" if server.family == "ours" else server.label
+        rows.append(
+            [
+                label,
+                one(results.values(name, "c32", "calls_per_second"), RATE),
+                one(results.values(name, "c32", "p99_us"), TIME),
+                one(results.values(name, "c32", "cpu_us_per_call"), CPU),
+                one(results.to_floor(name, "c32", "cpu_us_per_call"), RATIO),
+                one(results.values(name, "c1", "p50_us"), TIME),
+                one(results.values(name, "c32", "rss_mb"), "{:.0f}"),
+            ]
+        )
+    return table(header, rows)
+
+
+def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
+    """Ours against the floor, with quartiles: the figures that everything else rests on."""
+    header = ["", "calls/s, ratio", "CPU a call, ratio", "CPU a call, above, µs"]
+    header += ["p50 with 1 client, above, µs", "p99 with 1 client, above, µs"]
+    rows = []
+    for server in servers:
+        name = server.name
+        if server.family == "ours" and results.has(name, "c32"):
+            rows.append(
+                [
+                    server.label,
+                    full(results.to_floor(name, "c32", "calls_per_second"), RATIO),
+                    full(results.to_floor(name, "c32", "cpu_us_per_call"), RATIO),
+                    full(results.to_floor(name, "c32", "cpu_us_per_call", difference), "{:+.2f}"),
+                    full(results.to_floor(name, "c1", "p50_us", difference), "{:+.1f}"),
+                    full(results.to_floor(name, "c1", "p99_us", difference), "{:+.1f}"),
+                ]
+            )
+    return table(header, rows)
+
+
+def open_loop(results: Results, servers: Sequence[Server]) -> str:
+    header = [""]
+    for rate in RATES:
+        header += [f"{rate:,}/s: p50", "p99", "p99.9", "unanswered"]
+    loads = [f"rate-{rate}" for rate in RATES]
+    rows = []
+    for server in servers:
+        if not any(results.has(server.name, load) for load in loads):
+            continue
+        cells = [server.label]
+        for load in loads:
+            for metric in ("p50_us", "p99_us", "p999_us"):
+                cells.append(one(results.values(server.name, load, metric), TIME))
+            has = results.has(server.name, load)
+            cells.append(f"{results.errors(server.name, load):,}" if has else NONE)
+        rows.append(cells)
+    return table(header, rows)
+
+
+def rates(results: Results, servers: Sequence[Server], loads: dict[str, str]) -> str:
+    """Calls a second and CPU under some loads, which have a column each."""
+    header = [""]
+    for label in loads.values():
+        header += [f"{label}: calls/s", "CPU ns/call", "of the floor's"]
+    rows = []
+    for server in servers:
+        if not any(results.has(server.name, load) for load in loads):
+            continue
+        cells = [server.label]
+        for load in loads:
+            cpu = results.values(server.name, load, "cpu_us_per_call")
+            cells += [
+                one(results.values(server.name, load, "calls_per_second"), RATE),
+                f"{cpu.median * 1000:,.0f}" if cpu else NONE,
+                one(results.to_floor(server.name, load, "cpu_us_per_call"), RATIO),
+            ]
+        rows.append(cells)
+    return table(header, rows)
+
+
+def batches(results: Results, servers: Sequence[Server]) -> str:
+    loads = {"c32": "1"} | {f"batch-{size}": f"{size:,}" for size in BATCHES}
+    http = [s for s in servers if s.family in ("floor", "ours") and s.protocol == "http"]
+    return rates(results, http, loads)
+
+
+def payloads(results: Results, servers: Sequence[Server]) -> str:
+    """Bytes that went in and came out, counted once, in 10^9 a second."""
+    header = ["", *(f"{size_label(size)} {kind}" for kind in KINDS for size in PAYLOAD_BYTES)]
+    loads = [(f"{kind}-{size}", size) for kind in KINDS for size in PAYLOAD_BYTES]
+    rows, ratios = [], []
+    for server in servers:
+        if not any(results.has(server.name, load) for load, _ in loads):
+            continue
+        found = [results.values(server.name, load, "calls_per_second") for load, _ in loads]
+        speeds = [
+            f"{spread.median * size / 1e9:.3g}" if spread else NONE
+            for spread, (_, size) in zip(found, loads, strict=True)
+        ]
+        rows.append([f"{server.label}: GB/s", *speeds])
+        if server.family != "floor":
+            costs = [results.to_floor(server.name, load, "cpu_us_per_call") for load, _ in loads]
+            ratios.append([f"{server.label}: CPU, of the floor's", *(one(c, RATIO) for c in costs)])
+    return table(header, rows + ratios)
+
+
+KINDS = ("bytes", "array")
+
+
+def size_label(size: int) -> str:
+    for unit, one_of_it in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= one_of_it:
+            return f"{size // one_of_it} {unit}"
+    return f"{size} B"
+
+
+def idle(results: Results, servers: Sequence[Server]) -> str:
+    labels = {server.name: server.label for server in servers}
+    header = ["", "RSS before, MB", "with 10,000 idle, MB", "KiB each"]
+    header += ["calls/s of 32 beside them", "p99 µs", "CPU µs/call"]
+    rows = [
+        [
+            labels[row["server"]],
+            f"{row['base_kib'] * 1024 / 1e6:.1f}",
+            f"{row['idle_kib'] * 1024 / 1e6:.1f}",
+            f"{row['kib_each']:.2f}",
+            f"{row['calls_per_second']:,.0f}",
+            f"{row['p99_us']:,.0f}",
+            f"{row['cpu_us_per_call']:.2f}",
+        ]
+        for row in results.raw["idle"]
+    ]
+    return table(header, rows)
+
+
+def documents(results: Results) -> str:
+    found = {(r["task"], r["document"], r["library"]): r["ns"] for r in results.raw["json"]}
+    libraries = list(dict.fromkeys(library for _, _, library in found))
+    libraries.sort(key=lambda name: (name != "ucall", "Python" in name, name))
+    tasks = sorted({key[:2] for key in found})
+    rows = [
+        [f"{task} {document}", *(nanoseconds(found.get((task, document, it))) for it in libraries)]
+        for task, document in tasks
+    ]
+    return table(["", *libraries], rows)
+
+
+def nanoseconds(value: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"{value:,.0f} ns" if value < 1e4 else f"{value / 1e3:,.1f} µs"
+
+
+def exact(results: Results, servers: Sequence[Server]) -> str:
+    labels = {server.name: server.label for server in servers}
+    header = ["", "user instructions a call", "counted by", "system calls a call"]
+    rows = []
+    for row in results.raw["exact"]:
+        tool, count = next(iter(row["instructions"].items()), (NONE, None))
+        named = (f"{name} {count:.2f}" for name, count in row["system_calls"].items())
+        rows.append(
+            [
+                labels[row["server"]],
+                f"{count:,.0f}" if count is not None else NONE,
+                tool,
+                ", ".join(named) or NONE,
+            ]
+        )
+    return table(header, rows)
+
+
+def tools(results: Results, servers: Sequence[Server]) -> str:
+    header = ["", "wrk: calls/s", "p50 µs", "p99 µs", "CPU µs", "ours: calls/s", "p50 µs", "p99 µs"]
+    rows = []
+    for server in present(results, servers, "tool-wrk"):
+        cells = [server.label]
+        for tool in ("wrk", "own"):
+            for metric, form in (
+                ("calls_per_second", RATE),
+                ("p50_us", TIME),
+                ("p99_us", TIME),
+                ("cpu_us_per_call", CPU),
+            ):
+                cells.append(one(results.values(server.name, f"tool-{tool}", metric), form))
+        rows.append(cells)
+    return table([*header, "CPU µs"], rows)
+
+
+def verdicts(found: Sequence[Verdict]) -> str:
+    rows = [[each.claim, each.asked, each.found, each.outcome] for each in found]
+    return table(["figure", "asked", "found: median (quartiles)", ""], rows)

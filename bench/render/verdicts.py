@@ -1,0 +1,88 @@
+"""Each figure that was asked of ucall, and whether this run shows it.
+
+A figure is missed only if even the better quartile of its pairs is past it: the lower one of a
+cost, the upper one of a rate. Machines drift, and what lies between the quartiles is not known.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.report import Spread
+from render.data import Results, best, difference
+from suite.servers import ENGINES, Server
+
+IDLE_KIB_MAX = 4.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was asked, what was found, and the outcome: met, missed or not measured."""
+
+    claim: str
+    asked: str
+    found: str
+    outcome: str
+
+
+def judged(claim: str, found: Spread | None, form: str, *, most: float = 0, least: float = 0):
+    """`most` for a cost, `least` for a rate."""
+    asked = f"at most {form.format(most)}" if most else f"at least {form.format(least)}"
+    if not found:
+        return Verdict(claim, asked, "-", "not measured")
+    is_missed = found.lower > most if most else found.upper < least
+    return Verdict(claim, asked, found.text(form), "**missed**" if is_missed else "met")
+
+
+def all_verdicts(results: Results, servers: Sequence[Server]) -> list[Verdict]:
+    return [
+        *python_verdicts(results, servers),
+        *c_verdicts(results, servers),
+        *idle_verdicts(results),
+    ]
+
+
+def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]:
+    peers = [s.name for s in servers if s.family == "python" and not s.name.startswith("ucall")]
+    best_peer = best(results, peers, "c32", "calls_per_second")
+    labels = {server.name: server.label for server in servers}
+    for engine, label in ENGINES.items():
+        name = f"ours-python-{engine}"
+        cpu = results.to_floor(name, "c32", "cpu_us_per_call")
+        claim = f"Python, {label}, 32 clients: CPU a call, of the floor's"
+        yield judged(claim, cpu, "{:.2f}", most=1.2)
+        p50 = results.to_floor(name, "c1", "p50_us", difference)
+        claim = f"Python, {label}, 1 client: p50 above the floor's, µs"
+        yield judged(claim, p50, "{:+.1f}", most=4.0)
+        for peer, times in ((best_peer, 2.5), ("fastapi-def", 25.0)):
+            if peer:
+                found = results.compared(name, peer, "c32", "calls_per_second")
+                claim = f"Python, {label}, 32 clients: calls a second, times {labels[peer]}'s"
+                yield judged(claim, found, "{:.1f}", least=times)
+        batch = results.values(name, "batch-100", "calls_per_second")
+        claim = f"Python, {label}: batches of 100, calls a second"
+        yield judged(claim, batch, "{:,.0f}", least=3e6)
+        deep = results.values(f"{name}-raw", "depth-16", "calls_per_second")
+        claim = f"Python, {label}: raw TCP, 16 deep, calls a second"
+        yield judged(claim, deep, "{:,.0f}", least=1.5e6)
+
+
+def c_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]:
+    natives = [server for server in servers if server.family == "native"]
+    for engine, label in ENGINES.items():
+        name = f"ours-c-{engine}"
+        cpu = results.to_floor(name, "c32", "cpu_us_per_call")
+        yield judged(f"C, {label}, 32 clients: CPU a call, of the floor's", cpu, "{:.2f}", most=1.1)
+        for native in natives:
+            found = results.compared(name, native.name, "c32", "cpu_us_per_call")
+            claim = f"C, {label}, 32 clients: CPU a call, of {native.label}'s"
+            yield judged(claim, found, "{:.2f}", most=1.0)
+
+
+def idle_verdicts(results: Results) -> Iterator[Verdict]:
+    for row in results.raw["idle"]:
+        _, language, engine = row["server"].split("-")
+        claim = (
+            f"{language.title()}, {ENGINES[engine]}: RSS of each of 10,000 idle connections, KiB"
+        )
+        each = row["kib_each"]
+        yield judged(claim, Spread(each, each, each), "{:.2f}", most=IDLE_KIB_MAX)

@@ -1,0 +1,44 @@
+"""Writes docs/benchmarks.md, its charts and the README's table from a run's results.
+
+    python bench/report.py [RESULTS.json]
+
+Takes the newest of bench/results by default: `make bench-report`. Measures nothing. What was not a
+whole run is written to .bench/report instead, and changes no page of the project.
+"""
+
+import sys
+from pathlib import Path
+
+from harness.rows import OUTPUT, ROOT
+from render import page
+from render.data import load_results
+from suite.servers import everyone
+
+RESULTS = ROOT / "bench/results"
+
+
+def newest() -> Path:
+    found = sorted(RESULTS.glob("*.json"))
+    if not found:
+        sys.exit("no results: make bench measures them")
+    return found[-1]
+
+
+def main() -> None:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else newest()
+    results, servers = load_results(path), everyone()
+    is_whole = path.resolve().parent == RESULTS
+    docs = ROOT / "docs" if is_whole else OUTPUT / "report"
+    docs.mkdir(exist_ok=True)
+    charts = page.chart_files(results, servers)
+    for name, text in charts.items():
+        (docs / name).write_text(text)
+    (docs / "benchmarks.md").write_text(page.benchmarks_page(results, servers, list(charts)))
+    if is_whole:
+        readme = ROOT / "README.md"
+        section = page.readme_section(results, servers)
+        readme.write_text(page.with_section(readme.read_text(), section))
+    print(f"{docs.relative_to(ROOT)}/benchmarks.md and {len(charts)} charts, from {path.name}")
+
+
+main()

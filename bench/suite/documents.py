@@ -1,0 +1,94 @@
+"""JSON by itself: parsing and writing, ours beside serde_json and simd-json, and msgspec's.
+
+`bench/json` is a criterion suite; its medians are read from the files that criterion leaves.
+msgspec is timed here, on the same documents, which the suite writes.
+"""
+
+import json
+import os
+import subprocess
+import timeit
+from pathlib import Path
+
+import msgspec
+
+from harness import processes
+from harness.rows import OUTPUT, ROOT
+from suite.rounds import Progress, Records
+
+ESTIMATE_SECONDS = 35.0
+SECONDS_MAX = 120
+DOCUMENTS = OUTPUT / "json"
+CRITERION = OUTPUT / "criterion"
+
+
+def measure_all(records: Records, progress: Progress) -> list[dict]:
+    progress.say("JSON: parsing and writing")
+    try:
+        run_criterion()
+        found = criterion_medians(CRITERION) + msgspec_medians()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        records.problem(f"json: {error}")
+        found = []
+    progress.advance(ESTIMATE_SECONDS)
+    return found
+
+
+def run_criterion() -> None:
+    """What was measured at another time must not pass for this one's."""
+    program = OUTPUT / "json-bench"
+    subprocess.run(["rm", "-rf", str(CRITERION)], check=True)
+    environment = {**os.environ, "CRITERION_HOME": str(CRITERION), "JSON_DOCUMENTS": str(DOCUMENTS)}
+    core, _ = processes.cores()
+    done = subprocess.run(
+        ["taskset", "-c", str(core), str(program), "--bench", "--noplot", "--quiet"],
+        env=environment,
+        cwd=ROOT / "bench/json",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    if done.returncode:
+        raise ValueError(done.stderr[-300:])
+
+
+def criterion_medians(directory: Path) -> list[dict]:
+    """Benchmarks are named `task/library/document`; criterion's estimates are in nanoseconds."""
+    found = []
+    for path in sorted(directory.glob("**/new/benchmark.json")):
+        task, library, document = json.loads(path.read_text())["full_id"].split("/")
+        estimates = json.loads((path.parent / "estimates.json").read_text())
+        median = estimates["median"]["point_estimate"]
+        found.append({"task": task, "library": library, "document": document, "ns": median})
+    if not found:
+        raise ValueError("criterion left no estimates")
+    return found
+
+
+def msgspec_medians() -> list[dict]:
+    found = []
+    for path in sorted(DOCUMENTS.glob("*.json")):
+        text = path.read_bytes()
+        value = msgspec.json.decode(text)
+        for task, function, argument in (
+            ("parse", msgspec.json.Decoder().decode, text),
+            ("write", msgspec.json.Encoder().encode, value),
+        ):
+            nanoseconds = median_ns(lambda f=function, a=argument: f(a))
+            found.append(
+                {
+                    "task": task,
+                    "library": "msgspec (Python)",
+                    "document": path.stem,
+                    "ns": nanoseconds,
+                }
+            )
+    return found
+
+
+def median_ns(call) -> float:
+    timer = timeit.Timer(call)
+    count, _ = timer.autorange()
+    count = max(count // 4, 1)
+    samples = sorted(timer.repeat(5, count))
+    return samples[2] / count * 1e9

@@ -1,0 +1,209 @@
+"""One load on one server, by wrk, by h2load or by our own program, and what came of it."""
+
+import base64
+import io
+import re
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy
+
+from harness import load as wrk_load
+from harness import processes, request, usage
+from harness.rows import OUTPUT, Row
+from suite.servers import PEERS, PYTHON, Load, Server
+
+PROGRAM = OUTPUT / "target/release/load"
+GRPC_BODY = b"\x00\x00\x00\x00\x04\x08\x37\x10\x15"
+#: A reply is a message's five bytes of head, and `result = 76` in two.
+GRPC_REPLY_BYTES = 7
+OVERTIME_SECONDS = 12
+
+
+class LoadError(Exception):
+    """A load that gave no figures."""
+
+
+FAILURES = (
+    LoadError,
+    wrk_load.LoadError,
+    processes.StartError,
+    request.WrongReplyError,
+    subprocess.TimeoutExpired,
+    OSError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The figures of one load. Latencies are those of a request, which may be a batch."""
+
+    calls_per_second: float
+    p50_us: float | None
+    p99_us: float | None
+    p999_us: float | None
+    cpu_us_per_call: float
+    rss_mb: float
+    errors: int
+
+
+def run_command(command: Sequence[str], seconds: float) -> str:
+    """Runs a load on its core, ends it if it does not end, and returns what it wrote."""
+    _, core = processes.cores()
+    process = processes.start_pinned(
+        command, core, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds + OVERTIME_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    return output.decode(errors="replace")
+
+
+def by_wrk(server: Server, port: int, load: Load, seconds: int) -> dict:
+    row = Row(load.name, load.label, load.connections, load.batch, load.depth)
+    found = wrk_load.wrk(row, port, seconds, None)
+    if load.depth > 1:
+        # wrk 4.1 spoils its percentiles when it pipelines: it scales them by replies.
+        found = {**found, "p50": None, "p99": None, "p999": None}
+    return {**found, "errors": found["status_errors"] + found["socket_errors"]}
+
+
+def by_h2load(server: Server, port: int, load: Load, seconds: int) -> dict:
+    """Latencies come from its log, which has a line a request: start, status, microseconds."""
+    body, log = OUTPUT / "grpc.body", OUTPUT / "h2load.log"
+    body.write_bytes(GRPC_BODY)
+    log.unlink(missing_ok=True)
+    command = ["h2load", "-t1", f"-c{load.connections}", "-m1", f"-D{seconds}"]
+    command += ["--warm-up-time=0", f"--log-file={log}", f"--data={body}"]
+    command += ["-Hcontent-type: application/grpc", "-Hte: trailers"]
+    output = run_command([*command, f"http://127.0.0.1:{port}/bench.Calls/Sum"], seconds)
+    micros = [int(line.split("\t")[2]) for line in log.read_text().splitlines()]
+    return h2load_figures(output, micros)
+
+
+def h2load_figures(output: str, micros: list[int]) -> dict:
+    seconds = re.search(r"finished in ([\d.]+)s", output)
+    totals = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", output)
+    data = re.search(r"\((\d+)\) data", output)
+    if not (seconds and totals and data and len(micros) > 1):
+        raise LoadError(f"h2load failed: {output[-300:]}")
+    succeeded, *failed = map(int, totals.groups())
+    if abs(int(data[1]) - succeeded * GRPC_REPLY_BYTES) > 1000 * GRPC_REPLY_BYTES:
+        raise LoadError(f"{data[1]} bytes of replies to {succeeded} requests")
+    cuts = statistics.quantiles(micros, n=1000, method="inclusive")
+    return {
+        "requests": succeeded,
+        "duration": float(seconds[1]),
+        "errors": sum(failed),
+        "p50": cuts[499],
+        "p99": cuts[989],
+        "p999": cuts[998],
+    }
+
+
+def own_command(server: Server, load: Load) -> list[str]:
+    body = load.body or OUTPUT / f"request-{load.batch}.json"
+    if not load.body:
+        body.write_bytes(request.body(load.batch))
+    command = [str(PROGRAM), "--protocol", server.protocol, "--body", str(body)]
+    command += ["--connections", str(load.connections), "--depth", str(load.depth)]
+    command += ["--rate", str(load.rate)] if load.rate else []
+    return command + (["--reconnect"] if load.reconnect else [])
+
+
+def by_own(server: Server, port: int, load: Load, seconds: int) -> dict:
+    command = [*own_command(server, load), "--seconds", str(seconds), f"127.0.0.1:{port}"]
+    return own_figures(run_command(command, seconds), load)
+
+
+def own_figures(output: str, load: Load) -> dict:
+    """Refuses a wrong reply: the program compares all others with the first."""
+    try:
+        found = wrk_load.parsed(output)
+    except wrk_load.LoadError as error:
+        raise LoadError(output.strip()[-300:] or "it wrote nothing") from error
+    if not load.body:
+        request.checked_reply(200, found["reply"].encode(), load.batch)
+    return {**found, "errors": found["errors"] + found["unanswered"]}
+
+
+DRIVERS: dict[str, Callable[[Server, int, Load, int], dict]] = {
+    "wrk": by_wrk,
+    "h2load": by_h2load,
+    "own": by_own,
+}
+
+
+def tool_for(server: Server, load: Load) -> str:
+    """Tools of others where they speak the protocol."""
+    if load.tool:
+        return load.tool
+    if server.protocol == "grpc":
+        return "h2load"
+    needs_ours = load.rate or load.reconnect or load.body or server.protocol != "http"
+    return "own" if needs_ours else "wrk"
+
+
+def check(server: Server, port: int, load: Load) -> None:
+    """Asks once and looks at the reply; our own program does that by itself."""
+    tool = tool_for(server, load)
+    if tool == "h2load":
+        check_grpc(port)
+    elif tool == "wrk":
+        request.probe_until_answered(port, load.batch, 10)
+
+
+def check_grpc(port: int) -> None:
+    command = [str(PYTHON), str(PEERS / "python/grpc_check.py"), str(port)]
+    environment = {"PYTHONPATH": str(OUTPUT / "proto"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=15)
+    if done.stdout.strip() != str(request.EXPECTED_RESULT):
+        raise LoadError(f"gRPC's client got {done.stdout + done.stderr[-200:]!r}")
+
+
+def cpu_nanoseconds(pids: Sequence[int]) -> int:
+    return sum(usage.cpu_nanoseconds(pid) for pid in pids)
+
+
+def measure(server: Server, running: processes.Server, load: Load, seconds: int) -> dict:
+    """A load on a server that runs: a sample's fields."""
+    pids = usage.family(running.pid)
+    before = cpu_nanoseconds(pids)
+    found = DRIVERS[tool_for(server, load)](server, running.port, load, seconds)
+    cpu = cpu_nanoseconds(pids) - before
+    if not found["requests"]:
+        raise LoadError(f"no request was answered ({found['errors']} errors)")
+    calls = found["requests"] * load.calls_a_request
+    return asdict(
+        Sample(
+            calls_per_second=calls / found["duration"],
+            p50_us=found["p50"],
+            p99_us=found["p99"],
+            p999_us=found["p999"],
+            cpu_us_per_call=cpu / 1e3 / calls,
+            rss_mb=sum(usage.memory(pid).now_mb for pid in pids),
+            errors=found["errors"],
+        )
+    )
+
+
+def payload_request(kind: str, size: int) -> Path:
+    """A file with a call that carries so many bytes: by themselves, or those of an array."""
+    path = OUTPUT / f"payload-{kind}-{size}.json"
+    content = (bytes(range(256)) * (size // 256 + 1))[:size]
+    text = base64.b64encode(content if kind == "bytes" else npy(content)).decode()
+    path.write_text(f'{{"jsonrpc":"2.0","method":"{kind}","params":["{text}"],"id":1}}')
+    return path
+
+
+def npy(content: bytes) -> bytes:
+    """An array of these bytes as NumPy writes it."""
+    file = io.BytesIO()
+    numpy.save(file, numpy.frombuffer(content, numpy.uint8))
+    return file.getvalue()

@@ -1,0 +1,75 @@
+"""Memory of connections that do nothing, and the calls of others beside them."""
+
+import subprocess
+from collections.abc import Iterator
+
+from harness import processes, usage
+from suite import drivers, servers
+from suite.rounds import Progress, Records
+from suite.servers import Load, Server
+
+CONNECTIONS = 10_000
+BUSY = Load("busy", "32 clients beside the idle ones", 32, tool="own")
+OPENING_SECONDS_MAX = 30
+ESTIMATE_SECONDS = 5.0
+
+
+def estimate() -> float:
+    return ESTIMATE_SECONDS * len(servers.ours("http"))
+
+
+def measure_all(records: Records, progress: Progress) -> list[dict]:
+    return list(measured(records, progress))
+
+
+def measured(records: Records, progress: Progress) -> Iterator[dict]:
+    for server in servers.ours("http"):
+        progress.say(f"idle: {CONNECTIONS:,} connections on {server.label}")
+        try:
+            with server.running(BUSY) as running:
+                yield {"server": server.name, **measure(server, running)}
+        except drivers.FAILURES as error:
+            records.problem(f"idle: {server.label}: {error}")
+        progress.advance(ESTIMATE_SECONDS)
+
+
+def resident_kib(pid: int) -> float:
+    return usage.memory(pid).now_mb * 1e6 / 1024
+
+
+def measure(server: Server, running: processes.Server) -> dict:
+    """The base is that of a server which has answered a load already, for what it keeps then is
+    no cost of idle connections."""
+    drivers.by_own(server, running.port, BUSY, 1)
+    base = resident_kib(running.pid)
+    _, core = processes.cores()
+    command = [*drivers.own_command(server, BUSY), "--seconds", "1", "--idle", str(CONNECTIONS)]
+    load = subprocess.Popen(
+        ["taskset", "-c", str(core), *command, f"127.0.0.1:{running.port}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        said = load.stdout.readline()
+        if said.split() != ["idle", str(CONNECTIONS)]:
+            raise drivers.LoadError(f"no idle connections: {said.strip()}")
+        idle = resident_kib(running.pid)
+        before = usage.cpu_nanoseconds(running.pid)
+        output, _ = load.communicate("go\n", timeout=OPENING_SECONDS_MAX)
+        found = drivers.own_figures(output, BUSY)
+        cpu = usage.cpu_nanoseconds(running.pid) - before
+    finally:
+        load.kill()
+        load.wait()
+    return {
+        "connections": CONNECTIONS,
+        "base_kib": base,
+        "idle_kib": idle,
+        "kib_each": (idle - base) / CONNECTIONS,
+        "calls_per_second": found["requests"] / found["duration"],
+        "p99_us": found["p99"],
+        "cpu_us_per_call": cpu / 1e3 / found["requests"],
+        "errors": found["errors"],
+    }

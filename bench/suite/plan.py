@@ -1,0 +1,147 @@
+"""What is measured, under which loads, how often and for how long: a run of about 20 minutes.
+
+Sections are what `make bench ROWS=…` chooses from. The headline has most of the time, because its
+differences are small; peers that are many times slower need fewer rounds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from suite import servers
+from suite.drivers import payload_request
+from suite.rounds import Group
+from suite.servers import Load, Server
+
+ONE = Load("c1", "1 client", 1)
+MANY = Load("c32", "32 clients", 32)
+CROWD = Load("c256", "256 clients", 256)
+PEERS_A_GROUP = 5
+RATES = (2_000, 20_000)
+#: Peers that cannot keep up with the higher rate by far are not asked to.
+FAST = ("granian", "robyn", "socketify", "protocol", "h2o", "actix", "ntex", "may")
+BATCHES = (10, 100, 1000)
+PAYLOAD_BYTES = (64, 1 << 10, 64 << 10, 1 << 20, 16 << 20)
+
+Groups = list[Group]
+
+
+def with_floors(protocol: str) -> tuple[Server, ...]:
+    """Neighbours in this list are neighbours in time."""
+    epoll, uring = servers.floors(protocol)
+    ours = servers.ours(protocol)
+    of_posix = [server for server in ours if "posix" in server.name]
+    of_uring = [server for server in ours if "uring" in server.name]
+    return (epoll, *of_posix, uring, *of_uring)
+
+
+def headline() -> Groups:
+    return [Group("headline", with_floors("http"), (MANY,), 15, 2)]
+
+
+def clients() -> Groups:
+    http, raw = with_floors("http"), with_floors("raw")
+    return [
+        Group("calls", http, (ONE,), 7, 1),
+        Group("calls", http, (CROWD,), 5, 1),
+        Group("calls", raw, (ONE, MANY, CROWD), 3, 1),
+    ]
+
+
+def peers() -> Groups:
+    """Beside one floor and one or two of ours, so that each is close in time to both."""
+    floor = servers.floors("http")[0]
+    ours = {server.name: server for server in servers.ours("http")}
+    by_python = [server for server in servers.peers() if server.family == "python"]
+    native = [server for server in servers.peers() if server.family == "native"]
+    python_sides = (ours["ours-python-posix"], ours["ours-python-uring"])
+    c_sides = (ours["ours-c-posix"], ours["ours-c-uring"])
+    loads = (ONE, MANY, CROWD)
+    chunks = [by_python[at : at + PEERS_A_GROUP] for at in range(0, len(by_python), PEERS_A_GROUP)]
+    return [
+        Group("calls", (floor, *sides, *chunk), loads, 3, 1, fresh=False)
+        for sides, chunk in [(c_sides, native), *((python_sides, chunk) for chunk in chunks)]
+    ]
+
+
+def open_loop() -> Groups:
+    everyone = [server for server in servers.peers() if server.protocol != "grpc"]
+    everyone = [server for server in everyone if not server.name.startswith("ucall-0.5.4")]
+    fast = [server for server in everyone if server.name in FAST]
+    slow_load, fast_load = (
+        Load(f"rate-{rate}", f"{rate:,} calls a second", 32, rate=rate) for rate in RATES
+    )
+    all_of_ours = with_floors("http")
+    return [
+        Group("open-loop", (*all_of_ours, *everyone), (slow_load,), 2, 1, fresh=False),
+        Group("open-loop", (*all_of_ours, *fast), (fast_load,), 2, 1, fresh=False),
+    ]
+
+
+def pipelined() -> Groups:
+    load = Load("depth-16", "32 clients, 16 deep", 32, depth=16)
+    return [Group("pipelined", with_floors(how), (load,), 5, 1) for how in ("http", "raw")]
+
+
+def batches() -> Groups:
+    return [
+        Group(
+            "batches",
+            with_floors("http"),
+            (Load(f"batch-{size}", f"32 clients, batches of {size:,}", 32, batch=size),),
+            5 if size == 100 else 3,
+            1,
+        )
+        for size in BATCHES
+    ]
+
+
+def reconnecting() -> Groups:
+    load = Load("reconnect", "32 clients, a connection a call", 32, reconnect=True)
+    return [Group("reconnect", with_floors("http"), (load,), 3, 1)]
+
+
+def tools() -> Groups:
+    """The same servers under wrk and under our own load program."""
+    chosen = tuple(server for server in with_floors("http") if "-c-" not in server.name)
+    loads = tuple(replace(MANY, name=f"tool-{tool}", tool=tool) for tool in ("wrk", "own"))
+    return [Group("tools", chosen, loads, 3, 1)]
+
+
+def payloads() -> Groups:
+    chosen = (
+        servers.payload_floor(),
+        *(servers.payload_server(engine, label) for engine, label in servers.ENGINES.items()),
+    )
+    loads = tuple(
+        Load(f"{kind}-{size}", f"{kind}, {size:,} B", 1, body=payload_request(kind, size))
+        for kind in ("bytes", "array")
+        for size in PAYLOAD_BYTES
+    )
+    return [Group("payloads", chosen, loads, 3, 1, fresh=False)]
+
+
+SECTIONS: dict[str, Callable[[], Groups]] = {
+    "headline": headline,
+    "clients": clients,
+    "peers": peers,
+    "open-loop": open_loop,
+    "pipelined": pipelined,
+    "batches": batches,
+    "payloads": payloads,
+    "reconnect": reconnecting,
+    "tools": tools,
+}
+
+
+def groups_of(chosen: Sequence[str], brief: bool) -> Groups:
+    """In `brief` form each group runs once, under one of its loads, to see that it runs."""
+    groups = [group for name in chosen if name in SECTIONS for group in SECTIONS[name]()]
+    if brief:
+        return [brief_form(group) for group in groups]
+    return groups
+
+
+def brief_form(group: Group) -> Group:
+    middle = len(group.loads) // 2
+    loads = group.loads[middle : middle + 1]
+    return replace(group, loads=loads, rounds=1, seconds=1, fresh=False)

@@ -1,0 +1,184 @@
+"""Who is measured: the floors, ours, and the servers of others."""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from harness import processes, request
+from harness.rows import OUTPUT, ROOT, sum_server
+
+PEERS = ROOT / "bench/peers"
+PYTHON = OUTPUT / "peers/bin/python"
+PYTHON_UCALL = OUTPUT / "peers-ucall/bin/python"
+NATIVE = OUTPUT / "target/release"
+ENGINES = {"posix": "posix", "uring": "io_uring"}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of a server. `rate` makes it an open loop, `depth` requests go at a time."""
+
+    name: str
+    label: str
+    connections: int = 32
+    batch: int = 0
+    depth: int = 1
+    rate: int | None = None
+    reconnect: bool = False
+    tool: str | None = None
+    body: Path | None = None
+
+    @property
+    def calls_a_request(self) -> int:
+        return max(self.batch, 1)
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that is measured. `family` is one of floor, ours, python, native.
+
+    `start` is how it learns its port: `told` as its last argument; `asked` for one with `--port 0`;
+    a `floor` that must know what to reply as well; or one that `picks` a port without a word. All
+    but the first say where they listen."""
+
+    name: str
+    label: str
+    family: str
+    command: tuple[str, ...]
+    protocol: str = "http"
+    start: Literal["told", "asked", "floor", "picks"] = "told"
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether what it runs was installed."""
+        return all(Path(word).exists() for word in self.command if word.startswith(str(ROOT)))
+
+    def command_for(self, load: Load) -> list[str]:
+        if self.start == "picks":
+            return list(self.command)
+        if self.start == "asked":
+            return [*self.command, "--port", "0"]
+        content = request.body(load.batch)
+        raw = self.protocol == "raw"
+        length = len(content if raw else request.http_request(load.batch))
+        options = ["--raw"] if raw else []
+        options += ["--batch", str(load.batch)] if load.batch else []
+        return [*self.command, "--port", "0", "--pipeline", str(length), *options]
+
+    @contextlib.contextmanager
+    def running(self, load: Load) -> Iterator[processes.Server]:
+        core, _ = processes.cores()
+        log = OUTPUT / f"{self.name}.log"
+        if self.start != "told":
+            with processes.serving(self.command_for(load), log, core) as server:
+                yield server
+            return
+        port = processes.free_port()
+        command = [*self.command, str(port)]
+        with processes.serving_on(command, port, log, core, self.environment) as server:
+            yield server
+
+
+def floors(protocol: str) -> list[Server]:
+    suffix = "" if protocol == "http" else f"-{protocol}"
+    return [
+        Server(
+            f"floor-{program}{suffix}",
+            f"floor: C, {label}{spoken(protocol)}",
+            "floor",
+            (str(OUTPUT / f"floor-{program}"),),
+            protocol,
+            start="floor",
+        )
+        for program, label in (("epoll", "epoll"), ("uring", "io_uring"))
+    ]
+
+
+def spoken(protocol: str) -> str:
+    return "" if protocol == "http" else ", raw TCP"
+
+
+def ours(protocol: str) -> list[Server]:
+    commands = {"python": tuple(sum_server()), "c": (str(OUTPUT / "c-sum"),)}
+    suffix = "" if protocol == "http" else f"-{protocol}"
+    return [
+        Server(
+            f"ours-{language}-{engine}{suffix}",
+            f"ucall {language.title()}, {label}{spoken(protocol)}",
+            "ours",
+            (*command, "--engine", engine),
+            protocol,
+            start="asked",
+        )
+        for language, command in commands.items()
+        for engine, label in ENGINES.items()
+    ]
+
+
+def python_peer(
+    name: str, label: str, script: str, *options: str, protocol: str = "http"
+) -> Server:
+    command = (str(PYTHON), str(PEERS / "python" / script), *options)
+    environment = {"PYTHONPATH": str(OUTPUT / "proto")} if protocol == "grpc" else {}
+    return Server(name, label, "python", command, protocol, environment=environment)
+
+
+def old_ucall(engine: str, label: str) -> Server:
+    command = (str(PYTHON_UCALL), str(PEERS / "python/ucall_0_5_4.py"), engine)
+    return Server(f"ucall-0.5.4-{engine}", f"ucall 0.5.4 (PyPI), {label}", "python", command)
+
+
+@functools.cache
+def peers() -> tuple[Server, ...]:
+    return (
+        python_peer("fastapi-def", "FastAPI, def", "fastapi_http.py", "def"),
+        python_peer("fastapi-async", "FastAPI, async def", "fastapi_http.py", "async"),
+        python_peer(
+            "fastapi-websocket", "FastAPI, WebSocket", "fastapi_websocket.py", protocol="websocket"
+        ),
+        python_peer("grpc-threads", "gRPC Python, threads", "grpc_threads.py", protocol="grpc"),
+        python_peer("grpc-asyncio", "gRPC Python, asyncio", "grpc_asyncio.py", protocol="grpc"),
+        python_peer("litestar", "Litestar", "litestar_http.py"),
+        python_peer("blacksheep", "BlackSheep", "blacksheep_http.py"),
+        python_peer("aiohttp", "aiohttp", "aiohttp_http.py"),
+        python_peer("granian", "Granian, RSGI", "granian_rsgi.py"),
+        python_peer("robyn", "Robyn", "robyn_http.py"),
+        python_peer("socketify", "socketify", "socketify_http.py"),
+        python_peer("protocol", "asyncio protocol on uvloop", "protocol_http.py"),
+        native_peer("grpc-cpp", "gRPC C++", OUTPUT / "peer-grpc", "grpc"),
+        native_peer("h2o", "H2O (C) with simdjson", OUTPUT / "peer-h2o"),
+        native_peer("actix", "actix-web (Rust)", NATIVE / "actix"),
+        native_peer("ntex", "ntex (Rust, io_uring)", NATIVE / "ntex"),
+        native_peer("may", "may_minihttp (Rust)", NATIVE / "may"),
+        old_ucall("posix", "posix"),
+        old_ucall("uring", "io_uring"),
+    )
+
+
+def native_peer(name: str, label: str, program: Path, protocol: str = "http") -> Server:
+    return Server(name, label, "native", (str(program),), protocol)
+
+
+def payload_server(engine: str, label: str) -> Server:
+    command = (sys.executable, str(ROOT / "bench/servers/payload.py"), "--engine", engine)
+    return Server(f"payload-{engine}", f"ucall Python, {label}", "ours", command, start="picks")
+
+
+def payload_floor() -> Server:
+    """Receives and sends as many bytes, and looks at none."""
+    command = (str(OUTPUT / "floor-echo"),)
+    return Server("floor-echo", "floor: C, the same bytes", "floor", command, start="picks")
+
+
+def everyone() -> list[Server]:
+    """In the order in which reports name them."""
+    native = [server for server in peers() if server.family == "native"]
+    by_python = [server for server in peers() if server.family == "python"]
+    http, raw = ([*floors(how), *ours(how)] for how in ("http", "raw"))
+    payload = [payload_server(engine, label) for engine, label in ENGINES.items()]
+    return [*http, *native, *by_python, *raw, payload_floor(), *payload]

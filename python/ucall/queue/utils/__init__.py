@@ -1,1 +1,0 @@
-"""Tools that the queues are made of."""

@@ -1,0 +1,48 @@
+"""The pages that are made of a recorded run: whole, well-formed, and the same each time."""
+
+import re
+import xml.etree.ElementTree
+
+import pytest
+
+from render import charts, page
+from suite.servers import everyone
+
+
+def test_the_page_has_every_table_and_no_placeholder_left(results):
+    text = page.benchmarks_page(results, everyone(), ["benchmarks-cpu.svg"])
+    assert not re.search(r"\{[a-z_0-9]+\}", text)
+    for label in ("floor: C, epoll", "ucall Python, posix", "gRPC C++", "Robyn: does not listen"):
+        assert label in text
+
+
+def test_every_table_has_as_many_cells_in_each_row(results):
+    text = page.benchmarks_page(results, everyone(), [])
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1, table
+
+
+def test_the_readme_is_replaced_between_its_markers_and_nowhere_else(results):
+    section = page.readme_section(results, everyone())
+    readme = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
+    once = page.with_section(readme, section)
+    assert once.startswith("before\n") and once.endswith("\nafter\n") and "old" not in once
+    assert page.with_section(once, section) == once
+    assert "3,184" in once and "**ucall Python, posix**" in once
+
+
+def test_a_readme_without_markers_is_refused():
+    with pytest.raises(ValueError, match="markers"):
+        page.with_section("nothing here", "section")
+
+
+def test_charts_are_well_formed_and_longer_bars_are_more(results):
+    made = page.chart_files(results, everyone())
+    assert "benchmarks-cpu.svg" in made
+    for text in made.values():
+        xml.etree.ElementTree.fromstring(text)
+    two = charts.bars(
+        "t", "n", "µs", [charts.Bar("a & b", "ours", 1, "1"), charts.Bar("c", "floor", 100, "100")]
+    )
+    widths = re.findall(r'height="14"', two), re.findall(r' width="([\d.]+)" height="14"', two)
+    assert len(widths[0]) == 2 and float(widths[1][0]) < float(widths[1][1])

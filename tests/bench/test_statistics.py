@@ -1,0 +1,78 @@
+"""Pairs, ratios and verdicts: what the report says must be what was measured."""
+
+import pytest
+
+from harness.report import Spread, spread
+from render.data import Results, best, difference, floors_of
+from render.verdicts import all_verdicts, judged
+from suite.servers import everyone
+
+
+def made(*rows: tuple[str, str, float]) -> Results:
+    """Results of one load: a pair, a server and its CPU time a call each."""
+    samples = [
+        {"section": "s", "load": "c32", "pair": pair, "server": server, "cpu_us_per_call": cpu}
+        for pair, server, cpu in rows
+    ]
+    return Results({"samples": samples, "idle": []})
+
+
+def test_a_ratio_is_taken_within_its_pair():
+    """The machine was twice as slow in the second pair: the ratio does not see it."""
+    found = made(
+        ("0.0", "floor-epoll", 2.0),
+        ("0.0", "ours-c-posix", 3.0),
+        ("0.1", "ours-c-posix", 6.0),
+        ("0.1", "floor-epoll", 4.0),
+    )
+    assert found.to_floor("ours-c-posix", "c32", "cpu_us_per_call") == Spread(1.5, 1.5, 1.5)
+    above = found.to_floor("ours-c-posix", "c32", "cpu_us_per_call", difference)
+    assert above == Spread(1.5, 1.25, 1.75)
+
+
+def test_a_pair_without_the_floor_is_no_pair():
+    found = made(("0.0", "ours-c-posix", 3.0), ("0.1", "floor-epoll", 1.0))
+    assert found.to_floor("ours-c-posix", "c32", "cpu_us_per_call") is None
+    assert found.values("ours-c-posix", "c32", "cpu_us_per_call") == Spread(3.0, 3.0, 3.0)
+
+
+def test_each_is_compared_with_the_floor_of_its_engine_and_protocol():
+    assert floors_of("ours-python-uring") == ("floor-uring", "floor-epoll")
+    assert floors_of("ours-python-posix-raw") == ("floor-epoll-raw",)
+    assert floors_of("h2o") == ("floor-epoll",)
+    assert floors_of("payload-uring") == ("floor-echo",)
+
+
+def test_quartiles_are_those_between_samples():
+    assert spread([1, 2, 3, 4, 5]) == Spread(3, 2, 4)
+    assert spread([7]) == Spread(7, 7, 7)
+    assert spread([]) is None
+
+
+@pytest.mark.parametrize(
+    ("lower", "outcome"), [(1.19, "met"), (1.2, "met"), (1.2001, "**missed**")]
+)
+def test_a_cost_is_missed_only_past_its_lower_quartile(lower, outcome):
+    assert judged("cost", Spread(2.0, lower, 3.0), "{:.2f}", most=1.2).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("upper", "outcome"), [(2.51, "met"), (2.5, "met"), (2.4999, "**missed**")]
+)
+def test_a_rate_is_missed_only_short_of_its_upper_quartile(upper, outcome):
+    assert judged("rate", Spread(2.0, 1.0, upper), "{:.2f}", least=2.5).outcome == outcome
+
+
+def test_what_was_not_measured_is_not_met():
+    assert judged("cost", None, "{:.2f}", most=1.2).outcome == "not measured"
+
+
+def test_every_figure_asked_has_a_verdict(results):
+    claims = [verdict.claim for verdict in all_verdicts(results, everyone())]
+    for part in ("FastAPI, def", "batches of 100", "16 deep", "idle", "p50", "may_minihttp"):
+        assert any(part in claim for claim in claims), part
+
+
+def test_the_best_has_the_highest_median(results):
+    names = ["fastapi-def", "may", "nobody"]
+    assert best(results, names, "c32", "calls_per_second") == "may"
