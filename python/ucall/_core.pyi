@@ -37,6 +37,8 @@ class Server:
         debug: bool,
         allowed_hosts: Sequence[str],
         allow_origins: Sequence[str],
+        guard: Callable[[Context], object] | None,
+        challenge: str | None,
         timeout_ms: float | None,
         limits: dict[str, float],
     ) -> Server: ...
@@ -135,6 +137,8 @@ class Context:
     def is_notification(self) -> bool: ...
     @property
     def peer(self) -> tuple[str, int] | None: ...
+    @property
+    def user(self) -> Any: ...
     @property
     def headers(self) -> dict[str, str]: ...
     @property

@@ -15,6 +15,7 @@ from ucall import _conduct, _core, _hosting
 from ucall._life import Life, Lifespan
 
 if TYPE_CHECKING:
+    from ucall._core import Context
     from ucall._processes import Pool
     from ucall._registration import BatchRules
     from ucall.types.registry import Types
@@ -23,6 +24,7 @@ __all__ = ["Server"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 T = TypeVar("T")
+Auth = Callable[["Context"], object]
 Hook = TypeVar("Hook", bound=Callable[[], object])
 
 #: How long the end of the program waits for a server in the background, in seconds.
@@ -60,6 +62,9 @@ class Server:
         debug: Errors carry the traceback in ``data``.
         allowed_hosts: Names by which browsers may address the server, besides localhost.
         allow_origins: Origins whose pages may call, such as ``"https://example.com"``.
+        auth: Called with the `ucall.Context` of each request over HTTP, when its headers have come,
+            and of each connection over raw TCP; returns who calls, for `Context.user`. `None`,
+            `False` and `PermissionError` refuse with 401 or -32004. See docs/security.md.
         max_connections: Open at once, and always fewer than the process may have descriptors. Past
             it, the longest idle one is closed for a newcomer.
         max_head_bytes: Request line and headers. Past it, 431.
@@ -94,6 +99,7 @@ class Server:
     Raises:
         OSError: The address cannot be listened on; ``errno.EADDRINUSE`` when the port is taken.
         ucall.EngineError: (``ucall.uring.Server``) io_uring cannot be used here.
+        TypeError: ``auth`` cannot be called, or is async.
         ValueError: A limit or a name makes no sense.
     """
 
@@ -107,6 +113,7 @@ class Server:
         debug: bool = False,
         allowed_hosts: Iterable[str] = (),
         allow_origins: Iterable[str] = (),
+        auth: Auth | None = None,
         max_connections: int = 16_384,
         max_head_bytes: int = 16_384,
         max_headers: int = 100,
@@ -161,6 +168,8 @@ class Server:
             debug=debug,
             allowed_hosts=_listed(allowed_hosts),
             allow_origins=_listed(allow_origins),
+            guard=auth,
+            challenge=None if auth is None else _challenge(auth),
             timeout_ms=timeout_ms,
             limits=limits,
         )
@@ -538,6 +547,20 @@ def _positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected a positive number, got {value}")
     return value
+
+
+def _challenge(auth: Auth) -> str:
+    """What a request that is refused is asked for, by ``WWW-Authenticate``."""
+    import inspect  # here, because it is a third of what importing ucall would cost
+
+    if not callable(auth):
+        raise TypeError(f"auth: expected a function, got {type(auth).__name__}")
+    if inspect.iscoroutinefunction(auth) or inspect.iscoroutinefunction(type(auth).__call__):
+        raise TypeError("auth: expected a plain function: it is asked before anything else runs")
+    challenge = str(getattr(auth, "challenge", "Bearer"))
+    if not (challenge.isascii() and challenge.isprintable()):
+        raise ValueError(f"auth: {challenge!r} is no challenge for WWW-Authenticate")
+    return challenge
 
 
 def _listed(names: Iterable[str]) -> list[str]:

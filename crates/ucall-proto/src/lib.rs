@@ -17,4 +17,4 @@ pub mod tls;
 
 pub use connection::{Connection, Drain, Environment, Scratch, Wish};
 pub use limits::Limits;
-pub use rpc::{Call, ExchangeId, Outcome, Reply, RpcError, Service};
+pub use rpc::{Call, ExchangeId, Identity, Outcome, Refusal, Reply, RpcError, Service};

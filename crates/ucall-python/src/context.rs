@@ -9,7 +9,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use ucall_proto::Call;
-use ucall_proto::http1::Headers;
+use ucall_proto::http1::{Head, Headers};
 use ucall_server::Caller;
 
 use crate::convert::{Convert, Input};
@@ -21,6 +21,7 @@ pub(crate) struct Context {
     /// The text of the id; `None` for a notification.
     id: Option<Vec<u8>>,
     peer: Option<SocketAddr>,
+    user: Option<Py<PyAny>>,
     /// Header lines, as they came; `None` over raw TCP.
     headers: Option<Vec<u8>>,
     deadline: Option<Instant>,
@@ -32,6 +33,7 @@ impl Context {
         py: Python<'_>,
         call: &Call<'_>,
         caller: &Caller,
+        user: Option<&Py<PyAny>>,
         deadline: Option<Instant>,
         cancelled: Arc<AtomicBool>,
     ) -> Self {
@@ -40,16 +42,30 @@ impl Context {
             method: PyString::new(py, &String::from_utf8_lossy(&method)).unbind(),
             id: call.id.map(<[u8]>::to_vec),
             peer: caller.peer,
+            user: user.map(|user| user.clone_ref(py)),
             headers: call.head.map(|head| head.header_block.to_vec()),
             deadline,
             cancelled,
+        }
+    }
+
+    /// Of a request of which nothing but its head is known.
+    pub(crate) fn of_request(py: Python<'_>, head: Option<&Head<'_>>, caller: &Caller) -> Self {
+        Self {
+            method: PyString::new(py, "").unbind(),
+            id: None,
+            peer: caller.peer,
+            user: None,
+            headers: head.map(|head| head.header_block.to_vec()),
+            deadline: None,
+            cancelled: Arc::default(),
         }
     }
 }
 
 #[pymethods]
 impl Context {
-    /// The name that the function was called by.
+    /// The name that the function was called by; empty for ``auth``, which is asked before.
     #[getter]
     fn method(&self, py: Python<'_>) -> Py<PyString> {
         self.method.clone_ref(py)
@@ -74,6 +90,12 @@ impl Context {
     #[getter]
     fn peer(&self) -> Option<(String, u16)> {
         self.peer.map(|peer| (peer.ip().to_string(), peer.port()))
+    }
+
+    /// Who calls: what the server's ``auth`` has returned; None without one.
+    #[getter]
+    fn user(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.user.as_ref().map(|user| user.clone_ref(py))
     }
 
     /// The headers of the HTTP request, by their names in lower case; empty over raw TCP. Several

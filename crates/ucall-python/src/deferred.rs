@@ -30,8 +30,13 @@ struct Beginning<'a, 'call> {
 }
 
 impl Beginning<'_, '_> {
-    fn context(&self, py: Python<'_>, cancelled: Arc<AtomicBool>) -> Context {
-        Context::new(py, self.call, self.caller, self.deadline, cancelled)
+    fn context(
+        &self,
+        py: Python<'_>,
+        user: Option<&Py<PyAny>>,
+        cancelled: Arc<AtomicBool>,
+    ) -> Context {
+        Context::new(py, self.call, self.caller, user, self.deadline, cancelled)
     }
 
     fn entry(&self, began: Instant, cancelled: Option<Arc<AtomicBool>>) -> Entry {
@@ -150,7 +155,7 @@ impl Interpreter {
         let cancelled = Arc::<AtomicBool>::default();
         let context = procedure
             .takes_context()
-            .then(|| Py::new(py, beginning.context(py, cancelled.clone())));
+            .then(|| Py::new(py, beginning.context(py, self.user.as_ref(), cancelled.clone())));
         let work = Work::Call {
             params: call.params.map(<[u8]>::to_vec),
             context: context.transpose().map_err(Failure::Raised)?,
@@ -194,7 +199,7 @@ impl Interpreter {
         beginning: &Beginning<'_, '_>,
         cancelled: &Arc<AtomicBool>,
     ) -> Result<(Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>), Failure> {
-        let context = beginning.context(py, cancelled.clone());
+        let context = beginning.context(py, self.user.as_ref(), cancelled.clone());
         let context = Bound::new(py, context).map_err(Failure::Raised)?;
         let variables = context::own_variables(py).map_err(Failure::Raised)?;
         Ok((Some(context.into_any()), Some(variables)))

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use ucall_engine::Id;
-use ucall_proto::{Call, Outcome, Reply, RpcError};
+use ucall_proto::http1::Head;
+use ucall_proto::{Call, Identity, Outcome, Refusal, Reply, RpcError};
 use ucall_server::{CallId, Caller, Handler};
 
 use crate::arguments::{self, Failure};
@@ -42,6 +43,10 @@ pub(crate) struct Interpreter {
     pub(crate) tasks: Option<Tasks>,
     /// Threads for functions that block, once one was called.
     pub(crate) pool: Option<Pool>,
+    /// The program's function that tells who a request comes from.
+    pub(crate) guard: Option<Py<PyAny>>,
+    /// What it has returned for the request at hand.
+    pub(crate) user: Option<Py<PyAny>>,
     /// Holds strings while their escapes are undone.
     pub(crate) scratch: Vec<u8>,
     /// When this turn began, and all that it handles had come.
@@ -60,6 +65,7 @@ impl Interpreter {
     pub(crate) fn new(
         py: Python<'_>,
         debug: bool,
+        guard: Option<Py<PyAny>>,
         rules: Rules,
         sizes: Arc<Sizes>,
     ) -> PyResult<Self> {
@@ -71,6 +77,8 @@ impl Interpreter {
             batches: Batches::new(sizes),
             tasks: None,
             pool: None,
+            guard,
+            user: None,
             scratch: Vec::new(),
             turn_began: now,
             mark: CoarseTime::now(),
@@ -144,7 +152,8 @@ impl Interpreter {
         caller: &Caller,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let deadline = self.deadline_of(procedure, call);
-        let context = Context::new(py, call, caller, deadline, Arc::default());
+        let user = self.user.as_ref();
+        let context = Context::new(py, call, caller, user, deadline, Arc::default());
         let context = Bound::new(py, context).map_err(Failure::Raised)?.into_any();
         let mut result = Err(Failure::Raised(interrupted()));
         in_own_variables(py, || {
@@ -244,6 +253,19 @@ impl Handler for Interpreter {
         }
         self.note_time(py, procedure);
         Outcome::Done
+    }
+
+    #[inline]
+    fn is_guarded(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    fn admit(&mut self, head: Option<&Head<'_>>, caller: &Caller) -> Result<Identity, Refusal> {
+        self.ask_guard(attached(), head, caller)
+    }
+
+    fn enter(&mut self, identity: &Identity) {
+        self.set_user(attached(), identity);
     }
 
     fn cancel(&mut self, connection: Id) {

@@ -21,6 +21,7 @@ mod detach;
 mod engine;
 mod errors;
 mod ffi;
+mod guard;
 mod handler;
 mod log;
 mod memory;

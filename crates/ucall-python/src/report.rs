@@ -56,6 +56,11 @@ impl Report {
         self.log.error(py, "a function raised after its call had been given up", Some(error))
     }
 
+    /// Logs why nobody can be told who may call.
+    pub(crate) fn failed_guard(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
+        self.log.error(py, "the function for auth raised: nobody is let in", Some(error))
+    }
+
     fn unwritable(
         &self,
         py: Python<'_>,

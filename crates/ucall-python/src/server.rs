@@ -30,6 +30,8 @@ pub(crate) struct Server {
     config: Config,
     rules: Rules,
     debug: bool,
+    /// Tells who a request comes from, if the program wants to know.
+    guard: Option<Py<PyAny>>,
     /// How long a call may take, unless its function says otherwise.
     timeout: Option<Duration>,
     procedures: Arc<Procedures<Arc<Procedure>>>,
@@ -57,7 +59,8 @@ struct State {
 impl Server {
     #[new]
     #[pyo3(signature = (
-        engine, host, port, *, bound, debug, allowed_hosts, allow_origins, timeout_ms, limits
+        engine, host, port, *, bound, debug, allowed_hosts, allow_origins, guard, challenge,
+        timeout_ms, limits
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -69,6 +72,8 @@ impl Server {
         debug: bool,
         allowed_hosts: Vec<String>,
         allow_origins: Vec<String>,
+        guard: Option<Py<PyAny>>,
+        challenge: Option<String>,
         timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
@@ -78,8 +83,13 @@ impl Server {
         let access = AccessRules::new(address.ip().is_loopback(), &allowed_hosts, &allow_origins)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         let mut config = Config::new(access);
+        config.challenge = challenge;
         let mut rules = Rules::default();
         options::apply(&mut config, &mut rules, limits)?;
+        let procedures = Arc::new(Procedures::new());
+        if guard.is_some() {
+            procedures.want_peers();
+        }
         let listener = if bound { Some(bind(address)?) } else { None };
         let address = listener.as_ref().map_or(Ok(address), TcpListener::local_addr)?;
         Ok(Self {
@@ -87,8 +97,9 @@ impl Server {
             config,
             rules,
             debug,
+            guard,
             timeout: options::timeout(timeout_ms)?,
-            procedures: Arc::new(Procedures::new()),
+            procedures,
             batch_sizes: Arc::default(),
             state: Mutex::new(State::new(engine, address, listener)),
         })
@@ -305,7 +316,8 @@ impl Server {
         };
         let engine = if is_guest { engine.for_guest() } else { engine };
         let (rules, sizes) = (self.rules.clone(), self.batch_sizes.clone());
-        let interpreter = Interpreter::new(py, self.debug, rules, sizes)?;
+        let guard = self.guard.as_ref().map(|guard| guard.clone_ref(py));
+        let interpreter = Interpreter::new(py, self.debug, guard, rules, sizes)?;
         let (procedures, config) = (self.procedures.clone(), self.config.clone());
         let drive = engine.worker(interpreter, procedures, config)?;
         Ok((Station::new(drive)?, listener))

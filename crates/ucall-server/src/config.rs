@@ -20,6 +20,9 @@ pub struct Config {
     pub tls: Option<Arc<Tls>>,
     /// Connections at once. Past it, the longest idle one is closed for a newcomer.
     pub connections_max: usize,
+    /// What a request that is not let in is asked for, by `WWW-Authenticate`; see
+    /// [`Handler::admit`](crate::Handler::admit).
+    pub challenge: Option<String>,
     /// How long a drain waits for calls that run.
     pub drain_timeout: Duration,
 }
@@ -38,6 +41,7 @@ impl Config {
             access,
             tls: None,
             connections_max: Self::CONNECTIONS_MAX,
+            challenge: None,
             drain_timeout: Self::DRAIN_TIMEOUT,
         }
     }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_proto::http1::ReplyWriter;
+use ucall_proto::http1::{Head, ReplyWriter};
 use ucall_proto::{
-    Call, Connection, Drain, Environment, Outcome, Reply, RpcError, Scratch, Service,
+    Call, Connection, Drain, Environment, Identity, Outcome, Refusal, Reply, RpcError, Scratch,
+    Service,
 };
 
 use crate::Config;
@@ -35,11 +36,15 @@ impl<H: Handler> Office<H> {
         config: Config,
         now: Instant,
     ) -> Self {
+        let mut replies = ReplyWriter::default();
+        if let Some(challenge) = &config.challenge {
+            replies.set_challenge(challenge);
+        }
         Self {
             handler,
             config,
             view: View::new(procedures),
-            replies: ReplyWriter::default(),
+            replies,
             now,
             calls: 0,
             drain: Drain::No,
@@ -134,6 +139,19 @@ impl<H: Handler> Service for Dispatch<'_, H> {
             return Outcome::Done;
         };
         self.handler.call(procedure, call, self.caller, reply)
+    }
+
+    #[inline]
+    fn is_guarded(&self) -> bool {
+        self.handler.is_guarded()
+    }
+
+    fn admit(&mut self, head: Option<&Head<'_>>) -> Result<Identity, Refusal> {
+        self.handler.admit(head, self.caller)
+    }
+
+    fn enter(&mut self, identity: &Identity) {
+        self.handler.enter(identity);
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use ucall_engine::Id;
-use ucall_proto::{Call, ExchangeId, Outcome, Reply, RpcError};
+use ucall_proto::http1::Head;
+use ucall_proto::{Call, ExchangeId, Identity, Outcome, Refusal, Reply, RpcError};
 
 /// Names one call of one server for as long as somebody waits for its reply.
 ///
@@ -53,6 +54,23 @@ pub trait Handler {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Outcome;
+
+    /// Whether requests have to be let in by [`Handler::admit`].
+    #[inline]
+    fn is_guarded(&self) -> bool {
+        false
+    }
+
+    /// Lets a request in, or not; see [`Service::admit`](ucall_proto::Service::admit).
+    fn admit(&mut self, head: Option<&Head<'_>>, caller: &Caller) -> Result<Identity, Refusal> {
+        let _ = (head, caller);
+        Err(Refusal::Failed)
+    }
+
+    /// The calls that follow are of somebody who was let in.
+    fn enter(&mut self, identity: &Identity) {
+        let _ = identity;
+    }
 
     /// A connection has closed, on which deferred calls were under way: nobody will read their
     /// replies.

@@ -5,11 +5,11 @@ use super::exchange::Answer;
 use super::{Awaits, Closing, Connection, Drain, Environment, Protocol, Step, body_time};
 use crate::Limits;
 use crate::http1::{
-    self, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser, HttpError, Method,
-    ReplyWriter, Target,
+    self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser,
+    HttpError, Method, ReplyWriter, Target,
 };
 use crate::json::Fault;
-use crate::rpc::{RpcError, Service, scan_document, write_error_reply};
+use crate::rpc::{Identity, RpcError, Service, scan_document, write_error_reply};
 
 /// What is known of a request that has not come whole.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub(super) struct Http {
     /// Head and body together, once the head has come.
     bytes_needed: usize,
     chunked: Option<Box<Chunked>>,
+    /// Who sends the request at hand, if the service wants to know.
+    pub(super) identity: Option<Identity>,
 }
 
 /// A body that comes in chunks, and the head it belongs to.
@@ -102,6 +104,11 @@ impl Connection {
             Ok(extras) => extras,
             Err(error) => return self.refuse_http(&error, head.method, environment, out),
         };
+        if environment.service.is_guarded()
+            && let Some(refused) = self.admit_http(head, &extras, environment, out)
+        {
+            return refused;
+        }
         let limit = environment.limits.body_bytes_max;
         let length = match head.body {
             BodyLength::None => 0,
@@ -208,6 +215,9 @@ impl Connection {
         let Ok(Some(head)) = head else { return };
         let is_last = self.is_last(self.requests + 1, environment);
         let Ok(extras) = gate(&head, is_last, self.is_tls(), environment) else { return };
+        if let Protocol::Http(Http { identity: Some(identity), .. }) = &self.protocol {
+            environment.service.enter(identity);
+        }
         self.run_request(&head, &chunked.body, &extras, environment, out);
     }
 
@@ -327,7 +337,19 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
-        let extras = Extras { connection: http1::Connection::Close, allowed_origin: None };
+        self.refuse_to(None, error, method, environment, out)
+    }
+
+    /// The same, for a page of an origin that may read it.
+    pub(super) fn refuse_to<S: Service>(
+        &mut self,
+        allowed_origin: Option<AllowedOrigin<'_>>,
+        error: &HttpError,
+        method: Method,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let extras = Extras { connection: http1::Connection::Close, allowed_origin };
         let is_head = method == Method::Head;
         if self.exchanges.is_empty() {
             environment.replies.error(out, error, &extras, is_head);
@@ -387,7 +409,7 @@ fn write_answer(
     }
     let extras = Extras {
         connection: framing.connection,
-        allowed_origin: framing.allowed_origin.as_deref().map(http1::AllowedOrigin::new),
+        allowed_origin: framing.allowed_origin.as_deref().map(AllowedOrigin::new),
     };
     let begun = replies.begin(out, &extras);
     answer.write(out);

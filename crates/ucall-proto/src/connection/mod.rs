@@ -16,6 +16,7 @@
 
 mod calls;
 mod exchange;
+mod guard;
 mod http;
 mod memory;
 mod raw;
@@ -484,6 +485,8 @@ impl Connection {
         };
         if matches!(self.protocol, Protocol::Unknown) {
             self.refuse_unknown(bytes, environment, out);
+        } else if self.is_raw() && environment.service.is_guarded() {
+            self.admit_raw(environment, out);
         }
         Step::Consumed(space)
     }

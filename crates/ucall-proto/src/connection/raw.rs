@@ -6,12 +6,14 @@ use super::{Connection, Environment, Protocol, Step};
 use crate::Limits;
 use crate::json::Fault;
 use crate::json::stream::DocumentStream;
-use crate::rpc::{RpcError, Service, scan_document, write_error_reply};
+use crate::rpc::{Identity, RpcError, Service, scan_document, write_error_reply};
 
 /// What is known of a document that has not come whole.
 #[derive(Debug, Default)]
 pub(super) struct Raw {
     partial: Option<Partial>,
+    /// Who the connection is with, if the service wants to know.
+    pub(super) identity: Option<Identity>,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,11 @@ impl Connection {
         match scan_document(window, environment.limits, &mut environment.scratch.items) {
             Ok(document) => {
                 let request = self.next_request();
+                if environment.service.is_guarded()
+                    && let Protocol::Raw(Raw { identity: Some(identity), .. }) = &self.protocol
+                {
+                    environment.service.enter(identity);
+                }
                 let session = self.session.as_ref();
                 match run_document(&document, window, request, None, session, environment, out) {
                     Ran::Replied => out.push(b'\n'),
@@ -88,7 +95,9 @@ impl Connection {
     #[cold]
     fn follow_new(&mut self, rest: &[u8], limits: &Limits, out: &mut Vec<u8>) -> Step {
         let partial = Partial { stream: DocumentStream::new(), followed: 0 };
-        self.protocol = Protocol::Raw(Raw { partial: Some(partial) });
+        if let Protocol::Raw(raw) = &mut self.protocol {
+            raw.partial = Some(partial);
+        }
         match self.follow_partial(rest, limits) {
             Ok(_) => self.wait_for_more(rest.len(), limits, out),
             Err(fault) => self.refuse_raw(fault, limits, out),
@@ -108,7 +117,7 @@ impl Connection {
         self.refuse_with(&RpcError::parse(fault, limits), out)
     }
 
-    fn refuse_with(&mut self, error: &RpcError, out: &mut Vec<u8>) -> Step {
+    pub(super) fn refuse_with(&mut self, error: &RpcError, out: &mut Vec<u8>) -> Step {
         write_error_line(error, out);
         self.stop_reading();
         Step::Incomplete

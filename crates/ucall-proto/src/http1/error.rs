@@ -6,7 +6,8 @@ use std::fmt;
 
 /// A request that gets a 4xx or 5xx reply, after which the connection closes.
 ///
-/// All kinds but [`HttpError::Overloaded`] and [`HttpError::Draining`] are the peer's fault.
+/// All kinds but [`HttpError::GuardFailed`], [`HttpError::Overloaded`] and [`HttpError::Draining`]
+/// are the peer's fault.
 /// [`fmt::Display`] tells what was expected, and names the limit when there was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,6 +61,8 @@ pub enum HttpError {
     PlaintextOnTls,
     /// 400: TLS where plaintext is spoken.
     TlsOnPlaintext,
+    /// 401: the request does not show who it comes from, or that is nobody who may call.
+    Unauthorized,
     /// 403: a `Host` that this server does not answer to.
     HostForbidden,
     /// 403: an `Origin` that may not call this server.
@@ -89,6 +92,8 @@ pub enum HttpError {
         /// The limit in headers.
         limit: usize,
     },
+    /// 500: whether the request may be served could not be told.
+    GuardFailed,
     /// 501: a transfer coding other than `chunked`.
     TransferCodingUnknown,
     /// 503: too much is held in memory to take one more request.
@@ -110,6 +115,7 @@ impl HttpError {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self.status() {
+            401 => "Unauthorized",
             403 => "Forbidden",
             404 => "Not Found",
             405 => "Method Not Allowed",
@@ -117,6 +123,7 @@ impl HttpError {
             413 => "Content Too Large",
             417 => "Expectation Failed",
             431 => "Request Header Fields Too Large",
+            500 => "Internal Server Error",
             501 => "Not Implemented",
             503 => "Service Unavailable",
             505 => "HTTP Version Not Supported",
@@ -165,6 +172,7 @@ impl HttpError {
             Self::ChunkOverheadTooLarge { .. } => {
                 (400, "chunk extensions and trailers together are larger than the limit")
             }
+            Self::Unauthorized => (401, "the request must show who it comes from"),
             Self::HostForbidden => (
                 403,
                 "this Host is not served here; the server's operator may name it in allowed_hosts",
@@ -183,6 +191,7 @@ impl HttpError {
                 (431, "request line and headers together are larger than the limit")
             }
             Self::TooManyHeaders { .. } => (431, "there are more headers than the limit"),
+            Self::GuardFailed => (500, "the server cannot tell who may call; its log says why"),
             Self::TransferCodingUnknown => (501, "the only transfer coding known is chunked"),
             Self::Overloaded => (503, "the server is overloaded"),
             Self::Draining => (503, "the server is about to stop"),

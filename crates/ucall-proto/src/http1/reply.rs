@@ -97,11 +97,13 @@ pub struct ReplyWriter {
     unix_seconds: u64,
     /// How many digits the last length had: the guess for the next.
     digits: usize,
+    /// What `WWW-Authenticate` says.
+    challenge: String,
 }
 
 impl Default for ReplyWriter {
     fn default() -> Self {
-        Self { ok_head: *OK_HEAD, unix_seconds: 0, digits: 2 }
+        Self { ok_head: *OK_HEAD, unix_seconds: 0, digits: 2, challenge: "Bearer".into() }
     }
 }
 
@@ -113,6 +115,11 @@ impl ReplyWriter {
             self.unix_seconds = unix_seconds;
             self.ok_head[DATE_AT..DATE_AT + DATE_BYTES].copy_from_slice(&date_text(unix_seconds));
         }
+    }
+
+    /// Sets what a 401 asks for: `Bearer`, unless told otherwise.
+    pub fn set_challenge(&mut self, challenge: &str) {
+        challenge.clone_into(&mut self.challenge);
     }
 
     /// Writes the head of a success; the JSON body is to be appended to `out`.
@@ -185,6 +192,10 @@ impl ReplyWriter {
         out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
         out.extend_from_slice(self.date_line());
         match error.status() {
+            401 => {
+                let line = format!("WWW-Authenticate: {}\r\n", self.challenge);
+                out.extend_from_slice(line.as_bytes());
+            }
             405 => out.extend_from_slice(ALLOW),
             503 => out.extend_from_slice(b"Retry-After: 1\r\n"),
             _ => {}

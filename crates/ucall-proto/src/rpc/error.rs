@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::Refusal;
 use crate::Limits;
 use crate::json::Fault;
 
@@ -33,6 +34,8 @@ impl RpcError {
     pub const CANCELLED: i64 = -32002;
     /// Too many calls at once.
     pub const OVERLOADED: i64 = -32003;
+    /// The caller did not show who it is, or may not call.
+    pub const UNAUTHORIZED: i64 = -32004;
 
     /// An error without data.
     pub fn new(code: i64, message: impl Into<Cow<'static, str>>) -> Self {
@@ -53,6 +56,14 @@ impl RpcError {
         let mut error = Self::new(Self::OVERLOADED, "Overloaded");
         error.data = Some(br#"{"retry_after_ms":1000}"#.to_vec());
         error
+    }
+
+    /// Over raw TCP, which has no status for it.
+    pub(crate) fn refused(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unauthorized => Self::new(Self::UNAUTHORIZED, "Unauthorized"),
+            Refusal::Failed => Self::new(Self::INTERNAL_ERROR, "Internal error"),
+        }
     }
 
     pub(crate) fn parse(fault: Fault, limits: &Limits) -> Self {

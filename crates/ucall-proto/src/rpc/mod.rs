@@ -11,6 +11,7 @@ pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 
+use std::any::Any;
 use std::sync::Arc;
 
 use crate::http1::Head;
@@ -53,8 +54,38 @@ pub enum Outcome {
     Deferred,
 }
 
+/// Who a request comes from, in words of the service. Kept while the rest of the request comes.
+pub type Identity = Arc<dyn Any + Send + Sync>;
+
+/// Why a request is not let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It does not show who it comes from, or that is nobody who may call: 401, or -32004.
+    Unauthorized,
+    /// That could not be told, which is the service's own fault: 500, or -32603.
+    Failed,
+}
+
 /// Runs calls. The layer above implements it.
 pub trait Service {
     /// Runs one call: writes the reply, or takes what it needs of the call and defers.
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome;
+
+    /// Whether requests have to be let in by [`Service::admit`].
+    #[inline]
+    fn is_guarded(&self) -> bool {
+        false
+    }
+
+    /// Lets a request in, or not, before its body is read: each over HTTP, by its head; over raw
+    /// TCP the first of a connection for all of them.
+    fn admit(&mut self, head: Option<&Head<'_>>) -> Result<Identity, Refusal> {
+        let _ = head;
+        Err(Refusal::Failed)
+    }
+
+    /// The calls that follow are of somebody who was let in.
+    fn enter(&mut self, identity: &Identity) {
+        let _ = identity;
+    }
 }

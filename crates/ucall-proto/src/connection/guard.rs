@@ -1,0 +1,74 @@
+//! Letting requests in, where the service wants to know who they come from.
+//!
+//! | over | asked | who it is holds for |
+//! |---|---|---|
+//! | HTTP | once for each request, when its head has come | that request |
+//! | raw TCP | once, at the first byte of a document | the connection |
+//!
+//! Nothing of a body is read, or waited for, before. A preflight is not asked: browsers send it
+//! without credentials.
+
+use super::http::Http;
+use super::{Connection, Environment, Protocol, Step};
+use crate::http1::{Extras, Head, HttpError, Method};
+use crate::rpc::{Identity, Refusal, RpcError, Service};
+
+impl Connection {
+    /// Asks who sends this request, unless that is known from when its head came; gives the step
+    /// that a refusal is.
+    #[cold]
+    pub(super) fn admit_http<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        extras: &Extras<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Option<Step> {
+        if head.method == Method::Options {
+            return None;
+        }
+        let Protocol::Http(http) = &mut self.protocol else { return None };
+        match admitted(http, head, environment) {
+            Ok(identity) => {
+                environment.service.enter(&identity);
+                http.identity = Some(identity);
+                None
+            }
+            Err(refusal) => {
+                let error = match refusal {
+                    Refusal::Unauthorized => HttpError::Unauthorized,
+                    Refusal::Failed => HttpError::GuardFailed,
+                };
+                Some(self.refuse_to(extras.allowed_origin, &error, head.method, environment, out))
+            }
+        }
+    }
+
+    /// Asks who the requests of this connection come from.
+    #[cold]
+    pub(super) fn admit_raw<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let Protocol::Raw(raw) = &mut self.protocol else { return };
+        match environment.service.admit(None) {
+            Ok(identity) => raw.identity = Some(identity),
+            Err(refusal) => {
+                self.refuse_with(&RpcError::refused(refusal), out);
+            }
+        }
+    }
+}
+
+fn admitted<S: Service>(
+    http: &mut Http,
+    head: &Head<'_>,
+    environment: &mut Environment<'_, S>,
+) -> Result<Identity, Refusal> {
+    match http.identity.take() {
+        // This is the second look at a head whose body has come.
+        Some(identity) if http.bytes_needed() > 0 => Ok(identity),
+        _ => environment.service.admit(Some(head)),
+    }
+}

@@ -1,0 +1,51 @@
+//! Asking the program who a request comes from: `Server(auth=…)`.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyPermissionError;
+use pyo3::prelude::*;
+use ucall_proto::http1::Head;
+use ucall_proto::{Identity, Refusal};
+use ucall_server::Caller;
+
+use crate::context::Context;
+use crate::handler::Interpreter;
+
+impl Interpreter {
+    /// Calls the program's function. `None`, `False` and `PermissionError` let nobody in; any other
+    /// exception lets nobody in either, and goes to the log.
+    #[cold]
+    pub(crate) fn ask_guard(
+        &mut self,
+        py: Python<'_>,
+        head: Option<&Head<'_>>,
+        caller: &Caller,
+    ) -> Result<Identity, Refusal> {
+        let Some(guard) = &self.guard else { return Err(Refusal::Failed) };
+        let asked = Bound::new(py, Context::of_request(py, head, caller))
+            .and_then(|context| guard.call1(py, (context,)));
+        match asked {
+            Ok(user) if is_nobody(py, &user) => Err(Refusal::Unauthorized),
+            Ok(user) => Ok(Arc::new(user)),
+            Err(error) if error.is_instance_of::<PyPermissionError>(py) => {
+                Err(Refusal::Unauthorized)
+            }
+            Err(error) => {
+                let logged = self.report.failed_guard(py, &error);
+                self.note(logged);
+                Err(Refusal::Failed)
+            }
+        }
+    }
+
+    /// What the program's function has returned for the request at hand.
+    pub(crate) fn set_user(&mut self, py: Python<'_>, identity: &Identity) {
+        let user = identity.downcast_ref::<Py<PyAny>>();
+        self.user = user.map(|user| user.clone_ref(py));
+    }
+}
+
+fn is_nobody(py: Python<'_>, user: &Py<PyAny>) -> bool {
+    let user = user.bind(py);
+    user.is_none() || user.is(pyo3::types::PyBool::new(py, false))
+}

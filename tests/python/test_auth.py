@@ -1,0 +1,223 @@
+"""Who may call: ``Server(auth=…)``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ucall
+import ucall.auth
+from harness import Wire, http, request
+
+Serve = Callable[..., ucall.Server]
+CALL = request("whoami", [])
+ALICE = "Authorization: Bearer s3cret"
+
+
+def whoami(ctx: ucall.Context) -> Any:
+    return ctx.user
+
+
+async def whoami_later(ctx: ucall.Context) -> Any:
+    return ctx.user
+
+
+def tokens() -> ucall.auth.Keys:
+    return ucall.auth.bearer({"s3cret": "alice", "other": "bob"})
+
+
+def _result(wire: Wire) -> Any:
+    status, _, body = wire.reply()
+    assert status == 200
+    return json.loads(body)["result"]
+
+
+def test_a_known_token_names_its_user(serve: Serve) -> None:
+    server = serve(whoami, whoami_later, auth=tokens())
+    with Wire(server.port) as wire:
+        for header, user in ((ALICE, "alice"), ("authorization: bearer  other", "bob")):
+            wire.send(http(CALL, header))
+            assert _result(wire) == user
+        wire.send(http(request("whoami_later", []), ALICE))
+        assert _result(wire) == "alice"
+        batch = b"[" + CALL + b"," + request("whoami_later", []) + b"]"
+        wire.send(http(batch, ALICE))
+        assert [reply["result"] for reply in json.loads(wire.reply()[2])] == ["alice"] * 2
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        ["Authorization: Bearer"],
+        ["Authorization: Bearer wrong"],
+        ["Authorization: Basic s3cret"],
+        ["Authorization: s3cret"],
+        [ALICE, ALICE],
+        ["Authorization: Bearer s3cret\xe9"],
+    ],
+)
+def test_others_are_refused_before_their_body_is_read(serve: Serve, headers: list[str]) -> None:
+    server = serve(whoami, auth=tokens())
+    with Wire(server.port) as wire:
+        lines = ["POST / HTTP/1.1", "Host: localhost", "Content-Length: 1000", *headers, "", ""]
+        wire.send("\r\n".join(lines).encode("latin-1"))
+        status, head, _ = wire.reply()
+        assert status == 401 and b"\r\nWWW-Authenticate: Bearer\r\n" in head
+        assert wire.rest() == b""
+
+
+def test_the_user_of_one_request_is_not_that_of_the_next(serve: Serve) -> None:
+    server = serve(whoami, auth=tokens())
+    with Wire(server.port) as wire:
+        other = http(CALL, "Authorization: Bearer other")
+        wire.send(http(CALL, ALICE) + other + http(CALL))
+        assert [_result(wire), _result(wire)] == ["alice", "bob"]
+        assert wire.reply()[0] == 401
+
+
+def test_a_body_that_comes_later_is_of_whom_its_head_named(serve: Serve) -> None:
+    asked: list[dict[str, str]] = []
+
+    def auth(ctx: ucall.Context) -> str | None:
+        asked.append(ctx.headers)
+        assert (ctx.method, ctx.id, ctx.user) == ("", None, None)
+        return ctx.headers.get("x-user")
+
+    server = serve(whoami, auth=auth)
+    with Wire(server.port) as wire:
+        whole = http(CALL, "X-User: eve")
+        chunks = f"{len(CALL):x}\r\n".encode() + CALL + b"\r\n0\r\n\r\n"
+        head = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-User: eve\r\n"
+        chunked = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+        for data in (whole, chunked):
+            for cut in (10, data.index(b"\r\n\r\n") + 4, len(data) - 5):
+                wire.send(data[:cut])
+                time.sleep(0.02)
+                wire.send(data[cut:])
+                assert _result(wire) == "eve"
+    assert len(asked) == 6
+
+
+def test_raw_connections_are_asked_once_and_know_their_peer(serve: Serve) -> None:
+    asked: list[Any] = []
+
+    def auth(ctx: ucall.Context) -> str | None:
+        asked.append(ctx.peer)
+        assert ctx.headers == {}
+        return "local" if ctx.peer and ctx.peer[0] == "127.0.0.1" else None
+
+    server = serve(whoami, auth=auth)
+    with Wire(server.port) as wire:
+        address = wire.socket.getsockname()
+        assert [wire.result("whoami") for _ in range(3)] == ["local"] * 3
+        # In pieces too.
+        wire.send(CALL[:10])
+        time.sleep(0.02)
+        wire.send(CALL[10:])
+        assert json.loads(wire.line())["result"] == "local"
+    assert asked == [address]
+
+
+def test_raw_connections_that_show_nothing_are_refused_at_their_first_byte(serve: Serve) -> None:
+    server = serve(whoami, auth=tokens())
+    with Wire(server.port) as wire:
+        wire.send(b"{")
+        assert json.loads(wire.line())["error"] == {"code": -32004, "message": "Unauthorized"}
+        assert wire.rest() == b""
+
+
+@pytest.mark.parametrize("nobody", [None, False, PermissionError("not you")])
+def test_ways_to_refuse(serve: Serve, nobody: Any) -> None:
+    def auth(ctx: ucall.Context) -> Any:
+        if isinstance(nobody, Exception):
+            raise nobody
+        return nobody
+
+    server = serve(whoami, auth=auth)
+    with Wire(server.port) as wire:
+        wire.send(http(CALL))
+        status, _, body = wire.reply()
+        assert status == 401 and b"not you" not in body
+
+
+@pytest.mark.parametrize("somebody", [0, "", {"name": "eve"}, True])
+def test_whatever_else_it_returns_is_the_user(serve: Serve, somebody: Any) -> None:
+    with Wire(serve(whoami, auth=lambda ctx: somebody).port) as wire:
+        assert wire.result("whoami") == somebody
+
+
+def test_a_function_that_fails_lets_nobody_in(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    def auth(ctx: ucall.Context) -> str:
+        raise RuntimeError("the database is away")
+
+    server = serve(whoami, auth=auth)
+    with caplog.at_level(logging.ERROR, "ucall"):
+        with Wire(server.port) as wire:
+            wire.send(http(CALL))
+            status, _, body = wire.reply()
+            assert status == 500 and b"database" not in body
+        with Wire(server.port) as wire:
+            assert wire.error("whoami")["code"] == -32603
+    assert "the database is away" in caplog.text
+
+
+def test_a_preflight_is_answered_and_a_refusal_can_be_read_by_the_page(serve: Serve) -> None:
+    server = serve(whoami, auth=tokens(), allow_origins=["https://app.example"])
+    origin = "Origin: https://app.example"
+    with Wire(server.port) as wire:
+        wire.send(http(b"", origin, "Access-Control-Request-Method: POST", method="OPTIONS"))
+        status, head, _ = wire.reply()
+        assert status == 204 and b"Authorization" in head
+        wire.send(http(CALL, origin, ALICE))
+        assert _result(wire) == "alice"
+        wire.send(http(CALL, origin))
+        status, head, _ = wire.reply()
+        assert status == 401
+        assert b"\r\nAccess-Control-Allow-Origin: https://app.example\r\n" in head
+
+
+def test_api_keys(serve: Serve) -> None:
+    server = serve(whoami, auth=ucall.auth.api_key(["key"], header="X-Key"))
+    with Wire(server.port) as wire:
+        wire.send(http(CALL, "x-key: key"))
+        assert _result(wire) is True
+        wire.send(http(CALL, "X-API-Key: key"))
+        status, head, _ = wire.reply()
+        assert status == 401 and b'\r\nWWW-Authenticate: ApiKey header="X-Key"\r\n' in head
+
+
+def test_clients_send_their_token(serve: Serve) -> None:
+    from ucall.client import Client
+
+    server = serve(whoami, auth=tokens())
+    url = f"http://127.0.0.1:{server.port}"
+    with Client(url, headers={"Authorization": "Bearer s3cret"}) as client:
+        assert client.whoami().json == "alice"
+    with Client(url) as client, pytest.raises(ucall.HTTPError, match="401"):
+        client.whoami()
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    async def later(ctx: ucall.Context) -> None: ...
+
+    class Odd:
+        challenge = "a\r\nb"
+
+        def __call__(self, ctx: ucall.Context) -> None: ...
+
+    for auth, problem in ((later, TypeError), ("key", TypeError), (Odd(), ValueError)):
+        with pytest.raises(problem, match="auth"):
+            ucall.Server(port=0, auth=auth)
+    for keys in ([], [""], {"": 1}):
+        with pytest.raises(ValueError):
+            ucall.auth.bearer(keys)
+    with pytest.raises(TypeError):
+        ucall.auth.bearer("s3cret")
