@@ -148,7 +148,8 @@ impl Walk<'_> {
     #[inline]
     fn plain(&mut self) {
         let rest = self.text.get(self.position..).unwrap_or_default();
-        let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
+        // Both closing brackets are one when this bit is set.
+        let is_end = |&byte: &u8| byte <= b' ' || byte == b',' || byte | 0x20 == b'}';
         self.position += rest.iter().position(is_end).unwrap_or(rest.len());
     }
 }

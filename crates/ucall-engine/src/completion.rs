@@ -17,6 +17,16 @@ pub struct Arrival {
     pub(crate) place: u32,
 }
 
+/// Appends what `make` gives, made where it stays: built elsewhere first, it would be copied right
+/// after it was written, and wait for that.
+#[inline(always)]
+pub(crate) fn push(completions: &mut Vec<Completion>, make: impl FnOnce() -> Completion) {
+    completions.reserve(1);
+    // Tells the compiler that pushing calls nothing any more.
+    assert!(completions.len() < completions.capacity(), "there is room for one");
+    completions.push(make());
+}
+
 /// What a watched descriptor is ready for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Readiness {

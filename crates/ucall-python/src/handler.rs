@@ -225,9 +225,6 @@ impl Interpreter {
 impl Handler for Interpreter {
     type Procedure = Arc<Procedure>;
 
-    /// It lets go of the interpreter.
-    const WAITING_COSTS: bool = true;
-
     #[inline]
     fn call(
         &mut self,

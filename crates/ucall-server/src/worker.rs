@@ -225,7 +225,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.engine.rewatch(watch, READABLE)?;
         }
         let asks = mem::take(&mut self.asks);
-        if asks || H::WAITING_COSTS && self.busy || !self.mailbox.fall_asleep() {
+        if asks || self.busy || !self.mailbox.fall_asleep() {
             self.engine.wait(Some(self.office.now), &mut self.completions)?;
             if !self.completions.is_empty() || !self.mailbox.fall_asleep() {
                 return Ok(());

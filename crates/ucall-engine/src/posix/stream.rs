@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sen
 use ucall_buffer::{Payload, Target};
 
 use super::Intake;
-use crate::{Arrival, Completion, Id};
+use crate::{Arrival, Completion, Id, completion};
 
 /// Parts handed to one system call.
 const PARTS_MAX: usize = 64;
@@ -86,7 +86,8 @@ impl Stream {
             }
         }
         if self.target.is_none() && intake.readable && !intake.paused {
-            completions.push(Completion::Received(Arrival { socket: id, place: 0 }));
+            let arrival = Arrival { socket: id, place: 0 };
+            completion::push(completions, || Completion::Received(arrival));
         }
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::mem;
 
 use super::{Slot, Uring};
-use crate::{Arrival, Completion, Id};
+use crate::{Arrival, Completion, Id, completion};
 
 pub(super) struct Delivery {
     socket: Id,
@@ -58,7 +58,7 @@ impl Uring {
                 if delivery.taken {
                     return self.release(&delivery);
                 }
-                completions.push(Completion::Received(arrival));
+                completion::push(completions, || Completion::Received(arrival));
             }
             Some(Slot::Datagrams(_)) => completions.push(Completion::Datagram(arrival)),
             _ => return self.release(&delivery),

@@ -408,12 +408,13 @@ impl Engine for Uring {
         loop {
             self.restart_receives(completions);
             self.buffers.publish();
-            let passed = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let timeout = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            let passed = timeout.is_some_and(|timeout| timeout.is_zero());
             let prompt = mem::take(&mut self.prompt);
             let entered = if passed || prompt || completions.len() > before {
                 self.ring.submit()
             } else {
-                self.ring.submit_and_wait(deadline)
+                self.ring.submit_and_wait(timeout)
             };
             match entered {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -487,9 +488,10 @@ impl Uring {
             if self.slots.len() + self.outgoing.len() == 0 && !self.wakeups.reading {
                 return true;
             }
-            let entered = self.ring.submit_and_wait(Some(deadline));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let entered = self.ring.submit_and_wait(Some(left));
             let failed = entered.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
-            if failed || Instant::now() > deadline {
+            if failed || left.is_zero() {
                 return false;
             }
         }

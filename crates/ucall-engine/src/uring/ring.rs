@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Instant;
+use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Submitter, cqueue, opcode, squeue};
@@ -45,12 +45,19 @@ impl Ring {
     /// # Safety
     /// The memory that the entry names stays valid, in place and untouched until the last
     /// completion of the entry.
+    #[inline(always)]
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry, token: Token) {
         let entry = entry.user_data(token.encode());
         // SAFETY: passed on to our caller.
         if self.backlog.is_empty() && unsafe { self.uring.submission().push(&entry) }.is_ok() {
             return;
         }
+        self.push_late(entry);
+    }
+
+    /// Makes room in a queue that is full.
+    #[cold]
+    fn push_late(&mut self, entry: squeue::Entry) {
         self.backlog.push_back(entry);
         if !self.flush_backlog() {
             // Should the kernel refuse just now, the entry waits in the backlog, and the next wait
@@ -97,12 +104,12 @@ impl Ring {
         forgive(self.uring.submit())
     }
 
-    /// The same, and waits for a completion or the deadline.
-    pub(super) fn submit_and_wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+    /// The same, and waits for a completion or the end of the time.
+    pub(super) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.flush_backlog();
         self.system_calls += 1;
-        let Some(deadline) = deadline else { return forgive(self.uring.submit_and_wait(1)) };
-        let timeout = Timespec::from(deadline.saturating_duration_since(Instant::now()));
+        let Some(timeout) = timeout else { return forgive(self.uring.submit_and_wait(1)) };
+        let timeout = Timespec::from(timeout);
         let arguments = SubmitArgs::new().timespec(&timeout);
         forgive(self.uring.submitter().submit_with_args(1, &arguments))
     }

@@ -13,7 +13,7 @@ use super::ring::result_of;
 use super::stream::{Ending, File, OPERATION_BYTES_MAX, Stream, is_passing};
 use super::token::Operation;
 use super::{Slot, Uring};
-use crate::{Completion, Id, SendState};
+use crate::{Completion, Id, SendState, completion};
 
 /// A peer that is gone is an error and not a signal. A send that finds room for some completes
 /// with that, which shows how it gets on.
@@ -33,6 +33,7 @@ pub(super) struct Sending {
 
 impl Sending {
     /// What is left to send, or as much of it as one submission takes.
+    #[inline]
     fn entry(&mut self, file: &File, spare: &mut Vec<Stable<Message>>) -> squeue::Entry {
         let (start, len, more) = self.first_slice();
         if !more {
@@ -46,6 +47,7 @@ impl Sending {
     }
 
     /// Where the next bytes lie, how many one operation may take, and whether others lie elsewhere.
+    #[inline]
     fn first_slice(&self) -> (*const u8, usize, bool) {
         let mut slices = self.payload.slices_from(self.sent);
         let first = slices.next().unwrap_or(&[]);
@@ -54,6 +56,7 @@ impl Sending {
 
     /// The flags for a submission of this many bytes. One that leaves some for the next cannot be
     /// silent.
+    #[inline]
     fn flags(&mut self, len: usize) -> i32 {
         self.silent &= self.sent + len == self.payload.len();
         if self.silent { SILENT_SEND_FLAGS } else { SEND_FLAGS }
@@ -140,6 +143,7 @@ impl Uring {
         }
     }
 
+    #[inline]
     fn finish_send(
         &mut self,
         index: u32,
@@ -150,7 +154,7 @@ impl Uring {
         let Some(Sending { payload, message, .. }) = stream.sending.take() else { return };
         let ends = stream.ending == Ending::AfterSend;
         self.spare_messages.extend(message);
-        completions.push(Completion::Sent { socket, payload, result });
+        completion::push(completions, || Completion::Sent { socket, payload, result });
         if ends {
             self.shut_down(socket);
         }

@@ -137,16 +137,25 @@ impl<'a> Scanner<'a> {
         let mut more = self.enter_unless_empty(b'}')?;
         while more {
             self.key()?;
-            self.value()?;
+            self.value_inside()?;
             more = self.another(b'}')?;
         }
         Ok(())
     }
 
+    /// Steps over any value; over a number without another call.
+    #[inline(always)]
+    fn value_inside(&mut self) -> Result<(), Fault> {
+        match self.peek()? {
+            b'-' | b'0'..=b'9' => self.number(),
+            _ => self.value(),
+        }
+    }
+
     fn array(&mut self) -> Result<(), Fault> {
         let mut more = self.enter_unless_empty(b']')?;
         while more {
-            self.value()?;
+            self.value_inside()?;
             more = self.another(b']')?;
         }
         Ok(())

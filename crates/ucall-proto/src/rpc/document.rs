@@ -123,6 +123,12 @@ fn scan_item(scanner: &mut Scanner<'_>, limits: &Limits, item: &mut Item) -> Res
     }
     let mut seen = Seen::default();
     let mut more = scanner.enter_unless_empty(b'}')?;
+    if scanner.rest().starts_with(USUAL_OPENING) {
+        scanner.skip(USUAL_OPENING.len() - 1);
+        seen.version = true;
+        seen.member(Key::Method, scanner, item)?;
+        more = scanner.another(b'}')?;
+    }
     while more {
         match known_key(scanner) {
             Some(key) => seen.member(key, scanner, item)?,
@@ -139,6 +145,9 @@ fn scan_item(scanner: &mut Scanner<'_>, limits: &Limits, item: &mut Item) -> Res
     }
     Ok(())
 }
+
+/// How most requests begin, behind their brace.
+const USUAL_OPENING: &[u8] = br#""jsonrpc":"2.0","method":""#;
 
 /// What is known of a request object beyond the places in its [`Item`].
 #[derive(Default)]
