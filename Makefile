@@ -104,6 +104,10 @@ test: test-bench
 test-bench: $(STAMPS)/test-tools ## Run the tests of the benchmark's harness and report
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/bench
 
+.PHONY: leaks
+leaks: setup ## Make a million calls of every kind on each engine, and count what stays
+	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest -q -s tests/python/test_leaks.py
+
 test-python: setup ## Run the Python tests against the built package
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python
 

@@ -7,7 +7,8 @@ takes some turns that wait for nothing. Timers of the worker are timers of the l
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from ucall import _core
 
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from ucall.server import Server
 
 __all__ = ["serve"]
+
+
+async def contained(coroutine: Coroutine[Any, Any, object]) -> object:
+    """Lets a function that calls `sys.exit` fail its call, and not end somebody else's loop."""
+    try:
+        return await coroutine
+    except SystemExit as left:
+        raise RuntimeError("the function raised SystemExit") from left
 
 
 class Guest:

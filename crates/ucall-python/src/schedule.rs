@@ -405,10 +405,11 @@ impl Schedule {
         error: PyErr,
     ) -> PyResult<()> {
         let py = slf.py();
-        let ends_all = error.is_instance_of::<PySystemExit>(py)
-            || error.is_instance_of::<PyKeyboardInterrupt>(py);
-        if ends_all {
+        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
             return Err(error);
+        }
+        if error.is_instance_of::<PySystemExit>(py) {
+            return if is_of_task(work.callback.bind(py))? { Ok(()) } else { Err(error) };
         }
         let context = PyDict::new(py);
         let callback = work.callback.bind(py).repr()?;
@@ -464,4 +465,13 @@ impl Queues {
             }
         }
     }
+}
+
+/// Whether a callback is a step of an `asyncio.Task`, which keeps what was raised for those who
+/// await it: a function that calls `sys.exit` fails its call and not the server.
+#[cold]
+fn is_of_task(callback: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = callback.py();
+    let Some(owner) = callback.getattr_opt("__self__")? else { return Ok(false) };
+    owner.is_instance(&py.import("asyncio")?.getattr("Task")?)
 }

@@ -19,6 +19,8 @@ pub(crate) struct Tasks {
     /// `asyncio.Task`
     task: Py<PyAny>,
     start: Start,
+    /// Put around coroutines on somebody else's loop, which `SystemExit` would end.
+    contain: Option<Py<PyAny>>,
     /// The names of the keyword arguments that tasks are made with, without and with variables.
     names: (Py<PyTuple>, Py<PyTuple>),
 }
@@ -49,7 +51,12 @@ impl Tasks {
             ),
             false => (PyTuple::new(py, ["loop"])?, PyTuple::new(py, ["loop", "context"])?),
         };
+        let contain = match is_ours {
+            true => None,
+            false => Some(py.import("ucall._guest")?.getattr("contained")?.unbind()),
+        };
         Ok(Self {
+            contain,
             event_loop: event_loop.clone().unbind(),
             task: py.import("asyncio")?.getattr("Task")?.unbind(),
             start,
@@ -65,6 +72,20 @@ impl Tasks {
     /// `contextvars.Context`, a copy of the present one if there are none.
     #[inline]
     pub(crate) fn start<'py>(
+        &self,
+        coroutine: &Bound<'py, PyAny>,
+        variables: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = coroutine.py();
+        if let Some(contain) = &self.contain {
+            let contained = contain.bind(py).call1((coroutine,))?;
+            return self.start_one(&contained, variables);
+        }
+        self.start_one(coroutine, variables)
+    }
+
+    #[inline]
+    fn start_one<'py>(
         &self,
         coroutine: &Bound<'py, PyAny>,
         variables: Option<&Bound<'py, PyAny>>,

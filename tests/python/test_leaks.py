@@ -1,0 +1,172 @@
+"""Calls of every kind, many of them, and what the server has more of afterwards: nothing.
+
+Counted in the server's own process: blocks of Python's memory, bytes of the allocator that Rust and
+C share, descriptors, threads, and references to the functions and values at hand. A leak of one
+block in a hundred calls is seen. ``UCALL_LEAK_CALLS=1000000`` (`make leaks`) makes as many of each
+engine; unset, there are fewer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from harness import Wire, http, program, request
+
+CALLS = int(os.environ.get("UCALL_LEAK_CALLS", "20000"))
+#: Sent at once; the replies are read before more is sent.
+ROUND = 500
+
+SERVER = """
+import asyncio, ctypes, gc, logging, os, sys, threading
+import numpy, ucall, ucall.posix, ucall.uring
+from dataclasses import dataclass
+logging.disable(logging.CRITICAL)
+server = getattr(ucall, sys.argv[1]).Server(port=0)
+DEFAULT = ["a default", {"that": 1.5}]
+
+@dataclass
+class Point:
+    x: float
+    tags: list[str]
+
+@server
+def sum(a: int, b: int = 2) -> int: return a + b
+@server
+def echo(value=DEFAULT): return value
+@server
+def data(value: bytes) -> bytes: return value
+@server
+def array(value: numpy.ndarray) -> numpy.ndarray: return value
+@server
+def point(value: Point) -> Point: return value
+@server
+def context(ctx: ucall.Context) -> object: return str(ctx.peer)
+@server
+def fail(): raise ValueError("x")
+@server
+def refuse(): raise ucall.RPCError(1, "no", DEFAULT)
+@server
+def unwritable(): return object()
+@server
+async def at_once(a: int) -> int: return a
+@server
+async def later(a: int) -> int:
+    await asyncio.sleep(0)
+    return a
+@server
+async def fail_later():
+    await asyncio.sleep(0)
+    raise ValueError("x")
+@server(threads=True)
+def threaded(a: int) -> int: return a
+@server.batch
+def batched(a: list[int]) -> list[int]: return a
+
+class Usage(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in
+        ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+         "fordblks", "keepcost")]
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = Usage
+HELD = [DEFAULT, sum, echo, data, array, point, context, fail, refuse, unwritable, at_once, later,
+    fail_later, threaded, batched, Point, ValueError, ucall.RPCError]
+
+@server
+def counts() -> dict:
+    gc.collect()
+    usage = mallinfo()
+    return {
+        "blocks": sys.getallocatedblocks(),
+        "bytes": usage.uordblks + usage.hblkhd,
+        "references": [sys.getrefcount(held) for held in HELD],
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+    }
+
+print(server.port)
+server.run()
+"""
+
+ARRAY = (
+    "k05VTVBZAQB2AHsnZGVzY3InOiAnPGk4JywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDEsKSwgfSAg"
+    "ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgCgEA"
+    "AAAAAAAA"
+)
+
+#: One of each is a round's mix.
+KINDS: list[tuple[str, Any]] = [
+    ("sum", [1, 2]),
+    ("sum", {"a": 2**70}),
+    ("sum", ["x"]),
+    ("sum", {"nobody": 1}),
+    ("echo", [{"k": [1, 2.5, "é\n", None, True, {"a": {}}]}]),
+    ("echo", None),
+    ("data", ["aGVsbG8="]),
+    ("data", ["no base64"]),
+    ("array", [ARRAY]),
+    ("array", [ARRAY[:40]]),
+    ("point", [{"x": 1, "tags": ["a"]}]),
+    ("point", [{"x": "y"}]),
+    ("context", None),
+    ("fail", None),
+    ("refuse", None),
+    ("unwritable", None),
+    ("nobody", None),
+    ("at_once", [1]),
+    ("later", [1]),
+    ("fail_later", None),
+    ("threaded", [1]),
+    ("batched", [1]),
+]
+
+
+def mixed(count: int) -> list[bytes]:
+    return [request(*KINDS[id % len(KINDS)], id=id) for id in range(count)]
+
+
+def call_all(port: int, wire: Wire, times: int) -> None:
+    """About so many calls: one by one, in batches, over HTTP, and some on new connections."""
+    calls = mixed(ROUND // 2)
+    raw, batch = b"".join(calls), b"[" + b",".join(calls) + b"]"
+    for round in range(max(1, times // ROUND)):
+        wire.send(raw)
+        for _ in calls:
+            assert wire.line()
+        wire.send(batch)
+        assert wire.line().count(b'"jsonrpc"') == len(calls)
+        with Wire(port) as other:
+            other.send(http(calls[round % len(calls)]) + http(b"{") + b"GARBAGE\r\n\r\n")
+            assert [other.reply()[0] for _ in range(3)] == [200, 200, 400]
+        with Wire(port) as leaving:  # Its calls are cancelled.
+            leaving.send(request("later", [1]) + request("threaded", [1]) + b'{"cut')
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
+@pytest.mark.timeout(600)
+def test_calls_of_every_kind_leave_nothing_behind(engine: str) -> None:
+    with program(SERVER, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port, timeout_s=60) as wire:
+
+            def counted(times: int) -> dict[str, Any]:
+                call_all(port, wire, times)
+                # The connections that left are through.
+                counts: dict[str, Any] = json.loads(json.dumps(wire.result("counts")))
+                return counts
+
+            counted(5000)
+            before = counted(5000)
+            after = counted(CALLS)
+        more = {name: after[name] - before[name] for name in ("blocks", "bytes")}
+        print(f"{engine}: {CALLS} calls, {more} more; {after}")
+        assert more["blocks"] < 500 + CALLS / 1000
+        assert more["bytes"] < (256 << 10) + CALLS
+        assert after["descriptors"] <= before["descriptors"] + 2
+        assert after["threads"] <= max(before["threads"], 128)
+        for was, now in zip(before["references"], after["references"], strict=True):
+            assert now - was < 20 + CALLS / 1000
