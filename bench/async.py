@@ -1,10 +1,12 @@
-"""Sleepers under `ab`: ours, an ideal one in C, and FastAPI's, beside one another.
+"""What concurrency costs: four tables, in about five minutes.
 
-    python bench/async.py --rounds 5
+    python bench/async.py --rounds 5 --only sleepers
 
-Writes the percentiles to standard output and to `.bench/async.json`, and a plot of the cumulative
-distributions to `docs/concurrency.svg`. Rounds go through all servers in turn, because machines
-drift. `ab` prints whole milliseconds; what it writes with `-e` is exact.
+`sleepers` are run under `ab`: ours, an ideal one in C, and FastAPI's, beside one another. `beside`
+is the latency of `sum` while others sleep; `share` how many of a plain function's calls an async
+one makes; `embeddings` what batching gains. Percentiles of the sleepers go to `.bench/async.json`
+too, and their cumulative distributions to `docs/concurrency.svg`. Rounds go through all servers in
+turn, because machines drift. `ab` prints whole milliseconds; what it writes with `-e` is exact.
 """
 
 import argparse
@@ -17,12 +19,14 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from harness import beside, embeddings
 from harness.cdf import plot
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCH = ROOT / ".bench"
 CALL = '{"jsonrpc":"2.0","method":"sleep","id":1}'
 SLEEP_MS = 100.0
+BEGAN = time.monotonic()
 
 Server = tuple[str, list[str], str]
 """A name, a command that ends with the port, and the path to call."""
@@ -32,12 +36,12 @@ LOADS = [(1000, 100, True), (1000, 100, False), (5000, 1000, True)]
 
 
 def servers(engines: list[str]) -> list[Server]:
-    ours = [sys.executable, str(ROOT / "bench/servers/sleeper.py")]
+    script = [sys.executable, str(ROOT / "bench/servers/sleeper.py")]
     found: list[Server] = [("ideal C", [str(BENCH / "floor-sleeper")], "/")]
     for engine in engines:
         for kind in ("async", "threads"):
             flags = ["--engine", engine, "--kind", kind, "--port"]
-            found.append((f"ucall {engine}, {kind}", [*ours, *flags], "/"))
+            found.append((f"ucall {engine}, {kind}", [*script, *flags], "/"))
     python = BENCH / "fastapi/bin/python"
     if python.exists():
         command = [str(python), str(ROOT / "bench/servers/sleeper_fastapi.py")]
@@ -89,7 +93,7 @@ def measured(rounds: int, all_servers: list[Server]) -> dict[str, dict[str, list
             finally:
                 process.kill()
                 process.wait()
-        print(f"round {number + 1} of {rounds}", file=sys.stderr)
+        tell(f"sleepers: round {number + 1} of {rounds}")
     median: Callable[[tuple[float, ...]], float] = statistics.median
     return {
         load: {name: [median(at) for at in zip(*each, strict=True)] for name, each in by.items()}
@@ -108,15 +112,38 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
+def tell(line: str) -> None:
+    print(f"{time.monotonic() - BEGAN:4.0f} s  {line}", file=sys.stderr)
+
+
+def ours(engines: list[str]) -> list[beside.Contender]:
+    script = [sys.executable, str(ROOT / "bench/servers/sleeper.py"), "--kind", "async"]
+    return [(f"ucall {engine}", [*script, "--engine", engine]) for engine in engines]
+
+
+def sleepers(rounds: int, engines: list[str]) -> str:
+    results = measured(rounds, servers(engines))
+    (BENCH / "async.json").write_text(json.dumps(results))
+    plot(results, ROOT / "docs/concurrency.svg", SLEEP_MS)
+    return table(results)
+
+
 def main() -> None:
+    parts: dict[str, Callable[[int, list[str]], str]] = {
+        "share": lambda rounds, engines: beside.async_share(ours(engines), rounds, tell),
+        "beside": lambda rounds, engines: beside.beside_sleepers(
+            [("ideal C", [str(BENCH / "floor-sleeper"), "0", "100"]), *ours(engines)], rounds, tell
+        ),
+        "embeddings": lambda rounds, _: embeddings.gain(min(rounds, 3)),
+        "sleepers": sleepers,
+    }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--engines", nargs="+", default=["posix", "uring"])
+    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts))
     chosen = parser.parse_args()
-    results = measured(chosen.rounds, servers(chosen.engines))
-    (BENCH / "async.json").write_text(json.dumps(results))
-    print(table(results))
-    plot(results, ROOT / "docs/concurrency.svg", SLEEP_MS)
+    for name in chosen.only:
+        print(parts[name](chosen.rounds, chosen.engines), end="\n\n", flush=True)
 
 
 main()

@@ -1,5 +1,6 @@
-/* The ideal sleeper: answers each HTTP request with fixed bytes after a fixed time. What it takes
- * under a load is the load generator's own cost, and the floor for any server.
+/* The ideal sleeper: answers each HTTP request with fixed bytes after a fixed time, and a call of
+ * `sum` at once. What it takes under a load is the load generator's own cost, and the floor for any
+ * server.
  *
  *     sleeper PORT MILLISECONDS
  *
@@ -17,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BODY "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":null}"
+#define BODY "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":76}"
 #define QUEUE 65536
 #define EVENTS 512
 
@@ -53,10 +54,11 @@ static void take(int socket, int64_t sleep_ns) {
         return;
     }
     request[len] = 0;
-    struct due *due = &queue[tail++ % QUEUE];
-    due->socket = socket;
-    due->keep = strcasestr(request, "keep-alive") != NULL;
-    due->at_ns = now_ns() + sleep_ns;
+    struct due due = {socket, strcasestr(request, "keep-alive") != NULL, now_ns() + sleep_ns};
+    if (strstr(request, "\"sum\""))
+        answer(&due);
+    else
+        queue[tail++ % QUEUE] = due;
 }
 
 static int listener_on(int port) {
@@ -69,6 +71,10 @@ static int listener_on(int port) {
         perror("sleeper");
         exit(1);
     }
+    socklen_t len = sizeof address;
+    getsockname(listener, (struct sockaddr *)&address, &len);
+    printf("listening on %d\n", ntohs(address.sin_port));
+    fflush(stdout);
     return listener;
 }
 

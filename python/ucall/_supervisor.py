@@ -23,12 +23,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 
-from ucall import _hosting
+from ucall import _core, _hosting
 
 __all__ = ["Supervisor"]
 
@@ -49,6 +50,8 @@ class Worker:
 
     process: subprocess.Popen[bytes]
     control: socket.socket
+    #: The page that it counts on; 0 if there is none left.
+    page: int
     began: float = field(default_factory=time.monotonic)
     received: bytes = b""
     is_ready: bool = False
@@ -76,6 +79,9 @@ class Supervisor:
     """
 
     def __init__(self, workers: int, command: list[str], reload: list[str] | None = None) -> None:
+        #: What all workers have counted so far.
+        self.counters = _core.SharedCounters(_nameless_file())
+        self._pages = self.counters.places
         self._command = command
         self._reload = reload
         self._places = [Place(number) for number in range(1, workers + 1)]
@@ -156,7 +162,7 @@ class Supervisor:
             process_group=0,
         )
         theirs.close()
-        worker = Worker(process, ours)
+        worker = Worker(process, ours, self._pages.pop() if self._pages else 0)
         ours.setblocking(False)
         hear: Callable[[], None] = lambda: self._hear(place, worker)  # noqa: E731
         self._selector.register(ours, selectors.EVENT_READ, hear)
@@ -187,7 +193,8 @@ class Supervisor:
             worker.control.send(str(failure).encode())
             return
         assert place.listener is not None
-        socket.send_fds(worker.control, [b"listener"], [place.listener.fileno()])
+        descriptors = [place.listener.fileno(), self.counters.fileno()]
+        socket.send_fds(worker.control, [str(worker.page).encode()], descriptors)
 
     def bind(self, host: str, port: int) -> None:
         """Makes the sockets of all places.
@@ -228,6 +235,9 @@ class Supervisor:
         if worker.control.fileno() >= 0 and worker.control in self._selector.get_map():
             self._selector.unregister(worker.control)
         worker.control.close()
+        if worker.page:
+            self.counters.retire(worker.page)
+            self._pages.append(worker.page)
 
     def _give_up_rolling(self, place: Place, successor: Worker) -> None:
         place.successor, self._rolling = None, []
@@ -339,6 +349,13 @@ def _listener(host: str, port: int, *, share_port: bool) -> socket.socket:
             failure.errno, f"cannot listen on {host}:{port}: {failure.strerror}"
         ) from None
     return listener
+
+
+def _nameless_file() -> int:
+    if sys.platform == "linux":
+        return os.memfd_create("ucall-counters")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:

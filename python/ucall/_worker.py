@@ -12,7 +12,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from ucall import _hosting
+from ucall import _core, _hosting
 
 if TYPE_CHECKING:
     from ucall.server import Server
@@ -27,17 +27,18 @@ class Control:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
 
-    def listener(self, host: str, port: int) -> int:
-        """A socket that listens on that address, unless the supervisor has another in mind.
+    def listener(self, host: str, port: int) -> tuple[int, int, int]:
+        """A socket that listens on that address, unless the supervisor has another in mind; the
+        file that all workers count in, and the page there that is this one's.
 
         Raises:
             OSError: The supervisor cannot bind it, or is gone.
         """
         self._socket.sendall(f"listen {port} {host}\n".encode())
-        answer, descriptors, _, _ = socket.recv_fds(self._socket, 1024, 1)
-        if not descriptors:
+        answer, descriptors, _, _ = socket.recv_fds(self._socket, 1024, 2)
+        if len(descriptors) != 2:
             raise OSError(answer.decode() or "the supervisor is gone")
-        return descriptors[0]
+        return descriptors[0], descriptors[1], int(answer)
 
     def ready(self) -> None:
         """Tells that connections are being accepted."""
@@ -58,7 +59,9 @@ def join(server: Server) -> Control:
     """Gets a server of a worker process ready to run."""
     control = Control(_hosting.control)
     core = server._core
-    core.configure(descriptor=control.listener(core.host, core.port))
+    listener, counters, page = control.listener(core.host, core.port)
+    core.configure(descriptor=listener)
+    core.share_counters(_core.SharedCounters(counters), page or None)
     signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))
     control.leave_with_supervisor()
     return control

@@ -454,12 +454,12 @@ class Server:
             thread.join()
 
     def stats(self) -> dict[str, Any]:
-        """What was done since the server was made.
+        """What was done since the server was made; with ``workers``, by all of them together.
 
         Returns:
             ``calls`` (each of a batch counted), ``connections`` (open now), ``accepted``
             (connections ever), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``;
-            ``batches``: by function, how often batches of each size ran.
+            ``batches``: by function, how often batches of each size ran in this process.
         """
         return self._core.stats()
 
@@ -532,6 +532,7 @@ class Server:
         host, port = self.host, self.port
         self._core.unbind()
         supervisor.bind(host, port)
+        self._core.share_counters(supervisor.counters)
         status = supervisor.run()
         if status:
             raise SystemExit(status)

@@ -89,7 +89,7 @@ STUCK = """
 import importlib, os, sys, time
 server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0)
 
-@server(processes=2, timeout_ms=500)
+@server(processes=2, timeout_ms=400)
 def nap(seconds: float):
     time.sleep(seconds)
     return os.getpid()
@@ -116,7 +116,7 @@ def odd(what: str):
 @server(processes=1)
 def offspring():
     import subprocess, multiprocessing
-    child = multiprocessing.get_context("spawn").Process(target=int)
+    child = multiprocessing.get_context("fork").Process(target=int)
     child.start()
     child.join()
     return [child.exitcode, subprocess.call([sys.executable, "-c", ""])]
@@ -168,7 +168,7 @@ def test_one_that_is_stuck_is_ended_at_its_deadline_and_replaced(
         assert second != first and is_alive(second)
         # A call that is at another process is not disturbed.
         wire.result("alone", [0])
-        wire.send(request("alone", [1.5], id=1) + request("nap", [60], id=2))
+        wire.send(request("alone", [1.0], id=1) + request("nap", [60], id=2))
         assert [json.loads(wire.line())["id"] for _ in range(2)] == [2, 1]
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=15)
@@ -217,6 +217,8 @@ def test_the_program_ends_while_a_process_is_stuck(tmp_path: Path, engine: str) 
         wire.send(request("alone", [60]))
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
+        # Two at once would be one.
+        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=15)
         assert eventually(lambda: not is_alive(pid))

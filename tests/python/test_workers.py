@@ -33,6 +33,9 @@ async def pause(seconds: float) -> int:
     await asyncio.sleep(seconds)
     return os.getpid()
 @server
+def stats() -> dict:
+    return server.stats()
+@server
 def version() -> int:
     return 1
 """
@@ -340,3 +343,70 @@ def test_reload(tmp_path: Path) -> None:
         (tmp_path / "app.py").write_text(APP.replace("return 1", "return 333"))
         assert eventually(lambda: it.call("version") == 333, 20), it.text()
         it.stop()
+
+
+def test_stats_are_those_of_all_workers(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--workers", "3") as server:
+        first = server.wait_for(3)
+        pids = {server.call("pid") for _ in range(40)}
+        assert len(pids) > 1
+        made = 40
+
+        def are_all_counted() -> bool:
+            nonlocal made
+            made += 1
+            told = server.call("stats")
+            # Its own call is counted when its turn is over.
+            return bool(told["calls"] == made - 1 and told["accepted"] >= made)
+
+        assert eventually(are_all_counted)
+        os.kill(first[0], signal.SIGKILL)
+        server.wait_for(4)
+        assert eventually(are_all_counted)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for(7)
+        assert eventually(are_all_counted, 15)
+        assert eventually(lambda: server.call("stats")["connections"] == 1)
+        server.stop()
+
+
+def test_the_process_that_supervises_tells_the_stats_of_its_workers(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, threading, time, ucall\n"
+        "server = ucall.Server(port=0)\n"
+        "@server\n"
+        "def sum(a: int, b: int) -> int:\n"
+        "    return a + b\n"
+        "def tell():\n"
+        "    while server.stats()['calls'] < 10:\n"
+        "        time.sleep(0.01)\n"
+        "    print('counted', os.getpid(), server.stats()['calls'], flush=True)\n"
+        "threading.Thread(target=tell, daemon=True).start()\n"
+        "print('port', server.port, flush=True)\n"
+        "server.run(workers=2)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split()[1])
+        for number in range(10):
+            assert eventually(lambda: answers(port), 20), number
+        lines = (line.split() for line in process.stdout)
+        told = (words for words in lines if words[:2] == ["counted", str(process.pid)])
+        assert int(next(told)[2]) >= 10
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    try:
+        with Wire(port) as wire:
+            return bool(wire.result("sum", [1, 2]) == 3)
+    except OSError:
+        return False

@@ -124,6 +124,7 @@ pub(crate) trait Drive {
     fn interpreter(&mut self) -> &mut Interpreter;
     fn mailbox(&self) -> Mailbox;
     fn counters(&self) -> Arc<Counters>;
+    fn count_on(&mut self, counters: Arc<Counters>);
 }
 
 impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
@@ -169,5 +170,9 @@ impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
 
     fn counters(&self) -> Arc<Counters> {
         self.counters()
+    }
+
+    fn count_on(&mut self, counters: Arc<Counters>) {
+        self.count_on(counters);
     }
 }

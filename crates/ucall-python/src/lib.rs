@@ -30,10 +30,12 @@ mod parking;
 mod pool;
 mod procedure;
 mod pump;
+mod queue;
 mod report;
 mod run;
 mod schedule;
 mod server;
+mod shared;
 mod signals;
 mod tasks;
 
@@ -54,9 +56,13 @@ mod _core {
     #[pymodule_export]
     use crate::pump::Pump;
     #[pymodule_export]
+    use crate::queue::{Block, Message, QueueCore, QueueLink, Receipt};
+    #[pymodule_export]
     use crate::schedule::{Handle, Schedule};
     #[pymodule_export]
     use crate::server::Server;
+    #[pymodule_export]
+    use crate::shared::SharedCounters;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 

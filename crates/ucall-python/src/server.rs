@@ -20,6 +20,7 @@ use crate::options::Rules;
 use crate::procedure::{How, Procedure, Signature};
 use crate::pump::Pump;
 use crate::run::{Bounds, Ended, Station};
+use crate::shared::SharedCounters;
 use crate::signals::Taken;
 use crate::{memory, options, parking};
 
@@ -53,6 +54,8 @@ struct State {
     worker: Option<(Mailbox, Arc<Counters>)>,
     /// Of the workers before it.
     past: Stats,
+    /// Those of all processes, and the page that this one writes to.
+    shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
 }
 
 #[pymethods]
@@ -298,6 +301,15 @@ impl Server {
         Ok(shown)
     }
 
+    /// Counts from the next run on where other processes do, on a page of its own; or only tells
+    /// what they have counted.
+    #[pyo3(signature = (counters, place = None))]
+    fn share_counters(&self, counters: Py<SharedCounters>, place: Option<usize>) {
+        let page = place.and_then(|place| counters.get().page(place));
+        let page = page.map(|page| Arc::new(Counters::shared(page)));
+        self.state().shared = Some((counters, page));
+    }
+
     /// Every limit and its default, by name.
     #[staticmethod]
     fn default_limits(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -310,16 +322,20 @@ impl Server {
     fn station(&self, py: Python<'_>, is_guest: bool) -> PyResult<(Station, Option<TcpListener>)> {
         memory::keep_some();
         self.bind()?;
-        let (engine, listener) = {
+        let (engine, listener, page) = {
             let mut state = self.state();
-            (state.engine, state.listener.take())
+            let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
+            (state.engine, state.listener.take(), page)
         };
         let engine = if is_guest { engine.for_guest() } else { engine };
         let (rules, sizes) = (self.rules.clone(), self.batch_sizes.clone());
         let guard = self.guard.as_ref().map(|guard| guard.clone_ref(py));
         let interpreter = Interpreter::new(py, self.debug, guard, rules, sizes)?;
         let (procedures, config) = (self.procedures.clone(), self.config.clone());
-        let drive = engine.worker(interpreter, procedures, config)?;
+        let mut drive = engine.worker(interpreter, procedures, config)?;
+        if let Some(page) = page {
+            drive.count_on(page);
+        }
         Ok((Station::new(drive)?, listener))
     }
 
@@ -354,10 +370,14 @@ impl State {
             stop_asked: false,
             worker: None,
             past: Stats::default(),
+            shared: None,
         }
     }
 
     fn stats(&self) -> Stats {
+        if let Some((shared, _)) = &self.shared {
+            return shared.get().stats();
+        }
         let Some((_, counters)) = &self.worker else { return self.past };
         let mut stats = counters.stats();
         stats.calls += self.past.calls;

@@ -1,5 +1,6 @@
 //! What a worker has done so far: one page, one writer, read by anyone.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A copy of a worker's counters.
@@ -22,10 +23,39 @@ pub struct Stats {
     pub system_calls: u64,
 }
 
-/// The page itself. Cache-line aligned, so that readers of another worker's page disturb nobody.
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.accepted += other.accepted;
+        self.connections += other.connections;
+        self.bytes_received += other.bytes_received;
+        self.bytes_sent += other.bytes_sent;
+        self.turns += other.turns;
+        self.system_calls += other.system_calls;
+    }
+}
+
+/// The page itself: in the memory of its process, or in some that processes share.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct Counters {
+pub struct Counters(Place);
+
+#[derive(Debug)]
+enum Place {
+    Own(Box<Page>),
+    Shared(&'static Page),
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::Own(Box::default())
+    }
+}
+
+/// Counters as they lie in memory, all zero at first. Aligned, so that readers of another worker's
+/// page disturb nobody.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct Page {
     calls: AtomicU64,
     accepted: AtomicU64,
     connections: AtomicU64,
@@ -36,7 +66,33 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Counters on a page that other processes read.
+    pub fn shared(page: &'static Page) -> Self {
+        Self(Place::Shared(page))
+    }
+
     /// The counters at the end of the last turn.
+    pub fn stats(&self) -> Stats {
+        self.page().stats()
+    }
+
+    /// Publishes the worker's own copy, at the end of a turn.
+    #[inline]
+    pub(crate) fn publish(&self, stats: &Stats) {
+        self.page().publish(stats);
+    }
+
+    #[inline]
+    fn page(&self) -> &Page {
+        match &self.0 {
+            Place::Own(page) => page,
+            Place::Shared(page) => page,
+        }
+    }
+}
+
+impl Page {
+    /// What is on it.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -50,9 +106,9 @@ impl Counters {
         }
     }
 
-    /// Publishes the worker's own copy, at the end of a turn.
+    /// Writes all of it. A page has one writer.
     #[inline]
-    pub(crate) fn publish(&self, stats: &Stats) {
+    pub fn publish(&self, stats: &Stats) {
         let write = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
         write(&self.calls, stats.calls);
         write(&self.accepted, stats.accepted);

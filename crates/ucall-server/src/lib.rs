@@ -16,7 +16,7 @@ mod tls;
 mod worker;
 
 pub use config::Config;
-pub use counters::{Counters, Stats};
+pub use counters::{Counters, Page as CounterPage, Stats};
 pub use handler::{CallId, Caller, Handler};
 pub use mailbox::{Mailbox, Message};
 pub use procedures::Procedures;

@@ -174,6 +174,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.mailbox.clone()
     }
 
+    /// Counts on that page from now on.
+    pub fn count_on(&mut self, counters: Arc<Counters>) {
+        self.counters = counters;
+    }
+
     /// The page of counters, to be read at any time.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()

@@ -1,0 +1,144 @@
+/* The load for "fast calls beside slow ones": 32 connections that call `sum` as fast as replies come,
+ * and so many that call `sleep`, all at one moment, again when the last of them has its reply.
+ *
+ *     beside PORT SLEEPERS SECONDS [METHOD]
+ *
+ * METHOD is called instead of `sum`, with the same params.
+ * Prints the calls of `sum` a second, and the median and the 99th percentile of their latency in
+ * microseconds. One thread. It looks at the fast connections before each single one of the slow, so
+ * that what the slow ones cost the load itself is not taken for the server's. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FAST 32
+#define SLOW_MAX 1024
+#define CALLS_MAX (1 << 24)
+#define WARM_UP_NS 300000000LL
+
+struct request {
+    char text[512];
+    int len;
+};
+
+static struct request sum, sleeping;
+static int64_t sent_ns[FAST];
+static uint32_t *latencies_ns;
+static long calls;
+
+static int64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+static void fail(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static void make(struct request *request, const char *call) {
+    request->len = snprintf(request->text, sizeof request->text,
+                            "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: keep-alive\r\n"
+                            "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                            strlen(call), call);
+}
+
+static void send_one(int socket, const struct request *request) {
+    if (write(socket, request->text, request->len) != request->len) fail("write");
+}
+
+/* Replies are small, and come whole. */
+static void receive_one(int socket) {
+    char reply[4096];
+    ssize_t len = read(socket, reply, sizeof reply - 1);
+    if (len <= 0) fail("read");
+    reply[len] = 0;
+    if (!strstr(reply, "\"result\"") || reply[len - 1] != '}') {
+        fprintf(stderr, "not a reply: %s\n", reply);
+        exit(1);
+    }
+}
+
+static void connect_all(int poll, int *sockets, int count, int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int index = 0; index < count; index++) {
+        int yes = 1;
+        sockets[index] = socket(AF_INET, SOCK_STREAM, 0);
+        setsockopt(sockets[index], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        if (connect(sockets[index], (struct sockaddr *)&address, sizeof address)) fail("connect");
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = index};
+        epoll_ctl(poll, EPOLL_CTL_ADD, sockets[index], &event);
+    }
+}
+
+static void take_fast(int poll, const int *sockets, int64_t from_ns) {
+    struct epoll_event events[FAST];
+    int ready = epoll_wait(poll, events, FAST, 0);
+    for (int index = 0; index < ready; index++) {
+        int number = events[index].data.u32;
+        receive_one(sockets[number]);
+        int64_t now = now_ns();
+        if (sent_ns[number] >= from_ns && calls < CALLS_MAX)
+            latencies_ns[calls++] = (uint32_t)(now - sent_ns[number]);
+        sent_ns[number] = now;
+        send_one(sockets[number], &sum);
+    }
+}
+
+static int ascending(const void *left, const void *right) {
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    return (a > b) - (a < b);
+}
+
+int main(int count, char **arguments) {
+    if (count != 4 && count != 5) {
+        fprintf(stderr, "usage: beside PORT SLEEPERS SECONDS [METHOD]\n");
+        return 2;
+    }
+    int slow = atoi(arguments[2]), polls[2] = {epoll_create1(0), epoll_create1(0)};
+    static int fast_sockets[FAST], slow_sockets[SLOW_MAX];
+    if (slow > SLOW_MAX) return 2;
+    char call[256];
+    snprintf(call, sizeof call,
+             "{\"jsonrpc\":\"2.0\",\"method\":\"%s\",\"params\":{\"a\":55,\"b\":21},\"id\":1}",
+             count == 5 ? arguments[4] : "sum");
+    make(&sum, call);
+    make(&sleeping, "{\"jsonrpc\":\"2.0\",\"method\":\"sleep\",\"id\":1}");
+    latencies_ns = malloc(CALLS_MAX * sizeof *latencies_ns);
+    connect_all(polls[0], fast_sockets, FAST, atoi(arguments[1]));
+    connect_all(polls[1], slow_sockets, slow, atoi(arguments[1]));
+    int64_t from_ns = now_ns() + WARM_UP_NS, until_ns = from_ns + (int64_t)(atof(arguments[3]) * 1e9);
+    for (int index = 0; index < FAST; index++) {
+        sent_ns[index] = now_ns();
+        send_one(fast_sockets[index], &sum);
+    }
+    int to_send = slow, asleep = 0;
+    while (now_ns() < until_ns) {
+        struct pollfd waits[2] = {{polls[0], POLLIN, 0}, {polls[1], POLLIN, 0}};
+        if (to_send == 0) poll(waits, 2, 100);
+        take_fast(polls[0], fast_sockets, from_ns);
+        struct epoll_event event;
+        if (to_send > 0) {
+            send_one(slow_sockets[--to_send], &sleeping);
+            asleep++;
+        } else if (asleep > 0 && epoll_wait(polls[1], &event, 1, 0) == 1) {
+            receive_one(slow_sockets[event.data.u32]);
+            if (--asleep == 0) to_send = slow;
+        }
+    }
+    if (calls == 0) fail("no calls");
+    qsort(latencies_ns, calls, sizeof *latencies_ns, ascending);
+    printf("%.0f %.1f %.1f\n", calls / ((until_ns - from_ns) / 1e9), latencies_ns[calls / 2] / 1e3,
+           latencies_ns[calls * 99 / 100] / 1e3);
+    return 0;
+}

@@ -1,0 +1,90 @@
+"""The gain of batching: a model of sentences, called from 32 connections, batched or one by one."""
+
+import json
+import os
+import socket
+import statistics
+import threading
+import time
+import urllib.request
+
+from harness import processes
+from harness.rows import OUTPUT, ROOT
+
+PYTHON = OUTPUT / "embeddings/bin/python"
+CONNECTIONS = 32
+SECONDS = 3.0
+METHODS = ("embed_one_by_one", "embed")
+
+
+def gain(rounds: int) -> str:
+    """A table, or why there is none."""
+    if not PYTHON.exists():
+        return "Embeddings were not measured: `make bench-embeddings` installs the model, and does."
+    port = _free_port()
+    script = ROOT / "examples/python/embeddings.py"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    with (OUTPUT / "embeddings.log").open("wb") as log:
+        process = processes.start_pinned(
+            [str(PYTHON), str(script), str(port)],
+            processes.cores()[0],
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+    try:
+        _wait_until_answered(port)
+        found = [[_rate(port, method) for method in METHODS] for _ in range(rounds)]
+    finally:
+        process.kill()
+        process.wait()
+    alone, batched = (statistics.median(row[index] for row in found) for index in (0, 1))
+    ratio = statistics.median(row[1] / row[0] for row in found)
+    return (
+        f"| embeddings at {CONNECTIONS} connections | calls/s |\n|---|---|\n"
+        f"| one by one | {alone:.0f} |\n| batched | {batched:.0f}, {ratio:.1f} times as many |"
+    )
+
+
+def _call(method: str, text: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "method": method, "params": [text], "id": 1}).encode()
+
+
+def _wait_until_answered(port: int) -> None:
+    """Until the model is loaded."""
+    for _ in range(600):
+        try:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/", _call("embed", "a"))
+            urllib.request.urlopen(request, timeout=60).read()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("the embeddings example does not answer")
+
+
+def _rate(port: int, method: str) -> float:
+    """Calls a second of so many callers, each of which waits for its reply."""
+    ends_at = time.monotonic() + SECONDS
+    counts = [0] * CONNECTIONS
+
+    def caller(number: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as wire:
+            replies = wire.makefile("rb")
+            while time.monotonic() < ends_at:
+                wire.sendall(_call(method, f"caller {number} says sentence {counts[number]}"))
+                if b'"result"' not in replies.readline():
+                    raise SystemExit(f"{method} failed")
+                counts[number] += 1
+
+    callers = [threading.Thread(target=caller, args=[number]) for number in range(CONNECTIONS)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    return sum(counts) / SECONDS
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

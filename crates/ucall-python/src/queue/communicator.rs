@@ -1,0 +1,424 @@
+//! The core of `ucall.queue.core.Communicator`.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyOverflowError, PyTimeoutError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+use ucall_queue::{
+    Encoding, Endpoint, Event, Failure, Full, Handle, Identity, Outgoing, Refusal, Role, Settings,
+    Taken,
+};
+
+use super::incoming::Reader;
+use super::lent;
+use super::link::QueueLink;
+use super::message::Message;
+use super::receipt::{Receipt, SLICE};
+use super::settings;
+use super::watching::Watching;
+use crate::detach::detached;
+use crate::engine::EngineKind;
+
+/// Bytes up to this length are copied; longer ones are sent from where they lie.
+const COPIED_BYTES_MAX: usize = 8 * 1024;
+/// Ids that are kept as objects.
+const KEPT_IDS_MAX: usize = 4096;
+
+/// Futures that are over, and sessions that began (`true`) or ended.
+type Changes = (Vec<Py<Receipt>>, Vec<(bool, Py<PyAny>)>);
+
+/// A communicator's thread, and its two queues.
+#[pyclass(frozen, subclass, module = "ucall._core", name = "QueueCore")]
+pub(crate) struct QueueCore {
+    handle: Arc<Handle>,
+    reader: Reader,
+    /// Makes the chunks and the left-out buffers of an object.
+    dump: Py<PyAny>,
+    /// `bytes` and `str` go as they are.
+    is_plain: bool,
+    future_type: Py<PyType>,
+    blocks: bool,
+    watching: Watching,
+    ids: Mutex<HashMap<Identity, Py<PyAny>>>,
+}
+
+#[pymethods]
+impl QueueCore {
+    /// Starts. A server listens when this returns.
+    ///
+    /// Args:
+    ///     id: A uuid.UUID.
+    ///     is_server: Whether others come to it.
+    ///     location: ``(host, port)``, a path, or None when links are opened by `_open_link`.
+    ///     options: By the names of `ConnectionOptions`.
+    ///     engine: "auto", "posix" or "uring".
+    ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
+    #[new]
+    #[pyo3(signature = (id, is_server, location, options, engine, codec))]
+    fn new(
+        py: Python<'_>,
+        id: &Bound<'_, PyAny>,
+        is_server: bool,
+        location: &Bound<'_, PyAny>,
+        options: &Bound<'_, PyDict>,
+        engine: &str,
+        codec: (Py<PyType>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>),
+    ) -> PyResult<Self> {
+        crate::memory::keep_some();
+        let options = settings::options(options)?;
+        let blocks = options.full == Full::Block;
+        let settings = Settings {
+            identity: settings::identity(id)?,
+            is_server,
+            endpoint: endpoint(location)?,
+            options,
+            #[cfg(target_os = "linux")]
+            uring: match EngineKind::choose(py, engine)? {
+                EngineKind::Uring(features) => Some(features),
+                EngineKind::Posix => None,
+            },
+        };
+        // SAFETY: starting a thread and binding a socket touch no Python object.
+        let handle = unsafe { detached(py, || ucall_queue::start(settings)) }?;
+        let (future_type, dump, load, load_plain) = codec;
+        Ok(Self {
+            handle,
+            is_plain: load_plain.is_none(),
+            reader: Reader { load, load_plain },
+            dump,
+            future_type,
+            blocks,
+            watching: Watching::default(),
+            ids: Mutex::default(),
+        })
+    }
+
+    /// Puts an object in line for these peers, or for all. Never waits, unless ``full="block"``.
+    ///
+    /// The object is not changed; leave it alone until the future is done.
+    ///
+    /// Raises:
+    ///     ucall.queue.FullError: The queue is full.
+    ///     ValueError: It is longer than ``message_size``.
+    #[pyo3(signature = (data, *peers))]
+    fn put<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+        peers: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        lent::let_go(py);
+        let peers = identities(peers)?;
+        let receipt = if self.is_plain
+            && let Some((encoding, bytes)) = plain(data)
+        {
+            if bytes.len() <= COPIED_BYTES_MAX {
+                self.send(py, &peers, &Outgoing::copied(encoding, bytes))?
+            } else if encoding == Encoding::Bytes {
+                let parts = vec![lent::lend(data)?];
+                let message = Outgoing { encoding, copied: &[], parts, segments: Vec::new() };
+                self.send(py, &peers, &message)?
+            } else {
+                self.send(py, &peers, &Outgoing::copied(encoding, bytes))?
+            }
+        } else {
+            self.put_dumped(py, data, &peers)?
+        };
+        let future = self.future_type.bind(py).call0()?;
+        let core = future.cast::<Receipt>()?;
+        core.get().fill(self.handle.clone(), receipt);
+        Ok(future)
+    }
+
+    /// Waits for the next message, or for the next one from any of these peers.
+    ///
+    /// Raises:
+    ///     ConnectionError: None will come any more: this side has closed, or the server has.
+    ///     TimeoutError: None came within ``timeout`` seconds.
+    #[pyo3(signature = (*peers, timeout = None))]
+    fn get(
+        &self,
+        py: Python<'_>,
+        peers: &Bound<'_, PyTuple>,
+        timeout: Option<f64>,
+    ) -> PyResult<Message> {
+        lent::let_go(py);
+        let peers = identities(peers)?;
+        let inbox = &self.handle.inbox;
+        let mut taken = inbox.take(&peers);
+        if matches!(taken, Taken::Nothing) {
+            let deadline = deadline_after(timeout)?;
+            let found = wait_in_slices(py, deadline, |until| match inbox.wait(&peers, until) {
+                Taken::Nothing => None,
+                found => Some(found),
+            })?;
+            taken = found.unwrap_or(Taken::Nothing);
+        }
+        match taken {
+            Taken::Message(message) => {
+                self.handle.took(&message);
+                let data = self.reader.read(py, message.encoding, message.body)?;
+                let peer = self.id_object(py, message.peer)?;
+                Ok(Message::new(peer, data.unbind(), message.redelivered))
+            }
+            Taken::Nothing => Err(PyTimeoutError::new_err("no message came in time")),
+            Taken::Closed(failure) => Err(PyErr::from_value(failed(py, None, &failure)?)),
+        }
+    }
+
+    /// The ids of the peers that there are.
+    fn peers(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+        let peers = self.handle.outbox.peers();
+        peers.into_iter().map(|peer| self.id_object(py, peer)).collect()
+    }
+
+    /// Where a TCP server listens.
+    #[getter]
+    fn address(&self) -> Option<(String, u16)> {
+        self.handle.address().map(|address| (address.ip().to_string(), address.port()))
+    }
+
+    /// Begins to end in order, or ends at once.
+    fn _close(&self, at_once: bool) {
+        match at_once {
+            true => self.handle.abort(),
+            false => self.handle.close(),
+        }
+    }
+
+    /// Waits until everything has ended. `False` if it has not in time.
+    #[pyo3(signature = (timeout = None))]
+    fn _wait_closed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let inbox = &self.handle.inbox;
+        let deadline = deadline_after(timeout)?;
+        let closed = || inbox.is_finished().then_some(());
+        let waited = wait_in_slices(py, deadline, |until| inbox.progressed.wait(until, closed))?;
+        lent::let_go(py);
+        Ok(waited.is_some())
+    }
+
+    /// Whether no message will come any more.
+    #[getter]
+    fn _is_closed(&self) -> bool {
+        self.handle.inbox.closed().is_some()
+    }
+
+    /// Opens a link that the caller carries: see `QueueLink`.
+    #[pyo3(signature = (dialed, wake, in_flight_size = 1 << 20))]
+    fn _open_link(&self, dialed: bool, wake: Py<PyAny>, in_flight_size: usize) -> QueueLink {
+        let role = if dialed { Role::Dialed } else { Role::Accepted };
+        let link = self.handle.open_link(role, in_flight_size, move || {
+            Python::attach(|py| {
+                if let Err(error) = wake.call0(py) {
+                    error.write_unraisable(py, None);
+                }
+            });
+        });
+        QueueLink { handle: self.handle.clone(), link }
+    }
+
+    /// Has `_next_changes` return a future once that is over.
+    fn _watch(&self, receipt: &Bound<'_, Receipt>) {
+        self.watching.add(receipt);
+        self.handle.inbox.progressed.ring();
+    }
+
+    /// Waits for futures that are watched to be over, or for sessions to begin or end: the futures,
+    /// and ``(began, id)`` of each session.
+    #[pyo3(signature = (timeout = None))]
+    fn _next_changes(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Changes> {
+        let inbox = &self.handle.inbox;
+        let mut events = Vec::new();
+        let deadline = deadline_after(timeout)?;
+        let changed = || {
+            let event = inbox.next_event();
+            (event.is_some() || self.watching.has_some()).then_some(event)
+        };
+        let found = wait_in_slices(py, deadline, |until| inbox.progressed.wait(until, changed))?;
+        let mut next = found.flatten();
+        while let Some(event) = next {
+            let (began, peer) = match event {
+                Event::Started(peer) => (true, peer),
+                Event::Ended(peer) => (false, peer),
+            };
+            events.push((began, self.id_object(py, peer)?));
+            next = inbox.next_event();
+        }
+        lent::let_go(py);
+        Ok((self.watching.take(), events))
+    }
+}
+
+impl QueueCore {
+    /// Puts what the serializer makes of an object.
+    fn put_dumped(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        peers: &[Identity],
+    ) -> PyResult<ucall_queue::Receipt> {
+        let dumped = self.dump.bind(py).call1((data,))?;
+        let (chunks, buffers) = dumped.extract::<(Bound<'_, PyList>, Bound<'_, PyList>)>()?;
+        let encoding = Encoding::Serialized;
+        // The usual one: one short piece.
+        if chunks.len() == 1
+            && buffers.is_empty()
+            && let Ok(only) = chunks.get_item(0)?.cast::<PyBytes>()
+            && only.as_bytes().len() <= COPIED_BYTES_MAX
+        {
+            return self.send(py, peers, &Outgoing::copied(encoding, only.as_bytes()));
+        }
+        if buffers.len() >= usize::from(u16::MAX) {
+            return Err(PyValueError::new_err("an object with more than 65,534 buffers"));
+        }
+        let mut parts = Vec::with_capacity(chunks.len() + buffers.len());
+        for chunk in &chunks {
+            parts.push(lent::lend(&chunk)?);
+        }
+        let mut segments = Vec::new();
+        if !buffers.is_empty() {
+            segments.push(parts.iter().map(|part| part.len() as u64).sum());
+            for buffer in &buffers {
+                let part = lent::lend(&buffer)?;
+                segments.push(part.len() as u64);
+                parts.push(part);
+            }
+        }
+        self.send(py, peers, &Outgoing { encoding, copied: &[], parts, segments })
+    }
+
+    fn send(
+        &self,
+        py: Python<'_>,
+        peers: &[Identity],
+        message: &Outgoing<'_>,
+    ) -> PyResult<ucall_queue::Receipt> {
+        loop {
+            let refusal = match self.handle.outbox.put(peers, message) {
+                Ok(receipt) => return Ok(receipt),
+                Err(refusal) => refusal,
+            };
+            match refusal {
+                Refusal::Full(_) if self.blocks => {
+                    let (outbox, weight) = (&self.handle.outbox, message.weight());
+                    wait_in_slices(py, None, |until| {
+                        outbox.wait_for_room(peers, weight, until).then_some(())
+                    })?;
+                }
+                Refusal::Full(peer) => return Err(full(py, peer)?),
+                Refusal::TooLong(most) => {
+                    let length = message.len();
+                    return Err(PyValueError::new_err(format!(
+                        "a message of {length} bytes: message_size allows {most}"
+                    )));
+                }
+            }
+        }
+    }
+
+    fn id_object(&self, py: Python<'_>, id: Identity) -> PyResult<Py<PyAny>> {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = ids.get(&id) {
+            return Ok(found.clone_ref(py));
+        }
+        drop(ids);
+        let made = uuid(py, id)?.unbind();
+        ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if ids.len() >= KEPT_IDS_MAX {
+            ids.clear();
+        }
+        ids.insert(id, made.clone_ref(py));
+        Ok(made)
+    }
+}
+
+/// What goes as it is: exactly `bytes` or `str`.
+#[inline]
+fn plain<'a>(data: &'a Bound<'_, PyAny>) -> Option<(Encoding, &'a [u8])> {
+    if let Ok(bytes) = data.cast_exact::<PyBytes>() {
+        return Some((Encoding::Bytes, bytes.as_bytes()));
+    }
+    // One with lone surrogates is left to the serializer.
+    let text = data.cast_exact::<PyString>().ok()?.to_str().ok()?;
+    Some((Encoding::Text, text.as_bytes()))
+}
+
+fn identities(peers: &Bound<'_, PyTuple>) -> PyResult<Vec<Identity>> {
+    if peers.is_empty() {
+        return Ok(Vec::new());
+    }
+    peers.iter().map(|peer| settings::identity(&peer)).collect()
+}
+
+fn endpoint(location: &Bound<'_, PyAny>) -> PyResult<Endpoint> {
+    if location.is_none() {
+        return Ok(Endpoint::Foreign);
+    }
+    if let Ok(path) = location.extract::<PathBuf>() {
+        return Ok(Endpoint::Unix(path));
+    }
+    match location.extract::<(String, u16)>() {
+        Ok((host, port)) => Ok(Endpoint::Tcp(host, port)),
+        Err(_) => Err(PyTypeError::new_err("netloc: expected a host and a port, or a path")),
+    }
+}
+
+fn uuid(py: Python<'_>, id: Identity) -> PyResult<Bound<'_, PyAny>> {
+    let keywords = PyDict::new(py);
+    keywords.set_item("bytes", PyBytes::new(py, &id.0))?;
+    py.import("uuid")?.getattr("UUID")?.call((), Some(&keywords))
+}
+
+/// The exception for a failure.
+pub(super) fn failed<'py>(
+    py: Python<'py>,
+    peer: Option<Identity>,
+    failure: &Failure,
+) -> PyResult<Bound<'py, PyAny>> {
+    let module = py.import("ucall.queue.errors")?;
+    let peer = peer.map(|peer| uuid(py, peer)).transpose()?;
+    if *failure == Failure::Dropped {
+        return module.getattr("FullError")?.call1((peer, failure.to_string()));
+    }
+    module.getattr("ConnectionError")?.call1((peer, failure.to_string()))
+}
+
+fn full(py: Python<'_>, peer: Option<Identity>) -> PyResult<PyErr> {
+    let peer = peer.map(|peer| uuid(py, peer)).transpose()?;
+    let error = py.import("ucall.queue.errors")?.getattr("FullError")?;
+    Ok(PyErr::from_value(error.call1((peer, "the queue is full"))?))
+}
+
+/// When a wait of so many seconds ends; `None` never.
+pub(super) fn deadline_after(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    let Some(timeout) = timeout else { return Ok(None) };
+    let timeout = Duration::try_from_secs_f64(timeout.max(0.0))
+        .map_err(|_| PyOverflowError::new_err("timeout: expected a number of seconds"))?;
+    Ok(Instant::now().checked_add(timeout))
+}
+
+/// Waits without the interpreter's lock, and looks now and then whether a signal has come.
+pub(super) fn wait_in_slices<T>(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    mut wait: impl FnMut(Option<Instant>) -> Option<T>,
+) -> PyResult<Option<T>> {
+    loop {
+        let until = Instant::now() + SLICE;
+        let is_last = deadline.is_some_and(|deadline| deadline <= until);
+        let until = if is_last { deadline } else { Some(until) };
+        // SAFETY: every caller waits for what the communicator's thread does, and touches no
+        // Python object meanwhile.
+        if let Some(found) = unsafe { detached(py, || wait(until)) } {
+            return Ok(Some(found));
+        }
+        if is_last {
+            return Ok(None);
+        }
+        py.check_signals()?;
+    }
+}

@@ -1,0 +1,91 @@
+//! Messages that came, as Python objects.
+
+use std::ffi::c_int;
+
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+use ucall_queue::{Body, Encoding, Segment};
+
+/// Memory that bytes were received into, shown through the buffer protocol.
+#[pyclass(frozen, module = "ucall._core", name = "Block")]
+pub(crate) struct Block {
+    segment: Segment,
+}
+
+#[pymethods]
+impl Block {
+    fn __len__(&self) -> usize {
+        self.segment.as_slice().len()
+    }
+
+    /// # Safety
+    /// As the buffer protocol asks: `view` is to be filled.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("there is no view to fill"));
+        }
+        let bytes = slf.get().segment.as_slice();
+        // What is shared with other messages is not to be written.
+        let readonly = c_int::from(!matches!(slf.get().segment, Segment::Owned(_)));
+        let (memory, len) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as ffi::Py_ssize_t);
+        // SAFETY: the memory belongs to the object, which the view holds a reference to, and stays
+        // where it is. Memory of its own may be written by whoever has the object: nothing else in
+        // Rust looks at it any more.
+        let state =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory, len, readonly, flags) };
+        if state == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {}
+}
+
+/// What knows how to read what a serializer wrote.
+pub(super) struct Reader {
+    /// Takes the stream and the list of the buffers that it left out.
+    pub(super) load: Py<PyAny>,
+    /// Takes a `bytes` or `str` that the peer sent as it is; `None`: so it is returned.
+    pub(super) load_plain: Option<Py<PyAny>>,
+}
+
+impl Reader {
+    pub(super) fn read<'py>(
+        &self,
+        py: Python<'py>,
+        encoding: Encoding,
+        body: Body,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (first, rest) = match body {
+            Body::One(first) => (first, Vec::new()),
+            Body::Many(mut segments) if !segments.is_empty() => {
+                let rest = segments.split_off(1);
+                (segments.pop().unwrap_or(Segment::Owned(Vec::new())), rest)
+            }
+            Body::Many(_) => (Segment::Owned(Vec::new()), Vec::new()),
+        };
+        let plain = match encoding {
+            Encoding::Bytes => PyBytes::new(py, first.as_slice()).into_any(),
+            Encoding::Text => match std::str::from_utf8(first.as_slice()) {
+                Ok(text) => PyString::new(py, text).into_any(),
+                Err(_) => return Err(PyValueError::new_err("a peer sent text that is no UTF-8")),
+            },
+            Encoding::Serialized => {
+                let stream = Bound::new(py, Block { segment: first })?;
+                let buffers = PyList::empty(py);
+                for segment in rest {
+                    buffers.append(Bound::new(py, Block { segment })?)?;
+                }
+                return self.load.bind(py).call1((stream, buffers));
+            }
+        };
+        match &self.load_plain {
+            Some(load) => load.bind(py).call1((plain,)),
+            None => Ok(plain),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The core of `ucall.queue`: a communicator's thread, and what Python puts and gets.
+//!
+//! The thread never touches the interpreter. A put writes into the outbox and makes a `Receipt`,
+//! which asks how far the peer is only when somebody asks it; a get takes from the inbox. Objects
+//! whose memory was sent are let go of by the next call from Python (`lent`).
+//!
+//! `QueueLink` lets a transport in Python carry the sessions: see there.
+
+mod communicator;
+mod incoming;
+mod lent;
+mod link;
+mod message;
+mod receipt;
+mod settings;
+mod watching;
+
+pub(crate) use communicator::QueueCore;
+pub(crate) use incoming::Block;
+pub(crate) use link::QueueLink;
+pub(crate) use message::Message;
+pub(crate) use receipt::Receipt;

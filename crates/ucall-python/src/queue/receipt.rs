@@ -1,0 +1,183 @@
+//! What became of a put: the core of `ucall.queue.Future`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use ucall_queue::{Failure, Handle, Identity, Progress};
+
+use super::communicator::{deadline_after, failed, wait_in_slices};
+use super::lent;
+
+/// Asks, when it is asked itself, how far the peers are: no memory is kept for it elsewhere.
+#[pyclass(frozen, subclass, module = "ucall._core", name = "Receipt")]
+pub(crate) struct Receipt {
+    entry: OnceLock<Entry>,
+    cancelled: AtomicBool,
+}
+
+struct Entry {
+    handle: Arc<Handle>,
+    receipt: ucall_queue::Receipt,
+}
+
+impl Receipt {
+    pub(super) fn fill(&self, handle: Arc<Handle>, receipt: ucall_queue::Receipt) {
+        // It is filled once, right after it was made.
+        let _ = self.entry.set(Entry { handle, receipt });
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire) || !matches!(self.state().1, Progress::Pending)
+    }
+
+    /// Where it stands among others, when it went to one peer.
+    pub(super) fn place(&self) -> Option<(usize, u64)> {
+        match &self.entry.get()?.receipt {
+            ucall_queue::Receipt::One(standing, sequence) => {
+                Some((Arc::as_ptr(standing) as usize, *sequence))
+            }
+            _ => None,
+        }
+    }
+
+    /// What became of it, and at which peer if it failed.
+    fn state(&self) -> (Option<Identity>, Progress) {
+        let Some(entry) = self.entry.get() else { return (None, Progress::Pending) };
+        match &entry.receipt {
+            ucall_queue::Receipt::One(standing, sequence) => match standing.progress(*sequence) {
+                Progress::Failed(failure) => (standing.peer(), Progress::Failed(failure)),
+                progress => (None, progress),
+            },
+            ucall_queue::Receipt::None(peer, failure) => (*peer, Progress::Failed(failure.clone())),
+            ucall_queue::Receipt::Many(all) => {
+                let mut whole = Progress::Done;
+                for (standing, sequence) in all.iter() {
+                    match standing.progress(*sequence) {
+                        Progress::Done => {}
+                        Progress::Pending => whole = Progress::Pending,
+                        Progress::Failed(failure) => {
+                            return (standing.peer(), Progress::Failed(failure));
+                        }
+                    }
+                }
+                (None, whole)
+            }
+        }
+    }
+
+    /// Waits; the failure, or nothing when it arrived.
+    fn outcome(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<(Option<Identity>, Failure)>> {
+        let (peer, mut progress) = self.state();
+        let mut peer = peer;
+        if progress == Progress::Pending && !self.cancelled.load(Ordering::Acquire) {
+            let deadline = deadline_after(timeout)?;
+            (peer, progress) = self.wait(py, deadline)?;
+        }
+        lent::let_go(py);
+        if self.cancelled.load(Ordering::Acquire) {
+            let error = py.import("concurrent.futures")?.getattr("CancelledError")?;
+            return Err(PyErr::from_value(error.call0()?));
+        }
+        match progress {
+            Progress::Done => Ok(None),
+            Progress::Failed(failure) => Ok(Some((peer, failure))),
+            Progress::Pending => {
+                let error = py.import("concurrent.futures")?.getattr("TimeoutError")?;
+                Err(PyErr::from_value(error.call0()?))
+            }
+        }
+    }
+
+    fn wait(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+    ) -> PyResult<(Option<Identity>, Progress)> {
+        let Some(entry) = self.entry.get() else {
+            return Err(PyRuntimeError::new_err("nothing was put"));
+        };
+        let over = || match (self.cancelled.load(Ordering::Acquire), self.state()) {
+            (false, (_, Progress::Pending)) => None,
+            (_, state) => Some(state),
+        };
+        let bell = &entry.handle.inbox.progressed;
+        let waited = wait_in_slices(py, deadline, |until| bell.wait(until, over))?;
+        Ok(waited.unwrap_or((None, Progress::Pending)))
+    }
+}
+
+#[pymethods]
+impl Receipt {
+    #[new]
+    fn new() -> Self {
+        Self { entry: OnceLock::new(), cancelled: AtomicBool::new(false) }
+    }
+
+    /// Whether it has arrived, failed or was cancelled.
+    fn done(&self, py: Python<'_>) -> bool {
+        let over = self.is_over();
+        if over {
+            lent::let_go(py);
+        }
+        over
+    }
+
+    /// Whether it was cancelled.
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Waits until it has arrived, in the way that ``ack`` says.
+    ///
+    /// Raises:
+    ///     ConnectionError: A peer, or this side, has closed for good.
+    ///     ucall.queue.FullError: It was dropped from a full queue.
+    ///     concurrent.futures.CancelledError: It was cancelled.
+    ///     TimeoutError: It has not, within ``timeout`` seconds.
+    #[pyo3(signature = (timeout = None))]
+    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        match self.outcome(py, timeout)? {
+            None => Ok(()),
+            Some((peer, failure)) => Err(PyErr::from_value(failed(py, peer, &failure)?)),
+        }
+    }
+
+    /// As `result`, but returns what that would raise.
+    #[pyo3(signature = (timeout = None))]
+    fn exception<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.outcome(py, timeout)? {
+            None => Ok(None),
+            Some((peer, failure)) => failed(py, peer, &failure).map(Some),
+        }
+    }
+
+    /// Takes the message back, unless it is on the wire. `True` if nobody will get it.
+    fn _cancel(&self) -> bool {
+        if self.cancelled.load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(entry) = self.entry.get() else { return false };
+        // One that went to several may be on the wire to some of them.
+        let ucall_queue::Receipt::One(standing, sequence) = &entry.receipt else { return false };
+        let taken_back = entry.handle.outbox.cancel(standing, *sequence);
+        if taken_back {
+            self.cancelled.store(true, Ordering::Release);
+            entry.handle.inbox.progressed.ring();
+        }
+        taken_back
+    }
+}
+
+/// So long do we wait before we look whether a signal has come.
+pub(super) const SLICE: Duration = Duration::from_millis(100);

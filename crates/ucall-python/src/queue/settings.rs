@@ -1,0 +1,74 @@
+//! What a communicator is told when it is made, by the names that Python has for it.
+
+use std::time::Duration;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use ucall_queue::{Acknowledge, Full, Identity, Options};
+
+/// Reads the options that there are in `given`.
+pub(super) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
+    let mut options = Options::default();
+    for (name, value) in given {
+        let name = name.extract::<String>()?;
+        match name.as_str() {
+            "queue_size" => options.queue_bytes_max = count(&name, &value)?,
+            "message_size" => options.message_bytes_max = count(&name, &value)?,
+            "transport_size" => options.window_bytes = count(&name, &value)?,
+            "full" => options.full = full(&value)?,
+            "ack" => options.acknowledge = acknowledge(&value)?,
+            "keepalive_s" => options.keepalive = time(&name, &value)?,
+            "expire_s" => options.expire = time(&name, &value)?,
+            "reconnect" => {
+                let (first, most) = value.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
+                options.reconnect = (time(&name, &first)?, time(&name, &most)?);
+            }
+            _ => return Err(PyTypeError::new_err(format!("no option is named {name}"))),
+        }
+    }
+    Ok(options)
+}
+
+fn full(value: &Bound<'_, PyAny>) -> PyResult<Full> {
+    match value.extract::<String>()?.as_str() {
+        "error" => Ok(Full::Error),
+        "block" => Ok(Full::Block),
+        "drop_oldest" => Ok(Full::DropOldest),
+        "drop_newest" => Ok(Full::DropNewest),
+        _ => Err(PyValueError::new_err(
+            "full: expected 'error', 'block', 'drop_oldest' or 'drop_newest'",
+        )),
+    }
+}
+
+fn acknowledge(value: &Bound<'_, PyAny>) -> PyResult<Acknowledge> {
+    match value.extract::<String>()?.as_str() {
+        "received" => Ok(Acknowledge::Received),
+        "taken" => Ok(Acknowledge::Taken),
+        _ => Err(PyValueError::new_err("ack: expected 'received' or 'taken'")),
+    }
+}
+
+fn count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match value.extract::<usize>() {
+        Ok(count) if count > 0 && count < 1 << 48 => Ok(count),
+        _ => Err(PyValueError::new_err(format!("{name}: expected a number of bytes above 0"))),
+    }
+}
+
+fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    match Duration::try_from_secs_f64(value.extract::<f64>()?) {
+        // What is too long for a clock is as good as for ever.
+        Ok(time) if !time.is_zero() => Ok(time.min(Duration::from_secs(1 << 32))),
+        _ => Err(PyValueError::new_err(format!("{name}: expected a number of seconds above 0"))),
+    }
+}
+
+/// The id in a `uuid.UUID`.
+pub(super) fn identity(uuid: &Bound<'_, PyAny>) -> PyResult<Identity> {
+    let bytes = uuid.getattr("bytes")?;
+    let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+    let bytes = bytes.try_into().map_err(|_| PyTypeError::new_err("expected a uuid.UUID"))?;
+    Ok(Identity(bytes))
+}

@@ -1,0 +1,367 @@
+//! Frames out of bytes that come in any pieces.
+//!
+//! What one read brought is copied once, and short messages are slices of that copy. A long one
+//! gets memory of its own, which an engine may fill directly ([`Decoder::poll_target`]). That
+//! memory is reserved when a length within the limit is told; the system hands out its pages as
+//! bytes arrive.
+#![forbid(unsafe_code)]
+
+use bytes::Bytes;
+use ucall_buffer::Target;
+
+use crate::frame::{
+    HEADER_BYTES, HELLO_BYTES, Header, Kind, PROGRESS_BYTES, ProtocolError, REASON_BYTES_MAX,
+    SEGMENT_ENTRY_BYTES, word,
+};
+use crate::message::{Body, Segment};
+
+/// A message longer than this gets memory of its own.
+const SHARED_BYTES_MAX: usize = 32 * 1024;
+/// Less than this is not worth a target.
+const TARGET_BYTES_MIN: usize = 16 * 1024;
+/// A target is at most this long, so that a slow peer is seen to get on.
+const TARGET_BYTES_MAX: usize = 8 << 20;
+
+/// What was decoded.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Control(Header, Bytes),
+    Data(Header, Body),
+}
+
+/// Reads the frames of one link.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    state: State,
+    message_bytes_max: usize,
+    /// A handshake comes first.
+    is_shaken: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// What came of a header, or of a header and a short body.
+    Whole(Vec<u8>),
+    /// The table of a long message.
+    Table(Header, Vec<u8>),
+    /// The segments of a long message.
+    Long(Box<Long>),
+    /// The bytes of a message that nobody wants.
+    Skip(Header, u64),
+    /// A segment is in the hands of the engine.
+    Lent(Box<Long>),
+}
+
+#[derive(Debug)]
+struct Long {
+    header: Header,
+    /// How long the segments are that did not come yet, the next one last.
+    lengths: Vec<usize>,
+    done: Vec<Segment>,
+    current: Vec<u8>,
+    /// What `current` is to be.
+    length: usize,
+}
+
+impl Decoder {
+    pub(crate) fn new(message_bytes_max: usize) -> Self {
+        Self { state: State::Whole(Vec::new()), message_bytes_max, is_shaken: false }
+    }
+
+    /// The handshake is over.
+    pub(crate) fn shake(&mut self) {
+        self.is_shaken = true;
+    }
+
+    /// Reads the next frame from the front of `input`, which is moved on; `None` when it is used
+    /// up. `shared` keeps the copy of the whole of it, from which short messages are sliced.
+    pub(crate) fn next(
+        &mut self,
+        input: &mut &[u8],
+        shared: &mut Shared<'_>,
+    ) -> Result<Option<Frame>, ProtocolError> {
+        loop {
+            let state = std::mem::replace(&mut self.state, State::Whole(Vec::new()));
+            let found = match state {
+                State::Whole(partial) if partial.is_empty() => self.read_whole(input, shared)?,
+                State::Whole(partial) => self.complete(partial, input)?,
+                State::Table(header, table) => self.read_table(header, table, input)?,
+                State::Long(long) => self.read_long(long, input)?,
+                State::Skip(header, left) => self.skip(header, left, input),
+                lent @ State::Lent(_) => {
+                    self.state = lent;
+                    return Ok(None);
+                }
+            };
+            match found {
+                Found::Frame(frame) => return Ok(Some(frame)),
+                Found::More => return Ok(None),
+                Found::GoOn if input.is_empty() && !self.is_finished() => return Ok(None),
+                Found::GoOn => {}
+            }
+        }
+    }
+
+    /// Memory that the next bytes are to be received into, if there are many of one segment to
+    /// come.
+    pub(crate) fn poll_target(&mut self) -> Option<Target> {
+        let State::Long(long) = &mut self.state else { return None };
+        let missing = long.length - long.current.len();
+        if missing < TARGET_BYTES_MIN {
+            return None;
+        }
+        let memory = std::mem::take(&mut long.current);
+        let state = std::mem::replace(&mut self.state, State::Whole(Vec::new()));
+        if let State::Long(long) = state {
+            self.state = State::Lent(long);
+        }
+        Some(Target::from_vec(memory, missing.min(TARGET_BYTES_MAX)))
+    }
+
+    /// Takes a target back, filled as far as it was.
+    pub(crate) fn return_target(&mut self, target: Target) {
+        let state = std::mem::replace(&mut self.state, State::Whole(Vec::new()));
+        self.state = match state {
+            State::Lent(mut long) => {
+                long.current = target.into_vec().unwrap_or_default();
+                State::Long(long)
+            }
+            state => state,
+        };
+    }
+
+    /// Whether something is complete without another byte.
+    fn is_finished(&self) -> bool {
+        match &self.state {
+            State::Long(long) => long.current.len() == long.length,
+            State::Skip(_, left) => *left == 0,
+            State::Table(header, table) => table.len() == table_bytes(header),
+            State::Whole(_) | State::Lent(_) => false,
+        }
+    }
+
+    fn read_whole(
+        &mut self,
+        input: &mut &[u8],
+        shared: &mut Shared<'_>,
+    ) -> Result<Found, ProtocolError> {
+        let Some((head, behind)) = input.split_first_chunk::<HEADER_BYTES>() else {
+            self.state = State::Whole(input.to_vec());
+            *input = &[];
+            return Ok(Found::More);
+        };
+        let header = self.check(Header::read(head)?)?;
+        let length = header.length as usize;
+        if self.is_long(&header) {
+            *input = behind;
+            return self.begin_long(header);
+        }
+        let Some((body, rest)) = behind.split_at_checked(length) else {
+            self.state = State::Whole(input.to_vec());
+            *input = &[];
+            return Ok(Found::More);
+        };
+        let body = shared.slice(body);
+        *input = rest;
+        frame(header, body).map(Found::Frame)
+    }
+
+    /// Goes on with a frame that did not come whole.
+    fn complete(
+        &mut self,
+        mut partial: Vec<u8>,
+        input: &mut &[u8],
+    ) -> Result<Found, ProtocolError> {
+        take_up_to(&mut partial, HEADER_BYTES, input);
+        let Some(head) = partial.first_chunk::<HEADER_BYTES>() else {
+            self.state = State::Whole(partial);
+            return Ok(Found::More);
+        };
+        let header = self.check(Header::read(head)?)?;
+        if self.is_long(&header) {
+            return self.begin_long(header);
+        }
+        let length = HEADER_BYTES + header.length as usize;
+        take_up_to(&mut partial, length, input);
+        if partial.len() < length {
+            self.state = State::Whole(partial);
+            return Ok(Found::More);
+        }
+        frame(header, Bytes::from(partial).slice(HEADER_BYTES..)).map(Found::Frame)
+    }
+
+    /// Believes a header, or does not.
+    fn check(&self, header: Header) -> Result<Header, ProtocolError> {
+        let is_handshake = matches!(header.kind, Kind::Hello | Kind::Welcome | Kind::Refuse);
+        if is_handshake == self.is_shaken {
+            return Err(ProtocolError::Unexpected);
+        }
+        let is_well_formed = match header.kind {
+            Kind::Hello | Kind::Welcome => header.length == HELLO_BYTES as u64,
+            Kind::Refuse => header.length <= REASON_BYTES_MAX as u64,
+            Kind::Acknowledge => header.length == PROGRESS_BYTES as u64,
+            Kind::Gap => header.length == 8,
+            Kind::End | Kind::Ping | Kind::Pong => header.length == 0,
+            Kind::Data | Kind::Void => {
+                if header.length > self.message_bytes_max as u64 {
+                    return Err(ProtocolError::TooLong);
+                }
+                header.segments > 0 && table_bytes(&header) as u64 <= header.length
+            }
+        };
+        if is_well_formed { Ok(header) } else { Err(ProtocolError::Malformed) }
+    }
+
+    fn is_long(&self, header: &Header) -> bool {
+        let is_message = matches!(header.kind, Kind::Data | Kind::Void);
+        is_message && (header.length > SHARED_BYTES_MAX as u64 || header.segments > 1)
+    }
+
+    fn begin_long(&mut self, header: Header) -> Result<Found, ProtocolError> {
+        self.state = if header.kind == Kind::Void {
+            State::Skip(header, header.length)
+        } else if header.segments > 1 {
+            State::Table(header, Vec::new())
+        } else {
+            State::Long(Long::new(header, vec![header.length as usize])?)
+        };
+        Ok(Found::GoOn)
+    }
+
+    fn read_table(
+        &mut self,
+        header: Header,
+        mut table: Vec<u8>,
+        input: &mut &[u8],
+    ) -> Result<Found, ProtocolError> {
+        let bytes = table_bytes(&header);
+        take_up_to(&mut table, bytes, input);
+        if table.len() < bytes {
+            self.state = State::Table(header, table);
+            return Ok(Found::More);
+        }
+        let mut left = header.length - bytes as u64;
+        let mut lengths = Vec::with_capacity(usize::from(header.segments));
+        for at in (0..bytes).step_by(SEGMENT_ENTRY_BYTES) {
+            let length = word(&table, at);
+            left = left.checked_sub(length).ok_or(ProtocolError::Malformed)?;
+            lengths.push(length as usize);
+        }
+        if left != 0 {
+            return Err(ProtocolError::Malformed);
+        }
+        lengths.reverse();
+        self.state = State::Long(Long::new(header, lengths)?);
+        Ok(Found::GoOn)
+    }
+
+    fn read_long(
+        &mut self,
+        mut long: Box<Long>,
+        input: &mut &[u8],
+    ) -> Result<Found, ProtocolError> {
+        take_up_to(&mut long.current, long.length, input);
+        if long.current.len() < long.length {
+            self.state = State::Long(long);
+            return Ok(Found::More);
+        }
+        if long.next()? {
+            self.state = State::Long(long);
+            return Ok(Found::GoOn);
+        }
+        let Long { header, mut done, .. } = *long;
+        let body = match (done.pop(), header.segments) {
+            (Some(only), 1) => Body::One(only),
+            (last, _) => {
+                done.extend(last);
+                Body::Many(done)
+            }
+        };
+        Ok(Found::Frame(Frame::Data(header, body)))
+    }
+
+    fn skip(&mut self, header: Header, left: u64, input: &mut &[u8]) -> Found {
+        let count = (input.len() as u64).min(left);
+        *input = input.get(count as usize..).unwrap_or_default();
+        if count < left {
+            self.state = State::Skip(header, left - count);
+            return Found::More;
+        }
+        Found::Frame(Frame::Control(header, Bytes::new()))
+    }
+}
+
+enum Found {
+    Frame(Frame),
+    /// More bytes are needed.
+    More,
+    GoOn,
+}
+
+impl Long {
+    fn new(header: Header, lengths: Vec<usize>) -> Result<Box<Self>, ProtocolError> {
+        let done = Vec::with_capacity(lengths.len());
+        let mut long = Box::new(Self { header, lengths, done, current: Vec::new(), length: 0 });
+        long.begin()?;
+        Ok(long)
+    }
+
+    /// Makes room for the next segment; `false` when there is none.
+    fn begin(&mut self) -> Result<bool, ProtocolError> {
+        let Some(length) = self.lengths.pop() else { return Ok(false) };
+        self.length = length;
+        self.current = Vec::new();
+        self.current.try_reserve_exact(length).map_err(|_| ProtocolError::OutOfMemory)?;
+        Ok(true)
+    }
+
+    /// Puts the segment away that is complete; `false` when it was the last.
+    fn next(&mut self) -> Result<bool, ProtocolError> {
+        self.done.push(Segment::Owned(std::mem::take(&mut self.current)));
+        self.begin()
+    }
+}
+
+/// The bytes of one read, and a copy of them once it is needed.
+pub(crate) struct Shared<'a> {
+    bytes: &'a [u8],
+    copy: Option<Bytes>,
+}
+
+impl<'a> Shared<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, copy: None }
+    }
+
+    /// The copy of a part.
+    fn slice(&mut self, part: &[u8]) -> Bytes {
+        if part.is_empty() {
+            return Bytes::new();
+        }
+        let start = part.as_ptr() as usize - self.bytes.as_ptr() as usize;
+        let copy = self.copy.get_or_insert_with(|| Bytes::copy_from_slice(self.bytes));
+        copy.slice(start..start + part.len())
+    }
+}
+
+fn table_bytes(header: &Header) -> usize {
+    match header.segments {
+        0 | 1 => 0,
+        segments => usize::from(segments) * SEGMENT_ENTRY_BYTES,
+    }
+}
+
+/// Moves bytes from the front of `input` until there are `length` of them.
+fn take_up_to(held: &mut Vec<u8>, length: usize, input: &mut &[u8]) {
+    let count = length.saturating_sub(held.len()).min(input.len());
+    let (taken, rest) = input.split_at(count);
+    held.extend_from_slice(taken);
+    *input = rest;
+}
+
+fn frame(header: Header, body: Bytes) -> Result<Frame, ProtocolError> {
+    Ok(match header.kind {
+        Kind::Data => Frame::Data(header, Body::One(Segment::Shared(body))),
+        _ => Frame::Control(header, body),
+    })
+}

@@ -1,0 +1,145 @@
+//! Where communicators meet: addresses, listeners and attempts to connect.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+/// Where a communicator listens, or connects to.
+#[derive(Clone, Debug)]
+pub enum Endpoint {
+    /// A name or address, and a port.
+    Tcp(String, u16),
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// Somebody else makes the links.
+    Foreign,
+}
+
+#[derive(Debug)]
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Endpoint {
+    pub(super) fn listen(&self) -> io::Result<Option<Listener>> {
+        Ok(match self {
+            Self::Tcp(..) => Some(Listener::Tcp(ucall_engine::bind(self.resolve(0)?, false)?)),
+            Self::Unix(path) => Some(Listener::Unix(bind_path(path)?, path.clone())),
+            Self::Foreign => None,
+        })
+    }
+
+    /// One of the addresses, another at each attempt.
+    fn resolve(&self, attempt: usize) -> io::Result<SocketAddr> {
+        let Self::Tcp(host, port) = self else { return Err(io::ErrorKind::Unsupported.into()) };
+        let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
+        let nothing = || io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+        addresses.get(attempt % addresses.len().max(1)).copied().ok_or_else(nothing)
+    }
+
+    /// Begins to connect; the socket becomes writable when it has, or could not.
+    pub(super) fn dial(&self, attempt: usize) -> io::Result<Option<OwnedFd>> {
+        let (domain, protocol, address) = match self {
+            Self::Tcp(..) => {
+                let address = self.resolve(attempt)?;
+                (Domain::for_address(address), Some(Protocol::TCP), SockAddr::from(address))
+            }
+            Self::Unix(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
+            Self::Foreign => return Ok(None),
+        };
+        let socket = Socket::new(domain, Type::STREAM, protocol)?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&address) {
+            Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => {
+                Err(error)
+            }
+            _ => Ok(Some(socket.into())),
+        }
+    }
+}
+
+/// What became of an attempt to connect.
+pub(super) fn connected(socket: OwnedFd) -> io::Result<OwnedFd> {
+    let shown = SockRef::from(&socket);
+    match shown.take_error()? {
+        Some(error) => Err(error),
+        None => {
+            shown.peer_addr()?;
+            prepare(socket)
+        }
+    }
+}
+
+/// A connected socket as the engines want it.
+fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
+    let shown = SockRef::from(&socket);
+    shown.set_nonblocking(false)?;
+    if shown.local_addr()?.is_ipv4() || shown.local_addr()?.is_ipv6() {
+        shown.set_tcp_nodelay(true)?;
+    }
+    Ok(socket)
+}
+
+impl Listener {
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(..) => None,
+        }
+    }
+
+    /// The next connection; `WouldBlock` when there is none.
+    pub(super) fn accept(&self) -> io::Result<OwnedFd> {
+        prepare(match self {
+            Self::Tcp(listener) => listener.accept()?.0.into(),
+            Self::Unix(listener, _) => listener.accept()?.0.into(),
+        })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            // Somebody may have removed it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens at a path. A socket that a dead server left there is replaced.
+fn bind_path(path: &Path) -> io::Result<UnixListener> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_dead(path) => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        bound => bound,
+    };
+    let told = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display()))
+    };
+    let listener = listener.map_err(told)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn is_dead(path: &Path) -> bool {
+    let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+    let refused = UnixStream::connect(path).err().map(|error| error.kind());
+    is_socket && refused == Some(io::ErrorKind::ConnectionRefused)
+}

@@ -1,0 +1,135 @@
+//! How other threads reach a communicator's thread.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use crate::bell::Doorbell;
+use crate::driver::foreign::Foreign;
+use crate::hub::Role;
+use crate::inbox::Inbox;
+use crate::message::Incoming;
+use crate::outbox::Outbox;
+
+/// Leads to one communicator's thread, from any other.
+#[derive(Debug)]
+pub struct Handle {
+    /// Where to put.
+    pub outbox: Arc<Outbox>,
+    /// Where to take.
+    pub inbox: Arc<Inbox>,
+    doorbell: Arc<Doorbell>,
+    commands: Arc<Commands>,
+    address: Option<SocketAddr>,
+}
+
+/// What was asked of the thread.
+#[derive(Debug)]
+pub(super) enum Command {
+    Close,
+    Abort,
+    Open(Role, Arc<Foreign>),
+    Bytes(Arc<Foreign>, Bytes),
+    /// There is room again for what it has to send.
+    Room(Arc<Foreign>),
+    Broken(Arc<Foreign>),
+    /// Messages of this session were taken.
+    Taken(u32),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    waiting: Mutex<Vec<Command>>,
+}
+
+impl Commands {
+    fn push(&self, command: Command) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+    }
+
+    /// Moves all commands to the end of `commands`.
+    pub(super) fn take(&self, commands: &mut Vec<Command>) {
+        commands.append(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Handle {
+    pub(super) fn new(
+        outbox: Arc<Outbox>,
+        inbox: Arc<Inbox>,
+        doorbell: Arc<Doorbell>,
+        commands: Arc<Commands>,
+        address: Option<SocketAddr>,
+    ) -> Self {
+        Self { outbox, inbox, doorbell, commands, address }
+    }
+
+    /// Where a TCP server listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Ends in order: what was put goes out, and what the peers have put comes in.
+    pub fn close(&self) {
+        self.send(Command::Close);
+    }
+
+    /// Ends at once.
+    pub fn abort(&self) {
+        self.send(Command::Abort);
+    }
+
+    /// Notes that `get` returns a message.
+    #[inline]
+    pub fn took(&self, message: &Incoming) {
+        if message.intake.take(message.sequence, message.weight) {
+            self.send(Command::Taken(message.intake.index));
+        }
+    }
+
+    /// Begins a link that somebody else carries. `in_flight_bytes_max` is what may wait to be
+    /// fetched; `wake` is called, on the communicator's thread, when there is something.
+    pub fn open_link(
+        &self,
+        role: Role,
+        in_flight_bytes_max: usize,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Arc<Foreign> {
+        let link = Arc::new(Foreign::new(in_flight_bytes_max, wake));
+        self.send(Command::Open(role, link.clone()));
+        link
+    }
+
+    /// Hands in what came on a link.
+    pub fn link_received(&self, link: &Arc<Foreign>, bytes: &[u8]) {
+        self.send(Command::Bytes(link.clone(), Bytes::copy_from_slice(bytes)));
+    }
+
+    /// What a link is to send next, at most so many bytes.
+    pub fn link_next(&self, link: &Arc<Foreign>, bytes_max: usize) -> Option<Vec<u8>> {
+        let (bytes, is_low) = link.next(bytes_max)?;
+        if is_low {
+            self.send(Command::Room(link.clone()));
+        }
+        Some(bytes)
+    }
+
+    /// A link has broken, or its carrier gives it up.
+    pub fn link_closed(&self, link: &Arc<Foreign>) {
+        self.send(Command::Broken(link.clone()));
+    }
+
+    fn send(&self, command: Command) {
+        self.commands.push(command);
+        self.doorbell.ring();
+    }
+}
+
+impl Drop for Handle {
+    /// Nobody is left who could put or take. What was put goes out all the same.
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,125 @@
+//! Drives a hub with an engine, on a thread of its own.
+//!
+//! A turn sends what the hub has, waits, and hands in what came. Others reach the thread by
+//! [`Handle`]: they leave a command, a message in the outbox or the number of a session that was
+//! taken from, and ring the doorbell, which costs a system call only when the thread sleeps.
+
+mod dial;
+mod endpoint;
+mod foreign;
+mod handle;
+mod turn;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
+use std::time::Instant;
+
+use ucall_engine::posix::Posix;
+#[cfg(target_os = "linux")]
+use ucall_engine::uring::{self, Uring};
+use ucall_engine::{Engine, Waker};
+
+use crate::bell::Doorbell;
+use crate::hub::Hub;
+use crate::identity::Identity;
+use crate::options::Options;
+
+pub use endpoint::Endpoint;
+pub use foreign::Foreign;
+pub use handle::Handle;
+
+use endpoint::Listener;
+use handle::Commands;
+use turn::Driver;
+
+/// What a communicator is to be.
+#[derive(Debug)]
+pub struct Settings {
+    /// Who it is.
+    pub identity: Identity,
+    /// Whether others come to it, or it goes to them.
+    pub is_server: bool,
+    /// Where.
+    pub endpoint: Endpoint,
+    /// Its limits.
+    pub options: Options,
+    /// io_uring with these features, if it is to run on that.
+    #[cfg(target_os = "linux")]
+    pub uring: Option<uring::Features>,
+}
+
+/// Starts a communicator's thread. A server listens when this returns; a client has not connected.
+pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
+    let mut source = File::open("/dev/urandom")?;
+    let random = move || {
+        let mut bytes = [0; 16];
+        match source.read_exact(&mut bytes) {
+            Ok(()) => u128::from_ne_bytes(bytes),
+            // It has been read before, and does not fail. Zero is nobody's secret.
+            Err(_) => 0,
+        }
+    };
+    let listener = match settings.is_server {
+        true => settings.endpoint.listen()?,
+        false => None,
+    };
+    let address = listener.as_ref().and_then(Listener::address);
+    let waker = Arc::new(OnceLock::<Waker>::new());
+    let rung = waker.clone();
+    let doorbell = Arc::new(Doorbell::new(move || {
+        // Before there is an engine nobody sleeps; a wake that fails has nobody to tell.
+        let _ = rung.get().map(Waker::wake);
+    }));
+    let Settings { identity, is_server, options, .. } = settings;
+    let now = Instant::now();
+    let hub = Hub::new(identity, is_server, options, doorbell.clone(), random, now);
+    let commands = Arc::new(Commands::default());
+    let (outbox, inbox) = (hub.outbox(), hub.inbox());
+    let handle = Handle::new(outbox, inbox, doorbell.clone(), commands.clone(), address);
+    let thread = Thread { hub, doorbell, commands, waker, listener, endpoint: settings.endpoint };
+    let (report, started) = mpsc::channel();
+    #[cfg(target_os = "linux")]
+    let features = settings.uring;
+    thread::Builder::new().name("ucall-queue".to_owned()).spawn(move || {
+        #[cfg(target_os = "linux")]
+        if let Some(features) = features {
+            let config = uring::Config { queue_depth: 64, ..uring::Config::default() };
+            return thread.run(Uring::new(config, features), &report);
+        }
+        thread.run(Posix::new(), &report);
+    })?;
+    started.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?;
+    Ok(Arc::new(handle))
+}
+
+/// What the thread is made of.
+struct Thread {
+    hub: Hub,
+    doorbell: Arc<Doorbell>,
+    commands: Arc<Commands>,
+    waker: Arc<OnceLock<Waker>>,
+    listener: Option<Listener>,
+    endpoint: Endpoint,
+}
+
+impl Thread {
+    fn run<E: Engine>(self, engine: io::Result<E>, report: &mpsc::Sender<io::Result<()>>) {
+        let driver = engine.and_then(|engine| {
+            // It is set once, here.
+            let _ = self.waker.set(engine.waker());
+            Driver::new(engine, self)
+        });
+        match driver {
+            Err(error) => {
+                // Whoever started us waits for this.
+                let _ = report.send(Err(error));
+            }
+            Ok(mut driver) => {
+                let _ = report.send(Ok(()));
+                driver.run();
+            }
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The frames of a link.
+//!
+//! Every frame opens with a header of 24 bytes, numbers in little-endian order:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | kind |
+//! | 1 | flags: 1 for what may be a repeat; the encoding of a message in bits 1 and 2 |
+//! | 2, 3 | segments of a message |
+//! | 4 to 7 | a fixed word, so that a stream of anything else is told at once |
+//! | 8 to 15 | number of the message |
+//! | 16 to 23 | length of the body that follows |
+//!
+//! A handshake is a kind of its own, so no message can be mistaken for it. Before the handshake no
+//! other kind is taken; after it no other handshake.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use crate::identity::{Identity, Incarnation};
+
+/// Bytes of every header.
+pub(crate) const HEADER_BYTES: usize = 24;
+/// Bytes of the body of a handshake.
+pub(crate) const HELLO_BYTES: usize = 104;
+/// Bytes of the body of an acknowledgement.
+pub(crate) const PROGRESS_BYTES: usize = 24;
+/// Bytes of a refusal's reason.
+pub(crate) const REASON_BYTES_MAX: usize = 256;
+/// Bytes of one entry of the table of segments.
+pub(crate) const SEGMENT_ENTRY_BYTES: usize = 8;
+
+const FIXED_WORD: [u8; 4] = *b"uclQ";
+const VERSION: [u8; 8] = *b"ucall-q1";
+const REPEATED: u8 = 1;
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// The side that made the link tells who it is and what it has.
+    Hello,
+    /// The other side does.
+    Welcome,
+    /// The other side will not have it; the body says why.
+    Refuse,
+    /// A message.
+    Data,
+    /// A message that was cancelled, whose bytes are to be passed over.
+    Void,
+    /// Messages up to this number, from that in the body on, were cancelled or dropped.
+    Gap,
+    /// No messages will follow.
+    End,
+    /// What has been received and taken, and how much more may come.
+    Acknowledge,
+    /// A sign of life is wanted.
+    Ping,
+    /// Here it is.
+    Pong,
+}
+
+impl Kind {
+    const ALL: [Self; 10] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Refuse,
+        Self::Data,
+        Self::Void,
+        Self::Gap,
+        Self::End,
+        Self::Acknowledge,
+        Self::Ping,
+        Self::Pong,
+    ];
+
+    fn byte(self) -> u8 {
+        self as u8 + 1
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte.checked_sub(1)?)).copied()
+    }
+}
+
+/// What the bytes of a message are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encoding {
+    /// What a serializer wrote, and the buffers that it left out.
+    Serialized,
+    /// A `bytes` object, just as it is.
+    Bytes,
+    /// A `str`, in UTF-8.
+    Text,
+}
+
+impl Encoding {
+    fn bits(self) -> u8 {
+        (self as u8) << 1
+    }
+
+    fn from_flags(flags: u8) -> Option<Self> {
+        match flags & !REPEATED {
+            0 => Some(Self::Serialized),
+            2 => Some(Self::Bytes),
+            4 => Some(Self::Text),
+            _ => None,
+        }
+    }
+}
+
+/// A header, read or to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) encoding: Encoding,
+    pub(crate) repeated: bool,
+    pub(crate) segments: u16,
+    pub(crate) sequence: u64,
+    pub(crate) length: u64,
+}
+
+impl Header {
+    /// A frame that is not a message.
+    pub(crate) fn control(kind: Kind, sequence: u64, length: usize) -> Self {
+        let encoding = Encoding::Serialized;
+        Self { kind, encoding, repeated: false, segments: 0, sequence, length: length as u64 }
+    }
+
+    #[inline]
+    pub(crate) fn write(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = self.kind.byte();
+        bytes[1] = self.encoding.bits() | u8::from(self.repeated);
+        bytes[2..4].copy_from_slice(&self.segments.to_le_bytes());
+        bytes[4..8].copy_from_slice(&FIXED_WORD);
+        bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    #[inline]
+    pub(crate) fn read(bytes: &[u8; HEADER_BYTES]) -> Result<Self, ProtocolError> {
+        if bytes[4..8] != FIXED_WORD {
+            return Err(ProtocolError::NotOurs);
+        }
+        let kind = Kind::from_byte(bytes[0]).ok_or(ProtocolError::Unknown)?;
+        let encoding = Encoding::from_flags(bytes[1]).ok_or(ProtocolError::Unknown)?;
+        Ok(Self {
+            kind,
+            encoding,
+            repeated: bytes[1] & REPEATED != 0,
+            segments: u16::from_le_bytes([bytes[2], bytes[3]]),
+            sequence: word(bytes, 8),
+            length: word(bytes, 16),
+        })
+    }
+}
+
+/// Marks all messages up to `through`, in frames that follow one another, as perhaps repeated.
+pub(crate) fn mark_repeated(frames: &mut [u8], through: u64) {
+    for_each_header(frames, |header, bytes| {
+        if header.sequence <= through {
+            bytes[1] |= REPEATED;
+        }
+        true
+    });
+}
+
+/// Turns a message into one that was cancelled; `false` if it is not among the frames.
+pub(crate) fn make_void(frames: &mut [u8], sequence: u64) -> bool {
+    let mut found = false;
+    for_each_header(frames, |header, bytes| {
+        if header.sequence == sequence && header.kind == Kind::Data {
+            bytes[0] = Kind::Void.byte();
+            found = true;
+        }
+        header.sequence < sequence
+    });
+    found
+}
+
+/// Walks over our own frames for as long as `see` says; the body of the last may lie elsewhere.
+fn for_each_header(
+    frames: &mut [u8],
+    mut see: impl FnMut(&Header, &mut [u8; HEADER_BYTES]) -> bool,
+) {
+    let mut rest = frames;
+    while let Some((bytes, behind)) = rest.split_first_chunk_mut::<HEADER_BYTES>() {
+        let Ok(header) = Header::read(bytes) else { return };
+        if !see(&header, bytes) {
+            return;
+        }
+        let length = usize::try_from(header.length).unwrap_or(usize::MAX);
+        rest = behind.get_mut(length..).unwrap_or_default();
+    }
+}
+
+/// The first frame among our own: its header and its length with header and body.
+pub(crate) fn first_frame(frames: &[u8]) -> Option<(Header, usize)> {
+    let header = Header::read(frames.first_chunk()?).ok()?;
+    Some((header, HEADER_BYTES + usize::try_from(header.length).ok()?))
+}
+
+/// What both sides say when a link begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hello {
+    pub(crate) identity: Identity,
+    /// The speaker's, of this session.
+    pub(crate) incarnation: Incarnation,
+    /// The listener's, as far as the speaker knows.
+    pub(crate) known: Incarnation,
+    /// The last message received and taken from the listener, if it is known.
+    pub(crate) progress: Progress,
+    /// The first message that the speaker still has.
+    pub(crate) oldest: u64,
+    /// The longest message that the speaker takes.
+    pub(crate) message_bytes_max: u64,
+    /// The speaker wants to hear at once what was taken.
+    pub(crate) wants_taken: bool,
+}
+
+/// How far a receiver is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) received: u64,
+    pub(crate) taken: u64,
+    /// Bytes that may be under way and not taken.
+    pub(crate) window: u64,
+}
+
+impl Hello {
+    pub(crate) fn write(&self, kind: Kind, output: &mut Vec<u8>) {
+        output.extend(Header::control(kind, 0, HELLO_BYTES).write());
+        output.extend(VERSION);
+        output.extend(self.identity.0);
+        output.extend(self.incarnation.0.to_le_bytes());
+        output.extend(self.known.0.to_le_bytes());
+        let progress = self.progress;
+        let numbers = [
+            progress.received,
+            progress.taken,
+            progress.window,
+            self.oldest,
+            self.message_bytes_max,
+            u64::from(self.wants_taken),
+        ];
+        output.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    }
+
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ProtocolError> {
+        let body: &[u8; HELLO_BYTES] = body.try_into().map_err(|_| ProtocolError::Malformed)?;
+        if body[..8] != VERSION {
+            return Err(ProtocolError::NotOurs);
+        }
+        let mut identity = [0; 16];
+        identity.copy_from_slice(&body[8..24]);
+        let progress =
+            Progress { received: word(body, 56), taken: word(body, 64), window: word(body, 72) };
+        let oldest = word(body, 80);
+        let wide =
+            |at| Incarnation(u128::from(word(body, at + 8)) << 64 | u128::from(word(body, at)));
+        let (incarnation, known) = (wide(24), wide(40));
+        if oldest == 0 || incarnation == Incarnation::UNKNOWN || progress.taken > progress.received
+        {
+            return Err(ProtocolError::Malformed);
+        }
+        Ok(Self {
+            identity: Identity(identity),
+            incarnation,
+            known,
+            progress,
+            oldest,
+            message_bytes_max: word(body, 88),
+            wants_taken: word(body, 96) & 1 != 0,
+        })
+    }
+}
+
+impl Progress {
+    pub(crate) fn write(&self, output: &mut Vec<u8>) {
+        output.extend(Header::control(Kind::Acknowledge, 0, PROGRESS_BYTES).write());
+        let numbers = [self.received, self.taken, self.window];
+        output.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    }
+
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ProtocolError> {
+        let body: &[u8; PROGRESS_BYTES] = body.try_into().map_err(|_| ProtocolError::Malformed)?;
+        Ok(Self { received: word(body, 0), taken: word(body, 8), window: word(body, 16) })
+    }
+}
+
+/// A number, at a place that is within `bytes` for every caller.
+#[inline]
+pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    if let Some(slice) = bytes.get(at..at + 8) {
+        word.copy_from_slice(slice);
+    }
+    u64::from_le_bytes(word)
+}
+
+/// What the other side of a link did wrong. The link is closed; nothing else happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// It speaks something else.
+    NotOurs,
+    /// A kind of frame, or an encoding, that there is not.
+    Unknown,
+    /// A frame with a body of the wrong length or with wrong contents.
+    Malformed,
+    /// A frame that has no place here: a message before the handshake, or a second handshake.
+    Unexpected,
+    /// A message longer than is allowed.
+    TooLong,
+    /// More messages than it was given room for.
+    TooMuch,
+    /// A message whose number is not the next one, or an acknowledgement of what was never sent.
+    OutOfOrder,
+    /// There is no memory for the message.
+    OutOfMemory,
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::NotOurs => "it speaks another protocol",
+            Self::Unknown => "it sent a frame of an unknown kind",
+            Self::Malformed => "it sent a malformed frame",
+            Self::Unexpected => "it sent a frame that has no place there",
+            Self::TooLong => "it sent a message longer than message_size",
+            Self::TooMuch => "it sent more than it was given room for",
+            Self::OutOfOrder => "it sent a number out of order",
+            Self::OutOfMemory => "there is no memory for its message",
+        })
+    }
+}
+
+impl std::error::Error for ProtocolError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_read_as_they_were_written() {
+        for kind in Kind::ALL {
+            for encoding in [Encoding::Serialized, Encoding::Bytes, Encoding::Text] {
+                let header = Header {
+                    kind,
+                    encoding,
+                    repeated: true,
+                    segments: 515,
+                    sequence: u64::MAX - 1,
+                    length: 1 << 40,
+                };
+                assert_eq!(Header::read(&header.write()), Ok(header));
+            }
+        }
+    }
+
+    #[test]
+    fn handshakes_are_read_as_they_were_written() {
+        let hello = Hello {
+            identity: Identity(*b"0123456789abcdef"),
+            incarnation: Incarnation(u128::MAX - 7),
+            known: Incarnation(5),
+            progress: Progress { received: 9, taken: 8, window: 7 },
+            oldest: 4,
+            message_bytes_max: 3,
+            wants_taken: true,
+        };
+        let mut written = Vec::new();
+        hello.write(Kind::Hello, &mut written);
+        assert_eq!(Hello::read(&written[HEADER_BYTES..]), Ok(hello));
+    }
+
+    #[test]
+    fn any_other_first_word_is_not_ours() {
+        let mut bytes = Header::control(Kind::Ping, 0, 0).write();
+        bytes[5] ^= 1;
+        assert_eq!(Header::read(&bytes), Err(ProtocolError::NotOurs));
+    }
+}

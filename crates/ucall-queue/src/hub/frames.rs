@@ -1,0 +1,244 @@
+//! What the frames of a link do: messages, acknowledgements and handshakes.
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::{Hub, LinkKey, Role};
+use crate::decoder::Frame;
+use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
+use crate::inbox::Event;
+use crate::message::{Body, Incoming, MESSAGE_WEIGHT};
+use crate::session::{Ending, Session};
+use crate::standing::Failure;
+
+impl Hub {
+    pub(super) fn take_frame(
+        &mut self,
+        key: LinkKey,
+        frame: Frame,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        match frame {
+            Frame::Data(header, body) => self.take_message(key, &header, body),
+            Frame::Control(header, body) => match header.kind {
+                Kind::Hello => self.take_hello(key, &Hello::read(&body)?, now),
+                Kind::Welcome => self.take_welcome(key, &Hello::read(&body)?, now),
+                Kind::Refuse => self.take_refusal(key, &body, now),
+                Kind::Acknowledge => self.take_progress(key, &Progress::read(&body)?, now),
+                Kind::Ping => {
+                    if let Some(link) = self.links.get_mut(&key) {
+                        link.control.extend(Header::control(Kind::Pong, 0, 0).write());
+                    }
+                    self.enlist(key);
+                    Ok(())
+                }
+                Kind::Pong => Ok(()),
+                Kind::Void | Kind::Gap | Kind::End | Kind::Data => {
+                    self.take_number(key, &header, &body, now)
+                }
+            },
+        }
+    }
+
+    fn session_of(&mut self, key: LinkKey) -> Result<(u32, &mut Session), ProtocolError> {
+        let index = self.links.get(&key).and_then(|link| link.session);
+        let index = index.ok_or(ProtocolError::Unexpected)?;
+        let session = self.session(index).ok_or(ProtocolError::Unexpected)?;
+        Ok((index, session))
+    }
+
+    fn take_message(
+        &mut self,
+        key: LinkKey,
+        header: &Header,
+        body: Body,
+    ) -> Result<(), ProtocolError> {
+        let (_, session) = self.session_of(key)?;
+        if session.accept(header, 0)? {
+            let weight = header.length as usize + MESSAGE_WEIGHT;
+            let intake = session.count(header, weight)?;
+            let peer = session.peer.ok_or(ProtocolError::Unexpected)?;
+            self.arrived.push_back(Incoming {
+                peer,
+                intake,
+                sequence: header.sequence,
+                weight,
+                encoding: header.encoding,
+                redelivered: header.repeated,
+                body,
+            });
+        }
+        self.enlist(key);
+        Ok(())
+    }
+
+    /// A number without a message: cancelled, dropped, or the end.
+    fn take_number(
+        &mut self,
+        key: LinkKey,
+        header: &Header,
+        body: &Bytes,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let (index, session) = self.session_of(key)?;
+        session.accept(header, frame::word(body, 0))?;
+        self.enlist(key);
+        if header.kind == Kind::End {
+            self.flush_session(index, now);
+            self.check_over(index, now);
+        }
+        Ok(())
+    }
+
+    fn take_progress(
+        &mut self,
+        key: LinkKey,
+        progress: &Progress,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let outbox = self.outbox.clone();
+        let (index, session) = self.session_of(key)?;
+        self.has_progress |= session.progress(progress, &outbox)?;
+        // There may be room now for what had none.
+        self.enlist(key);
+        self.check_over(index, now);
+        Ok(())
+    }
+
+    /// Somebody begins a link to us.
+    fn take_hello(
+        &mut self,
+        key: LinkKey,
+        hello: &Hello,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let role = self.links.get(&key).map(|link| link.role);
+        if !self.is_server || role != Some(Role::Accepted) {
+            return Err(ProtocolError::Unexpected);
+        }
+        match self.choose_session(hello, now) {
+            Ok(index) => self.join(key, index, hello, Some(Kind::Welcome), now),
+            Err(reason) => {
+                self.refuse(key, reason);
+                Ok(())
+            }
+        }
+    }
+
+    /// The session that a newcomer goes on with, or a new one, or why neither.
+    fn choose_session(&mut self, hello: &Hello, now: Instant) -> Result<u32, &'static str> {
+        if hello.identity == self.identity {
+            return Err("the id is the server's own");
+        }
+        if let Some(&index) = self.by_peer.get(&hello.identity) {
+            let session = self.session(index).ok_or("busy: try again")?;
+            let is_same = session.peer_incarnation == hello.incarnation;
+            match session.link {
+                // The same peer lost a link that looks whole from here.
+                Some(old) if is_same => self.close_link(old, false, now),
+                Some(_) => return Err("busy: another communicator has this id just now"),
+                None => {}
+            }
+            // One that was in the middle of its end begins anew.
+            let is_stale = self.session(index).is_some_and(|it| it.ending != Ending::Open);
+            if is_same || !is_stale {
+                return Ok(index);
+            }
+            if self.is_closing {
+                return Err("closed: the server is closing");
+            }
+            self.end_session(index, Failure::PeerClosed, now);
+        }
+        if self.is_closing {
+            return Err("closed: the server is closing");
+        }
+        if self.by_peer.len() >= self.options.peers_max {
+            return Err("busy: too many peers");
+        }
+        Ok(self.open_session(Some(hello.identity), now))
+    }
+
+    /// The other side of a link that we made has answered.
+    fn take_welcome(
+        &mut self,
+        key: LinkKey,
+        hello: &Hello,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let role = self.links.get(&key).map(|link| link.role);
+        if role != Some(Role::Dialed) || hello.identity == self.identity {
+            return Err(ProtocolError::Unexpected);
+        }
+        let (index, session) = self.session_of(key)?;
+        if session.peer != Some(hello.identity) {
+            session.peer = Some(hello.identity);
+            session.standing.set_peer(hello.identity);
+            self.outbox.rename(index, hello.identity);
+            self.by_peer.clear();
+            self.by_peer.insert(hello.identity, index);
+        }
+        self.attempts = 0;
+        self.join(key, index, hello, None, now)
+    }
+
+    /// Joins a link and a session, and answers if an answer is wanted.
+    fn join(
+        &mut self,
+        key: LinkKey,
+        index: u32,
+        hello: &Hello,
+        answer: Option<Kind>,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let (identity, limit, window) =
+            (self.identity, self.options.message_bytes_max, self.window());
+        let outbox = self.outbox.clone();
+        let (Some(Some(session)), Some(link)) =
+            (self.sessions.get_mut(index as usize), self.links.get_mut(&key))
+        else {
+            return Err(ProtocolError::Unexpected);
+        };
+        session.resume(hello, &outbox)?;
+        if let Some(kind) = answer {
+            session.hello(identity, limit, window).write(kind, &mut link.control);
+        }
+        link.session = Some(index);
+        link.is_open = true;
+        link.decoder.shake();
+        session.link = Some(key);
+        if !std::mem::replace(&mut session.is_told, true) {
+            self.inbox.tell(Event::Started(hello.identity));
+        }
+        self.has_progress = true;
+        self.enlist(key);
+        self.check_over(index, now);
+        Ok(())
+    }
+
+    fn refuse(&mut self, key: LinkKey, reason: &str) {
+        if let Some(link) = self.links.get_mut(&key) {
+            link.control.extend(Header::control(Kind::Refuse, 0, reason.len()).write());
+            link.control.extend(reason.as_bytes());
+            link.is_ending = true;
+        }
+        self.enlist(key);
+    }
+
+    /// The other side will not have us: for now, or for good.
+    fn take_refusal(
+        &mut self,
+        key: LinkKey,
+        reason: &Bytes,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let (index, _) = self.session_of(key)?;
+        let reason = String::from_utf8_lossy(reason).into_owned();
+        self.close_link(key, false, now);
+        if !reason.starts_with("busy") {
+            self.end_session(index, Failure::Refused(reason), now);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,513 @@
+//! The sessions and links of one communicator, without I/O.
+//!
+//! The caller opens a link for whatever carries bytes, hands in what comes, and sends what
+//! [`Hub::poll_output`] writes for the links that [`Hub::next_ready`] names. What it has to do
+//! beyond that comes from [`Hub::poll_action`]. All of it is the same for sockets and for carriers
+//! of others (a broker, an RPC library): a link is a stream of bytes that keeps their order, and
+//! that ends whole. What was under way on a link that ended is sent again on the next.
+#![forbid(unsafe_code)]
+
+mod frames;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use ucall_buffer::{Payload, Target};
+
+use crate::bell::Doorbell;
+use crate::decoder::Shared;
+use crate::frame::{Header, Kind, ProtocolError};
+use crate::identity::{Identity, Incarnation};
+use crate::inbox::{Event, Inbox};
+use crate::link::Link;
+pub use crate::link::{LinkKey, Role};
+use crate::message::Incoming;
+use crate::options::Options;
+use crate::outbox::Outbox;
+use crate::session::{Ending, Session};
+use crate::standing::{Failure, Standing};
+
+/// One output is not begun with more than this behind it.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Parts of one output, which is what one system call takes.
+const OUTPUT_PARTS_MAX: usize = 60;
+/// A peer's window is never smaller.
+const WINDOW_BYTES_MIN: u64 = 64 * 1024;
+/// A link that is quiet for so many times `keepalive` is given up.
+const QUIET_KEEPALIVES: u32 = 3;
+
+/// What the caller is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Make a new connection, after waiting so long.
+    Dial(Duration),
+    /// Close this link, which the hub has forgotten. With `true`, after what was written to it
+    /// went out.
+    Close(LinkKey, bool),
+}
+
+/// The sessions and links of one communicator.
+pub struct Hub {
+    identity: Identity,
+    options: Options,
+    is_server: bool,
+    random: Box<dyn FnMut() -> u128 + Send>,
+    sessions: Vec<Option<Session>>,
+    by_peer: HashMap<Identity, u32>,
+    links: HashMap<LinkKey, Link>,
+    next_link: u64,
+    ready: VecDeque<LinkKey>,
+    actions: VecDeque<Action>,
+    outbox: Arc<Outbox>,
+    inbox: Arc<Inbox>,
+    arrived: VecDeque<Incoming>,
+    changed: Vec<u32>,
+    has_progress: bool,
+    sweep_at: Instant,
+    /// Attempts to connect since one succeeded.
+    attempts: u32,
+    is_closing: bool,
+}
+
+impl Hub {
+    /// The hub of a server, or of a client, which has one session and dials. `doorbell` wakes
+    /// whoever drives it; `random` draws secrets.
+    pub fn new(
+        identity: Identity,
+        is_server: bool,
+        options: Options,
+        doorbell: Arc<Doorbell>,
+        random: impl FnMut() -> u128 + Send + 'static,
+        now: Instant,
+    ) -> Self {
+        let (queue, message) = (options.queue_bytes_max, options.message_bytes_max);
+        let outbox = Arc::new(Outbox::new(doorbell, queue, message, options.full));
+        let mut hub = Self {
+            identity,
+            options,
+            is_server,
+            random: Box::new(random),
+            sessions: Vec::new(),
+            by_peer: HashMap::new(),
+            links: HashMap::new(),
+            next_link: 0,
+            ready: VecDeque::new(),
+            actions: VecDeque::new(),
+            outbox,
+            inbox: Arc::default(),
+            arrived: VecDeque::new(),
+            changed: Vec::new(),
+            has_progress: false,
+            sweep_at: now,
+            attempts: 0,
+            is_closing: false,
+        };
+        if !is_server {
+            hub.open_session(None, now);
+            hub.actions.push_back(Action::Dial(Duration::ZERO));
+        }
+        hub
+    }
+
+    /// Where others put.
+    pub fn outbox(&self) -> Arc<Outbox> {
+        self.outbox.clone()
+    }
+
+    /// Where others take.
+    pub fn inbox(&self) -> Arc<Inbox> {
+        self.inbox.clone()
+    }
+
+    /// Whether everything is over after [`Hub::close`], and all is said.
+    pub fn is_over(&self) -> bool {
+        self.is_closing && self.sessions.iter().all(Option::is_none) && self.links.is_empty()
+    }
+
+    /// Begins a link.
+    pub fn open_link(&mut self, role: Role, now: Instant) -> LinkKey {
+        self.next_link += 1;
+        let key = LinkKey(self.next_link);
+        let mut link = Link::new(role, self.options.message_bytes_max, now);
+        if role == Role::Dialed {
+            let window = self.window();
+            if let Some(Some(session)) = self.sessions.first_mut() {
+                let limit = self.options.message_bytes_max;
+                let hello = session.hello(self.identity, limit, window);
+                hello.write(Kind::Hello, &mut link.control);
+                link.session = Some(0);
+            }
+        }
+        self.links.insert(key, link);
+        self.enlist(key);
+        key
+    }
+
+    /// Takes in what came on a link. An error has closed the link.
+    pub fn receive(
+        &mut self,
+        key: LinkKey,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let (mut input, mut shared) = (bytes, Shared::new(bytes));
+        loop {
+            // It may have been closed by what came before.
+            let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
+            link.heard = now;
+            let taken = match link.decoder.next(&mut input, &mut shared) {
+                Ok(None) => return Ok(()),
+                Ok(Some(frame)) => self.take_frame(key, frame, now),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = taken {
+                self.close_link(key, false, now);
+                return Err(error);
+            }
+        }
+    }
+
+    /// Memory that the next bytes of a link are to be received into, if it wants that.
+    pub fn poll_target(&mut self, key: LinkKey) -> Option<Target> {
+        self.links.get_mut(&key)?.decoder.poll_target()
+    }
+
+    /// Takes a target back, as far as it was filled.
+    pub fn return_target(
+        &mut self,
+        key: LinkKey,
+        target: Target,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        if let Some(link) = self.links.get_mut(&key) {
+            link.decoder.return_target(target);
+        }
+        self.receive(key, &[], now)
+    }
+
+    /// A link has broken, or could not be made.
+    pub fn link_closed(&mut self, key: LinkKey, now: Instant) {
+        if let Some(link) = self.links.remove(&key) {
+            self.unlink(key, &link, now);
+        }
+    }
+
+    /// A connection could not be made at all; `refused` when nobody is there.
+    pub fn dial_failed(&mut self, refused: bool, now: Instant) {
+        let Some(Some(session)) = self.sessions.first() else { return };
+        // Nobody is there to hear an end that nothing of ours waits behind.
+        let is_settled = self.is_closing || session.peer_has_ended();
+        if refused && is_settled && !session.has_unsent(&self.outbox) {
+            return self.end_session(0, Failure::PeerClosed, now);
+        }
+        self.redial();
+    }
+
+    /// The next link that may have something to send.
+    pub fn next_ready(&mut self) -> Option<LinkKey> {
+        self.look_at_outbox();
+        while let Some(key) = self.ready.pop_front() {
+            if let Some(link) = self.links.get_mut(&key) {
+                link.is_listed = false;
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// Whether [`Hub::next_ready`] has a link, without looking at what others put.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Writes what a link has to send, as much as goes out in one piece. It may have more: it is
+    /// asked again once that is out.
+    pub fn poll_output(&mut self, key: LinkKey, output: &mut Payload, now: Instant) {
+        let window = self.window();
+        let Some(link) = self.links.get_mut(&key) else { return };
+        if !link.control.is_empty() {
+            output.extend(&link.control);
+            link.control.clear();
+        }
+        let session = link.session.filter(|_| link.is_open && !link.is_ending);
+        let session = session.and_then(|index| self.sessions.get_mut(index as usize)?.as_mut());
+        let mut is_due = false;
+        if let Some(session) = session {
+            if let Some(progress) = session.take_acknowledgement(window) {
+                let mut written = Vec::new();
+                progress.write(&mut written);
+                output.extend(&written);
+            }
+            let mut parts = 0;
+            while output.len() < OUTPUT_BYTES_MAX && parts < OUTPUT_PARTS_MAX {
+                let Some(chunk) = session.next_chunk(&self.outbox) else { break };
+                parts += chunk.len();
+                for part in chunk {
+                    output.push(part);
+                }
+            }
+            is_due = session.acknowledgement_is_due();
+        }
+        if !output.is_empty() {
+            link.spoke = now;
+        }
+        if link.is_ending {
+            self.close_link(key, true, now);
+        } else if is_due {
+            self.enlist(key);
+        }
+    }
+
+    /// What the caller is to do next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Hands in what came, and tells who waits. To be called at the end of every turn.
+    pub fn settle(&mut self) {
+        self.inbox.hand_in(&mut self.arrived);
+        if std::mem::take(&mut self.has_progress) {
+            self.inbox.progress();
+        }
+    }
+
+    /// When [`Hub::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let is_idle = self.links.is_empty() && self.sessions.iter().all(Option::is_none);
+        (!is_idle).then_some(self.sweep_at)
+    }
+
+    /// Looks after everything that depends on time, if that is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if now < self.sweep_at {
+            return;
+        }
+        let (keepalive, expire) = (self.options.keepalive, self.options.expire);
+        let nearest = keepalive.min(expire).min(self.options.handshake);
+        self.sweep_at = now + (nearest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        for key in self.links.keys().copied().collect::<Vec<_>>() {
+            self.sweep_link(key, now);
+        }
+        for index in 0..self.sessions.len() {
+            let Some(Some(session)) = self.sessions.get(index) else { continue };
+            let gone = session.link.is_none() && now >= session.gone_since + expire;
+            if gone {
+                self.end_session(index as u32, Failure::Expired, now);
+            }
+        }
+    }
+
+    /// Lets nothing more be put, sends what was, and ends every session in order.
+    pub fn close(&mut self, now: Instant) {
+        if std::mem::replace(&mut self.is_closing, true) {
+            return;
+        }
+        self.outbox.close(Failure::Closed);
+        for index in 0..self.sessions.len() as u32 {
+            self.flush_session(index, now);
+        }
+        self.check_closed();
+    }
+
+    /// Ends everything at once.
+    pub fn abort(&mut self, now: Instant) {
+        self.is_closing = true;
+        self.outbox.close(Failure::Closed);
+        for index in 0..self.sessions.len() as u32 {
+            self.end_session(index, Failure::Closed, now);
+        }
+        for key in self.links.keys().copied().collect::<Vec<_>>() {
+            self.close_link(key, false, now);
+        }
+        self.check_closed();
+    }
+
+    fn sweep_link(&mut self, key: LinkKey, now: Instant) {
+        let keepalive = self.options.keepalive;
+        let Some(link) = self.links.get_mut(&key) else { return };
+        let is_late = !link.is_open && now >= link.opened + self.options.handshake;
+        if is_late || now >= link.heard + keepalive * QUIET_KEEPALIVES {
+            self.close_link(key, false, now);
+        } else if link.is_open && now >= link.spoke.max(link.heard) + keepalive {
+            link.control.extend(Header::control(Kind::Ping, 0, 0).write());
+            // One question at a time.
+            link.spoke = now;
+            self.enlist(key);
+        }
+    }
+
+    /// What each peer may have under way: less when there are many.
+    fn window(&self) -> u64 {
+        let sessions = self.by_peer.len().max(1);
+        let share = (self.options.queue_bytes_max / sessions) as u64;
+        share.min(self.options.window_bytes as u64).max(WINDOW_BYTES_MIN)
+    }
+
+    fn enlist(&mut self, key: LinkKey) {
+        if let Some(link) = self.links.get_mut(&key)
+            && !std::mem::replace(&mut link.is_listed, true)
+        {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Lists a link again, whose last output is out.
+    pub fn output_sent(&mut self, key: LinkKey) {
+        self.enlist(key);
+    }
+
+    fn look_at_outbox(&mut self) {
+        let mut changed = std::mem::take(&mut self.changed);
+        self.outbox.take_changed(&mut changed);
+        for index in changed.drain(..) {
+            let session = self.sessions.get(index as usize).and_then(Option::as_ref);
+            if let Some(key) = session.and_then(|session| session.link) {
+                self.enlist(key);
+            }
+        }
+        self.changed = changed;
+    }
+
+    /// Lists the link of a session, because messages of it were taken.
+    pub fn look_at(&mut self, index: u32) {
+        if let Some(key) = self.session(index).and_then(|session| session.link) {
+            self.enlist(key);
+        }
+    }
+
+    fn open_session(&mut self, peer: Option<Identity>, now: Instant) -> u32 {
+        let free = self.sessions.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.sessions.push(None);
+            self.sessions.len() - 1
+        });
+        let standing = Arc::new(Standing::new(index as u32, peer));
+        self.outbox.open(standing.clone());
+        let incarnation = Incarnation((self.random)().max(1));
+        let session = Session::new(standing, incarnation, self.options.acknowledge, now);
+        if let Some(place) = self.sessions.get_mut(index) {
+            *place = Some(session);
+        }
+        self.by_peer.extend(peer.map(|peer| (peer, index as u32)));
+        index as u32
+    }
+
+    fn session(&mut self, index: u32) -> Option<&mut Session> {
+        self.sessions.get_mut(index as usize)?.as_mut()
+    }
+
+    /// Sends what a session has, then its end.
+    fn flush_session(&mut self, index: u32, now: Instant) {
+        let is_closing = self.is_closing;
+        let outbox = self.outbox.clone();
+        let Some(session) = self.session(index) else { return };
+        if session.ending == Ending::Open {
+            session.ending = Ending::Flushing;
+            outbox.end(index);
+        }
+        let was_met = session.is_told;
+        let link = session.link;
+        if is_closing && !was_met && !session.has_unsent(&outbox) {
+            return self.end_session(index, Failure::Closed, now);
+        }
+        if let Some(key) = link {
+            self.enlist(key);
+        }
+    }
+
+    /// Ends a session when both sides have.
+    fn check_over(&mut self, index: u32, now: Instant) {
+        let failure = if self.is_closing { Failure::Closed } else { Failure::PeerClosed };
+        if self.session(index).is_some_and(|session| session.is_over()) {
+            self.end_session(index, failure, now);
+        }
+    }
+
+    fn end_session(&mut self, index: u32, failure: Failure, now: Instant) {
+        let place = self.sessions.get_mut(index as usize);
+        let Some(mut session) = place.and_then(Option::take) else { return };
+        // What is due to be acknowledged still goes out.
+        if let Some(key) = session.link {
+            let window = self.window();
+            let last = session.take_acknowledgement(window);
+            if let Some(link) = self.links.get_mut(&key) {
+                if let Some(progress) = last {
+                    progress.write(&mut link.control);
+                }
+                link.session = None;
+                link.is_ending = true;
+            }
+            self.enlist(key);
+        }
+        session.clear();
+        session.standing.fail(failure.clone());
+        self.outbox.remove(index);
+        self.by_peer.retain(|_, held| *held != index);
+        self.has_progress = true;
+        if let Some(peer) = session.peer.filter(|_| session.is_told) {
+            self.inbox.tell(Event::Ended(peer));
+        }
+        if !self.is_server {
+            for key in self.links.keys().copied().collect::<Vec<_>>() {
+                if Some(key) != session.link {
+                    self.close_link(key, false, now);
+                }
+            }
+            self.outbox.close(failure.clone());
+            self.inbox.hand_in(&mut self.arrived);
+            self.inbox.close(failure);
+        }
+        self.check_closed();
+    }
+
+    /// After a close, once no session is left, no message will come.
+    fn check_closed(&mut self) {
+        if self.is_closing && self.sessions.iter().all(Option::is_none) {
+            self.inbox.hand_in(&mut self.arrived);
+            self.inbox.close(Failure::Closed);
+        }
+    }
+
+    /// Gives a link up, and has the caller close it.
+    fn close_link(&mut self, key: LinkKey, after_output: bool, now: Instant) {
+        if let Some(link) = self.links.remove(&key) {
+            self.actions.push_back(Action::Close(key, after_output));
+            self.unlink(key, &link, now);
+        }
+    }
+
+    fn unlink(&mut self, key: LinkKey, link: &Link, now: Instant) {
+        let index = link.session;
+        if let Some(session) = index.and_then(|index| self.session(index))
+            && session.link == Some(key)
+        {
+            session.link = None;
+            session.gone_since = now;
+        }
+        if link.role == Role::Dialed {
+            self.redial();
+        }
+    }
+
+    /// Asks for another connection, for as long as there is a session to go on with.
+    fn redial(&mut self) {
+        if self.is_server || !matches!(self.sessions.first(), Some(Some(_))) {
+            return;
+        }
+        let (first, most) = self.options.reconnect;
+        let delay = first.saturating_mul(1 << self.attempts.min(16)).min(most);
+        // Not all at once, when many have lost the same server.
+        let share = ((self.random)() % 512) as u32;
+        let delay = delay / 2 + delay / 1024 * share;
+        self.attempts += 1;
+        self.actions.push_back(Action::Dial(delay));
+    }
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Hub({}, {} links)", self.identity, self.links.len())
+    }
+}

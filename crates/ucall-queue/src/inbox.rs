@@ -1,0 +1,178 @@
+//! What came and was not taken yet, and what happened to sessions.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use crate::bell::Bell;
+use crate::identity::Identity;
+use crate::message::Incoming;
+use crate::standing::Failure;
+
+/// What happened to a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// It began.
+    Started(Identity),
+    /// It is over for good.
+    Ended(Identity),
+}
+
+/// The messages of all sessions, in the order in which they came.
+#[derive(Default)]
+pub struct Inbox {
+    /// What is handed in. Its lock is held as briefly as can be, for the session's thread.
+    messages: Mutex<VecDeque<Incoming>>,
+    /// What was moved here from there, many at a time, and is taken one by one.
+    moved: Mutex<VecDeque<Incoming>>,
+    /// No message will come any more, and why.
+    closed: OnceLock<Failure>,
+    events: Mutex<VecDeque<Event>>,
+    has_events: AtomicBool,
+    /// Everything is over, and nothing is listened to any more.
+    finished: AtomicBool,
+    /// Rung for messages and for the end.
+    pub arrived: Bell,
+    /// Rung for acknowledgements, failures and events.
+    pub progressed: Bell,
+    /// Called beside the bells, for whoever waits in a way of his own.
+    hook: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
+}
+
+/// What [`Inbox::take`] found.
+#[derive(Debug)]
+pub enum Taken {
+    /// The next message.
+    Message(Incoming),
+    /// None came so far.
+    Nothing,
+    /// None will come any more.
+    Closed(Failure),
+}
+
+impl Inbox {
+    /// Takes the next message, or the next one from any of `peers` if there are some.
+    #[inline]
+    pub fn take(&self, peers: &[Identity]) -> Taken {
+        // Before the messages: what came before the end is found below.
+        let closed = self.closed.get();
+        let mut moved = lock(&self.moved);
+        if moved.is_empty() || !peers.is_empty() {
+            let mut messages = lock(&self.messages);
+            if moved.is_empty() {
+                std::mem::swap(&mut *messages, &mut *moved);
+            } else {
+                moved.append(&mut messages);
+            }
+        }
+        let place = match peers {
+            [] => 0,
+            _ => moved.iter().position(|it| peers.contains(&it.peer)).unwrap_or(usize::MAX),
+        };
+        let found = if place == 0 { moved.pop_front() } else { moved.remove(place) };
+        let is_more = !moved.is_empty();
+        drop(moved);
+        match found {
+            Some(message) => {
+                if is_more {
+                    // Others may wait who have seen that nothing is left where it is handed in.
+                    self.arrived.ring();
+                }
+                Taken::Message(message)
+            }
+            None => closed.map_or(Taken::Nothing, |failure| Taken::Closed(failure.clone())),
+        }
+    }
+
+    /// As [`Inbox::take`], after waiting for there to be one, until the deadline.
+    pub fn wait(&self, peers: &[Identity], deadline: Option<Instant>) -> Taken {
+        let come = || match self.take(peers) {
+            Taken::Nothing => None,
+            found => Some(found),
+        };
+        self.arrived.wait(deadline, come).unwrap_or(Taken::Nothing)
+    }
+
+    /// Why no message will come any more, once that is so.
+    pub fn closed(&self) -> Option<&Failure> {
+        self.closed.get()
+    }
+
+    /// Whether everything is over, and nothing is listened to any more.
+    pub fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn finish(&self) {
+        self.finished.store(true, Ordering::Release);
+        self.progress();
+    }
+
+    /// The next event, if there is one.
+    pub fn next_event(&self) -> Option<Event> {
+        if !self.has_events.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = events.pop_front();
+        self.has_events.store(!events.is_empty(), Ordering::Release);
+        event
+    }
+
+    /// Has this called, once for all, with `true` when messages came and with `false` when
+    /// something else has changed. It is called on the session's thread and must be quick.
+    pub fn set_hook(&self, hook: impl Fn(bool) + Send + Sync + 'static) {
+        // The first one stays.
+        let _ = self.hook.set(Box::new(hook));
+    }
+
+    /// Hands messages in, and leaves the queue empty.
+    pub(crate) fn hand_in(&self, messages: &mut VecDeque<Incoming>) {
+        if messages.is_empty() {
+            return;
+        }
+        lock(&self.messages).append(messages);
+        self.arrived.ring();
+        self.call_hook(true);
+    }
+
+    pub(crate) fn close(&self, failure: Failure) {
+        // The first reason stands.
+        let _ = self.closed.set(failure);
+        self.arrived.ring();
+        self.call_hook(true);
+        self.progress();
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.push_back(event);
+        self.has_events.store(true, Ordering::Release);
+        drop(events);
+        self.progress();
+    }
+
+    /// Something was acknowledged or has failed.
+    pub(crate) fn progress(&self) {
+        self.progressed.ring();
+        self.call_hook(false);
+    }
+
+    fn call_hook(&self, messages: bool) {
+        if let Some(hook) = self.hook.get() {
+            hook(messages);
+        }
+    }
+}
+
+fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Inbox")
+    }
+}

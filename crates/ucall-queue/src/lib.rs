@@ -1,0 +1,39 @@
+//! Message queues between processes, on top of anything that carries bytes.
+//!
+//! A **session** joins two communicators. It numbers what each puts, keeps it until the other has
+//! acknowledged it, and outlives its **link**, which is whatever carries the bytes just now. A
+//! link that breaks is replaced: both sides say in their handshake what came last, and go on from
+//! there. So each message arrives once and in order, however often the stream is cut.
+//!
+//! [`Hub`] holds the sessions and links of one communicator. It does no I/O: bytes go in by
+//! [`Hub::receive`], come out by [`Hub::poll_output`], and time is an argument. [`driver`] moves
+//! the bytes with an engine. Other threads never touch the hub: they put into the [`Outbox`], take
+//! from the [`Inbox`], and see in a [`Standing`] how far a peer is; all three are locked briefly
+//! and woken only when somebody sleeps.
+//!
+//! It may import `ucall-buffer` and `ucall-engine`.
+
+mod bell;
+mod decoder;
+mod driver;
+mod frame;
+mod hub;
+mod identity;
+mod inbox;
+mod link;
+mod message;
+mod options;
+mod outbox;
+mod session;
+mod standing;
+
+pub use bell::{Bell, Doorbell};
+pub use driver::{Endpoint, Foreign, Handle, Settings, start};
+pub use frame::{Encoding, ProtocolError};
+pub use hub::{Action, Hub, LinkKey, Role};
+pub use identity::{Identity, Incarnation};
+pub use inbox::{Event, Inbox, Taken};
+pub use message::{Body, Incoming, Outgoing, Segment};
+pub use options::{Acknowledge, Full, Options};
+pub use outbox::{Outbox, Receipt, Refusal};
+pub use standing::{Failure, Intake, Progress, Standing};

@@ -1,0 +1,70 @@
+//! What a communicator is told when it is made.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+/// When a message counts as acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acknowledge {
+    /// The peer's process has received it.
+    Received,
+    /// The peer's `get` has returned it.
+    Taken,
+}
+
+/// What happens to a put for which there is no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Full {
+    /// It is refused.
+    Error,
+    /// It waits for room.
+    Block,
+    /// What was put first and is not on the wire yet makes room, and fails.
+    DropOldest,
+    /// It fails.
+    DropNewest,
+}
+
+/// The limits and habits of a communicator.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of messages for one peer that are not yet acknowledged, each counted with
+    /// [`MESSAGE_WEIGHT`](crate::message::MESSAGE_WEIGHT) more than its length.
+    pub queue_bytes_max: usize,
+    /// Bytes of one message, in either direction.
+    pub message_bytes_max: usize,
+    /// Bytes of messages that a peer may have under way to us and in our inbox.
+    pub window_bytes: usize,
+    /// What to do when a queue is full.
+    pub full: Full,
+    /// What our messages wait for.
+    pub acknowledge: Acknowledge,
+    /// A link that is quiet for so long is asked for a sign of life, and given up after three times
+    /// that.
+    pub keepalive: Duration,
+    /// A peer that is gone for so long is given up.
+    pub expire: Duration,
+    /// How long to wait before a lost connection is made again: at first, and at most.
+    pub reconnect: (Duration, Duration),
+    /// Time for a handshake.
+    pub handshake: Duration,
+    /// Peers at the same time.
+    pub peers_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            queue_bytes_max: 1 << 30,
+            message_bytes_max: 1 << 30,
+            window_bytes: 16 << 20,
+            full: Full::Error,
+            acknowledge: Acknowledge::Received,
+            keepalive: Duration::from_secs(10),
+            expire: Duration::from_secs(30),
+            reconnect: (Duration::from_millis(20), Duration::from_secs(2)),
+            handshake: Duration::from_secs(10),
+            peers_max: 16_384,
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! One session: what it sent and keeps, and what it has received.
+//!
+//! Numbers begin at 1, in each direction on their own. What is sent is kept in `store` until it is
+//! acknowledged in the way this side asked for. When a link begins, the peer says whether it knows
+//! this session. If it does, sending goes on behind what it has. If it does not (it was started
+//! again, or had given us up), it gets everything that is kept, marked as perhaps repeated where
+//! it was sent before.
+//!
+//! | the peer | is known to us | is not |
+//! |---|---|---|
+//! | knows us | go on both ways | take what it still has; go on behind what it received |
+//! | does not | go on receiving; send all that is kept | begin both ways |
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
+use crate::identity::{Identity, Incarnation};
+use crate::link::LinkKey;
+use crate::options::Acknowledge;
+use crate::outbox::{Chunk, Outbox};
+use crate::standing::{Intake, Standing};
+
+/// What a peer may send beyond its window, because it looks only before it begins a chunk.
+const WINDOW_SLACK: u64 = 1 << 20;
+
+pub(crate) struct Session {
+    pub(crate) standing: Arc<Standing>,
+    /// Ours.
+    pub(crate) incarnation: Incarnation,
+    pub(crate) peer: Option<Identity>,
+    pub(crate) peer_incarnation: Incarnation,
+    pub(crate) link: Option<LinkKey>,
+    /// Since when there is no link.
+    pub(crate) gone_since: Instant,
+    /// Its beginning was told.
+    pub(crate) is_told: bool,
+    pub(crate) ending: Ending,
+    outgoing: Sending,
+    incoming: Receiving,
+}
+
+/// How far our own end has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    /// More may be put.
+    Open,
+    /// What was put goes out, then the end.
+    Flushing,
+    /// The end is on its way under this number.
+    Sent(u64),
+}
+
+struct Sending {
+    acknowledge: Acknowledge,
+    store: VecDeque<Kept>,
+    /// The first in the store that was not sent on this link.
+    next: usize,
+    /// The last number that was ever sent.
+    sent: u64,
+    received: u64,
+    taken: u64,
+    window: u64,
+    /// Chunks that were sent and not taken: their last numbers and weights.
+    untaken: VecDeque<(u64, u64)>,
+    untaken_weight: u64,
+}
+
+/// A chunk that was sent, for as long as it may have to be sent again.
+struct Kept {
+    first: u64,
+    last: u64,
+    weight: usize,
+    parts: Vec<Bytes>,
+}
+
+struct Receiving {
+    intake: Arc<Intake>,
+    received: u64,
+    /// The number of the last real message, behind which others were cancelled.
+    last_message: u64,
+    weight: u64,
+    window: u64,
+    has_ended: bool,
+    told: Progress,
+    wants_taken: bool,
+    is_due: bool,
+}
+
+impl Session {
+    pub(crate) fn new(
+        standing: Arc<Standing>,
+        incarnation: Incarnation,
+        acknowledge: Acknowledge,
+        now: Instant,
+    ) -> Self {
+        let index = standing.index;
+        Self {
+            peer: standing.peer(),
+            standing,
+            incarnation,
+            peer_incarnation: Incarnation::UNKNOWN,
+            link: None,
+            gone_since: now,
+            is_told: false,
+            ending: Ending::Open,
+            outgoing: Sending {
+                acknowledge,
+                store: VecDeque::new(),
+                next: 0,
+                sent: 0,
+                received: 0,
+                taken: 0,
+                window: 0,
+                untaken: VecDeque::new(),
+                untaken_weight: 0,
+            },
+            incoming: Receiving {
+                intake: Arc::new(Intake::new(index, 0)),
+                received: 0,
+                last_message: 0,
+                weight: 0,
+                window: 0,
+                has_ended: false,
+                told: Progress::default(),
+                wants_taken: false,
+                is_due: false,
+            },
+        }
+    }
+
+    /// What to say when a link begins.
+    pub(crate) fn hello(&mut self, us: Identity, message_bytes_max: usize, window: u64) -> Hello {
+        self.incoming.window = window;
+        Hello {
+            identity: us,
+            incarnation: self.incarnation,
+            known: self.peer_incarnation,
+            progress: self.incoming.tell(),
+            oldest: self.standing.acknowledged() + 1,
+            message_bytes_max: message_bytes_max as u64,
+            wants_taken: self.outgoing.acknowledge == Acknowledge::Taken,
+        }
+    }
+
+    /// Takes up the session on a new link, by what the peer said.
+    pub(crate) fn resume(&mut self, hello: &Hello, outbox: &Outbox) -> Result<(), ProtocolError> {
+        let is_known = hello.incarnation == self.peer_incarnation;
+        if !is_known {
+            self.peer_incarnation = hello.incarnation;
+            self.incoming.begin(hello.oldest - 1);
+        }
+        self.incoming.wants_taken = hello.wants_taken;
+        self.outgoing.window = hello.progress.window;
+        if is_known && hello.known == self.incarnation {
+            self.progress(&hello.progress, outbox)?;
+            self.outgoing.rewind_to(hello.progress.received);
+        } else {
+            self.outgoing.rewind_to_begin();
+        }
+        Ok(())
+    }
+
+    /// Takes an acknowledgement in; tells whether something became known.
+    pub(crate) fn progress(
+        &mut self,
+        progress: &Progress,
+        outbox: &Outbox,
+    ) -> Result<bool, ProtocolError> {
+        let outgoing = &mut self.outgoing;
+        if progress.received > outgoing.sent || progress.taken > progress.received {
+            return Err(ProtocolError::OutOfOrder);
+        }
+        outgoing.window = progress.window;
+        outgoing.received = outgoing.received.max(progress.received);
+        outgoing.taken = outgoing.taken.max(progress.taken);
+        outgoing.count_taken();
+        let acknowledged = match outgoing.acknowledge {
+            Acknowledge::Received => outgoing.received,
+            Acknowledge::Taken => outgoing.taken,
+        };
+        if acknowledged <= self.standing.acknowledged() {
+            return Ok(false);
+        }
+        // First let go of their memory, which whoever put them may use again then.
+        let freed = outgoing.drop_through(acknowledged);
+        self.standing.acknowledge(acknowledged);
+        outbox.release(self.standing.index, freed);
+        Ok(true)
+    }
+
+    /// The parts of the next chunk to send, unless there is none or no room for it.
+    pub(crate) fn next_chunk(&mut self, outbox: &Outbox) -> Option<Vec<Bytes>> {
+        if let Some(parts) = self.outgoing.resend() {
+            return Some(parts);
+        }
+        if self.outgoing.untaken_weight >= self.outgoing.window {
+            return None;
+        }
+        let chunk = outbox.take(self.standing.index).or_else(|| self.take_end(outbox))?;
+        Some(self.outgoing.send(chunk))
+    }
+
+    /// Our end, once everything before it is out of the way.
+    fn take_end(&mut self, outbox: &Outbox) -> Option<Chunk> {
+        // Who waits for its messages to be taken, waits before it ends, unless the peer has.
+        let is_clear = self.outgoing.acknowledge == Acknowledge::Received
+            || self.outgoing.store.is_empty()
+            || self.incoming.has_ended;
+        if self.ending != Ending::Flushing || !is_clear {
+            return None;
+        }
+        let sequence = outbox.end_sequence(self.standing.index)?;
+        self.ending = Ending::Sent(sequence);
+        Some(Chunk::end(sequence))
+    }
+
+    /// Whether anything of ours is not acknowledged.
+    pub(crate) fn has_unsent(&self, outbox: &Outbox) -> bool {
+        !self.outgoing.store.is_empty() || !outbox.is_empty(self.standing.index)
+    }
+
+    /// Whether the peer will send no more.
+    pub(crate) fn peer_has_ended(&self) -> bool {
+        self.incoming.has_ended
+    }
+
+    /// Whether both sides have ended, and the peer knows of ours.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_known = |sequence| self.outgoing.received >= sequence;
+        self.incoming.has_ended && matches!(self.ending, Ending::Sent(it) if is_known(it))
+    }
+
+    /// Counts a frame that has a number. `false` for one that came before.
+    pub(crate) fn accept(&mut self, header: &Header, first: u64) -> Result<bool, ProtocolError> {
+        let incoming = &mut self.incoming;
+        if header.sequence <= incoming.received {
+            return Ok(false);
+        }
+        // Part of a gap may have been received as messages.
+        let begins = if header.kind == Kind::Gap { first } else { header.sequence };
+        if begins > incoming.received + 1 || begins == 0 || incoming.has_ended {
+            return Err(ProtocolError::OutOfOrder);
+        }
+        incoming.received = header.sequence;
+        incoming.has_ended |= header.kind == Kind::End;
+        incoming.is_due = true;
+        Ok(true)
+    }
+
+    /// Counts the weight of a message that was accepted, and gives where it is noted once taken.
+    pub(crate) fn count(
+        &mut self,
+        header: &Header,
+        weight: usize,
+    ) -> Result<Arc<Intake>, ProtocolError> {
+        let incoming = &mut self.incoming;
+        if incoming.untaken() > incoming.window + WINDOW_SLACK {
+            return Err(ProtocolError::TooMuch);
+        }
+        incoming.weight += weight as u64;
+        incoming.last_message = header.sequence;
+        Ok(incoming.intake.clone())
+    }
+
+    /// The acknowledgement that is due, if one is. `window` is what the peer may have under way
+    /// from now on.
+    pub(crate) fn take_acknowledgement(&mut self, window: u64) -> Option<Progress> {
+        let incoming = &mut self.incoming;
+        // Room that was given is not taken back at once: more may be under way.
+        incoming.window = incoming.window.max(window);
+        let taken = incoming.taken();
+        let has_news = incoming.wants_taken && taken > incoming.told.taken;
+        let has_room = incoming.freed_since_told() >= incoming.window / 4;
+        if !(std::mem::take(&mut incoming.is_due) || has_news || has_room) {
+            incoming.wake_when_due();
+            return None;
+        }
+        let mut progress = incoming.tell();
+        progress.window = window;
+        Some(progress)
+    }
+
+    /// Whether something was taken while that was looked at.
+    pub(crate) fn acknowledgement_is_due(&self) -> bool {
+        self.incoming.is_due
+    }
+
+    /// The kept chunks are let go of; what they weighed.
+    pub(crate) fn clear(&mut self) {
+        self.outgoing.store.clear();
+    }
+}
+
+impl Sending {
+    /// The next chunk that was sent before and has to be again.
+    fn resend(&mut self) -> Option<Vec<Bytes>> {
+        let kept = self.store.get(self.next)?;
+        self.next += 1;
+        let (last, weight) = (kept.last, kept.weight as u64);
+        if self.untaken.back().is_none_or(|&(before, _)| before < last) {
+            self.untaken.push_back((last, weight));
+            self.untaken_weight += weight;
+        }
+        Some(kept.parts.clone())
+    }
+
+    fn send(&mut self, chunk: Chunk) -> Vec<Bytes> {
+        let Chunk { first, last, weight, frames, parts: body } = chunk;
+        let mut parts = Vec::with_capacity(1 + body.len());
+        parts.push(Bytes::from(frames));
+        parts.extend(body);
+        self.sent = self.sent.max(last);
+        self.untaken.push_back((last, weight as u64));
+        self.untaken_weight += weight as u64;
+        self.store.push_back(Kept { first, last, weight, parts: parts.clone() });
+        self.next = self.store.len();
+        parts
+    }
+
+    /// Lets go of what was acknowledged; returns its weight.
+    fn drop_through(&mut self, acknowledged: u64) -> usize {
+        let mut freed = 0;
+        while let Some(kept) = self.store.front().filter(|kept| kept.last <= acknowledged) {
+            freed += kept.weight;
+            self.store.pop_front();
+            self.next = self.next.saturating_sub(1);
+        }
+        freed
+    }
+
+    fn count_taken(&mut self) {
+        while let Some(&(last, weight)) = self.untaken.front() {
+            if last > self.taken {
+                return;
+            }
+            self.untaken_weight -= weight;
+            self.untaken.pop_front();
+        }
+    }
+
+    /// Goes on behind what the peer has received.
+    fn rewind_to(&mut self, received: u64) {
+        self.next = self.store.partition_point(|kept| kept.last <= received);
+        while let Some(&(last, weight)) = self.untaken.back() {
+            if last <= received {
+                return;
+            }
+            self.untaken_weight -= weight;
+            self.untaken.pop_back();
+        }
+    }
+
+    /// Sends everything again, to somebody who may have had it in an earlier life.
+    fn rewind_to_begin(&mut self) {
+        self.next = 0;
+        self.untaken.clear();
+        self.untaken_weight = 0;
+        let before = self.store.front().map_or(self.sent, |kept| kept.first - 1);
+        (self.received, self.taken) = (before, before);
+        for kept in &mut self.store {
+            if let Some(frames) = kept.parts.first_mut() {
+                let mut copy = frames.to_vec();
+                frame::mark_repeated(&mut copy, self.sent);
+                *frames = Bytes::from(copy);
+            }
+        }
+    }
+}
+
+impl Receiving {
+    /// Begins behind a number, with a peer that was not known.
+    fn begin(&mut self, received: u64) {
+        self.intake = Arc::new(Intake::new(self.intake.index, received));
+        self.received = received;
+        self.last_message = received;
+        self.weight = 0;
+        self.has_ended = false;
+        self.told = Progress::default();
+    }
+
+    /// The last number that needs no more of anybody.
+    fn taken(&self) -> u64 {
+        let taken = self.intake.taken();
+        if taken >= self.last_message { self.received } else { taken }
+    }
+
+    fn untaken(&self) -> u64 {
+        self.weight.saturating_sub(self.intake.freed())
+    }
+
+    /// Freed bytes that the peer does not know of: `told.window` keeps how many it does.
+    fn freed_since_told(&self) -> u64 {
+        self.intake.freed().saturating_sub(self.told.window)
+    }
+
+    fn tell(&mut self) -> Progress {
+        let (received, taken, freed) = (self.received, self.taken(), self.intake.freed());
+        self.told = Progress { received, taken, window: freed };
+        self.wake_when_due();
+        Progress { received, taken, window: self.window }
+    }
+
+    /// Has `get` wake us once there is something to tell.
+    fn wake_when_due(&mut self) {
+        let bytes = if self.wants_taken { 1 } else { (self.window / 4).max(1) };
+        self.is_due |= !self.intake.wake_when_freed(self.told.window + bytes);
+    }
+}

@@ -1,0 +1,209 @@
+//! How far a session is, for everybody to see.
+//!
+//! A message that was put needs no memory of its own to know whether it arrived: its number is
+//! compared with that of the last one acknowledged.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::identity::Identity;
+
+/// What became of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is not acknowledged yet.
+    Pending,
+    /// It is.
+    Done,
+    /// It will not be.
+    Failed(Failure),
+}
+
+/// Why a message will not arrive, or no other will come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The peer has closed.
+    PeerClosed,
+    /// The peer was gone for too long.
+    Expired,
+    /// This side has closed.
+    Closed,
+    /// There is no such peer.
+    Unknown,
+    /// It was dropped from a full queue.
+    Dropped,
+    /// The peer does not want us, and says why.
+    Refused(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeerClosed => formatter.write_str("the peer has closed"),
+            Self::Expired => formatter.write_str("the peer was gone for longer than expire_s"),
+            Self::Closed => formatter.write_str("this side has closed"),
+            Self::Unknown => formatter.write_str("there is no such peer"),
+            Self::Dropped => formatter.write_str("dropped from a full queue"),
+            Self::Refused(reason) => write!(formatter, "the peer refuses: {reason}"),
+        }
+    }
+}
+
+/// How far one session is.
+#[derive(Debug)]
+pub struct Standing {
+    /// Its place among the sessions of this communicator.
+    pub index: u32,
+    peer: Mutex<Option<Identity>>,
+    acknowledged: AtomicU64,
+    failure: OnceLock<Failure>,
+    has_dropped: AtomicBool,
+    dropped: Mutex<Vec<(u64, u64)>>,
+}
+
+/// How much of what one life of a peer has sent was taken.
+#[derive(Debug)]
+pub struct Intake {
+    /// The place of the session.
+    pub index: u32,
+    taken: AtomicU64,
+    freed: AtomicU64,
+    /// Freed bytes from which on the session's thread wants to be woken.
+    wake_at: AtomicU64,
+}
+
+impl Standing {
+    /// That of a session which begins.
+    pub fn new(index: u32, peer: Option<Identity>) -> Self {
+        Self {
+            index,
+            peer: Mutex::new(peer),
+            acknowledged: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            has_dropped: AtomicBool::new(false),
+            dropped: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Who is on the other side, once that is known.
+    pub fn peer(&self) -> Option<Identity> {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_peer(&self, peer: Identity) {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = Some(peer);
+    }
+
+    /// What became of the message of this number.
+    #[inline]
+    pub fn progress(&self, sequence: u64) -> Progress {
+        if self.has_dropped.load(Ordering::Acquire) && self.was_dropped(sequence) {
+            return Progress::Failed(Failure::Dropped);
+        }
+        // The failure first: what was acknowledged before it is done all the same.
+        let failure = self.failure.get();
+        if self.acknowledged.load(Ordering::Acquire) >= sequence {
+            return Progress::Done;
+        }
+        failure.map_or(Progress::Pending, |failure| Progress::Failed(failure.clone()))
+    }
+
+    /// Why the session is over, if it is.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.get()
+    }
+
+    pub(crate) fn acknowledge(&self, sequence: u64) {
+        self.acknowledged.store(sequence, Ordering::Release);
+    }
+
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn fail(&self, failure: Failure) {
+        // The first reason stands.
+        let _ = self.failure.set(failure);
+    }
+
+    pub(crate) fn drop_message(&self, sequence: u64) {
+        let mut ranges = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == sequence => *last = sequence,
+            _ => ranges.push((sequence, sequence)),
+        }
+        self.has_dropped.store(true, Ordering::Release);
+    }
+
+    #[cold]
+    fn was_dropped(&self, sequence: u64) -> bool {
+        let ranges = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = ranges.partition_point(|&(_, last)| last < sequence);
+        ranges.get(next).is_some_and(|&(first, _)| first <= sequence)
+    }
+}
+
+impl Intake {
+    /// Of somebody whose messages up to `taken` need no answer.
+    pub(crate) fn new(index: u32, taken: u64) -> Self {
+        Self {
+            index,
+            taken: AtomicU64::new(taken),
+            freed: AtomicU64::new(0),
+            wake_at: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Notes that `get` has returned a message; tells whether the session's thread is to be told.
+    #[inline]
+    pub fn take(&self, sequence: u64, weight: usize) -> bool {
+        self.taken.fetch_max(sequence, Ordering::AcqRel);
+        // In one order with `wake_when_freed`: one of the two sees the other.
+        let freed = self.freed.fetch_add(weight as u64, Ordering::SeqCst) + weight as u64;
+        freed >= self.wake_at.load(Ordering::SeqCst)
+            && self.wake_at.swap(u64::MAX, Ordering::SeqCst) != u64::MAX
+    }
+
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed.load(Ordering::Acquire)
+    }
+
+    /// Asks to be told once so much was freed; `false` when it is already.
+    pub(crate) fn wake_when_freed(&self, bytes: u64) -> bool {
+        self.wake_at.store(bytes, Ordering::SeqCst);
+        self.freed.load(Ordering::SeqCst) < bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_messages_stay_dropped_when_later_ones_arrive() {
+        let standing = Standing::new(0, None);
+        for sequence in [2, 3, 5] {
+            standing.drop_message(sequence);
+        }
+        standing.acknowledge(6);
+        let done: Vec<_> = (1..=7).filter(|&it| standing.progress(it) == Progress::Done).collect();
+        assert_eq!(done, [1, 4, 6]);
+        assert_eq!(standing.progress(7), Progress::Pending);
+    }
+
+    #[test]
+    fn what_was_acknowledged_before_a_failure_is_done() {
+        let standing = Standing::new(0, None);
+        standing.acknowledge(1);
+        standing.fail(Failure::Expired);
+        assert_eq!(standing.progress(1), Progress::Done);
+        assert_eq!(standing.progress(2), Progress::Failed(Failure::Expired));
+    }
+}

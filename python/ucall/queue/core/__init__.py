@@ -1,0 +1,25 @@
+"""What all communicators have: the options, and the class itself."""
+
+from __future__ import annotations
+
+from ucall._core import Message
+from ucall.queue.core.communicator import Communicator
+from ucall.queue.core.future import Future
+from ucall.queue.core.options import (
+    CommunicatorOptions,
+    ConnectionOptions,
+    NetworkLocation,
+    SecurityOptions,
+    SerializationOptions,
+)
+
+__all__ = [
+    "Communicator",
+    "CommunicatorOptions",
+    "ConnectionOptions",
+    "Future",
+    "Message",
+    "NetworkLocation",
+    "SecurityOptions",
+    "SerializationOptions",
+]

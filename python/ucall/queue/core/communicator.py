@@ -1,0 +1,140 @@
+"""One side of a queue."""
+
+from __future__ import annotations
+
+import atexit
+import uuid
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from ucall._core import QueueCore
+from ucall.queue.core.codec import codec_of
+from ucall.queue.core.future import Future
+from ucall.queue.core.notifier import Notifier
+from ucall.queue.core.options import CommunicatorOptions
+
+if TYPE_CHECKING:
+    from ucall._core import QueueLink
+
+__all__ = ["Communicator"]
+
+# Time for messages to go out when a program ends that has not closed its communicators.
+_EXIT_S = 5.0
+
+
+class Communicator(QueueCore):
+    """Puts to and gets from its peers: a client's is the server, a server's are its clients.
+
+    `put(data, *peers)` puts an object in line and returns a `Future`. Clients put to the server; a
+    server puts to all clients that there are, or to those named, and serialises once. Never waits,
+    unless ``full="block"``. `get(*peers, timeout=None)` waits for the next `Message`, from anybody
+    or from those named. `peers()` are the ids of the peers that there are. All are thread-safe.
+
+    Use the classes in `ucall.queue.{tcp,unix,shm,mqtt,grpc}.{server,client}`, or `ucall.queue.new`.
+    """
+
+    #: Set by each class.
+    is_server: ClassVar[bool]
+
+    _options: CommunicatorOptions
+    _notifier: Notifier
+    _open: ClassVar[weakref.WeakSet[Communicator]] = weakref.WeakSet()
+
+    def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
+        options = CommunicatorOptions() if options is None else options
+        connection = options.connection
+        names = (*_CORE_OPTIONS,)
+        given = {name: getattr(connection, name) for name in names}
+        kind = type("Future", (Future,), {"__module__": Future.__module__})
+        location = cls._location(options)
+        made = super().__new__(
+            cls, options.id, cls.is_server, location, given, options.engine, codec_of(options, kind)
+        )
+        made._options = options
+        made._notifier = kind._notifier = Notifier(made)
+        cls._open.add(made)
+        return made
+
+    def __init__(self, options: CommunicatorOptions | None = None) -> None:
+        super().__init__()
+
+    @classmethod
+    def _location(cls, options: CommunicatorOptions) -> tuple[str, int] | str | None:
+        """Where the core listens or connects; None if `_open_link` is used."""
+        raise NotImplementedError
+
+    @property
+    def id(self) -> uuid.UUID:
+        """Who this is."""
+        return self._options.id
+
+    @property
+    def options(self) -> CommunicatorOptions:
+        """What it was told when it was made."""
+        return self._options
+
+    def on_start(self, callback: Callable[[uuid.UUID], object]) -> None:
+        """Has ``callback(peer)`` called whenever a session begins, on a thread of ucall's."""
+        self._notifier.on_start.append(callback)
+        self._notifier.start()
+
+    def on_end(self, callback: Callable[[uuid.UUID], object]) -> None:
+        """Has ``callback(peer)`` called whenever a session is over for good."""
+        self._notifier.on_end.append(callback)
+        self._notifier.start()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ends in order: waits until what was put has arrived, and what the peers put has come.
+
+        `get` still returns what came. A peer that is gone is waited for until ``expire_s``.
+
+        Args:
+            timeout: After so many seconds it ends as it is: what has not arrived fails.
+        """
+        self._close(False)
+        if not self._wait_closed(timeout):
+            self._close(True)
+            self._wait_closed(None)
+        self._open.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Closes."""
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} {self.id}>"
+
+    if TYPE_CHECKING:
+
+        def _open_link(
+            self, dialed: bool, wake: Callable[[], Any], in_flight_size: int = 1 << 20
+        ) -> QueueLink: ...
+
+
+# The options of a connection that the core has, too.
+_CORE_OPTIONS = (
+    "transport_size",
+    "queue_size",
+    "message_size",
+    "full",
+    "ack",
+    "keepalive_s",
+    "expire_s",
+    "reconnect",
+)
+
+
+@atexit.register
+def _close_all() -> None:
+    for communicator in list(Communicator._open):
+        communicator.close(_EXIT_S)

@@ -1,0 +1,70 @@
+"""The thread that calls the callbacks of one communicator. There is none until there is one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ucall._core import QueueCore
+    from ucall.queue.core.future import Future
+
+__all__ = ["Notifier"]
+
+_IDLE_S = 1.0
+
+
+class Notifier:
+    """Waits for futures to be done, and for sessions to begin and end."""
+
+    def __init__(self, core: QueueCore) -> None:
+        self._core = weakref.ref(core)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.on_start: list[Callable[[uuid.UUID], object]] = []
+        self.on_end: list[Callable[[uuid.UUID], object]] = []
+
+    def watch(self, future: Future) -> None:
+        """Has the future's `_finish` called once it is done."""
+        core = self._core()
+        if core is not None:
+            core._watch(future)
+            self.start()
+
+    def start(self) -> None:
+        """Starts the thread, unless it runs."""
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="ucall-queue-calls", daemon=True)
+                self._thread = thread
+                thread.start()
+
+    def _run(self) -> None:
+        while True:
+            core = self._core()
+            if core is None:
+                return
+            futures, sessions = core._next_changes(_IDLE_S)
+            is_closed = core._is_closed
+            del core
+            for future in futures:
+                future._finish()  # type: ignore[attr-defined]
+            for began, peer in sessions:
+                for callback in list(self.on_start if began else self.on_end):
+                    _call(callback, peer)
+            if is_closed and not futures and not sessions:
+                # Whoever comes later starts another.
+                with self._lock:
+                    self._thread = None
+                return
+
+
+def _call(callback: Callable[[uuid.UUID], object], peer: uuid.UUID) -> None:
+    try:
+        callback(peer)
+    except Exception:
+        logging.getLogger("ucall").exception("exception in a callback of a queue")

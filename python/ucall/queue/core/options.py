@@ -1,0 +1,125 @@
+"""What a communicator is told when it is made."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from ucall.queue.utils.stream import PickleSerializer, Stream
+
+__all__ = [
+    "CommunicatorOptions",
+    "ConnectionOptions",
+    "NetworkLocation",
+    "SecurityOptions",
+    "SerializationOptions",
+]
+
+_serializer = PickleSerializer()
+
+
+class NetworkLocation(NamedTuple):
+    """Where the server is.
+
+    A Unix socket is at the path ``host``, if that has a slash; else at one of its own for this
+    user, made of host and port.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 51966
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """Limits and habits.
+
+    Args:
+        get_merge: Hands the serializer's stream to ``load`` as one block.
+        put_merge: Joins the pieces that ``dump`` makes into one block. Out-of-band buffers are sent
+            from where they lie, either way.
+        transport_size: Bytes that a peer may have under way to us: sent, and not taken by `get`.
+        queue_size: Bytes of messages for one peer that are not acknowledged yet. Each counts 128
+            bytes more than its length.
+        message_size: Bytes of one message, in either direction. Memory for one that comes is taken
+            as its bytes arrive.
+        full: What `put` does when the queue is full: ``"error"`` raises `FullError`; ``"block"``
+            waits; ``"drop_oldest"`` makes room by failing the futures of what was put first and is
+            not on the wire; ``"drop_newest"`` fails the new one's.
+        ack: What a future waits for: that the peer's process has ``"received"`` the message, or
+            that its `get` has ``"taken"`` it.
+        keepalive_s: After so many seconds without a byte a peer is asked for a sign of life; after
+            three times that its connection is given up.
+        expire_s: A peer that is gone for so many seconds is given up: its futures fail and its
+            memory is freed.
+        reconnect: Seconds before a lost connection is made again: at first, and at most. In between
+            they double.
+    """
+
+    get_merge: bool = True
+    put_merge: bool = True
+    transport_size: int = 16 * 1024**2
+    queue_size: int = 1024**3
+    message_size: int = 1024**3
+    full: Literal["error", "block", "drop_oldest", "drop_newest"] = "error"
+    ack: Literal["received", "taken"] = "received"
+    keepalive_s: float = 10.0
+    expire_s: float = 30.0
+    reconnect: tuple[float, float] = (0.02, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SerializationOptions:
+    """How objects become bytes, and bytes objects."""
+
+    load: Callable[[Stream], Any] = _serializer.load
+    dump: Callable[[Any], Any] = _serializer.dump
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityOptions:
+    """TLS.
+
+    Args:
+        key: The file of the private key of ``certificate``.
+        certificate: A file of certificates. A server needs both; a client may have both, to show
+            who it is.
+        authority: A file of the certificates that the other side's is checked against. A client
+            without it trusts the system's; a server with it takes only clients that show one.
+        name: The name that the server's certificate is for; the host of the location by default.
+    """
+
+    key: str | os.PathLike[str] | None = None
+    certificate: str | os.PathLike[str] | None = None
+    authority: str | os.PathLike[str] | None = None
+    name: str | None = None
+
+
+_LOCATION = NetworkLocation()
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorOptions:
+    """Who a communicator is, where, and how it treats what it is given.
+
+    Args:
+        id: Two communicators never have the same one at the same time; one that comes back with the
+            same id goes on with its queue.
+        netloc: Where the server is.
+        connection: See `ConnectionOptions`.
+        serialization: See `SerializationOptions`.
+        security: TLS; None for none.
+        workers: Threads for transports whose library needs some (gRPC). TCP, Unix sockets and
+            shared memory are served by one thread that never holds the interpreter's lock.
+        engine: ``"auto"`` takes io_uring where it may; ``"uring"`` and ``"posix"`` insist.
+    """
+
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    netloc: NetworkLocation = _LOCATION
+    connection: ConnectionOptions = ConnectionOptions()
+    serialization: SerializationOptions = SerializationOptions()
+    security: SecurityOptions | None = None
+    workers: int = 1
+    engine: Literal["auto", "posix", "uring"] = "auto"

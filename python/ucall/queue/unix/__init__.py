@@ -1,0 +1,1 @@
+"""Queues over Unix sockets."""

@@ -1,0 +1,1 @@
+"""Tools that the queues are made of."""

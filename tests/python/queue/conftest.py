@@ -1,0 +1,68 @@
+"""Queues to test: pairs of a server and its clients, that end with the test."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ucall import queue as nq
+
+PROTOCOLS = ["tcp", "unix"]
+
+
+class Pairs:
+    """Makes servers, and clients of them."""
+
+    def __init__(self, protocol: str, folder: Path) -> None:
+        self.protocol = nq.Protocol(protocol)
+        self._folder = folder
+        self.made: list[nq.Communicator] = []
+
+    def _new(self, purpose: str, options: nq.CommunicatorOptions) -> nq.Communicator:
+        made = nq.new(self.protocol, nq.Purpose(purpose), options)
+        self.made.append(made)
+        return made
+
+    def options(self, **given: Any) -> nq.CommunicatorOptions:
+        """Options with those of the connection among them, by their own names."""
+        own = {field.name for field in dataclasses.fields(nq.CommunicatorOptions)}
+        connection = {name: given.pop(name) for name in list(given) if name not in own}
+        return nq.CommunicatorOptions(connection=nq.ConnectionOptions(**connection), **given)
+
+    def server(self, **given: Any) -> nq.Communicator:
+        if self.protocol == "tcp":
+            given.setdefault("netloc", nq.NetworkLocation(port=0))
+        else:
+            path = str(self._folder / f"{len(self.made)}.sock")
+            given.setdefault("netloc", nq.NetworkLocation(path, 0))
+        return self._new("server", self.options(**given))
+
+    def client(self, server: nq.Communicator, **given: Any) -> nq.Communicator:
+        netloc = server.options.netloc
+        if server.address is not None:
+            netloc = nq.NetworkLocation(*server.address)
+        given.setdefault("netloc", netloc)
+        return self._new("client", self.options(**given))
+
+
+@pytest.fixture(params=PROTOCOLS)
+def pairs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pairs]:
+    made = Pairs(request.param, tmp_path)
+    yield made
+    for communicator in reversed(made.made):
+        communicator.close(0.2)
+
+
+@pytest.fixture
+def pair(pairs: Pairs) -> Iterator[Callable[..., tuple[nq.Communicator, nq.Communicator]]]:
+    """A server and one client, both with these options."""
+
+    def make(**given: Any) -> tuple[nq.Communicator, nq.Communicator]:
+        server = pairs.server(**given)
+        return server, pairs.client(server, **given)
+
+    yield make

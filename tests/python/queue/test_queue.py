@@ -1,0 +1,219 @@
+"""Putting and getting, between a server and its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Pairs
+
+from ucall import queue as nq
+
+Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
+WAIT_S = 10
+
+
+def test_objects_arrive_as_they_were_put(pair: Pair) -> None:
+    server, client = pair()
+    objects: list[Any] = [
+        None,
+        b"",
+        b"b" * 7,
+        b"b" * 100_000,
+        "text",
+        "t" * 100_000,
+        "\ud800",
+        {"a": [1, 2.5, (True, None)], "b": b"x" * 200_000},
+        {1, 2},
+        bytearray(b"ab"),
+        uuid.UUID(int=7),
+        range(3),
+        1 + 2j,
+    ]
+    for data in objects:
+        client.put(data)
+    got = [server.get(timeout=WAIT_S) for _ in objects]
+    assert [message.data for message in got] == objects
+    assert [type(message.data) for message in got] == [type(data) for data in objects]
+    assert {message.peer for message in got} == {client.id}
+
+
+@pytest.mark.parametrize("count", [0, 5, 100_000, 1_000_000])
+def test_arrays_come_in_memory_of_their_own(pair: Pair, count: int) -> None:
+    server, client = pair()
+    sent = {"f": np.arange(count, dtype=np.float64), "o": np.ones((3, count), order="F")}
+    client.put(sent).result(WAIT_S)
+    got = server.get(timeout=WAIT_S).data
+    for name, array in sent.items():
+        assert np.array_equal(got[name], array)
+        assert got[name].dtype == array.dtype
+        got[name][...] = 7
+
+
+def test_a_broadcast_then_a_targeted_message_come_in_order(pairs: Pairs) -> None:
+    server = pairs.server()
+    clients = [pairs.client(server) for _ in range(5)]
+    for client in clients:
+        client.put("here")
+    for _ in clients:
+        server.get(timeout=WAIT_S)
+    assert set(server.peers()) == {client.id for client in clients}
+    everyone = server.put("all")
+    server.put("third", clients[2].id)
+    server.put("all again")
+    everyone.result(WAIT_S)
+    for position, client in enumerate(clients):
+        expected = ["all", "third", "all again"] if position == 2 else ["all", "all again"]
+        assert [client.get(timeout=WAIT_S).data for _ in expected] == expected
+        assert client.peers() == [server.id]
+
+
+def test_get_from_certain_peers_leaves_the_others(pairs: Pairs) -> None:
+    server = pairs.server()
+    clients = [pairs.client(server) for _ in range(3)]
+    for client in clients:
+        client.put("a").result(WAIT_S)
+        client.put("b").result(WAIT_S)
+    assert server.get(clients[2].id, timeout=WAIT_S).peer == clients[2].id
+    assert server.get(clients[1].id, clients[2].id, timeout=WAIT_S).peer == clients[1].id
+    rest = [(server.get(timeout=WAIT_S).peer, _) for _ in range(4)]
+    assert [peer for peer, _ in rest] == [clients[0].id] * 2 + [clients[1].id, clients[2].id]
+
+
+def test_a_put_to_nobody_fails(pairs: Pairs) -> None:
+    server = pairs.server()
+    stranger = uuid.uuid4()
+    with pytest.raises(ConnectionError) as caught:
+        server.put("x", stranger).result(WAIT_S)
+    assert caught.value.peer == stranger  # type: ignore[attr-defined]
+    with pytest.raises(ConnectionError):
+        server.put("x").result(WAIT_S)
+
+
+def test_get_gives_up_in_time(pair: Pair) -> None:
+    server, _ = pair()
+    with pytest.raises(TimeoutError):
+        server.get(timeout=0.01)
+
+
+def test_after_close_get_drains_and_then_raises(pair: Pair) -> None:
+    server, client = pair()
+    for number in range(100):
+        client.put(number)
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    # The server need not get anything for the client to be through.
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
+    with pytest.raises(ConnectionError):
+        client.get()
+    with pytest.raises(ConnectionError):
+        client.put("late").result(WAIT_S)
+    assert [server.get(timeout=WAIT_S).data for _ in range(100)] == list(range(100))
+    server.close()
+    with pytest.raises(ConnectionError):
+        server.get()
+
+
+def test_closing_the_server_flushes_both_ways(pair: Pair) -> None:
+    server, client = pair()
+    client.put("first").result(WAIT_S)
+    to_client = [server.put(number) for number in range(1000)]
+    to_server = [client.put(number) for number in range(1000)]
+    server.close()
+    for future in to_client + to_server:
+        future.result(WAIT_S)
+    assert [server.get().data for _ in range(1001)] == ["first", *range(1000)]
+    assert [client.get().data for _ in range(1000)] == list(range(1000))
+    for communicator in (server, client):
+        with pytest.raises(ConnectionError):
+            communicator.get(timeout=WAIT_S)
+
+
+def test_futures_are_futures(pair: Pair) -> None:
+    server, client = pair(ack="taken")
+    future = client.put("x")
+    called = threading.Event()
+    future.add_done_callback(lambda _: called.set())
+    assert isinstance(future, concurrent.futures.Future)
+    waited = concurrent.futures.wait([future], timeout=0.05)
+    assert waited.not_done == {future}
+    server.get(timeout=WAIT_S)
+    assert concurrent.futures.wait([future], timeout=WAIT_S).done == {future}
+    assert called.wait(WAIT_S)
+    assert future.exception() is None
+    assert list(concurrent.futures.as_completed([future])) == [future]
+
+
+def test_futures_are_awaited_by_asyncio(pair: Pair) -> None:
+    server, client = pair(ack="taken")
+
+    async def main() -> None:
+        futures = [asyncio.wrap_future(client.put(number)) for number in range(100)]
+        for _ in futures:
+            await asyncio.to_thread(server.get, timeout=WAIT_S)
+        await asyncio.wait_for(asyncio.gather(*futures), WAIT_S)
+
+    asyncio.run(main())
+
+
+def test_taken_waits_for_get(pair: Pair) -> None:
+    server, client = pair(ack="taken")
+    futures = [client.put(number) for number in range(3)]
+    with pytest.raises(TimeoutError):
+        futures[0].result(0.1)
+    server.get(timeout=WAIT_S)
+    futures[0].result(WAIT_S)
+    assert not futures[1].done()
+    server.get(timeout=WAIT_S)
+    server.get(timeout=WAIT_S)
+    futures[2].result(WAIT_S)
+
+
+def test_a_message_is_cancelled_until_it_is_on_the_wire(pairs: Pairs) -> None:
+    server = pairs.server()
+    address = server.options.netloc
+    if server.address is not None:
+        address = nq.NetworkLocation(*server.address)
+    server.close()
+    client = pairs.client(server, netloc=address)
+    futures = [client.put(data) for data in ("a", "b", b"c" * 100_000, "d")]
+    assert futures[1].cancel()
+    assert futures[2].cancel()
+    assert futures[1].cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        futures[2].result()
+    server = pairs.server(netloc=address)
+    assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["a", "d"]
+    futures[3].result(WAIT_S)
+    assert not futures[0].cancel()
+
+
+def test_sessions_are_told(pairs: Pairs) -> None:
+    server = pairs.server()
+    began: list[uuid.UUID] = []
+    ended = threading.Event()
+    server.on_start(began.append)
+    server.on_end(lambda _: ended.set())
+    client = pairs.client(server)
+    client.put("x").result(WAIT_S)
+    client.close()
+    assert ended.wait(WAIT_S)
+    assert began == [client.id]
+    assert server.peers() == []
+
+
+def test_nobody_is_waited_for_longer_than_told(pairs: Pairs) -> None:
+    server = pairs.server()
+    server.close()
+    client = pairs.client(server, expire_s=0.1)
+    with pytest.raises(ConnectionError):
+        client.put("x").result(WAIT_S)
+    with pytest.raises(ConnectionError):
+        client.get(timeout=WAIT_S)
