@@ -123,7 +123,7 @@ fn scan_item(scanner: &mut Scanner<'_>, limits: &Limits, item: &mut Item) -> Res
     }
     let mut seen = Seen::default();
     let mut more = scanner.enter_unless_empty(b'}')?;
-    if scanner.rest().starts_with(USUAL_OPENING) {
+    if more && scanner.rest().starts_with(USUAL_OPENING) {
         scanner.skip(USUAL_OPENING.len() - 1);
         seen.version = true;
         seen.member(Key::Method, scanner, item)?;
@@ -326,6 +326,17 @@ mod tests {
             assert!(item.invalid.unwrap().contains("id"), "{id}");
             assert!(item.id == Span::NOTHING);
         }
+    }
+
+    #[test]
+    fn what_follows_an_object_is_no_part_of_it() {
+        let (document, list) = items(r#"{}"jsonrpc":"2.0","method":"m","id":1}"#).unwrap();
+        assert_eq!((document.len, list.len()), (2, 1));
+        assert!(list[0].invalid.is_some());
+        assert_eq!(
+            items(r#"[{}"jsonrpc":"2.0","method":"m","id":1}]"#).unwrap_err(),
+            Fault::Invalid
+        );
     }
 
     #[test]
