@@ -196,6 +196,11 @@ bench-report: $(STAMPS)/venv ## Write docs/benchmarks.md and the README's table 
 bench-gate: $(STAMPS)/venv .bench/c-sum ## Fail if a call in C takes more instructions or system calls
 	$(PY) bench/gate.py $(BENCH_FLAGS)
 
+.PHONY: bench-tls
+bench-tls: setup ## Measure TLS against plain TCP (BENCH_FLAGS="--pairs 5")
+	@tools/install-bench-tools.sh
+	$(PY) bench/tls.py $(BENCH_FLAGS)
+
 .bench/fastapi/bin/python:
 	"$$(tools/find-python.sh)" -m venv .bench/fastapi
 	$@ -m pip install --quiet "fastapi<1" "uvicorn[standard]<1"

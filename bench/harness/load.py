@@ -75,13 +75,13 @@ def sample(result: dict, row: Row, cpu_nanoseconds: int, memory: usage.Memory) -
     )
 
 
-def wrk(row: Row, port: int, seconds: int, expected: Path | None) -> dict:
+def wrk(row: Row, port: int, seconds: int, expected: Path | None, scheme: str = "http") -> dict:
     """Runs wrk and returns the line that load.lua wrote."""
     _, core = processes.cores()
     options = [f"batch={row.batch}", f"depth={row.depth}"]
     options += [f"expect={expected}"] if expected else []
     command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "-s", str(SCRIPT)]
-    command += [f"http://127.0.0.1:{port}/", "--", *options]
+    command += [f"{scheme}://127.0.0.1:{port}/", "--", *options]
     process = processes.start_pinned(
         command, core, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

@@ -13,6 +13,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=["posix", "uring"], required=True)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--ssl-certfile", help="a certificate and its key, for TLS")
     return parser.parse_args()
 
 
@@ -23,7 +24,9 @@ def sum(a: int, b: int):
 def main() -> None:
     chosen = options()
     # `ucall.uring` refuses to start where it cannot run, so that figures have the right name.
-    server = importlib.import_module(f"ucall.{chosen.engine}").Server(port=chosen.port)
+    server = importlib.import_module(f"ucall.{chosen.engine}").Server(
+        port=chosen.port, ssl_certfile=chosen.ssl_certfile
+    )
     server(sum)
     print(f"listening on {server.port}", flush=True)
     server.run()

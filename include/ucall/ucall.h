@@ -74,6 +74,14 @@ typedef enum ucall_engine_t {
     UCALL_ENGINE_URING = 2  /* io_uring (Linux 5.19 or newer), or `ucall_init` fails */
 } ucall_engine_t;
 
+/* Whether clients show a certificate, under TLS. */
+typedef enum ucall_client_auth_t {
+    UCALL_CLIENT_AUTH_DEFAULT = 0,
+    UCALL_CLIENT_AUTH_NONE = 1,     /* they are not asked */
+    UCALL_CLIENT_AUTH_OPTIONAL = 2, /* they may; one that does not verify is refused */
+    UCALL_CLIENT_AUTH_REQUIRED = 3  /* they must */
+} ucall_client_auth_t;
+
 /*
  * What a server is told. Zero means the default everywhere, so start from `{0}`; `ucall_init`
  * writes back what is in force. Strings are copied: none needs to outlive `ucall_init`.
@@ -112,7 +120,12 @@ typedef struct ucall_config_t {
      */
     uint32_t max_lifetime_micro_seconds;
     uint32_t max_lifetime_exchanges;
-    /* TLS. This version has none yet: `ucall_init` fails if it is asked for. */
+    /*
+     * TLS 1.2 and 1.3, for all connections, HTTP and raw TCP alike. The files are PEM, and are read
+     * again when they change. The certificates follow one another to that of the authority, in one
+     * file or in several, the server's own first. The key may stand in the first file, without a
+     * path of its own.
+     */
     bool use_ssl;
     char const *ssl_private_key_path;
     char const *const *ssl_certificates_paths;
@@ -162,6 +175,14 @@ typedef struct ucall_config_t {
      * -32003 over raw TCP.
      */
     uint32_t max_held_bytes;
+    /* Of a private key that is encrypted. */
+    char const *ssl_private_key_password;
+    /* Authorities that sign the certificates of clients, in PEM. */
+    char const *ssl_client_authorities_path;
+    /* A `ucall_client_auth_t`. Default: required if there are authorities, else none. */
+    uint32_t ssl_client_auth;
+    /* For agreeing on TLS. Default: 10 s. Past it: closed. */
+    uint32_t handshake_timeout_ms;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". */

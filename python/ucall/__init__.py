@@ -16,12 +16,14 @@ happens is logged through ``logging.getLogger("ucall")``.
 
 from __future__ import annotations
 
+from ucall._core import TLS, Certificate, Context
 from ucall._core import VERSION as __version__
-from ucall._core import Context
 from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
 from ucall.server import Server
 
 __all__ = [
+    "TLS",
+    "Certificate",
     "ConnectionError",
     "Context",
     "EngineError",

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 
-from ucall import _hosting
+from ucall import _hosting, _tls
 from ucall._settings import Settings
 from ucall.server import Server
 
@@ -53,11 +53,29 @@ def _supervise(settings: Settings) -> int:
 
 def _serve(settings: Settings) -> int:
     server = _imported(settings)
-    server._core.configure(engine=settings.engine, host=settings.host, port=settings.port)
+    try:
+        tls = _tls.described(
+            settings.ssl_certfile,
+            settings.ssl_keyfile,
+            settings.ssl_keyfile_password,
+            settings.ssl_ca_certs,
+            settings.ssl_client_auth,
+        )
+        server._core.configure(
+            engine=settings.engine, host=settings.host, port=settings.port, tls=tls
+        )
+    except ValueError as failure:
+        raise Refused(str(failure)) from None
     if not _hosting.is_worker():
         server._core.bind()
         host = f"[{server.host}]" if ":" in server.host else server.host
-        log.info("listening on http://%s:%d, engine: %s", host, server.port, server.engine)
+        log.info(
+            "listening on %s://%s:%d, engine: %s",
+            server._core.scheme,
+            host,
+            server.port,
+            server.engine,
+        )
     server.run()
     return 0
 

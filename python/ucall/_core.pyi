@@ -6,8 +6,12 @@ from typing import Any, Final, Literal, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
+from ucall._tls import Described
+
 __all__ = [
+    "TLS",
     "VERSION",
+    "Certificate",
     "ClientConnection",
     "Context",
     "Handle",
@@ -42,6 +46,7 @@ class Server:
         challenge: str | None,
         timeout_ms: float | None,
         limits: dict[str, float],
+        tls: Described | None,
     ) -> Server: ...
     def configure(
         self,
@@ -50,6 +55,7 @@ class Server:
         host: str | None = None,
         port: int | None = None,
         descriptor: int | None = None,
+        tls: Described | None = None,
     ) -> None: ...
     def bind(self) -> None: ...
     def unbind(self) -> None: ...
@@ -59,6 +65,8 @@ class Server:
     def host(self) -> str: ...
     @property
     def engine(self) -> str: ...
+    @property
+    def scheme(self) -> str: ...
     @property
     def is_running(self) -> bool: ...
     def insert(
@@ -152,11 +160,39 @@ class Context:
     @property
     def headers(self) -> dict[str, str]: ...
     @property
+    def tls(self) -> TLS | None: ...
+    @property
     def deadline(self) -> float | None: ...
     @property
     def time_left(self) -> float | None: ...
     @property
     def cancelled(self) -> bool: ...
+
+@final
+class TLS:
+    """The TLS of a connection."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def cipher(self) -> str: ...
+    @property
+    def is_resumed(self) -> bool: ...
+    @property
+    def client_certificate(self) -> Certificate | None: ...
+
+@final
+class Certificate:
+    """A client's certificate, verified."""
+
+    @property
+    def der(self) -> bytes: ...
+    @property
+    def subject(self) -> str: ...
+    @property
+    def common_name(self) -> str | None: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
 
 @final
 class Request:

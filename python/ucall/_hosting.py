@@ -13,15 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["POOL", "WORKER", "binds_later", "importing", "is_importing"]
+__all__ = ["POOL", "TICKETS", "WORKER", "binds_later", "importing", "is_importing"]
 
 #: In the environment of a worker: the descriptor of the socket that leads to its supervisor.
 WORKER: Final = "UCALL_WORKER_CONTROL"
+#: In the environment of a worker: what its tickets are sealed with, so that it resumes the sessions
+#: of the others.
+TICKETS: Final = "UCALL_WORKER_TICKETS"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
 
 #: The descriptor of the socket to the supervisor, in a worker. Children of it are none themselves.
 control: Final = int(os.environ.pop(WORKER, "-1"))
+
+#: What tickets are sealed with; ``None``: a secret of this process.
+tickets: Final = bytes.fromhex(os.environ.pop(TICKETS, "")) or None
 
 #: How many threads a server has that is told nothing else, by ``--threads``.
 threads: int | None = None

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ucall._tls import CLIENT_AUTH, ClientAuth
+
 __all__ = ["LOG_LEVELS", "Settings"]
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
@@ -25,6 +27,11 @@ class Settings:
     threads: int | None
     reload: bool
     log_level: str
+    ssl_certfile: list[str] | None = None
+    ssl_keyfile: list[str] | None = None
+    ssl_keyfile_password: str | None = None
+    ssl_ca_certs: str | None = None
+    ssl_client_auth: ClientAuth | None = None
 
     @classmethod
     def read(cls, arguments: Sequence[str] | None = None) -> Settings:
@@ -46,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     _add(parser, "--engine", choices=("auto", "uring", "posix"))
     _add(parser, "--threads", type=_count, help="run plain functions in so many threads")
     _add(parser, "--log-level", default="info", choices=LOG_LEVELS)
+    _add(parser, "--ssl-certfile", nargs="+", metavar="FILE", help="certificates, for TLS")
+    _add(parser, "--ssl-keyfile", nargs="+", metavar="FILE", help="their keys")
+    _add(parser, "--ssl-keyfile-password", metavar="PASSWORD", help="of encrypted keys")
+    _add(parser, "--ssl-ca-certs", metavar="FILE", help="authorities of clients' certificates")
+    _add(parser, "--ssl-client-auth", choices=CLIENT_AUTH, help="whether clients show one")
     parser.add_argument(
         "--reload",
         action="store_true",
@@ -59,6 +71,8 @@ def _add(parser: argparse.ArgumentParser, flag: str, default: Any = None, **opti
     variable = "UCALL_" + flag.strip("-").replace("-", "_").upper()
     # argparse converts and checks a default that is a text just as what is typed, choices aside.
     default = os.environ.get(variable) or default
+    if default is not None and options.get("nargs"):
+        default = default.split(os.pathsep)
     choices = options.get("choices")
     if choices and default is not None and default not in choices:
         parser.error(f"{variable}: expected one of {', '.join(choices)}, got {default!r}")

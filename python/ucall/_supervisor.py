@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -88,6 +89,7 @@ class Supervisor:
         self._retiring: list[Worker] = []
         #: Places whose workers are still to be replaced, the present one first.
         self._rolling: list[Place] = []
+        self._tickets = secrets.token_bytes(32)
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
         self._is_stopping = False
@@ -152,7 +154,10 @@ class Supervisor:
 
     def _start(self, place: Place) -> Worker:
         ours, theirs = socket.socketpair()
-        environment = os.environ | {_hosting.WORKER: str(theirs.fileno())}
+        environment = os.environ | {
+            _hosting.WORKER: str(theirs.fileno()),
+            _hosting.TICKETS: self._tickets.hex(),
+        }
         process = subprocess.Popen(
             self._command,
             env=environment,
@@ -169,7 +174,7 @@ class Supervisor:
         return worker
 
     def _hear(self, place: Place, worker: Worker) -> None:
-        """Takes what a worker says: ``listen PORT HOST`` or ``ready``."""
+        """Takes what a worker says: ``listen PORT HOST SCHEME`` or ``ready``."""
         try:
             data = worker.control.recv(4096)
         except OSError:
@@ -181,14 +186,17 @@ class Supervisor:
         for line in lines:
             what, *arguments = line.decode().split()
             if what == "listen":
-                self._give_listener(place, worker, arguments[1], int(arguments[0]))
+                port, host, scheme = arguments
+                self._give_listener(place, worker, host, int(port), scheme)
             elif what == "ready":
                 self._welcome(place, worker)
 
-    def _give_listener(self, place: Place, worker: Worker, host: str, port: int) -> None:
+    def _give_listener(
+        self, place: Place, worker: Worker, host: str, port: int, scheme: str
+    ) -> None:
         try:
             if place.listener is None:
-                self.bind(host, port)
+                self.bind(host, port, scheme)
         except OSError as failure:
             worker.control.send(str(failure).encode())
             return
@@ -196,7 +204,7 @@ class Supervisor:
         descriptors = [place.listener.fileno(), self.counters.fileno()]
         socket.send_fds(worker.control, [str(worker.page).encode()], descriptors)
 
-    def bind(self, host: str, port: int) -> None:
+    def bind(self, host: str, port: int, scheme: str) -> None:
         """Makes the sockets of all places.
 
         Raises:
@@ -206,7 +214,7 @@ class Supervisor:
             place.listener = _listener(host, port, share_port=len(self._places) > 1)
             host, port = place.listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        log.info("listening on http://%s:%d, workers: %d", shown, port, len(self._places))
+        log.info("listening on %s://%s:%d, workers: %d", scheme, shown, port, len(self._places))
 
     def _welcome(self, place: Place, worker: Worker) -> None:
         worker.is_ready = self._was_ready = True

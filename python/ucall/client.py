@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ucall._client.address import Address
+from ucall._client.address import Address, secure_uri
 from ucall._client.base import (
     IMAGE_PIXELS_MAX,
     REPLY_BYTES_MAX,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ucall._client.stream import Observer
     from ucall._client.tls import Certificate, Verify
 
-__all__ = ["Batch", "Client", "Response"]
+__all__ = ["Batch", "Client", "ClientTLS", "Response"]
 
 
 class Client(ClientBase):
@@ -144,6 +144,35 @@ class Client(ClientBase):
         id = next(self._ids) if options.id is None else options.id
         request = options.writer.call(method, args, kwargs, id)
         return Response(self._pool.exchange(request, options.timeout), self._image_pixels_max)
+
+
+class ClientTLS(Client):
+    """A `Client` over TLS, whatever its URI says: ``"host"`` is ``"https://host:8545"``.
+
+    Args:
+        uri: As of `Client`; ``http`` becomes ``https``, and ``tcp`` ``tcps``.
+        port: As of `Client`.
+        allow_self_signed: Trusts anybody, which is for tests: what is sent is encrypted, but nobody
+            knows for whom. Better name the certificate with ``verify="certificate.pem"``.
+        options: As of `Client`.
+
+    Raises:
+        OSError, ValueError: See `Client`.
+    """
+
+    def __init__(
+        self,
+        uri: str = "127.0.0.1",
+        port: int | None = None,
+        *,
+        allow_self_signed: bool = False,
+        **options: Any,
+    ) -> None:
+        if allow_self_signed:
+            if options.get("verify", True) is not True:
+                raise ValueError("verify: with allow_self_signed anybody is trusted")
+            options["verify"] = False
+        super().__init__(*secure_uri(uri, port), **options)
 
 
 class Batch:

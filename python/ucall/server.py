@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 from weakref import WeakSet
 
-from ucall import _conduct, _core, _hosting
+from ucall import _conduct, _core, _hosting, _tls
 from ucall._life import Life, Lifespan
 
 if TYPE_CHECKING:
@@ -94,13 +94,24 @@ class Server:
         max_threads: Threads for functions that block. Past it, calls wait in line.
         drain_timeout_s: Seconds that calls under way may go on for when the server stops. Past it,
             -32002.
+        ssl_certfile: The server's certificate and those that lead from it to its authority, in PEM.
+            Then all connections are under TLS, HTTP and raw TCP alike. Of several files, the one
+            that has the name which the client asks for is shown, and else the first. Files that
+            change are read again.
+        ssl_keyfile: The key, or one for each certificate; by default in the same file.
+        ssl_keyfile_password: Of encrypted keys.
+        ssl_ca_certs: Authorities that sign the certificates of clients, in PEM.
+        ssl_client_auth: ``"none"``, ``"optional"`` or ``"required"``, as it is by default with
+            ``ssl_ca_certs``. A function sees the certificate as ``ctx.tls.client_certificate``.
+        handshake_timeout_s: Seconds for agreeing on TLS. Past it, closed.
         slow_call_s: A function that holds up all others for so many seconds is named in the log.
 
     Raises:
-        OSError: The address cannot be listened on; ``errno.EADDRINUSE`` when the port is taken.
+        OSError: The address cannot be listened on; ``errno.EADDRINUSE`` when the port is taken. Or
+            a file cannot be read.
         ucall.EngineError: (``ucall.uring.Server``) io_uring cannot be used here.
         TypeError: ``auth`` cannot be called, or is async.
-        ValueError: A limit or a name makes no sense.
+        ValueError: A limit or a name makes no sense, or a file holds no certificate or key.
     """
 
     _ENGINE: ClassVar[str] = "auto"
@@ -137,6 +148,12 @@ class Server:
         max_threads: int = 128,
         drain_timeout_s: float = 10.0,
         slow_call_s: float = 0.1,
+        ssl_certfile: _tls.Files = None,
+        ssl_keyfile: _tls.Files = None,
+        ssl_keyfile_password: str | bytes | None = None,
+        ssl_ca_certs: str | os.PathLike[str] | None = None,
+        ssl_client_auth: _tls.ClientAuth | None = None,
+        handshake_timeout_s: float = 10.0,
     ) -> None:
         threads = _hosting.threads if threads is None else threads
         limits: dict[str, float] = {
@@ -151,6 +168,7 @@ class Server:
             "max_pipeline": max_pipeline,
             "max_output_bytes": max_output_bytes,
             "max_held_bytes": max_held_bytes,
+            "handshake_timeout_s": handshake_timeout_s,
             "head_timeout_s": head_timeout_s,
             "body_timeout_s": body_timeout_s,
             "idle_timeout_s": idle_timeout_s,
@@ -172,6 +190,9 @@ class Server:
             challenge=None if auth is None else _challenge(auth),
             timeout_ms=timeout_ms,
             limits=limits,
+            tls=_tls.described(
+                ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
+            ),
         )
         self._threads = threads is not None
         self._timeout_ms = timeout_ms
@@ -531,7 +552,7 @@ class Server:
         supervisor = _supervisor.Supervisor(workers, _supervisor.command())
         host, port = self.host, self.port
         self._core.unbind()
-        supervisor.bind(host, port)
+        supervisor.bind(host, port, self._core.scheme)
         self._core.share_counters(supervisor.counters)
         status = supervisor.run()
         if status:

@@ -258,6 +258,11 @@ def test_the_defaults_shown_are_the_defaults() -> None:
         "allowed_hosts",
         "allow_origins",
         "max_image_pixels",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_keyfile_password",
+        "ssl_ca_certs",
+        "ssl_client_auth",
     }
     assert set(parameters) - set(limits) == others
     for name in {*limits, "max_image_pixels"}:

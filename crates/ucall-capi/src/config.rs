@@ -6,11 +6,14 @@
 
 use std::ffi::{c_char, c_int};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
-use ucall_server::Config as WorkerConfig;
+use ucall_proto::tls::{ClientAuth, TicketSecret};
+use ucall_server::{Config as WorkerConfig, IdentityFiles, Tls, TlsFiles};
 
 use crate::boundary::string;
 use crate::choose::EngineKind;
@@ -66,6 +69,10 @@ pub struct Config {
     pub allow_origins: *const *const c_char,
     pub allow_origins_count: usize,
     pub max_held_bytes: u32,
+    pub ssl_private_key_password: *const c_char,
+    pub ssl_client_authorities_path: *const c_char,
+    pub ssl_client_auth: u32,
+    pub handshake_timeout_ms: u32,
 }
 
 impl Config {
@@ -115,9 +122,6 @@ impl Config {
 
     /// Puts defaults in the place of zeros, and refuses what cannot be done.
     pub(crate) fn complete(&mut self) -> Result<(), String> {
-        if self.use_ssl != 0 {
-            return Err("use_ssl: this version has no TLS yet; put a proxy in front of it".into());
-        }
         self.hostname = or_else(self.hostname, c"127.0.0.1".as_ptr());
         if self.pick_port != 0 {
             self.port = 0;
@@ -157,6 +161,7 @@ impl Config {
             (&mut self.max_pipeline, count(limits.pipeline_max)),
             (&mut self.max_output_bytes, count(limits.output_bytes_max)),
             (&mut self.max_held_bytes, count(limits.held_bytes_max)),
+            (&mut self.handshake_timeout_ms, time(limits.handshake_timeout)),
             (&mut self.head_timeout_ms, time(limits.head_timeout)),
             (&mut self.body_timeout_ms, time(limits.body_timeout)),
             (&mut self.idle_timeout_ms, time(limits.idle_timeout)),
@@ -180,6 +185,7 @@ impl Config {
         limits.output_bytes_max = self.max_output_bytes as usize;
         // Each thread has its share, as of the connections.
         limits.held_bytes_max = self.max_held_bytes.div_ceil(self.max_threads.into()) as usize;
+        limits.handshake_timeout = time(self.handshake_timeout_ms);
         limits.head_timeout = time(self.head_timeout_ms);
         limits.body_timeout = time(self.body_timeout_ms);
         limits.idle_timeout = time(self.idle_timeout_ms);
@@ -222,9 +228,52 @@ impl Config {
             .map_err(|invalid| invalid.to_string())?;
         let mut config = WorkerConfig::new(access);
         config.limits = self.limits();
+        // SAFETY: passed on to our caller.
+        config.tls = unsafe { self.tls()? };
         let share = self.max_concurrent_connections.div_ceil(self.max_threads.into());
         config.connections_max = share as usize;
         Ok(config)
+    }
+
+    /// TLS, if it is wanted.
+    ///
+    /// # Safety
+    /// Its strings are what the header says.
+    unsafe fn tls(&self) -> Result<Option<Arc<Tls>>, String> {
+        if self.use_ssl == 0 {
+            return Ok(None);
+        }
+        const CERTIFICATES: &str = "ssl_certificates_paths";
+        // SAFETY: passed on to our caller.
+        let (certificates, key, password, authorities) = unsafe {
+            (
+                strings(self.ssl_certificates_paths, self.ssl_certificates_count, CERTIFICATES)?,
+                optional(self.ssl_private_key_path, "ssl_private_key_path")?,
+                optional(self.ssl_private_key_password, "ssl_private_key_password")?,
+                optional(self.ssl_client_authorities_path, "ssl_client_authorities_path")?,
+            )
+        };
+        if certificates.is_empty() {
+            return Err(format!("use_ssl: expected a certificate in {CERTIFICATES}"));
+        }
+        let client_auth = match (self.ssl_client_auth, authorities) {
+            (0, None) | (1, _) => ClientAuth::None,
+            (2, _) => ClientAuth::Optional,
+            (0, Some(_)) | (3, _) => ClientAuth::Required,
+            (other, _) => return Err(format!("ssl_client_auth: there is no {other}")),
+        };
+        let files = TlsFiles {
+            identities: vec![IdentityFiles {
+                certificates: certificates.iter().map(PathBuf::from).collect(),
+                private_key: key.map(PathBuf::from),
+            }],
+            password: password.map(|password| password.as_bytes().to_vec()),
+            client_auth,
+            client_authorities: authorities.map(PathBuf::from),
+        };
+        let tickets = TicketSecret::random().ok_or("use_ssl: the system has no randomness")?;
+        let tls = Tls::load(files, tickets).map_err(|error| format!("use_ssl: {error}"))?;
+        Ok(Some(Arc::new(tls)))
     }
 
     /// Where the log goes, and how it looks.
@@ -261,6 +310,16 @@ fn default<T: Copy + Default + PartialEq>(field: &mut T, value: T) {
 
 fn or_else(text: *const c_char, other: *const c_char) -> *const c_char {
     if text.is_null() { other } else { text }
+}
+
+/// # Safety
+/// `text` is NULL or a string.
+unsafe fn optional<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, String> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: our caller says that it is a string.
+    unsafe { string(text, what) }.map(Some)
 }
 
 /// # Safety
@@ -332,7 +391,8 @@ mod tests {
             max_nesting max_reply_bytes max_id_bytes max_pipeline max_output_bytes
             max_deferred_calls head_timeout_ms body_timeout_ms idle_timeout_ms send_timeout_ms
             call_timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
-            max_held_bytes
+            max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
+            handshake_timeout_ms
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")
@@ -353,7 +413,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_done_is_refused() {
-        assert!(Config { use_ssl: 1, ..Config::EMPTY }.complete().unwrap_err().contains("use_ssl"));
         assert!(Config { max_nesting: 1_024, ..Config::EMPTY }.complete().is_ok());
         assert!(Config { max_nesting: 1_025, ..Config::EMPTY }.complete().is_err());
     }

@@ -10,9 +10,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use ucall_proto::Call;
 use ucall_proto::http1::{Head, Headers};
+use ucall_proto::tls::Session;
 use ucall_server::Caller;
 
 use crate::convert::{Convert, Input};
+use crate::tls::PyTls;
 
 /// One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it.
 #[pyclass(frozen, module = "ucall", name = "Context")]
@@ -26,6 +28,7 @@ pub(crate) struct Context {
     headers: Option<Vec<u8>>,
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,
+    session: Option<Arc<Session>>,
 }
 
 impl Context {
@@ -46,11 +49,17 @@ impl Context {
             headers: call.head.map(|head| head.header_block.to_vec()),
             deadline,
             cancelled,
+            session: call.session.cloned(),
         }
     }
 
     /// Of a request of which nothing but its head is known.
-    pub(crate) fn of_request(py: Python<'_>, head: Option<&Head<'_>>, caller: &Caller) -> Self {
+    pub(crate) fn of_request(
+        py: Python<'_>,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<Session>>,
+        caller: &Caller,
+    ) -> Self {
         Self {
             method: PyString::new(py, "").unbind(),
             id: None,
@@ -59,6 +68,7 @@ impl Context {
             headers: head.map(|head| head.header_block.to_vec()),
             deadline: None,
             cancelled: Arc::default(),
+            session: session.cloned(),
         }
     }
 }
@@ -114,6 +124,12 @@ impl Context {
             headers.set_item(name, value)?;
         }
         Ok(headers)
+    }
+
+    /// The TLS of the connection; None without TLS.
+    #[getter]
+    fn tls(&self) -> Option<PyTls> {
+        self.session.clone().map(PyTls::new)
     }
 
     /// Seconds until the deadline, at least 0; None without one.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 use ucall_proto::http1::Head;
+use ucall_proto::tls::Session;
 use ucall_proto::{Identity, Refusal};
 use ucall_server::Caller;
 
@@ -19,10 +20,11 @@ impl Interpreter {
         &mut self,
         py: Python<'_>,
         head: Option<&Head<'_>>,
+        session: Option<&Arc<Session>>,
         caller: &Caller,
     ) -> Result<Identity, Refusal> {
         let Some(guard) = &self.guard else { return Err(Refusal::Failed) };
-        let asked = Bound::new(py, Context::of_request(py, head, caller))
+        let asked = Bound::new(py, Context::of_request(py, head, session, caller))
             .and_then(|context| guard.call1(py, (context,)));
         match asked {
             Ok(user) if is_nobody(py, &user) => Err(Refusal::Unauthorized),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::http1::Head;
+use ucall_proto::tls::Session;
 use ucall_proto::{Call, Identity, Outcome, Refusal, Reply, RpcError};
 use ucall_server::{CallId, Caller, Handler};
 
@@ -257,8 +258,13 @@ impl Handler for Interpreter {
         self.guard.is_some()
     }
 
-    fn admit(&mut self, head: Option<&Head<'_>>, caller: &Caller) -> Result<Identity, Refusal> {
-        self.ask_guard(attached(), head, caller)
+    fn admit(
+        &mut self,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<Session>>,
+        caller: &Caller,
+    ) -> Result<Identity, Refusal> {
+        self.ask_guard(attached(), head, session, caller)
     }
 
     fn enter(&mut self, identity: &Identity) {

@@ -38,6 +38,7 @@ mod server;
 mod shared;
 mod signals;
 mod tasks;
+mod tls;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
@@ -63,6 +64,8 @@ mod _core {
     use crate::server::Server;
     #[pymodule_export]
     use crate::shared::SharedCounters;
+    #[pymodule_export]
+    use crate::tls::{Certificate, PyTls};
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 

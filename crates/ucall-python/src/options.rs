@@ -42,7 +42,7 @@ impl Default for Rules {
 }
 
 /// Every limit, by name.
-fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, Place<'a>); 19] {
+fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, Place<'a>); 20] {
     let limits = &mut config.limits;
     [
         ("max_connections", Place::Count(&mut config.connections_max)),
@@ -60,6 +60,7 @@ fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, P
         ("max_pipeline", Place::Count(&mut limits.pipeline_max)),
         ("max_output_bytes", Place::Count(&mut limits.output_bytes_max)),
         ("max_held_bytes", Place::Count(&mut limits.held_bytes_max)),
+        ("handshake_timeout_s", Place::Time(&mut limits.handshake_timeout)),
         ("head_timeout_s", Place::Time(&mut limits.head_timeout)),
         ("body_timeout_s", Place::Time(&mut limits.body_timeout)),
         ("idle_timeout_s", Place::Time(&mut limits.idle_timeout)),

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ucall_proto::http1::AccessRules;
-use ucall_server::{Config, Counters, Drain, Mailbox, Message, Procedures, Stats};
+use ucall_server::{Config, Counters, Drain, Mailbox, Message, Procedures, Stats, Tls};
 
 use crate::batch::Sizes;
 use crate::engine::EngineKind;
@@ -22,6 +22,7 @@ use crate::pump::Pump;
 use crate::run::{Bounds, Ended, Station};
 use crate::shared::SharedCounters;
 use crate::signals::Taken;
+use crate::tls::Described;
 use crate::{memory, options, parking};
 
 /// Serves functions on one address. `ucall.server.Server` is its face.
@@ -47,6 +48,7 @@ struct State {
     address: SocketAddr,
     /// Bound and not yet served.
     listener: Option<TcpListener>,
+    tls: Option<Arc<Tls>>,
     is_running: bool,
     /// `stop()` came before there was anything to stop.
     stop_asked: bool,
@@ -63,7 +65,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         engine, host, port, *, bound, debug, allowed_hosts, allow_origins, guard, challenge,
-        timeout_ms, limits
+        timeout_ms, limits, tls
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -79,6 +81,7 @@ impl Server {
         challenge: Option<String>,
         timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
+        tls: Option<Described>,
     ) -> PyResult<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let engine = EngineKind::choose(py, engine)?;
@@ -93,6 +96,7 @@ impl Server {
         if guard.is_some() {
             procedures.want_peers();
         }
+        let tls = tls.map(Described::load).transpose()?;
         let listener = if bound { Some(bind(address)?) } else { None };
         let address = listener.as_ref().map_or(Ok(address), TcpListener::local_addr)?;
         Ok(Self {
@@ -104,13 +108,15 @@ impl Server {
             timeout: options::timeout(timeout_ms)?,
             procedures,
             batch_sizes: Arc::default(),
-            state: Mutex::new(State::new(engine, address, listener)),
+            state: Mutex::new(State::new(engine, address, listener, tls)),
         })
     }
 
-    /// Changes what it was made with, before it first runs: the engine, the address, or a socket
-    /// that is bound and listens, to be taken over.
-    #[pyo3(signature = (*, engine = None, host = None, port = None, descriptor = None))]
+    /// Changes what it was made with, before it first runs: the engine, the address, TLS, or a
+    /// socket that is bound and listens, to be taken over.
+    #[pyo3(signature = (
+        *, engine = None, host = None, port = None, descriptor = None, tls = None
+    ))]
     fn configure(
         &self,
         py: Python<'_>,
@@ -118,7 +124,9 @@ impl Server {
         host: Option<&str>,
         port: Option<u16>,
         descriptor: Option<RawFd>,
+        tls: Option<Described>,
     ) -> PyResult<()> {
+        let tls = tls.map(Described::load).transpose()?;
         let engine = engine.map(|name| EngineKind::choose(py, name)).transpose()?;
         let before = self.state().address;
         let host = host.map_or_else(|| before.ip().to_string(), str::to_owned);
@@ -128,6 +136,7 @@ impl Server {
             return Err(PyRuntimeError::new_err("the server runs already"));
         }
         state.engine = engine.unwrap_or(state.engine);
+        state.tls = tls.or_else(|| state.tls.take());
         if let Some(descriptor) = descriptor {
             // SAFETY: the caller gives the descriptor away.
             let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
@@ -171,6 +180,12 @@ impl Server {
     #[getter]
     fn engine(&self) -> &'static str {
         self.state().engine.name()
+    }
+
+    /// `"https"` or `"http"`.
+    #[getter]
+    fn scheme(&self) -> &'static str {
+        if self.state().tls.is_some() { "https" } else { "http" }
     }
 
     /// Whether a thread is in `run`.
@@ -322,16 +337,17 @@ impl Server {
     fn station(&self, py: Python<'_>, is_guest: bool) -> PyResult<(Station, Option<TcpListener>)> {
         memory::keep_some();
         self.bind()?;
-        let (engine, listener, page) = {
+        let (engine, tls, listener, page) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
-            (state.engine, state.listener.take(), page)
+            (state.engine, state.tls.clone(), state.listener.take(), page)
         };
         let engine = if is_guest { engine.for_guest() } else { engine };
         let (rules, sizes) = (self.rules.clone(), self.batch_sizes.clone());
         let guard = self.guard.as_ref().map(|guard| guard.clone_ref(py));
         let interpreter = Interpreter::new(py, self.debug, guard, rules, sizes)?;
-        let (procedures, config) = (self.procedures.clone(), self.config.clone());
+        let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
+        config.tls = tls;
         let mut drive = engine.worker(interpreter, procedures, config)?;
         if let Some(page) = page {
             drive.count_on(page);
@@ -361,11 +377,17 @@ impl Drop for Server {
 }
 
 impl State {
-    fn new(engine: EngineKind, address: SocketAddr, listener: Option<TcpListener>) -> Self {
+    fn new(
+        engine: EngineKind,
+        address: SocketAddr,
+        listener: Option<TcpListener>,
+        tls: Option<Arc<Tls>>,
+    ) -> Self {
         Self {
             engine,
             address,
             listener,
+            tls,
             is_running: false,
             stop_asked: false,
             worker: None,

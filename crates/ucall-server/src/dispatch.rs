@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_proto::http1::{Head, ReplyWriter};
+use ucall_proto::tls::Session;
 use ucall_proto::{
     Call, Connection, Drain, Environment, Identity, Outcome, Refusal, Reply, RpcError, Scratch,
     Service,
@@ -146,8 +147,12 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         self.handler.is_guarded()
     }
 
-    fn admit(&mut self, head: Option<&Head<'_>>) -> Result<Identity, Refusal> {
-        self.handler.admit(head, self.caller)
+    fn admit(
+        &mut self,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<Session>>,
+    ) -> Result<Identity, Refusal> {
+        self.handler.admit(head, session, self.caller)
     }
 
     fn enter(&mut self, identity: &Identity) {

@@ -1,10 +1,12 @@
 //! What a language has to implement to serve its functions.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::Id;
 use ucall_proto::http1::Head;
+use ucall_proto::tls::Session;
 use ucall_proto::{Call, ExchangeId, Identity, Outcome, Refusal, Reply, RpcError};
 
 /// Names one call of one server for as long as somebody waits for its reply.
@@ -59,8 +61,13 @@ pub trait Handler {
     }
 
     /// Lets a request in, or not; see [`Service::admit`](ucall_proto::Service::admit).
-    fn admit(&mut self, head: Option<&Head<'_>>, caller: &Caller) -> Result<Identity, Refusal> {
-        let _ = (head, caller);
+    fn admit(
+        &mut self,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<Session>>,
+        caller: &Caller,
+    ) -> Result<Identity, Refusal> {
+        let _ = (head, session, caller);
         Err(Refusal::Failed)
     }
 

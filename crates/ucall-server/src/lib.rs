@@ -20,6 +20,6 @@ pub use counters::{Counters, Page as CounterPage, Stats};
 pub use handler::{CallId, Caller, Handler};
 pub use mailbox::{Mailbox, Message};
 pub use procedures::Procedures;
-pub use tls::{Tls, TlsFiles, TlsFilesError};
+pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 pub use ucall_proto::Drain;
 pub use worker::{Turn, Worker};

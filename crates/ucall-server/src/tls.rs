@@ -27,17 +27,25 @@ const ALPN: &[&[u8]] = &[b"http/1.1"];
 /// The files that a server reads, and how to read them. All are PEM.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
-    /// Certificate chains, the server's own certificate first in each. The client's choice of a
-    /// name chooses one; the first is shown to those who ask for none of them.
-    pub certificates: Vec<PathBuf>,
-    /// The key of each chain, in the same order. A chain without one has it in its own file.
-    pub private_keys: Vec<PathBuf>,
+    /// Who the server is. The name that a client asks for chooses one; the first is shown to those
+    /// who ask for none of them.
+    pub identities: Vec<IdentityFiles>,
     /// The password of encrypted keys.
     pub password: Option<Vec<u8>>,
     /// Whether clients show a certificate.
     pub client_auth: ClientAuth,
     /// Who signs those of clients.
     pub client_authorities: Option<PathBuf>,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug, Default)]
+pub struct IdentityFiles {
+    /// The certificate and those that lead from it to the authority, in this order, in one file or
+    /// in several.
+    pub certificates: Vec<PathBuf>,
+    /// The key; `None` if it is in the first of those.
+    pub private_key: Option<PathBuf>,
 }
 
 /// Why there is no configuration.
@@ -119,25 +127,16 @@ impl Tls {
 
 impl TlsFiles {
     fn stamps(&self) -> Vec<Option<Stamp>> {
-        let paths = self.certificates.iter().chain(&self.private_keys);
+        let paths = self.identities.iter().flat_map(IdentityFiles::paths);
         paths.chain(&self.client_authorities).map(|path| stamp(path)).collect()
     }
 
     fn config(&self, tickets: &TicketSecret) -> Result<Arc<ServerConfig>, TlsFilesError> {
-        let chains = self.certificates.iter().map(|path| read(path));
-        let chains = chains.collect::<Result<Vec<_>, _>>()?;
-        let keys = self.private_keys.iter().map(|path| read(path));
-        let keys = keys.collect::<Result<Vec<_>, _>>()?;
+        let texts = self.identities.iter().map(IdentityFiles::read);
+        let texts = texts.collect::<Result<Vec<_>, _>>()?;
         let authorities = self.client_authorities.as_deref().map(read).transpose()?;
-        let identities: Vec<Identity<'_>> = chains
-            .iter()
-            .enumerate()
-            .map(|(index, chain)| Identity {
-                certificates: chain,
-                private_key: keys.get(index).unwrap_or(chain),
-                password: self.password.as_deref(),
-            })
-            .collect();
+        let password = self.password.as_deref();
+        let identities: Vec<_> = texts.iter().map(|texts| texts.identity(password)).collect();
         let settings = ServerSettings {
             identities: &identities,
             client_auth: self.client_auth,
@@ -150,12 +149,16 @@ impl TlsFiles {
 
     /// Names the file that an error comes from.
     fn blame(&self, identities: &[Identity<'_>], error: SettingsError) -> TlsFilesError {
-        let found = identities.iter().zip(&self.certificates).enumerate();
-        for (index, (identity, path)) in found {
+        for (identity, files) in identities.iter().zip(&self.identities) {
             if let Err(error) = identity.check() {
-                let is_certificate = identity.check_certificates().is_err();
-                let path = if is_certificate { path } else { self.key_path(index, path) };
-                return TlsFilesError::Content(path.clone(), error);
+                let path = match identity.check_certificates() {
+                    Ok(()) => files.key_path(),
+                    Err(_) => files.certificates.first(),
+                };
+                return match path {
+                    Some(path) => TlsFilesError::Content(path.clone(), error),
+                    None => TlsFilesError::Settings(error),
+                };
             }
         }
         match &self.client_authorities {
@@ -163,9 +166,35 @@ impl TlsFiles {
             None => TlsFilesError::Settings(error),
         }
     }
+}
 
-    fn key_path<'a>(&'a self, index: usize, certificates: &'a PathBuf) -> &'a PathBuf {
-        self.private_keys.get(index).unwrap_or(certificates)
+/// What is in the files of an identity.
+struct IdentityTexts {
+    certificates: Vec<u8>,
+    private_key: Vec<u8>,
+}
+
+impl IdentityFiles {
+    fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.certificates.iter().chain(&self.private_key)
+    }
+
+    fn key_path(&self) -> Option<&PathBuf> {
+        self.private_key.as_ref().or_else(|| self.certificates.first())
+    }
+
+    fn read(&self) -> Result<IdentityTexts, TlsFilesError> {
+        let texts = self.certificates.iter().map(|path| read(path));
+        // A file need not end its last line.
+        let certificates = texts.collect::<Result<Vec<_>, _>>()?.join(b"\n".as_slice());
+        let private_key = self.key_path().map_or(Ok(Vec::new()), |path| read(path))?;
+        Ok(IdentityTexts { certificates, private_key })
+    }
+}
+
+impl IdentityTexts {
+    fn identity<'a>(&'a self, password: Option<&'a [u8]>) -> Identity<'a> {
+        Identity { certificates: &self.certificates, private_key: &self.private_key, password }
     }
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_PORT", "Address"]
+__all__ = ["DEFAULT_PORT", "Address", "secure_uri"]
 
 DEFAULT_PORT = 8545
 
@@ -65,6 +65,15 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.name}{self.path if self.path != '/' else ''}"
+
+
+def secure_uri(uri: str, port: int | None) -> tuple[str, int | None]:
+    """The same server under TLS. Without a scheme its port stays that of ours."""
+    scheme, found, rest = uri.partition("://")
+    if found:
+        secure = {"http": "https", "tcp": "tcps"}.get(scheme.lower(), scheme)
+        return f"{secure}://{rest}", port
+    return f"https://{uri}", Address(uri, port).port
 
 
 def _split_path(uri: str, rest: str, is_http: bool) -> tuple[str, str]:

@@ -76,6 +76,8 @@ def cannot_connect(address: Address, error: Exception, seconds: float | None) ->
     if isinstance(error, builtins.TimeoutError) and not isinstance(error, TimeoutError):
         return late(seconds, f"cannot connect to {address.name}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+        reason = "it speaks no TLS on this port"
     return ConnectionError(f"cannot connect to {address.name}: {reason}")
 
 

@@ -115,7 +115,16 @@ static void what_cannot_be_done_is_refused(void) {
     memset(&config, 0, sizeof config);
     config.pick_port = true;
     config.use_ssl = true;
-    CHECK(refuses(config, "use_ssl"));
+    CHECK(refuses(config, "ssl_certificates_paths"));
+    char const *certificates = "no-such-certificate.pem";
+    config.ssl_certificates_paths = &certificates;
+    config.ssl_certificates_count = 1;
+    CHECK(refuses(config, "no-such-certificate.pem"));
+    config.ssl_client_auth = 4;
+    CHECK(refuses(config, "ssl_client_auth"));
+    config.ssl_client_auth = UCALL_CLIENT_AUTH_DEFAULT;
+    config.ssl_certificates_paths = NULL;
+    config.ssl_certificates_count = 0;
     config.use_ssl = false;
     config.engine = 9;
     CHECK(refuses(config, "engine"));

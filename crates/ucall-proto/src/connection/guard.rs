@@ -8,10 +8,13 @@
 //! Nothing of a body is read, or waited for, before. A preflight is not asked: browsers send it
 //! without credentials.
 
+use std::sync::Arc;
+
 use super::http::Http;
 use super::{Connection, Environment, Protocol, Step};
 use crate::http1::{Extras, Head, HttpError, Method};
 use crate::rpc::{Identity, Refusal, RpcError, Service};
+use crate::tls::Session;
 
 impl Connection {
     /// Asks who sends this request, unless that is known from when its head came; gives the step
@@ -28,7 +31,7 @@ impl Connection {
             return None;
         }
         let Protocol::Http(http) = &mut self.protocol else { return None };
-        match admitted(http, head, environment) {
+        match admitted(http, head, self.session.as_ref(), environment) {
             Ok(identity) => {
                 environment.service.enter(&identity);
                 http.identity = Some(identity);
@@ -52,7 +55,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         let Protocol::Raw(raw) = &mut self.protocol else { return };
-        match environment.service.admit(None) {
+        match environment.service.admit(None, self.session.as_ref()) {
             Ok(identity) => raw.identity = Some(identity),
             Err(refusal) => {
                 self.refuse_with(&RpcError::refused(refusal), out);
@@ -64,11 +67,12 @@ impl Connection {
 fn admitted<S: Service>(
     http: &mut Http,
     head: &Head<'_>,
+    session: Option<&Arc<Session>>,
     environment: &mut Environment<'_, S>,
 ) -> Result<Identity, Refusal> {
     match http.identity.take() {
         // This is the second look at a head whose body has come.
         Some(identity) if http.bytes_needed() > 0 => Ok(identity),
-        _ => environment.service.admit(Some(head)),
+        _ => environment.service.admit(Some(head), session),
     }
 }

@@ -78,9 +78,13 @@ pub trait Service {
     }
 
     /// Lets a request in, or not, before its body is read: each over HTTP, by its head; over raw
-    /// TCP the first of a connection for all of them.
-    fn admit(&mut self, head: Option<&Head<'_>>) -> Result<Identity, Refusal> {
-        let _ = head;
+    /// TCP the first of a connection for all of them. `session` is what TLS has agreed on.
+    fn admit(
+        &mut self,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<Session>>,
+    ) -> Result<Identity, Refusal> {
+        let _ = (head, session);
         Err(Refusal::Failed)
     }
 

@@ -9,6 +9,7 @@
 //! Nothing is read from files: certificates, keys and authorities come as PEM text, and
 //! [`ServerSettings`] or [`ClientSettings`] make a configuration of them, for many connections.
 
+mod certificate;
 mod client;
 mod error;
 mod identity;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
+pub use certificate::CertificateSummary;
 pub use client::{ClientConfig, ClientSettings, Trust};
 pub use error::{SettingsError, TlsError};
 pub use identity::Identity;

@@ -1,0 +1,54 @@
+//! What a certificate says of whom it is for, in words.
+
+use std::net::IpAddr;
+
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+/// Whom a certificate is for. It does not say that this is true: verifying does.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct CertificateSummary {
+    /// The subject as RFC 4514 writes it, such as `CN=alice,O=Acme`; empty if there is none.
+    pub subject: String,
+    /// The subject's common name.
+    pub common_name: Option<String>,
+    /// The subject's other names (RFC 5280 section 4.2.1.6): of hosts, mail addresses, URIs and IP
+    /// addresses.
+    pub names: Vec<String>,
+}
+
+impl CertificateSummary {
+    /// Reads a certificate in DER. What cannot be read is left out.
+    pub fn of(der: &[u8]) -> Self {
+        let Ok(certificate) = Certificate::from_der(der) else { return Self::default() };
+        let certificate = certificate.tbs_certificate();
+        let names = match certificate.get_extension::<SubjectAltName>() {
+            Ok(Some((_, names))) => names.0.iter().filter_map(text_of).collect(),
+            _ => Vec::new(),
+        };
+        let common_name = certificate.subject().common_name();
+        Self {
+            subject: certificate.subject().to_string(),
+            common_name: common_name.ok().flatten().map(|name| name.value().into_owned()),
+            names,
+        }
+    }
+}
+
+fn text_of(name: &GeneralName) -> Option<String> {
+    match name {
+        GeneralName::DnsName(text)
+        | GeneralName::Rfc822Name(text)
+        | GeneralName::UniformResourceIdentifier(text) => Some(text.to_string()),
+        GeneralName::IpAddress(bytes) => address_of(bytes.as_bytes()).map(|ip| ip.to_string()),
+        _ => None,
+    }
+}
+
+fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}

@@ -1,0 +1,141 @@
+//! TLS, by the names that Python has for it: what a server is told, and what a call may know.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use ucall_proto::tls::{CertificateSummary, ClientAuth, Session, TicketSecret};
+use ucall_server::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
+
+/// What `ucall._tls.described` returns.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Described {
+    certificates: Vec<PathBuf>,
+    private_keys: Vec<PathBuf>,
+    password: Option<Vec<u8>>,
+    client_authorities: Option<PathBuf>,
+    client_auth: String,
+    tickets: Option<[u8; TicketSecret::BYTES]>,
+}
+
+impl Described {
+    /// Reads the files.
+    pub(crate) fn load(self) -> PyResult<Arc<Tls>> {
+        let client_auth = match self.client_auth.as_str() {
+            "optional" => ClientAuth::Optional,
+            "required" => ClientAuth::Required,
+            _ => ClientAuth::None,
+        };
+        let mut keys = self.private_keys.into_iter();
+        let identities = self
+            .certificates
+            .into_iter()
+            .map(|path| IdentityFiles { certificates: vec![path], private_key: keys.next() });
+        let files = TlsFiles {
+            identities: identities.collect(),
+            password: self.password,
+            client_auth,
+            client_authorities: self.client_authorities,
+        };
+        let no_randomness = || PyRuntimeError::new_err("the system has no randomness to give");
+        let secret = self.tickets.map(TicketSecret::new).or_else(TicketSecret::random);
+        Tls::load(files, secret.ok_or_else(no_randomness)?).map(Arc::new).map_err(raised)
+    }
+}
+
+fn raised(error: TlsFilesError) -> PyErr {
+    match error {
+        TlsFilesError::Read(path, error) => {
+            let text = error.to_string();
+            let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+            // With these arguments Python picks the subclass, such as FileNotFoundError.
+            PyOSError::new_err((error.raw_os_error(), text, path))
+        }
+        error => PyValueError::new_err(error.to_string()),
+    }
+}
+
+/// The TLS of a connection: ``ctx.tls``.
+#[pyclass(frozen, module = "ucall", name = "TLS")]
+pub(crate) struct PyTls {
+    session: Arc<Session>,
+}
+
+impl PyTls {
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        Self { session }
+    }
+}
+
+#[pymethods]
+impl PyTls {
+    /// ``"TLSv1.2"`` or ``"TLSv1.3"``.
+    #[getter]
+    fn version(&self) -> &'static str {
+        self.session.version
+    }
+
+    /// The cipher suite, such as ``"TLS_AES_256_GCM_SHA384"``.
+    #[getter]
+    fn cipher(&self) -> &str {
+        &self.session.cipher
+    }
+
+    /// Whether the client came back to an earlier session.
+    #[getter]
+    fn is_resumed(&self) -> bool {
+        self.session.is_resumed
+    }
+
+    /// The client's certificate, verified; None if it showed none.
+    #[getter]
+    fn client_certificate(&self) -> Option<Certificate> {
+        let der = self.session.peer_certificates.first()?;
+        Some(Certificate { der: der.to_vec(), summary: CertificateSummary::of(der) })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ucall.TLS {}, {}>", self.session.version, self.session.cipher)
+    }
+}
+
+/// A client's certificate: ``ctx.tls.client_certificate``.
+#[pyclass(frozen, module = "ucall")]
+pub(crate) struct Certificate {
+    der: Vec<u8>,
+    summary: CertificateSummary,
+}
+
+#[pymethods]
+impl Certificate {
+    /// All of it, in DER.
+    #[getter]
+    fn der<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.der)
+    }
+
+    /// Whose it is, as in ``"CN=alice,O=Acme"`` (RFC 4514); empty if it does not say.
+    #[getter]
+    fn subject(&self) -> &str {
+        &self.summary.subject
+    }
+
+    /// The common name of its subject; None without one.
+    #[getter]
+    fn common_name(&self) -> Option<&str> {
+        self.summary.common_name.as_deref()
+    }
+
+    /// The names, addresses and URIs that it is for.
+    #[getter]
+    fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.summary.names)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ucall.Certificate {}>", self.summary.subject)
+    }
+}

@@ -1,0 +1,77 @@
+"""What a server is told of TLS, made ready for the core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, TypedDict
+
+from ucall import _hosting
+
+__all__ = ["CLIENT_AUTH", "ClientAuth", "Described", "Files", "described"]
+
+Path: TypeAlias = "str | os.PathLike[str]"
+Files: TypeAlias = "Path | Iterable[Path] | None"
+ClientAuth: TypeAlias = Literal["none", "optional", "required"]
+
+CLIENT_AUTH = ("none", "optional", "required")
+
+
+class Described(TypedDict):
+    """For ``_core.Server``."""
+
+    certificates: list[str]
+    private_keys: list[str]
+    password: bytes | None
+    client_authorities: str | None
+    client_auth: str
+    tickets: bytes | None
+
+
+def described(
+    certfile: Files,
+    keyfile: Files,
+    keyfile_password: str | bytes | None,
+    ca_certs: Path | None,
+    client_auth: ClientAuth | None,
+) -> Described | None:
+    """The settings, or ``None`` if TLS is not wanted.
+
+    Raises:
+        ValueError: They make no sense together.
+    """
+    certificates, keys = _listed(certfile), _listed(keyfile)
+    if not certificates:
+        if keys or ca_certs is not None or (client_auth or "none") != "none":
+            raise ValueError("ssl_certfile: the other settings of TLS need a certificate")
+        return None
+    if keys and len(keys) != len(certificates):
+        raise ValueError(
+            f"ssl_keyfile: expected one for each of {len(certificates)} in ssl_certfile"
+        )
+    if client_auth is None:
+        client_auth = "none" if ca_certs is None else "required"
+    if client_auth not in CLIENT_AUTH:
+        raise ValueError(
+            f"ssl_client_auth: expected one of {', '.join(CLIENT_AUTH)}, got {client_auth!r}"
+        )
+    if client_auth != "none" and ca_certs is None:
+        raise ValueError("ssl_ca_certs: needed to verify the certificates of clients")
+    if isinstance(keyfile_password, str):
+        keyfile_password = keyfile_password.encode()
+    return {
+        "certificates": certificates,
+        "private_keys": keys,
+        "password": keyfile_password,
+        "client_authorities": None if ca_certs is None else os.fspath(ca_certs),
+        "client_auth": client_auth,
+        "tickets": _hosting.tickets,
+    }
+
+
+def _listed(files: Files) -> list[str]:
+    if files is None:
+        return []
+    if isinstance(files, str | os.PathLike):
+        return [os.fspath(files)]
+    return [os.fspath(file) for file in files]

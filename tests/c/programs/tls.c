@@ -1,0 +1,61 @@
+/*
+ * Serves `sum` under TLS: --engine NAME --certificate FILE... [--key FILE] [--password TEXT]
+ * [--authorities FILE] [--handshake-ms N].
+ */
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ucall/ucall.h>
+
+static ucall_server_t server;
+
+static void on_signal(int number) {
+    (void)number;
+    ucall_stop(server);
+}
+
+static void sum(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    int64_t a, b;
+    if (!ucall_param_named_i64(call, "a", 0, &a) || !ucall_param_named_i64(call, "b", 0, &b)) {
+        ucall_call_reply_error_invalid_params(call);
+        return;
+    }
+    ucall_call_reply_i64(call, a + b);
+}
+
+static bool is(char const *word, char const *other) { return !strcmp(word, other); }
+
+int main(int count, char **words) {
+    ucall_config_t config;
+    memset(&config, 0, sizeof config);
+    char const *certificates[4];
+    config.use_ssl = true;
+    config.pick_port = true;
+    config.ssl_certificates_paths = certificates;
+    for (int i = 1; i + 1 < count; i += 2) {
+        char const *value = words[i + 1];
+        if (is(words[i], "--engine"))
+            config.engine = is(value, "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
+        if (is(words[i], "--certificate"))
+            certificates[config.ssl_certificates_count++] = value;
+        if (is(words[i], "--key")) config.ssl_private_key_path = value;
+        if (is(words[i], "--password")) config.ssl_private_key_password = value;
+        if (is(words[i], "--authorities")) config.ssl_client_authorities_path = value;
+        if (is(words[i], "--handshake-ms")) config.handshake_timeout_ms = (uint32_t)atoi(value);
+    }
+    if (!ucall_init(&config, &server)) {
+        fprintf(stderr, "%s\n", ucall_last_error());
+        return 1;
+    }
+    ucall_add_procedure(server, "sum", sum, NULL);
+    signal(SIGTERM, on_signal);
+    printf("listening on %d\n", config.port);
+    fflush(stdout);
+    ucall_take_calls(server, 0);
+    ucall_free(server);
+    return 0;
+}

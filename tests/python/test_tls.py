@@ -1,0 +1,464 @@
+"""Servers under TLS: HTTP and raw TCP, certificates, clients that show theirs, and misuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority, Files, authority, files
+from conftest import Serve
+
+import ucall
+from harness import HOST, Wire, eventually, http, request
+from ucall import aio
+from ucall.client import Client, ClientTLS
+
+__all__ = ["authority", "files"]
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+async def later(value: Any) -> Any:
+    await asyncio.sleep(0.001)
+    return value
+
+
+def who(context: ucall.Context) -> dict[str, Any]:
+    tls = context.tls
+    assert tls is not None
+    shown = tls.client_certificate
+    certificate = shown and {"subject": shown.subject, "names": shown.names, "der": len(shown.der)}
+    return {"version": tls.version, "resumed": tls.is_resumed, "certificate": certificate}
+
+
+def wrapped(port: int, context: ssl.SSLContext, name: str = "localhost", **how: Any) -> Wire:
+    """A wire under Python's TLS."""
+    wire = Wire(port)
+    wire.socket = context.wrap_socket(wire.socket, server_hostname=name, **how)
+    return wire
+
+
+def shown_name(port: int, context: ssl.SSLContext, name: str) -> str:
+    """Whose certificate a client is shown that asks for a name."""
+    context.check_hostname = False
+    with wrapped(port, context, name) as wire:
+        certificate: Any = wire.socket.getpeercert()  # type: ignore[attr-defined]
+        found: str = certificate["subjectAltName"][0][1]
+        return found
+
+
+@pytest.mark.parametrize("scheme", ["https", "tcps"])
+def test_calls_of_our_clients(
+    serve: Serve, authority: Authority, files: Files, scheme: str
+) -> None:
+    server = serve(add, echo, later, ssl_certfile=files.certificate, ssl_keyfile=files.key)
+    uri = f"{scheme}://localhost:{server.port}"
+    large = "x" * 3_000_000
+    with Client(uri, verify=authority.path) as client:
+        assert client.add(1, 2).json == 3
+        assert client.echo(large).json == large
+        assert client.later(4).json == 4
+        with client.batch() as batch:
+            results = [batch.add(number, 1) for number in range(100)]
+        assert [result.json for result in results] == list(range(1, 101))
+    assert ClientTLS("localhost", server.port, verify=authority.path).add(1, 2).json == 3
+    assert ClientTLS(uri, allow_self_signed=True).add(1, 2).json == 3
+    with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
+        ClientTLS(uri).add(1, 2)
+
+    async def calls() -> None:
+        async with aio.Client(uri, verify=authority.path) as client:
+            replies = await asyncio.gather(*(client.later(number) for number in range(50)))
+            assert [reply.json for reply in replies] == list(range(50))
+
+    asyncio.run(calls())
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_both_versions_in_pieces(
+    serve: Serve, authority: Authority, files: Files, version: ssl.TLSVersion
+) -> None:
+    server = serve(add, who, ssl_certfile=files.both)
+    context = authority.context()
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["http/1.1"])
+    with wrapped(server.port, context) as wire:
+        assert wire.socket.selected_alpn_protocol() == "http/1.1"  # type: ignore[attr-defined]
+        for byte in http(request("add", [1, 2])):
+            wire.send(bytes([byte]))
+        assert json.loads(wire.reply()[2])["result"] == 3
+        wire.send(http(request("who")))
+        expected = version.name.replace("_", ".")
+        assert json.loads(wire.reply()[2])["result"]["version"] == expected
+
+
+def test_older_versions_are_refused(serve_once: Serve, files: Files, authority: Authority) -> None:
+    server = serve_once(add, ssl_certfile=files.both)
+    context = authority.context()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(ssl.SSLError, match="ALERT"):
+        wrapped(server.port, context)
+
+
+def test_the_certificate_has_the_name_asked_for(serve: Serve, authority: Authority) -> None:
+    signed = [authority.sign("a.example"), authority.sign("*.b.example")]
+    server = serve(
+        add, ssl_certfile=[file.certificate for file in signed], ssl_keyfile=[f.key for f in signed]
+    )
+    for name, expected in [
+        ("a.example", "a.example"),
+        ("x.b.example", "*.b.example"),
+        ("other.example", "a.example"),
+    ]:
+        assert shown_name(server.port, authority.context(), name) == expected
+
+
+@pytest.mark.parametrize("password", [Files.PASSWORD, Files.PASSWORD.encode()])
+def test_an_encrypted_key(
+    serve_once: Serve, authority: Authority, files: Files, password: str | bytes
+) -> None:
+    server = serve_once(
+        add,
+        ssl_certfile=files.certificate,
+        ssl_keyfile=files.encrypted_key,
+        ssl_keyfile_password=password,
+    )
+    assert ClientTLS("localhost", server.port, verify=authority.path).add(1, 2).json == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "raises", "says"),
+    [
+        ({"ssl_certfile": "absent.pem"}, FileNotFoundError, "absent.pem"),
+        ({"ssl_certfile": "empty.pem"}, ValueError, "empty.pem: expected a certificate"),
+        ({"ssl_certfile": "crt"}, ValueError, r"localhost\.crt: expected a private key"),
+        ({"ssl_certfile": "crt", "ssl_keyfile": "other"}, ValueError, "belongs to another"),
+        ({"ssl_certfile": "crt", "ssl_keyfile": "secret"}, ValueError, "needs its password"),
+        (
+            {"ssl_certfile": "crt", "ssl_keyfile": "secret", "ssl_keyfile_password": "no"},
+            ValueError,
+            "secret.key: .* with this password",
+        ),
+        ({"ssl_keyfile": "key"}, ValueError, "ssl_certfile"),
+        ({"ssl_certfile": ["both", "both"], "ssl_keyfile": "key"}, ValueError, "for each of 2"),
+        ({"ssl_certfile": "both", "ssl_client_auth": "required"}, ValueError, "ssl_ca_certs"),
+        ({"ssl_certfile": "both", "ssl_client_auth": "perhaps"}, ValueError, "perhaps"),
+        (
+            {"ssl_certfile": "both", "ssl_ca_certs": "empty.pem"},
+            ValueError,
+            "empty.pem: expected a certificate",
+        ),
+    ],
+)
+def test_what_makes_no_sense(
+    authority: Authority, files: Files, wrong: dict[str, Any], raises: Any, says: str
+) -> None:
+    (authority.folder / "empty.pem").write_text("")
+    known = {
+        "crt": files.certificate,
+        "key": files.key,
+        "both": files.both,
+        "secret": files.encrypted_key,
+        "other": authority.sign("other").key,
+    }
+
+    def path(word: Any) -> Any:
+        if isinstance(word, list):
+            return [path(one) for one in word]
+        return known.get(word, authority.folder / word)
+
+    files_of = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+    options = {name: path(value) if name in files_of else value for name, value in wrong.items()}
+    with pytest.raises(raises, match=says):
+        ucall.Server(port=0, **options)
+
+
+def test_clients_that_show_a_certificate(serve: Serve, authority: Authority, files: Files) -> None:
+    alice = authority.sign("alice@example.com", "10.0.0.1", common_name="alice", file="alice")
+    server = serve(
+        who, ssl_certfile=files.both, ssl_ca_certs=authority.path, ssl_client_auth="optional"
+    )
+    uri = f"https://localhost:{server.port}"
+    with Client(uri, verify=authority.path, cert=(alice.certificate, alice.key)) as client:
+        shown = client.who().json["certificate"]
+        assert "CN=alice" in shown["subject"]
+        assert shown["names"] == ["alice@example.com", "10.0.0.1"]
+        assert shown["der"] == len(ssl.PEM_cert_to_DER_cert(alice.certificate.read_text()))
+    with Client(uri, verify=authority.path) as client:
+        assert client.who().json["certificate"] is None
+
+
+def test_clients_that_have_to(
+    serve: Serve, authority: Authority, files: Files, tmp_path: Path
+) -> None:
+    server = serve(add, ssl_certfile=files.both, ssl_ca_certs=authority.path)
+    uri = f"https://localhost:{server.port}"
+    alice = authority.sign("alice")
+    assert Client(uri, verify=authority.path, cert=alice.both).add(1, 2).json == 3
+    stranger = Authority(tmp_path).sign("alice")
+    for cert in (None, stranger.both):
+        with pytest.raises(ucall.ConnectionError):
+            Client(uri, verify=authority.path, cert=cert).add(1, 2)
+    assert Client(uri, verify=authority.path, cert=alice.both).add(1, 2).json == 3
+
+
+def test_new_files_are_read_and_nobody_is_cut_off(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    old, new = authority.sign("old.example"), authority.sign("new.example")
+    both = tmp_path / "both.pem"
+    shutil.copy(old.both, both)
+    server = serve(add, ssl_certfile=both)
+    context = authority.context()
+
+    def shown() -> str:
+        return shown_name(server.port, context, "any.example")
+
+    with wrapped(server.port, context, "old.example") as wire:
+        assert wire.result("add", [1, 2]) == 3
+        shutil.copy(new.both, both)
+        assert eventually(lambda: shown() == "new.example", 10)
+        with caplog.at_level(logging.WARNING, "ucall"):
+            both.write_text("half a file")
+            assert eventually(lambda: shown() and "cannot be used" in caplog.text, 10)
+        assert shown() == "new.example"
+        assert caplog.text.count("cannot be used") == 1
+        shutil.copy(old.both, both)
+        assert eventually(lambda: shown() == "old.example", 10)
+        assert wire.result("add", [1, 2]) == 3
+
+
+def test_plaintext_where_tls_is_spoken(serve: Serve, files: Files) -> None:
+    server = serve(add, ssl_certfile=files.both)
+    with Wire(server.port) as wire:
+        wire.send(http(request("add", [1, 2])))
+        status, head, body = wire.reply()
+        assert status == 400 and b"Connection: close" in head
+        assert b"https://" in body and wire.rest() == b""
+    with Wire(server.port) as wire:
+        error = wire.error("add", [1, 2])
+        assert error["code"] == -32600 and "TLS" in str(error["data"])
+        assert wire.rest() == b""
+    with pytest.raises(ucall.HTTPError, match="https://"):
+        Client(HOST, server.port).add(1, 2)
+
+
+def test_tls_where_plaintext_is_spoken(serve: Serve, authority: Authority) -> None:
+    server = serve(add)
+    with pytest.raises(ucall.ConnectionError, match="it speaks no TLS"):
+        Client(f"https://{HOST}:{server.port}").add(1, 2)
+    with pytest.raises(ssl.SSLError):
+        wrapped(server.port, authority.context())
+    assert Client(HOST, server.port).add(1, 2).json == 3
+
+
+def test_200_stalled_handshakes_hold_nobody_up(
+    serve: Serve, authority: Authority, files: Files
+) -> None:
+    server = serve(add, ssl_certfile=files.both, handshake_timeout_s=1)
+    context = authority.context()
+    hello = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+    said = hello.read()
+    stalled = [Wire(server.port) for _ in range(200)]
+    for number, wire in enumerate(stalled):
+        wire.send(said[: number * len(said) // 199])
+    assert eventually(lambda: server.stats()["connections"] == 200)
+    with wrapped(server.port, context) as wire:
+        started = time.monotonic()
+        for number in range(500):
+            assert wire.result("add", [number, 1]) == number + 1
+        assert time.monotonic() - started < 5
+        assert eventually(lambda: server.stats()["connections"] == 1, 10)
+        assert all(wire.rest() is not None for wire in stalled[:-1])
+        assert wire.result("add", [1, 2]) == 3
+
+
+def test_records_that_are_none(serve: Serve, authority: Authority, files: Files) -> None:
+    server = serve(add, ssl_certfile=files.both)
+    for said in (b"\x16\x03\x01\xff\xff" + b"x" * 70_000, b"\x16" * 1000, b"\x16\x03\x01\x00\x00"):
+        with Wire(server.port) as wire:
+            wire.send(said)
+            assert wire.rest()[:1] == b"\x15", "an alert"
+    with wrapped(server.port, authority.context()) as good:
+        assert good.result("add", [1, 2]) == 3
+    assert eventually(lambda: server.stats()["connections"] == 0)
+
+
+def test_an_origin_is_ones_own_with_https(
+    serve_once: Serve, authority: Authority, files: Files
+) -> None:
+    server = serve_once(add, ssl_certfile=files.both)
+    for scheme, expected in (("https", 200), ("http", 403)):
+        with wrapped(server.port, authority.context()) as wire:
+            origin = f"Origin: {scheme}://{HOST}"
+            wire.send(http(request("add", [1, 2]), origin))
+            assert wire.reply()[0] == expected
+
+
+def test_one_who_reads_nothing_is_paused(serve: Serve, authority: Authority, files: Files) -> None:
+    """His replies wait in bounded memory, and come in order once he reads."""
+    server = serve(echo, ssl_certfile=files.both, max_output_bytes=100_000)
+    text = "x" * 50_000
+    with wrapped(server.port, authority.context()) as wire:
+        wire.socket.settimeout(0.3)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 2_000:
+                wire.send(request("echo", [text], sent))
+                sent += 1
+        held = server.stats()["bytes_sent"]
+        assert held < 60_000_000
+        wire.socket.settimeout(10)
+        for number in range(sent):
+            assert json.loads(wire.line())["id"] == number
+
+
+def resumed(port: int, context: ssl.SSLContext, session: Any) -> tuple[bool, Any]:
+    with wrapped(port, context, session=session) as wire:
+        assert wire.result("add", [1, 2]) == 3
+        secure: Any = wire.socket
+        return secure.session_reused, secure.session
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_sessions_are_resumed(
+    serve: Serve, authority: Authority, files: Files, version: ssl.TLSVersion
+) -> None:
+    server = serve(add, ssl_certfile=files.both)
+    context = authority.context()
+    context.maximum_version = version
+    was_resumed, session = resumed(server.port, context, None)
+    assert not was_resumed
+    assert resumed(server.port, context, session)[0]
+
+
+WORKERS = """
+import os, sys, ucall
+server = ucall.Server(port=0, ssl_certfile=sys.argv[1])
+server.add(os.getpid, "pid")
+server.add(lambda a, b: a + b, "add")
+"""
+
+
+def test_workers_resume_each_others_sessions(
+    authority: Authority, files: Files, tmp_path: Path
+) -> None:
+    (tmp_path / "served.py").write_text(WORKERS.replace("sys.argv[1]", "os.environ['CERT']"))
+    environment = os.environ | {"CERT": str(files.both), "UCALL_WORKERS": "2"}
+    command = [sys.executable, "-m", "ucall", "served:server", "--port", "0"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        port = announced(process)
+        context = authority.context()
+        pids: set[int] = set()
+        _, session = eventually_resumed(port, context, pids)
+        for _ in range(40):
+            with wrapped(port, context, session=session) as wire:
+                secure: Any = wire.socket
+                assert secure.session_reused
+                pids.add(wire.result("pid"))
+        assert len(pids) == 2
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def eventually_resumed(port: int, context: ssl.SSLContext, pids: set[int]) -> tuple[bool, Any]:
+    with wrapped(port, context) as wire:
+        pids.add(wire.result("pid"))
+        secure: Any = wire.socket
+        return secure.session_reused, secure.session
+
+
+def announced(process: subprocess.Popen[str]) -> int:
+    """The port that a program says it listens on, under TLS."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if "Traceback" in line or "ready" in line or "engine:" in line:
+            break
+    found = re.search(r"listening on https://127\.0\.0\.1:(\d+)", said)
+    assert found, said
+    return int(found[1])
+
+
+@pytest.mark.parametrize("by", ["flags", "environment"])
+def test_the_command_line(authority: Authority, files: Files, tmp_path: Path, by: str) -> None:
+    (tmp_path / "served.py").write_text(
+        "import ucall\nserver = ucall.Server()\nserver.add(lambda a, b: a + b, 'add')\n"
+    )
+    options = {
+        "ssl-certfile": str(files.certificate),
+        "ssl-keyfile": str(files.encrypted_key),
+        "ssl-keyfile-password": Files.PASSWORD,
+        "ssl-ca-certs": str(authority.path),
+        "ssl-client-auth": "optional",
+        "port": "0",
+    }
+    flags, environment = [], dict(os.environ)
+    for name, value in options.items():
+        if by == "flags":
+            flags += [f"--{name}", value]
+        else:
+            environment["UCALL_" + name.upper().replace("-", "_")] = value
+    command = [sys.executable, "-m", "ucall", "served:server", *flags]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        port = announced(process)
+        assert ClientTLS("localhost", port, verify=authority.path).add(1, 2).json == 3
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_connections_end_in_order(serve: Serve, authority: Authority, files: Files) -> None:
+    """Python's TLS would complain of an end without goodbye."""
+    server = serve(add, ssl_certfile=files.both, idle_timeout_s=0.2)
+    with wrapped(server.port, authority.context()) as wire:
+        assert wire.result("add", [1, 2]) == 3
+        assert wire.rest() == b""
+    with wrapped(server.port, authority.context()) as wire:
+        wire.send(http(request("add", [1, 2]), "Connection: close"))
+        assert wire.reply()[0] == 200
+        assert wire.rest() == b""
+
+
+def test_one_who_leaves_in_the_middle(serve: Serve, authority: Authority, files: Files) -> None:
+    server = serve(add, later, ssl_certfile=files.both)
+    for _ in range(20):
+        wire = wrapped(server.port, authority.context())
+        wire.send(request("later", [1]))
+        wire.socket.close()
+        with socket.create_connection((HOST, server.port)) as raw:
+            raw.sendall(b"\x16\x03\x01\x02")
+    assert eventually(lambda: server.stats()["connections"] == 0)
+    assert ClientTLS("localhost", server.port, verify=authority.path).add(1, 2).json == 3
