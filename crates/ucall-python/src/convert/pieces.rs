@@ -1,14 +1,11 @@
 //! Bytes that lie in several places, to be written as one.
 
-use base64_simd::STANDARD;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::Fault;
+use super::base64::GROUP_BYTES;
+use super::{Fault, base64};
 use crate::ffi;
-
-/// What one encoded group is made of (RFC 4648 §4).
-const GROUP_BYTES: usize = 3;
 
 /// Pieces of memory which follow one another: the header of a `.npy` and the items of an array.
 ///
@@ -62,13 +59,13 @@ impl Group {
             self.end(out);
         }
         let (whole, tail) = rest.split_at(rest.len() - rest.len() % GROUP_BYTES);
-        STANDARD.encode_append(whole, out);
+        base64::encode(out, whole);
         self.bytes.extend_from_slice(tail);
     }
 
     /// Only the last group of all may be short, and is then padded.
     fn end(&mut self, out: &mut Vec<u8>) {
-        STANDARD.encode_append(&self.bytes, out);
+        base64::encode(out, &self.bytes);
         self.bytes.clear();
     }
 }
