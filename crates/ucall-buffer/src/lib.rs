@@ -3,13 +3,16 @@
 //! A [`Payload`] goes out: one growable head, where replies are written, and parts that belong to
 //! somebody else and are sent from where they lie. A [`Target`] comes in: memory with an owner,
 //! filled from the front. Both may be moved freely; the bytes they name stay where they are, which
-//! is what lets an engine hand their addresses to the kernel and give ownership back later.
+//! is what lets an engine hand their addresses to the kernel and give ownership back later. A [`Spare`]
+//! keeps the memory of a large message for the next.
 //!
 //! This crate is a leaf: it imports nothing of the workspace.
 
 mod payload;
+mod spare;
 mod target;
 
 pub use bytes::Bytes;
 pub use payload::Payload;
+pub use spare::Spare;
 pub use target::Target;

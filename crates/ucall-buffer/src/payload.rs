@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::spare::KEPT_BYTES_MAX;
+
 /// A spare payload keeps at most this much memory for its next use.
 const SPARE_CAPACITY_MAX: usize = 64 * 1024;
 
@@ -99,12 +101,35 @@ impl Payload {
         })
     }
 
-    /// Forgets the contents and keeps a bounded amount of memory for the next use.
+    /// How much memory the head has.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.contents.as_ref().map_or(0, |contents| contents.head.capacity())
+    }
+
+    /// Whether there is more memory than [`Payload::clear`] keeps.
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.capacity() > SPARE_CAPACITY_MAX
+    }
+
+    /// Forgets the contents and keeps a small amount of memory for the next use.
     #[inline]
     pub fn clear(&mut self) {
+        self.clear_within(SPARE_CAPACITY_MAX);
+    }
+
+    /// Forgets the contents and keeps memory for the next large payload, unless that is too much.
+    #[inline]
+    pub fn clear_keeping(&mut self) {
+        self.clear_within(KEPT_BYTES_MAX);
+    }
+
+    #[inline]
+    fn clear_within(&mut self, capacity_max: usize) {
         if let Some(contents) = &mut self.contents {
             contents.head.clear();
-            if contents.head.capacity() > SPARE_CAPACITY_MAX {
+            if contents.head.capacity() > capacity_max {
                 contents.head = Vec::new();
             }
             contents.parts.clear();
@@ -163,7 +188,13 @@ mod tests {
     #[test]
     fn clear_gives_back_large_memory() {
         let mut payload = Payload::from(vec![0; SPARE_CAPACITY_MAX + 1]);
+        assert!(payload.is_large());
         payload.clear();
-        assert_eq!(payload.head_mut().capacity(), 0);
+        assert_eq!(payload.capacity(), 0);
+        for (capacity, kept) in [(KEPT_BYTES_MAX, KEPT_BYTES_MAX), (KEPT_BYTES_MAX + 1, 0)] {
+            let mut payload = Payload::from(vec![0; capacity]);
+            payload.clear_keeping();
+            assert_eq!((payload.len(), payload.capacity()), (0, kept));
+        }
     }
 }

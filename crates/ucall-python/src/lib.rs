@@ -24,7 +24,6 @@ mod ffi;
 mod guard;
 mod handler;
 mod log;
-mod memory;
 mod options;
 mod parking;
 mod pool;

@@ -23,7 +23,7 @@ use crate::run::{Bounds, Ended, Station};
 use crate::shared::SharedCounters;
 use crate::signals::Taken;
 use crate::tls::Described;
-use crate::{memory, options, parking};
+use crate::{options, parking};
 
 /// Serves functions on one address. `ucall.server.Server` is its face.
 #[pyclass(frozen, module = "ucall._core")]
@@ -335,7 +335,6 @@ impl Server {
 impl Server {
     /// A worker for this thread, and the socket that it is to listen on.
     fn station(&self, py: Python<'_>, is_guest: bool) -> PyResult<(Station, Option<TcpListener>)> {
-        memory::keep_some();
         self.bind()?;
         let (engine, tls, listener, page) = {
             let mut state = self.state();

@@ -27,7 +27,7 @@ pub(crate) struct Office<H: Handler> {
     pub(crate) now: Instant,
     pub(crate) calls: u64,
     pub(crate) drain: Drain,
-    scratch: Scratch,
+    pub(crate) scratch: Scratch,
 }
 
 impl<H: Handler> Office<H> {

@@ -10,6 +10,7 @@ mod dispatch;
 mod drain;
 mod handler;
 mod mailbox;
+mod output;
 mod procedures;
 mod sync;
 mod tls;

@@ -20,13 +20,12 @@ use crate::counters::{Counters, Stats};
 use crate::dispatch::{Dispatch, Office, UNCOUNTED_BYTES};
 use crate::drain::Draining;
 use crate::mailbox::{Mailbox, Message};
+use crate::output::Output;
 use crate::procedures::Procedures;
 use crate::{CallId, Config, Handler};
 
 /// How often deadlines are looked at. They are in whole seconds, and looking costs nothing a call.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Payloads kept for their next use.
-const SPARE_PAYLOADS_MAX: usize = 1024;
 /// Replies that wait for each other at most. Those of slow functions should not wait for many.
 const OUTBOX_MAX: usize = 4;
 
@@ -66,8 +65,7 @@ pub struct Worker<E: Engine, H: Handler> {
     /// Where a handler writes the result of a deferred call.
     text: Vec<u8>,
     /// Where the connection at hand writes its output.
-    out: Payload,
-    spare: Vec<Payload>,
+    out: Output,
     /// Connections with a reply of this turn that is still to be sent.
     outbox: Vec<Id>,
     next_sweep: Instant,
@@ -106,8 +104,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             mailbox: Mailbox::new(move || drop(waker.wake())),
             messages: Vec::new(),
             text: Vec::new(),
-            out: Payload::new(),
-            spare: Vec::new(),
+            out: Output::default(),
             outbox: Vec::new(),
             next_sweep: now,
             busy: false,
@@ -159,7 +156,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// When a turn is due, whatever else happens.
     pub fn deadline(&self) -> Option<Instant> {
-        let sweep = (self.connections.len() > 0 || self.accept_paused).then_some(self.next_sweep);
+        let sweeps = self.connections.len() > 0 || self.accept_paused || self.keeps_memory();
+        let sweep = sweeps.then_some(self.next_sweep);
         let drain = self.drain.as_ref().map(|drain| drain.next_look);
         [sweep, drain, self.office.handler.deadline()].into_iter().flatten().min()
     }
@@ -336,10 +334,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let Some(entry) = self.connections.find(id) else { return self.out.clear() };
         let waits_already = !entry.queued.is_empty();
         if waits_already {
-            entry.queued.append(&mut self.out);
+            self.out.append_to(&mut entry.queued);
         } else if !self.out.is_empty() {
-            let next = self.spare.pop().unwrap_or_default();
-            entry.queued = mem::replace(&mut self.out, next);
+            entry.queued = self.out.take();
         } else {
             return;
         }
@@ -385,7 +382,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             _ => self.engine.send(id, payload),
         };
         match state {
-            SendState::Done(payload) => keep_spare(&mut self.spare, payload),
+            SendState::Done(payload) => self.out.give_back(payload),
             SendState::Pending => {
                 entry.sending = len;
                 (entry.taken_at, entry.taken) = (self.office.now, 0);
@@ -398,7 +395,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     #[inline]
     fn sent(&mut self, id: Id, payload: Payload, result: io::Result<()>) {
-        keep_spare(&mut self.spare, payload);
+        self.out.give_back(payload);
         let Some(entry) = self.connections.find(id) else { return };
         entry.sending = 0;
         if result.is_err() {
@@ -560,6 +557,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.make_room();
         self.accept_failure_told = false;
         self.office.refresh_tls();
+        self.out.tidy();
+        self.office.scratch.tidy();
         self.note_progress();
         self.feed_the_starved();
         let now = self.office.now;
@@ -573,6 +572,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         for id in self.stuck() {
             self.close(id);
         }
+    }
+
+    /// Whether memory is kept for large messages, which a sweep lets go of when none comes.
+    fn keeps_memory(&self) -> bool {
+        self.out.is_large() || self.office.scratch.keeps_memory()
     }
 
     /// Looks how far the large bodies are that the engine receives by itself.
@@ -660,11 +664,3 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 }
 
 const READABLE: Readiness = Readiness { readable: true, writable: false };
-
-#[inline]
-fn keep_spare(spare: &mut Vec<Payload>, mut payload: Payload) {
-    payload.clear();
-    if spare.len() < SPARE_PAYLOADS_MAX {
-        spare.push(payload);
-    }
-}

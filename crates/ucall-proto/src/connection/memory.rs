@@ -11,7 +11,8 @@
 //! | that has begun | is received | waits, as long as its time allows |
 //!
 //! Only memory that was filled, or is about to be, is counted and reserved: a length is a claim,
-//! and many of them would keep others out at no cost to their peer.
+//! and many of them would keep others out at no cost to their peer. The memory of one large request
+//! is kept for the next, which then is received in one go.
 
 use std::mem;
 
@@ -36,6 +37,16 @@ impl Scratch {
         self.held_bytes = self.held_bytes.saturating_sub(before) + now;
     }
 
+    /// Whether memory is kept for the next large request.
+    pub fn keeps_memory(&self) -> bool {
+        !self.input.is_empty()
+    }
+
+    /// Lets go of it, if no large request was answered since the last call.
+    pub fn tidy(&mut self) {
+        self.input.tidy();
+    }
+
     pub(super) fn is_full(&self, limits: &Limits) -> bool {
         self.held_bytes > limits.held_bytes_max
     }
@@ -52,7 +63,9 @@ impl Connection {
         if !mem::take(&mut self.fills) {
             return None;
         }
-        let len = self.missing_bytes().min(self.input.len().max(TARGET_BYTES_MIN));
+        self.use_spare(environment);
+        let room = self.input.capacity() - self.input.len();
+        let len = self.missing_bytes().min(self.input.len().max(TARGET_BYTES_MIN).max(room));
         if self.input.try_reserve_exact(len).is_err() {
             self.refuse_overloaded(environment, out);
             self.set_deadline(environment);
@@ -62,6 +75,17 @@ impl Connection {
         self.held_bytes = self.input.capacity();
         self.is_filling = true;
         Some(Target::from_vec(mem::take(&mut self.input), len))
+    }
+
+    /// Goes on in memory that is there for all of the request, if there is some.
+    fn use_spare<S>(&mut self, environment: &mut Environment<'_, S>) {
+        let total = self.input.len() + self.missing_bytes();
+        if self.input.capacity() < total
+            && let Some(mut memory) = environment.scratch.input.take(total)
+        {
+            memory.extend_from_slice(&self.input);
+            self.input = memory;
+        }
     }
 
     /// Gives back what is counted for a connection that closes.

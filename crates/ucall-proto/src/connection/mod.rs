@@ -25,7 +25,7 @@ mod secure;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucall_buffer::Target;
+use ucall_buffer::{Spare, Target};
 
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
@@ -85,6 +85,8 @@ pub struct Scratch {
     /// What is to be encrypted.
     plaintext: Vec<u8>,
     held_bytes: usize,
+    /// Of a large request that was answered.
+    input: Spare,
 }
 
 /// What a connection wants from the layer that holds its socket.
@@ -400,7 +402,7 @@ impl Connection {
         let mut input = std::mem::take(&mut self.input);
         let used = self.process(&input, environment, out);
         if used == input.len() || self.closing != Closing::Open {
-            return;
+            return environment.scratch.input.give(input);
         }
         input.drain(..used);
         self.input = input;

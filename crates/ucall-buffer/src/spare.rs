@@ -1,0 +1,98 @@
+//! Memory of a large message, kept for the next one.
+//!
+//! Allocators give large memory back to the system, and each page of it is made anew, by a fault,
+//! for the next message. One piece is kept, of bounded size, and only for as long as it is in use.
+
+/// Smaller memory costs no faults.
+const KEPT_BYTES_MIN: usize = 64 << 10;
+/// Larger memory is given back at once: what is kept is kept by every worker.
+pub(crate) const KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// At most one piece of memory, which [`Spare::tidy`] lets go of when it has lain idle.
+#[derive(Debug, Default)]
+pub struct Spare {
+    memory: Option<Vec<u8>>,
+    /// Since the last look.
+    was_used: bool,
+}
+
+impl Spare {
+    /// Keeps the memory, not the contents, of a message that is done with.
+    pub fn give(&mut self, mut memory: Vec<u8>) {
+        let kept = self.memory.as_ref().map_or(0, Vec::capacity);
+        if (KEPT_BYTES_MIN.max(kept + 1)..=KEPT_BYTES_MAX).contains(&memory.capacity()) {
+            memory.clear();
+            self.memory = Some(memory);
+            self.was_used = true;
+        }
+    }
+
+    /// Empty memory for a message of `len` bytes, if there is some of about that size: nobody
+    /// should hold much more memory than his message has bytes.
+    pub fn take(&mut self, len: usize) -> Option<Vec<u8>> {
+        let fits =
+            |memory: &mut Vec<u8>| (memory.capacity() / 2..=memory.capacity()).contains(&len);
+        self.memory.take_if(fits)
+    }
+
+    /// Whether there is memory for [`Spare::tidy`] to let go of.
+    pub fn is_empty(&self) -> bool {
+        self.memory.is_none()
+    }
+
+    /// Lets go of memory that nobody has used since the last call.
+    pub fn tidy(&mut self) {
+        if !std::mem::take(&mut self.was_used) {
+            self.memory = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holding(capacity: usize) -> Spare {
+        let mut spare = Spare::default();
+        spare.give(Vec::with_capacity(capacity));
+        spare
+    }
+
+    #[test]
+    fn memory_serves_messages_of_about_its_size() {
+        for (len, fits) in [(0, false), (499_999, false), (500_000, true), (1_000_000, true)] {
+            let memory = holding(1_000_000).take(len);
+            assert_eq!(memory.is_some_and(|memory| memory.capacity() >= len), fits, "{len}");
+        }
+        assert!(holding(1_000_000).take(1_000_001).is_none());
+    }
+
+    #[test]
+    fn only_memory_within_bounds_is_kept() {
+        for (capacity, kept) in [
+            (KEPT_BYTES_MIN - 1, false),
+            (KEPT_BYTES_MIN, true),
+            (KEPT_BYTES_MAX, true),
+            (KEPT_BYTES_MAX + 1, false),
+        ] {
+            assert_eq!(holding(capacity).is_empty(), !kept, "{capacity}");
+        }
+    }
+
+    #[test]
+    fn the_larger_piece_stays_and_its_contents_go() {
+        let mut spare = Spare::default();
+        spare.give(vec![7; 200_000]);
+        spare.give(vec![7; 100_000]);
+        assert_eq!(spare.take(150_000).map(|memory| memory.len()), Some(0));
+    }
+
+    #[test]
+    fn memory_goes_when_it_has_lain_idle_from_one_look_to_the_next() {
+        let mut spare = holding(1_000_000);
+        spare.tidy();
+        assert!(!spare.is_empty());
+        spare.tidy();
+        assert!(spare.is_empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! Where replies are written, and the memory of those that were sent, kept for the next.
+//!
+//! Replies go straight into one payload, which is handed to the engine whole and comes back when it
+//! is sent. Small ones are kept by the hundred, a large one alone: it becomes the payload that the
+//! next reply is written to. A small reply that was written there is copied out, so that no
+//! connection holds much more memory than it has bytes to send.
+
+use std::mem;
+
+use ucall_buffer::Payload;
+
+/// Payloads kept for their next use.
+const SPARE_PAYLOADS_MAX: usize = 1024;
+
+/// The output of the connection at hand.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    payload: Payload,
+    spare: Vec<Payload>,
+    /// Whether a large payload came back since the last look.
+    was_large: bool,
+}
+
+impl Output {
+    /// Where to write.
+    #[inline]
+    pub(crate) fn head_mut(&mut self) -> &mut Vec<u8> {
+        self.payload.head_mut()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.payload.is_empty()
+    }
+
+    /// Forgets what was written.
+    pub(crate) fn clear(&mut self) {
+        self.payload.clear_keeping();
+    }
+
+    /// Moves what was written behind `queued`.
+    pub(crate) fn append_to(&mut self, queued: &mut Payload) {
+        match self.is_oversized() {
+            true => queued.append(&mut self.copied()),
+            false => queued.append(&mut self.payload),
+        }
+    }
+
+    /// What was written, to be sent.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Payload {
+        if self.is_oversized() {
+            return self.copied();
+        }
+        let next = self.spare.pop().unwrap_or_default();
+        mem::replace(&mut self.payload, next)
+    }
+
+    /// Takes back a payload that was sent.
+    #[inline]
+    pub(crate) fn give_back(&mut self, mut payload: Payload) {
+        if payload.is_large() && self.is_empty() && payload.capacity() > self.payload.capacity() {
+            payload.clear_keeping();
+            self.was_large = true;
+            mem::swap(&mut self.payload, &mut payload);
+        }
+        payload.clear();
+        if self.spare.len() < SPARE_PAYLOADS_MAX {
+            self.spare.push(payload);
+        }
+    }
+
+    /// Whether there is large memory that [`Output::tidy`] is to let go of.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.payload.is_large()
+    }
+
+    /// Lets go of large memory, if no large reply was sent since the last call. Nothing may be
+    /// written that is not taken.
+    pub(crate) fn tidy(&mut self) {
+        if !mem::take(&mut self.was_large) {
+            self.payload.clear();
+        }
+    }
+
+    /// Whether the memory is more than what was written may keep.
+    #[inline]
+    fn is_oversized(&self) -> bool {
+        self.payload.is_large() && self.payload.len() < self.payload.capacity() / 2
+    }
+
+    #[cold]
+    fn copied(&mut self) -> Payload {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.extend(self.payload.head());
+        self.payload.clear_keeping();
+        copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(output: &mut Output, len: usize) -> Payload {
+        output.head_mut().resize(len, b'x');
+        let payload = output.take();
+        assert_eq!(payload.len(), len);
+        assert!(output.is_empty());
+        payload
+    }
+
+    #[test]
+    fn the_memory_of_a_large_reply_is_written_to_again() {
+        let mut output = Output::default();
+        let payload = sent(&mut output, 1_000_000);
+        assert!(!output.is_large());
+        output.give_back(payload);
+        assert!(output.is_large());
+        let again = output.head_mut().as_ptr();
+        assert_eq!(sent(&mut output, 1_000_000).head().as_ptr(), again);
+    }
+
+    #[test]
+    fn a_small_reply_takes_no_large_memory_along() {
+        let mut output = Output::default();
+        let payload = sent(&mut output, 1_000_000);
+        output.give_back(payload);
+        let capacity = output.head_mut().capacity();
+        for len in [1, 100_000, capacity / 2 - 1] {
+            let payload = sent(&mut output, len);
+            assert!(payload.capacity() <= 2 * len.max(64), "{len}");
+            assert!(output.is_large());
+        }
+        let mut queued = Payload::from(b"first, ".to_vec());
+        output.head_mut().extend_from_slice(b"second");
+        output.append_to(&mut queued);
+        assert_eq!(queued.head(), b"first, second");
+        assert!(output.is_empty() && output.is_large());
+    }
+
+    #[test]
+    fn large_memory_goes_when_it_has_lain_idle_from_one_look_to_the_next() {
+        let mut output = Output::default();
+        let payload = sent(&mut output, 1_000_000);
+        output.give_back(payload);
+        output.tidy();
+        assert!(output.is_large());
+        output.tidy();
+        assert!(!output.is_large());
+    }
+
+    #[test]
+    fn what_comes_back_disturbs_nothing_that_is_being_written() {
+        let mut output = Output::default();
+        let payload = sent(&mut output, 1_000_000);
+        output.head_mut().extend_from_slice(b"begun");
+        output.give_back(payload);
+        assert_eq!(output.take().head(), b"begun");
+    }
+}
