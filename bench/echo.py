@@ -3,13 +3,20 @@
     python bench/echo.py [--engines posix,uring] [--pairs N] [--calls N] [--bytes N]
 
 Ours decodes the base64 into a `bytes`, calls a Python function with it, and encodes what that
-returns. The floor (`floor/echo.c`) receives as many bytes and sends them back without a look. Both
-serve one keep-alive connection. Prints the server's CPU time a call, user and system, and the
+returns. The floor (`floor/echo.c`) receives as many bytes and sends them back without a look. Each
+serves one keep-alive connection. Prints the server's CPU time a call, user and system, and the
 median and quartiles of the ratio within pairs.
+
+What the kernel takes for the same bytes changes by a factor of 3, for seconds at a time: its
+buffers may lie in the cache or come from memory never used before, as its page allocator has it,
+and congestion control (BBR) may set a timer for every segment, which is slow in a virtual machine.
+It changes when a process starts or ends. So all servers run at once and are called in turns, a few
+milliseconds each, and there are many pairs.
 """
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import socket
@@ -28,8 +35,8 @@ WARM_UP_CALLS = 10
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures an echo of bytes against C.")
     parser.add_argument("--engines", type=lambda text: text.split(","), default=["posix", "uring"])
-    parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--calls", type=int, default=200, help="of each load (200)")
+    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--calls", type=int, default=20, help="of each turn (20)")
     parser.add_argument("--bytes", type=int, default=1 << 20, help="before base64 (1 MiB)")
     return parser.parse_args()
 
@@ -89,16 +96,39 @@ def bounds(reply: bytearray, count: int) -> tuple[int, int | None]:
     return split + 4, split + 4 + length
 
 
-def cpu_us_per_call(name: str, payload: bytes, calls: int) -> float:
-    server_core, _ = processes.cores()
-    with processes.serving(command_of(name), OUTPUT / f"echo-{name}.log", server_core) as server:
-        caller = Caller(server.port, payload)
-        for _ in range(WARM_UP_CALLS):
-            caller.check()
-        before = usage.cpu_nanoseconds(server.pid)
-        for _ in range(calls):
-            caller.call()
-        return (usage.cpu_nanoseconds(server.pid) - before) / 1e3 / calls
+def warm(caller: Caller) -> None:
+    for _ in range(WARM_UP_CALLS):
+        caller.check()
+
+
+def cpu_us_per_call(server: processes.Server, caller: Caller, calls: int) -> float:
+    before = usage.cpu_nanoseconds(server.pid)
+    for _ in range(calls):
+        caller.call()
+    return (usage.cpu_nanoseconds(server.pid) - before) / 1e3 / calls
+
+
+def measure(names: Sequence[str], options: argparse.Namespace) -> dict[str, list[float]]:
+    """Of each server, its figure in each round. All run at once, and those not called sleep."""
+    payload = os.urandom(options.bytes)
+    server_core, client_core = processes.cores()
+    processes.pin_to(client_core)
+    series: dict[str, list[float]] = {name: [] for name in names}
+    with contextlib.ExitStack() as running:
+        started = {
+            name: running.enter_context(
+                processes.serving(command_of(name), OUTPUT / f"echo-{name}.log", server_core)
+            )
+            for name in names
+        }
+        callers = {name: Caller(server.port, payload) for name, server in started.items()}
+        for caller in callers.values():
+            warm(caller)
+        for number in range(options.pairs):
+            for name in names if number % 2 == 0 else reversed(names):
+                figure = cpu_us_per_call(started[name], callers[name], options.calls)
+                series[name].append(figure)
+    return series
 
 
 def shown(values: Sequence[float], digits: int) -> str:
@@ -109,21 +139,13 @@ def shown(values: Sequence[float], digits: int) -> str:
 def main() -> None:
     options = arguments()
     build_floor()
-    processes.pin_to(processes.cores()[1])
-    payload = os.urandom(options.bytes)
-    names = ["floor", *options.engines]
-    series: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(options.pairs):
-        for name in names if number % 2 == 0 else reversed(names):
-            series[name].append(cpu_us_per_call(name, payload, options.calls))
+    series = measure(["floor", *options.engines], options)
     print(f"Echo of {options.bytes:,} bytes: server CPU a call, median [quartiles], µs")
-    for name in names:
-        line = f"  {name:6} {shown(series[name], 0):>24}"
+    for name, figures in series.items():
+        line = f"  {name:6} {shown(figures, 0):>24}"
         if name != "floor":
-            ratios = [
-                ours / floor for ours, floor in zip(series[name], series["floor"], strict=True)
-            ]
-            line += f"   ratio to floor {shown(ratios, 2)}"
+            pairs = zip(figures, series["floor"], strict=True)
+            line += f"   ratio to floor {shown([ours / floor for ours, floor in pairs], 2)}"
         print(line)
 
 

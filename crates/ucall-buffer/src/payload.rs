@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::spare::KEPT_BYTES_MAX;
+use crate::spare::{KEPT_BYTES_MAX, WASTE_MAX};
 
 /// A spare payload keeps at most this much memory for its next use.
 const SPARE_CAPACITY_MAX: usize = 64 * 1024;
@@ -113,6 +113,12 @@ impl Payload {
         self.capacity() > SPARE_CAPACITY_MAX
     }
 
+    /// Whether there is so much more memory than contents that a copy should be sent.
+    #[inline]
+    pub fn is_oversized(&self) -> bool {
+        self.is_large() && self.len() < self.capacity() / WASTE_MAX
+    }
+
     /// Forgets the contents and keeps a small amount of memory for the next use.
     #[inline]
     pub fn clear(&mut self) {
@@ -196,5 +202,15 @@ mod tests {
             payload.clear_keeping();
             assert_eq!((payload.len(), payload.capacity()), (0, kept));
         }
+    }
+
+    #[test]
+    fn a_quarter_of_the_memory_is_enough_to_send_it() {
+        for (len, oversized) in [(100_000, false), (99_999, true)] {
+            let mut payload = Payload::from(Vec::with_capacity(400_000));
+            payload.head_mut().resize(len, 0);
+            assert_eq!(payload.is_oversized(), oversized, "{len}");
+        }
+        assert!(!Payload::from(Vec::with_capacity(SPARE_CAPACITY_MAX)).is_oversized());
     }
 }

@@ -7,6 +7,8 @@
 const KEPT_BYTES_MIN: usize = 64 << 10;
 /// Larger memory is given back at once: what is kept is kept by every worker.
 pub(crate) const KEPT_BYTES_MAX: usize = 4 << 20;
+/// How many times its bytes a message may have in memory.
+pub(crate) const WASTE_MAX: usize = 4;
 
 /// At most one piece of memory, which [`Spare::tidy`] lets go of when it has lain idle.
 #[derive(Debug, Default)]
@@ -30,8 +32,9 @@ impl Spare {
     /// Empty memory for a message of `len` bytes, if there is some of about that size: nobody
     /// should hold much more memory than his message has bytes.
     pub fn take(&mut self, len: usize) -> Option<Vec<u8>> {
-        let fits =
-            |memory: &mut Vec<u8>| (memory.capacity() / 2..=memory.capacity()).contains(&len);
+        let fits = |memory: &mut Vec<u8>| {
+            (memory.capacity() / WASTE_MAX..=memory.capacity()).contains(&len)
+        };
         self.memory.take_if(fits)
     }
 
@@ -60,7 +63,7 @@ mod tests {
 
     #[test]
     fn memory_serves_messages_of_about_its_size() {
-        for (len, fits) in [(0, false), (499_999, false), (500_000, true), (1_000_000, true)] {
+        for (len, fits) in [(0, false), (249_999, false), (250_000, true), (1_000_000, true)] {
             let memory = holding(1_000_000).take(len);
             assert_eq!(memory.is_some_and(|memory| memory.capacity() >= len), fits, "{len}");
         }

@@ -40,7 +40,7 @@ impl Output {
 
     /// Moves what was written behind `queued`.
     pub(crate) fn append_to(&mut self, queued: &mut Payload) {
-        match self.is_oversized() {
+        match self.payload.is_oversized() {
             true => queued.append(&mut self.copied()),
             false => queued.append(&mut self.payload),
         }
@@ -49,7 +49,7 @@ impl Output {
     /// What was written, to be sent.
     #[inline]
     pub(crate) fn take(&mut self) -> Payload {
-        if self.is_oversized() {
+        if self.payload.is_oversized() {
             return self.copied();
         }
         let next = self.spare.pop().unwrap_or_default();
@@ -82,12 +82,6 @@ impl Output {
         if !mem::take(&mut self.was_large) {
             self.payload.clear();
         }
-    }
-
-    /// Whether the memory is more than what was written may keep.
-    #[inline]
-    fn is_oversized(&self) -> bool {
-        self.payload.is_large() && self.payload.len() < self.payload.capacity() / 2
     }
 
     #[cold]
@@ -128,7 +122,7 @@ mod tests {
         let payload = sent(&mut output, 1_000_000);
         output.give_back(payload);
         let capacity = output.head_mut().capacity();
-        for len in [1, 100_000, capacity / 2 - 1] {
+        for len in [1, 100_000, capacity / 4 - 1] {
             let payload = sent(&mut output, len);
             assert!(payload.capacity() <= 2 * len.max(64), "{len}");
             assert!(output.is_large());
