@@ -178,9 +178,17 @@ format: $(STAMPS)/lint-tools ## Format Rust and Python
 floor: .bench/floor-epoll .bench/floor-uring ## Build the programs that ours is measured against
 
 .PHONY: bench-quick
-bench-quick: setup floor ## Measure ours against the floor (BENCH_FLAGS="--rows headline --pairs 5")
+bench-quick: setup floor ## Measure server and client against the floor (BENCH_FLAGS="--rows headline --pairs 5")
 	@tools/install-bench-tools.sh
 	$(PY) bench/quick.py $(BENCH_FLAGS)
+	$(PY) bench/client.py --rounds 9
+
+.PHONY: bench-client bench-echo
+bench-client: setup floor ## Measure the client against a bare socket (BENCH_FLAGS="--rounds 30")
+	$(PY) bench/client.py $(BENCH_FLAGS)
+
+bench-echo: setup ## Measure an echo of 1 MiB against C (BENCH_FLAGS="--pairs 200")
+	$(PY) bench/echo.py $(BENCH_FLAGS)
 
 # ROWS=headline,peers,… measures some; BENCH_FLAGS=--brief runs all once, in a few minutes.
 ROWS ?=

@@ -45,7 +45,16 @@ check_c_compiler() {
             "apt-get install gcc libc6-dev, or on macOS: xcode-select --install"
 }
 
+# For simdutf, which is used where crates/ucall-python/Cargo.toml says.
+check_cxx_compiler() {
+    if [ "$(uname -sm)" != "Linux x86_64" ] || ldd --version 2>&1 | grep -q musl; then
+        return
+    fi
+    command -v "${CXX:-c++}" >/dev/null || need "a C++ compiler (c++)" "apt-get install g++"
+}
+
 check_rust
 check_python
 check_c_compiler
+check_cxx_compiler
 exit $missing

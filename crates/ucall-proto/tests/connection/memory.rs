@@ -158,3 +158,25 @@ fn a_connection_that_closes_gives_back_what_it_held() {
     driver.release();
     assert_eq!(driver.held_bytes(), 0);
 }
+
+#[test]
+fn a_large_body_comes_in_one_go_where_one_of_its_size_was_before() {
+    let mut driver = Driver::new();
+    let request = padded(1_000_000);
+    let targets = |driver: &mut Driver| {
+        driver.receive(&request.as_bytes()[..70_000]);
+        let (mut count, mut rest) = (0, &request.as_bytes()[70_000..]);
+        while driver.connection.wish() == Wish::Fill {
+            let mut target = driver.target().expect("a target for a large body");
+            rest = &rest[target.write(rest)..];
+            driver.receive_target(target);
+            count += 1;
+        }
+        assert!(is_answered(driver));
+        count
+    };
+    assert!(targets(&mut driver) > 2, "at first memory grows with what has come");
+    assert_eq!(targets(&mut driver), 1);
+    driver.receive(&padded(200_000).as_bytes()[..70_000]);
+    assert!(driver.held_bytes() < 300_000, "a smaller body holds no more memory than it needs");
+}
