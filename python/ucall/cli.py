@@ -12,6 +12,7 @@ from ucall._cli.arguments import parse
 from ucall._cli.output import refuse_output, write
 from ucall._cli.params import Params, UsageError
 from ucall._cli.progress import Watch
+from ucall._cli.trust import tls_arguments
 from ucall.client import Client, Response
 from ucall.errors import RPCError
 
@@ -78,9 +79,12 @@ def _client(options: argparse.Namespace, watch: Watch) -> Client:
             timeout=options.timeout,
             headers=_headers(options.header),
             _observer=watch,
+            **tls_arguments(options, uri),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
+    except OSError as error:  # Files that can be read, and hold something else.
+        raise UsageError(f"--cacert, --cert or --key: {error}") from None
 
 
 def _headers(lines: Sequence[str]) -> dict[str, str]:

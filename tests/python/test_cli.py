@@ -345,3 +345,5 @@ def test_help_has_the_usage() -> None:
     assert done.stdout.startswith(USAGE + "\n")
     for option in ("--format", "-o", "--timeout", "-H", "--notify", "--tcp", "-v", "--positional"):
         assert option in done.stdout
+    for option in ("-k", "--insecure", "--cacert", "--cert", "--key"):
+        assert option in done.stdout

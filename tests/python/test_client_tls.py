@@ -6,6 +6,8 @@ import http.server
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +86,17 @@ def server(context: ssl.SSLContext) -> Iterator[Server]:
         thread.join()
 
 
+@pytest.fixture
+def mine(authority: trustme.CA, tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A client's certificate: with its key in one file, and each alone."""
+    issued = authority.issue_cert("client")
+    both, cert, key = (tmp_path / name for name in ("both.pem", "cert.pem", "key.pem"))
+    issued.private_key_and_cert_chain_pem.write_to_path(both)
+    issued.cert_chain_pems[0].write_to_path(cert)
+    issued.private_key_pem.write_to_path(key)
+    return both, cert, key
+
+
 def uri(server: Server, host: str = "127.0.0.1") -> str:
     return f"https://{host}:{server.server_address[1]}"
 
@@ -120,15 +133,15 @@ def test_another_name_is_refused(authority: trustme.CA, trusted: Path) -> None:
 
 
 def test_a_clients_certificate(
-    authority: trustme.CA, trusted: Path, tmp_path: Path, context: ssl.SSLContext, server: Server
+    authority: trustme.CA,
+    trusted: Path,
+    mine: tuple[Path, Path, Path],
+    context: ssl.SSLContext,
+    server: Server,
 ) -> None:
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
-    mine = authority.issue_cert("client")
-    both, cert, key = (tmp_path / name for name in ("both.pem", "cert.pem", "key.pem"))
-    mine.private_key_and_cert_chain_pem.write_to_path(both)
-    mine.cert_chain_pems[0].write_to_path(cert)
-    mine.private_key_pem.write_to_path(key)
+    both, cert, key = mine
     assert Client(uri(server), verify=trusted, cert=both).echo(1).json == [1]
     assert Client(uri(server), verify=trusted, cert=(cert, key)).echo(1).json == [1]
     with pytest.raises(ucall.ConnectionError):
@@ -171,3 +184,58 @@ def test_asyncio(server: Server, trusted: Path) -> None:
 
     asyncio.run(aio_calls(server, trusted))
     assert server.accepted == 1
+
+
+def command(server: Server, *options: str | Path) -> tuple[int, str, str]:
+    """`ucall echo --positional 1 OPTIONS`: its exit status, and what it printed."""
+    ucall = Path(sys.executable).with_name("ucall")
+    arguments = [ucall, "echo", "--uri", uri(server), *options, "--positional", "1"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=20)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_line(server: Server, trusted: Path, tmp_path: Path) -> None:
+    answered = (0, "[1]\n", "")
+    assert command(server, "--cacert", trusted) == answered
+    assert command(server, "-k") == command(server, "--insecure") == answered
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    for options in ([], ["--cacert", other]):
+        status, out, line = command(server, *options)
+        assert (status, out, line.count("\n")) == (3, "", 1)
+        assert "certificate verify failed" in line
+
+
+def test_the_command_line_with_a_certificate(
+    authority: trustme.CA,
+    trusted: Path,
+    mine: tuple[Path, Path, Path],
+    context: ssl.SSLContext,
+    server: Server,
+) -> None:
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    both, cert, key = mine
+    assert command(server, "--cacert", trusted, "--cert", both)[:2] == (0, "[1]\n")
+    assert command(server, "-k", "--cert", cert, "--key", key)[:2] == (0, "[1]\n")
+    status, out, line = command(server, "--cacert", trusted)
+    assert (status, out, line.count("\n")) == (3, "", 1)
+
+
+def test_wrong_usage_of_the_command_line(server: Server, trusted: Path, tmp_path: Path) -> None:
+    key_alone = tmp_path / "empty.pem"
+    key_alone.write_text("")
+    plain = ["--uri", "http://127.0.0.1"]
+    for options, complaint in [
+        (["--cacert", "absent.pem"], "--cacert: absent.pem: No such file or directory"),
+        (["--cacert", tmp_path], "Is a directory"),
+        (["--cacert", key_alone], "--cacert, --cert or --key: "),
+        (["--cert", key_alone], "--cacert, --cert or --key: "),
+        (["--key", trusted], "--key: expected --cert too"),
+        (["-k", "--cacert", trusted], "not allowed with argument"),
+        ([*plain, "-k"], "--insecure: expected a URI with https:// or tcps://"),
+        ([*plain, "--cacert", trusted], "--cacert: expected a URI with https:// or tcps://"),
+    ]:
+        status, out, line = command(server, *options)
+        assert (status, out, line.count("\n")) == (2, "", 1), options
+        assert line.startswith("ucall: ") and complaint in line, options

@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import struct
+import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
@@ -29,6 +30,28 @@ def array(a: numpy.ndarray) -> int: return a.size
 def image(i: PIL.Image.Image) -> list[int]: return list(i.size)
 print(server.port)
 server.run()
+"""
+
+CLIENT = """
+import io, sys, warnings, numpy, PIL.Image
+from pathlib import Path
+from ucall.client import Client
+def memory_kib(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+port, kind, path = sys.argv[1:]
+client, file = Client(port=int(port)), Path(path).read_bytes()
+good = io.BytesIO()
+PIL.Image.new("RGB", (9, 9)).save(good, "PNG")
+assert client.echo(numpy.arange(3)).numpy.sum() == 3 and client.echo(good.getvalue()).image.size
+warnings.simplefilter("ignore")
+before = memory_kib("VmRSS")
+for _ in range(5):
+    try:
+        sys.exit(f"taken for {getattr(client.echo(file), kind)!r:.100}")
+    except ValueError:
+        pass
+print(memory_kib("VmHWM") - before)
 """
 
 MIB = 1 << 20
@@ -124,7 +147,7 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + head + data + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize(
+HOSTILE = pytest.mark.parametrize(
     ("method", "file"),
     [
         ("array", npy_that_claims("(1099511627776,)")),
@@ -136,6 +159,9 @@ def png(width: int, height: int) -> bytes:
     ],
     ids=["8 TiB", "8 TiB in two", "objects", "pickle", "81 Mpx", "200 Mpx"],
 )
+
+
+@HOSTILE
 def test_hostile_files_take_no_memory(served: Served, method: str, file: bytes) -> None:
     with Wire(served.port) as wire:
         wire.result("array", [[1]])
@@ -145,3 +171,16 @@ def test_hostile_files_take_no_memory(served: Served, method: str, file: bytes) 
                 wire.send(body)
                 assert json.loads(wire.line())["error"]["code"] == -32602
         assert wire.result("array", [[1, 2]]) == 2
+
+
+@HOSTILE
+def test_hostile_replies_take_no_memory_of_the_client(
+    served: Served, tmp_path: Path, method: str, file: bytes
+) -> None:
+    path = tmp_path / "hostile"
+    path.write_bytes(file)
+    kind = {"array": "numpy", "image": "image"}[method]
+    command = [sys.executable, "-c", CLIENT, str(served.port), kind, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) / 1024 <= 16

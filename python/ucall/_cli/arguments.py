@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("kwargs", nargs="*", help="params by name, as name=value")
     _add_param_options(parser)
     _add_server_options(parser)
+    _add_tls_options(parser)
     _add_output_options(parser)
     return parser
 
@@ -130,6 +131,23 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="'NAME: VALUE'",
         help="send an HTTP header; may be repeated",
     )
+
+
+def _add_tls_options(parser: argparse.ArgumentParser) -> None:
+    """Named as cURL names them."""
+    trust = parser.add_mutually_exclusive_group()
+    trust.add_argument(
+        "-k", "--insecure", action="store_true", help="trust any server, whatever it shows (TLS)"
+    )
+    trust.add_argument(
+        "--cacert", metavar="FILE", help="trust the authorities in a file, not the system's (TLS)"
+    )
+    parser.add_argument(
+        "--cert",
+        metavar="FILE",
+        help="our own certificate, its key in the same file or --key (TLS)",
+    )
+    parser.add_argument("--key", metavar="FILE", help="the key of --cert (TLS)")
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
