@@ -22,6 +22,7 @@ from ucall._client.base import (
     ClientBase,
     context_for,
 )
+from ucall._client.batch import BatchBase
 from ucall._client.names import Method, refuse_private
 from ucall._client.response import Response
 
@@ -121,7 +122,7 @@ class Client(ClientBase):
         return self._new_response(await self._pool.exchange(request, (id,), options.timeout))
 
 
-class Batch:
+class Batch(BatchBase[Client]):
     """Calls that are sent together, in one request, and replied to together.
 
     As a context manager it is sent at the end of the block::
@@ -134,37 +135,16 @@ class Batch:
     Else by ``await batch.send()``.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._batched = client._calls()
-
-    def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
-        """Adds a call. Its response may be looked at once the batch was sent."""
-        return self._batched.add(method, args, kwargs)
-
-    def notify(self, method: str, /, *args: object, **kwargs: object) -> None:
-        """Adds a call that asks for no reply."""
-        self._batched.notify(method, args, kwargs)
-
     async def send(self) -> list[Response]:
         """Sends all calls that were added since it was last sent.
 
         See `ucall.client.Batch.send`.
         """
-        calls, client = self._batched, self._client
-        if not len(calls):
+        if not len(self):
             return []
-        request = calls.request(client._options.writer)
-        self._batched = client._calls()
+        (calls, request), client = self._take(), self._client
         ids, timeout = tuple(calls.responses), client._options.timeout
         return calls.settle(await client._pool.exchange(request, ids, timeout))
-
-    def __getattr__(self, name: str) -> Method[Response]:
-        refuse_private(self, name)
-        return Method(self._batched_call, name)
-
-    def __len__(self) -> int:
-        return len(self._batched)
 
     async def __aenter__(self) -> Self:
         return self
@@ -178,8 +158,3 @@ class Batch:
         """Sends, unless the block raised."""
         if raised is None:
             await self.send()
-
-    def _batched_call(
-        self, method: str, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Response:
-        return self._batched.add(method, args, kwargs)

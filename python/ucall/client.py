@@ -21,6 +21,7 @@ from ucall._client.base import (
     ClientBase,
     context_for,
 )
+from ucall._client.batch import BatchBase
 from ucall._client.names import Method, refuse_private
 from ucall._client.pool import Pool
 from ucall._client.response import Response
@@ -175,7 +176,7 @@ class ClientTLS(Client):
         super().__init__(*secure_uri(uri, port), **options)
 
 
-class Batch:
+class Batch(BatchBase[Client]):
     """Calls that are sent together, in one request, and replied to together.
 
     As a context manager it is sent at the end of the block::
@@ -187,22 +188,6 @@ class Batch:
 
     Else by `send`. The server runs the calls in any order it likes.
     """
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._batched = client._calls()
-
-    def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
-        """Adds a call. Its response may be looked at once the batch was sent.
-
-        Raises:
-            TypeError: Params are given by position and by name.
-        """
-        return self._batched.add(method, args, kwargs)
-
-    def notify(self, method: str, /, *args: object, **kwargs: object) -> None:
-        """Adds a call that asks for no reply."""
-        self._batched.notify(method, args, kwargs)
 
     def send(self) -> list[Response]:
         """Sends all calls that were added since it was last sent.
@@ -216,19 +201,10 @@ class Batch:
                 error in its own response.
             ucall.ConnectionError, ucall.TimeoutError: See `Client.call`.
         """
-        calls, client = self._batched, self._client
-        if not len(calls):
+        if not len(self):
             return []
-        request = calls.request(client._options.writer)
-        self._batched = client._calls()
+        (calls, request), client = self._take(), self._client
         return calls.settle(client._pool.exchange(request, client._options.timeout))
-
-    def __getattr__(self, name: str) -> Method[Response]:
-        refuse_private(self, name)
-        return Method(self._batched_call, name)
-
-    def __len__(self) -> int:
-        return len(self._batched)
 
     def __enter__(self) -> Self:
         return self
@@ -242,8 +218,3 @@ class Batch:
         """Sends, unless the block raised."""
         if raised is None:
             self.send()
-
-    def _batched_call(
-        self, method: str, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Response:
-        return self._batched.add(method, args, kwargs)

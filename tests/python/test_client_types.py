@@ -106,6 +106,13 @@ def test_models_of_pydantic(client: Client) -> None:
     pydantic = pytest.importorskip("pydantic")
     Model = pydantic.create_model("Model", inner=(Any, pydantic.Field(serialization_alias="in")))
     assert client.echo(Model(inner=Model(inner=numpy.int8(2)))).json == {"in": {"in": 2}}
+    for wrong, problem in [
+        (Model(inner=numpy.arange(3)), "numpy.ndarray cannot be written"),
+        (Model(inner=b"\xff"), "cannot be written as JSON: .*utf-8"),
+    ]:
+        with pytest.raises(ValueError, match=problem):
+            client.echo(wrong)
+    assert client.echo(Model(inner=b"text")).json == {"in": "text"}
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from ucall._core import Pieces, Unwritable
 from ucall.types.faults import needed, shown
 
-__all__ = ["Encoder"]
+__all__ = ["Encoder", "is_derived"]
 
 Encode: TypeAlias = Callable[[Any], object]
 
@@ -76,11 +76,11 @@ class Encoder:
             if base in self._registered:
                 return self._registered[base]
         for module, name, encode in _OURS:
-            if _is_derived(kind, module, name):
+            if is_derived(kind, module, name):
                 return encode
         if hasattr(kind, "__pydantic_serializer__") or kind.__module__.startswith("pydantic"):
-            return _by_pydantic
-        if hasattr(kind, "__dataclass_fields__") or any(_is_derived(kind, *n) for n in _BY_MSGSPEC):
+            return self._by_pydantic
+        if hasattr(kind, "__dataclass_fields__") or any(is_derived(kind, *n) for n in _BY_MSGSPEC):
             return self._by_msgspec
         return _refuse
 
@@ -95,6 +95,26 @@ class Encoder:
             if isinstance(error, Unwritable):
                 raise
             raise Unwritable(f"{_named(value)} cannot be written as JSON: {error}") from error
+
+    def _by_pydantic(self, value: Any) -> object:
+        """As pydantic writes JSON, by the names that it reads."""
+        pydantic_core = _needed_to_write("pydantic_core", value)
+        serializer = getattr(type(value), "__pydantic_serializer__", None)
+        try:
+            if serializer is not None:
+                return serializer.to_python(
+                    value, mode="json", by_alias=True, fallback=self._inside_model
+                )
+            return pydantic_core.to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
+        except ValueError as error:
+            if isinstance(error, Unwritable):
+                raise
+            raise Unwritable(f"{_named(value)} cannot be written as JSON: {error}") from error
+
+    def _inside_model(self, value: Any) -> object:
+        """What pydantic does not know. Bytes are no base64 to it, so it would read others back."""
+        encoded = self.encode(value)
+        return _refuse(value) if isinstance(encoded, (bytes, Pieces)) else encoded
 
 
 def _array(value: Any) -> object:
@@ -127,18 +147,6 @@ def _image(value: Any) -> object:
         raise Unwritable(f"{_named(value)} cannot be written: {error}") from None
 
 
-def _by_pydantic(value: Any) -> object:
-    """As pydantic writes JSON, by the names that it reads."""
-    pydantic_core = _needed_to_write("pydantic_core", value)
-    dump = getattr(value, "model_dump", None)
-    try:
-        if dump is not None:
-            return dump(mode="json", by_alias=True)
-        return pydantic_core.to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
-    except pydantic_core.PydanticSerializationError as error:
-        raise Unwritable(f"{_named(value)} cannot be written as JSON: {error}") from error
-
-
 def _refuse(value: Any) -> object:
     raise Unwritable(f"{_named(value)} cannot be written as JSON")
 
@@ -150,7 +158,7 @@ _OURS: tuple[tuple[str, str, Encode], ...] = (
 )
 
 
-def _is_derived(kind: type, module: str, name: str) -> bool:
+def is_derived(kind: type, module: str, name: str) -> bool:
     """Whether it is derived from a class, whose module must be there if it is."""
     base = getattr(sys.modules.get(module), name, None)
     return isinstance(base, type) and issubclass(kind, base)
