@@ -68,7 +68,6 @@ impl QueueCore {
         engine: &str,
         codec: (Py<PyType>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>),
     ) -> PyResult<Self> {
-        crate::memory::keep_some();
         let options = settings::options(options)?;
         let blocks = options.full == Full::Block;
         let settings = Settings {
