@@ -93,8 +93,8 @@ def load_results(path: Path) -> Results:
     return Results(json.loads(path.read_text()))
 
 
-def best(results: Results, names: Iterable[str], load: str, metric: str) -> str | None:
-    """Who has the highest median."""
-    found = {name: results.values(name, load, metric) for name in names}
+def nearest(results: Results, own: str, names: Iterable[str], load: str) -> str | None:
+    """Who comes nearest to `own` in calls a second, within pairs."""
+    found = {name: results.compared(own, name, load, "calls_per_second") for name in names}
     medians = {name: each.median for name, each in found.items() if each}
-    return max(medians, key=medians.__getitem__, default=None)
+    return min(medians, key=medians.__getitem__, default=None)

@@ -72,6 +72,8 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
     rows = []
     for server in present(results, servers, "c32"):
         name = server.name
+        if server.family == "floor" and server.protocol == "raw":
+            continue
         label = f"**{server.label}**" if server.family == "ours" else server.label
         rows.append(
             [
@@ -128,24 +130,29 @@ def open_loop(results: Results, servers: Sequence[Server]) -> str:
 
 
 def rates(results: Results, servers: Sequence[Server], loads: dict[str, str]) -> str:
-    """Calls a second and CPU under some loads, which have a column each."""
+    """A column a load: calls a second, and CPU time a call with its ratio to the floor's."""
     header = [""]
     for label in loads.values():
-        header += [f"{label}: calls/s", "CPU ns/call", "of the floor's"]
+        header += [f"{label}: calls/s", "CPU ns/call (of the floor's)"]
     rows = []
     for server in servers:
         if not any(results.has(server.name, load) for load in loads):
             continue
         cells = [server.label]
         for load in loads:
-            cpu = results.values(server.name, load, "cpu_us_per_call")
-            cells += [
-                one(results.values(server.name, load, "calls_per_second"), RATE),
-                f"{cpu.median * 1000:,.0f}" if cpu else NONE,
-                one(results.to_floor(server.name, load, "cpu_us_per_call"), RATIO),
-            ]
+            cells.append(one(results.values(server.name, load, "calls_per_second"), RATE))
+            cells.append(cpu_cell(results, server.name, load, 1000, "{:,.0f}"))
         rows.append(cells)
     return table(header, rows)
+
+
+def cpu_cell(results: Results, server: str, load: str, factor: float, form: str) -> str:
+    cpu = results.values(server, load, "cpu_us_per_call")
+    to_floor = results.to_floor(server, load, "cpu_us_per_call")
+    if not cpu:
+        return NONE
+    text = form.format(cpu.median * factor)
+    return f"{text} ({to_floor.median:.2f})" if to_floor else text
 
 
 def batches(results: Results, servers: Sequence[Server]) -> str:
@@ -156,22 +163,20 @@ def batches(results: Results, servers: Sequence[Server]) -> str:
 
 def payloads(results: Results, servers: Sequence[Server]) -> str:
     """Bytes that went in and came out, counted once, in 10^9 a second."""
-    header = ["", *(f"{size_label(size)} {kind}" for kind in KINDS for size in PAYLOAD_BYTES)]
-    loads = [(f"{kind}-{size}", size) for kind in KINDS for size in PAYLOAD_BYTES]
-    rows, ratios = [], []
-    for server in servers:
-        if not any(results.has(server.name, load) for load, _ in loads):
-            continue
-        found = [results.values(server.name, load, "calls_per_second") for load, _ in loads]
-        speeds = [
-            f"{spread.median * size / 1e9:.3g}" if spread else NONE
-            for spread, (_, size) in zip(found, loads, strict=True)
-        ]
-        rows.append([f"{server.label}: GB/s", *speeds])
-        if server.family != "floor":
-            costs = [results.to_floor(server.name, load, "cpu_us_per_call") for load, _ in loads]
-            ratios.append([f"{server.label}: CPU, of the floor's", *(one(c, RATIO) for c in costs)])
-    return table(header, rows + ratios)
+    chosen = [server for server in servers if server.name.startswith(("payload", "floor-echo"))]
+    header = [""]
+    for server in chosen:
+        header += [f"{server.label}: GB/s", "CPU µs/call (of the floor's)"]
+    rows = []
+    for kind in KINDS:
+        for size in PAYLOAD_BYTES:
+            cells = [f"{kind}, {size_label(size)}"]
+            for server in chosen:
+                found = results.values(server.name, f"{kind}-{size}", "calls_per_second")
+                cells.append(f"{found.median * size / 1e9:.3g}" if found else NONE)
+                cells.append(cpu_cell(results, server.name, f"{kind}-{size}", 1, "{:,.1f}"))
+            rows.append(cells)
+    return table(header, rows)
 
 
 KINDS = ("bytes", "array")

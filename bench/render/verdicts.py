@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.report import Spread
-from render.data import Results, best, difference
+from render.data import Results, difference, nearest
 from suite.servers import ENGINES, Server
 
 IDLE_KIB_MAX = 4.0
@@ -43,7 +43,6 @@ def all_verdicts(results: Results, servers: Sequence[Server]) -> list[Verdict]:
 
 def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]:
     peers = [s.name for s in servers if s.family == "python" and not s.name.startswith("ucall")]
-    best_peer = best(results, peers, "c32", "calls_per_second")
     labels = {server.name: server.label for server in servers}
     for engine, label in ENGINES.items():
         name = f"ours-python-{engine}"
@@ -53,6 +52,7 @@ def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Ver
         p50 = results.to_floor(name, "c1", "p50_us", difference)
         claim = f"Python, {label}, 1 client: p50 above the floor's, µs"
         yield judged(claim, p50, "{:+.1f}", most=4.0)
+        best_peer = nearest(results, name, peers, "c32")
         for peer, times in ((best_peer, 2.5), ("fastapi-def", 25.0)):
             if peer:
                 found = results.compared(name, peer, "c32", "calls_per_second")

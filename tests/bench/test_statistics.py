@@ -3,7 +3,7 @@
 import pytest
 
 from harness.report import Spread, spread
-from render.data import Results, best, difference, floors_of
+from render.data import Results, difference, floors_of, nearest
 from render.verdicts import all_verdicts, judged
 from suite.servers import everyone
 
@@ -73,6 +73,16 @@ def test_every_figure_asked_has_a_verdict(results):
         assert any(part in claim for claim in claims), part
 
 
-def test_the_best_has_the_highest_median(results):
-    names = ["fastapi-def", "may", "nobody"]
-    assert best(results, names, "c32", "calls_per_second") == "may"
+def test_the_nearest_is_found_within_pairs():
+    """The second peer was measured while the machine was fast: its own figure says nothing."""
+    samples = [
+        {"section": "s", "load": "c32", "pair": pair, "server": server, "calls_per_second": rate}
+        for pair, server, rate in (
+            ("0.0", "ours", 30.0),
+            ("0.0", "first", 10.0),
+            ("1.0", "ours", 80.0),
+            ("1.0", "second", 20.0),
+        )
+    ]
+    found = Results({"samples": samples, "idle": []})
+    assert nearest(found, "ours", ["first", "second", "nobody"], "c32") == "first"

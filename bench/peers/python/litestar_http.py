@@ -4,6 +4,7 @@ The argument is the port.
 """
 
 import sys
+from typing import Literal
 
 import jsonrpc
 import msgspec
@@ -12,8 +13,8 @@ from litestar import Litestar, post
 
 
 class Request(msgspec.Struct):
-    jsonrpc: str
-    method: str
+    jsonrpc: Literal["2.0"]
+    method: Literal["sum"]
     params: jsonrpc.Sum
     id: int | str | None
 
