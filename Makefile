@@ -109,6 +109,7 @@ leaks: setup ## Make a million calls of every kind on each engine, and count wha
 	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest -q -s tests/python/test_leaks.py
 
 test-python: setup ## Run the Python tests against the built package
+	@tools/install-test-tools.sh
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python
 
 .PHONY: security-table

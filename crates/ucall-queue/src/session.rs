@@ -399,7 +399,9 @@ impl Receiving {
     }
 
     fn tell(&mut self) -> Progress {
-        let (received, taken, freed) = (self.received, self.taken(), self.intake.freed());
+        // In this order, because `get` notes them in the other: what it takes meanwhile wakes us.
+        let freed = self.intake.freed();
+        let (received, taken) = (self.received, self.taken());
         self.told = Progress { received, taken, window: freed };
         self.wake_when_due();
         Progress { received, taken, window: self.window }

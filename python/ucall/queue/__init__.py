@@ -20,6 +20,7 @@ import enum
 import importlib
 
 from ucall.queue.core import (
+    BrokerOptions,
     Communicator,
     CommunicatorOptions,
     ConnectionOptions,
@@ -33,6 +34,7 @@ from ucall.queue.errors import ConnectionError, FullError
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
 
 __all__ = [
+    "BrokerOptions",
     "BytesSerializer",
     "Communicator",
     "CommunicatorOptions",

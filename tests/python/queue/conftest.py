@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from broker import Broker
 
 from ucall import queue as nq
 
-PROTOCOLS = ["tcp", "unix"]
+PROTOCOLS = ["tcp", "unix", "mqtt", "grpc"]
 
 
 class Pairs:
     """Makes servers, and clients of them."""
 
-    def __init__(self, protocol: str, folder: Path) -> None:
+    def __init__(self, protocol: str, folder: Path, broker: Callable[[], Broker]) -> None:
         self.protocol = nq.Protocol(protocol)
         self._folder = folder
+        self._broker = broker
         self.made: list[nq.Communicator] = []
 
     def _new(self, purpose: str, options: nq.CommunicatorOptions) -> nq.Communicator:
@@ -34,7 +39,10 @@ class Pairs:
         return nq.CommunicatorOptions(connection=nq.ConnectionOptions(**connection), **given)
 
     def server(self, **given: Any) -> nq.Communicator:
-        if self.protocol == "tcp":
+        if self.protocol == "mqtt":
+            given.setdefault("netloc", nq.NetworkLocation(port=self._broker().port))
+            given.setdefault("broker", nq.BrokerOptions(topic=f"test/{uuid.uuid4()}"))
+        elif self.protocol in ("tcp", "grpc"):
             given.setdefault("netloc", nq.NetworkLocation(port=0))
         else:
             path = str(self._folder / f"{len(self.made)}.sock")
@@ -46,12 +54,22 @@ class Pairs:
         if server.address is not None:
             netloc = nq.NetworkLocation(*server.address)
         given.setdefault("netloc", netloc)
+        given.setdefault("broker", server.options.broker)
         return self._new("client", self.options(**given))
 
 
+@pytest.fixture(scope="session")
+def shared_broker() -> Iterator[Callable[[], Broker]]:
+    """A broker, once somebody asks for it."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(Broker()))
+
+
 @pytest.fixture(params=PROTOCOLS)
-def pairs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pairs]:
-    made = Pairs(request.param, tmp_path)
+def pairs(
+    request: pytest.FixtureRequest, tmp_path: Path, shared_broker: Callable[[], Broker]
+) -> Iterator[Pairs]:
+    made = Pairs(request.param, tmp_path, shared_broker)
     yield made
     for communicator in reversed(made.made):
         communicator.close(0.2)

@@ -189,7 +189,7 @@ def test_a_message_is_cancelled_until_it_is_on_the_wire(pairs: Pairs) -> None:
     assert futures[1].cancelled()
     with pytest.raises(concurrent.futures.CancelledError):
         futures[2].result()
-    server = pairs.server(netloc=address)
+    server = pairs.server(netloc=address, broker=server.options.broker)
     assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["a", "d"]
     futures[3].result(WAIT_S)
     assert not futures[0].cancel()

@@ -308,6 +308,11 @@ impl Hub {
         for index in 0..self.sessions.len() as u32 {
             self.flush_session(index, now);
         }
+        // Nobody has a word to say on those that have not told who they are.
+        let strangers = self.links.iter().filter(|(_, link)| link.session.is_none());
+        for key in strangers.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.close_link(key, false, now);
+        }
         self.check_closed();
     }
 

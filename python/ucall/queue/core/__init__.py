@@ -6,6 +6,7 @@ from ucall._core import Message
 from ucall.queue.core.communicator import Communicator
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import (
+    BrokerOptions,
     CommunicatorOptions,
     ConnectionOptions,
     NetworkLocation,
@@ -14,6 +15,7 @@ from ucall.queue.core.options import (
 )
 
 __all__ = [
+    "BrokerOptions",
     "Communicator",
     "CommunicatorOptions",
     "ConnectionOptions",

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
 __all__ = [
+    "BrokerOptions",
     "CommunicatorOptions",
     "ConnectionOptions",
     "NetworkLocation",
@@ -101,6 +102,21 @@ _LOCATION = NetworkLocation()
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """How peers meet at an MQTT broker.
+
+    Args:
+        topic: Under this all is published. Each server needs one of its own at its broker.
+        user: Who we are to the broker; None for nobody.
+        password: And our password.
+    """
+
+    topic: str = "ucall/queue"
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class CommunicatorOptions:
     """Who a communicator is, where, and how it treats what it is given.
 
@@ -111,6 +127,7 @@ class CommunicatorOptions:
         connection: See `ConnectionOptions`.
         serialization: See `SerializationOptions`.
         security: TLS; None for none.
+        broker: See `BrokerOptions`; for MQTT alone.
         workers: Threads for transports whose library needs some (gRPC). TCP, Unix sockets and
             shared memory are served by one thread that never holds the interpreter's lock.
         engine: ``"auto"`` takes io_uring where it may; ``"uring"`` and ``"posix"`` insist.
@@ -121,5 +138,6 @@ class CommunicatorOptions:
     connection: ConnectionOptions = ConnectionOptions()
     serialization: SerializationOptions = SerializationOptions()
     security: SecurityOptions | None = None
+    broker: BrokerOptions = BrokerOptions()
     workers: int = 1
     engine: Literal["auto", "posix", "uring"] = "auto"

@@ -1,0 +1,200 @@
+"""Carries a communicator's links over gRPC: each is one bidirectional stream of bytes.
+
+There is no schema: a message of the stream is a piece of the link, as it is. HTTP/2 bounds what is
+under way. All carriers of a process share one thread with an asyncio loop, because the library has
+one queue of completions for all loops; nothing polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+if TYPE_CHECKING:
+    from ucall._core import QueueLink
+    from ucall.queue.core import Communicator, SecurityOptions
+
+__all__ = ["Carrier"]
+
+METHOD = "/ucall.Queue/Link"
+PIECE_BYTES_MAX = 1 << 20
+# Checks the server's certificate against this name rather than the target's.
+TARGET_NAME = "grpc.ssl_target_name_override"
+# How long what is left to say at the end may take.
+LINGER_S = 1.0
+OPTIONS = [
+    ("grpc.max_receive_message_length", PIECE_BYTES_MAX + 1024),
+    ("grpc.max_send_message_length", PIECE_BYTES_MAX + 1024),
+    # One server a port, so that a second one is told.
+    ("grpc.so_reuseport", 0),
+]
+
+
+class Carrier:
+    """The links of one communicator, and its channel or its server.
+
+    Args:
+        communicator: Opens the links, and says where we listen or connect to.
+
+    Raises:
+        OSError: The port is taken.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._open_link = communicator._open_link
+        self._options = communicator.options
+        self.address: tuple[str, int] | None = None
+        self._loop = _loop()
+        self._ending = asyncio.Event()
+        self._links: set[asyncio.Task[Any]] = set()
+        if communicator.is_server:
+            asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+            self._run = asyncio.run_coroutine_threadsafe(self._serve(), self._loop)
+        else:
+            self._run = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
+
+    def close(self) -> None:
+        """Ends, once all that links had to say is sent."""
+        self._loop.call_soon_threadsafe(self._ending.set)
+        self._run.result()
+
+    async def _listen(self) -> None:
+        self._server = server = grpc.aio.server(options=OPTIONS)
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._accept)
+        service, method = METHOD[1:].split("/")
+        handlers = grpc.method_handlers_generic_handler(service, {method: handler})
+        server.add_generic_rpc_handlers([handlers])
+        host, port = self._options.netloc
+        security = self._options.security
+        where = _target(host, port)
+        try:
+            if security is None:
+                port = server.add_insecure_port(where)
+            else:
+                port = server.add_secure_port(where, _server_credentials(security))
+        except RuntimeError as error:
+            raise OSError(errno.EADDRINUSE, f"cannot listen on {where}: {error}") from error
+        self.address = (host, port)
+        await server.start()
+
+    async def _serve(self) -> None:
+        await self._ending.wait()
+        await self._wait_for_links()
+        await self._server.stop(grace=LINGER_S)
+
+    async def _accept(self, _requests: Any, context: Any) -> None:
+        await self._carry(False, context.read, context.write)
+
+    async def _connect(self) -> None:
+        where, security = _target(*self._options.netloc), self._options.security
+        if security is None:
+            channel = grpc.aio.insecure_channel(where, OPTIONS)
+        else:
+            options = OPTIONS + ([(TARGET_NAME, security.name)] if security.name else [])
+            channel = grpc.aio.secure_channel(where, _channel_credentials(security), options)
+        first_s, most_s = self._options.connection.reconnect
+        delay_s = first_s
+        async with channel:
+            while not self._ending.is_set():
+                call: Any = channel.stream_stream(METHOD)(wait_for_ready=True)
+                carried = asyncio.ensure_future(self._carry(True, call.read, call.write))
+                ending = asyncio.ensure_future(self._ending.wait())
+                await asyncio.wait([carried, ending], return_when=asyncio.FIRST_COMPLETED)
+                if not carried.done():
+                    await asyncio.wait([carried], timeout=LINGER_S)
+                ending.cancel()
+                call.cancel()
+                heard = await carried
+                delay_s = first_s if heard else min(delay_s * 2, most_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), delay_s)
+
+    async def _carry(
+        self,
+        dialed: bool,
+        read: Callable[[], Awaitable[Any]],
+        write: Callable[[bytes], Awaitable[None]],
+    ) -> bool:
+        """Carries one link until either side ends it. Whether anything was heard."""
+        something = asyncio.Event()
+
+        def wake() -> None:
+            self._loop.call_soon_threadsafe(something.set)
+
+        link = self._open_link(dialed, wake)
+        reader = asyncio.ensure_future(_read(link, read))
+        writer = asyncio.ensure_future(_write(link, write, something))
+        self._links.add(writer)
+        await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
+        link.closed()
+        reader.cancel()
+        writer.cancel()
+        heard, _ = await asyncio.gather(reader, writer, return_exceptions=True)
+        self._links.discard(writer)
+        return heard is True
+
+    async def _wait_for_links(self) -> None:
+        if self._links:
+            await asyncio.wait(self._links, timeout=LINGER_S)
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop of all carriers, on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="ucall-grpc", daemon=True).start()
+    return loop
+
+
+async def _read(link: QueueLink, read: Callable[[], Awaitable[Any]]) -> bool:
+    """Hands in what comes, until the stream ends. Whether anything came."""
+    heard = False
+    while (data := await read()) is not grpc.aio.EOF:
+        heard = True
+        link.receive(data)
+    return heard
+
+
+async def _write(
+    link: QueueLink, write: Callable[[bytes], Awaitable[None]], something: asyncio.Event
+) -> None:
+    """Sends what there is, as fast as HTTP/2 lets it through, until the link is over."""
+    while not link.is_over:
+        data = link.next_frame(PIECE_BYTES_MAX)
+        if data is None:
+            await something.wait()
+            something.clear()
+        else:
+            await write(data)
+
+
+def _target(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _server_credentials(security: SecurityOptions) -> grpc.ServerCredentials:
+    if security.key is None or security.certificate is None:
+        raise ValueError("security: a server needs a key and a certificate")
+    pair = (Path(security.key).read_bytes(), Path(security.certificate).read_bytes())
+    authority = _read_file(security.authority)
+    return grpc.ssl_server_credentials([pair], authority, authority is not None)
+
+
+def _channel_credentials(security: SecurityOptions) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        _read_file(security.authority), _read_file(security.key), _read_file(security.certificate)
+    )
+
+
+def _read_file(path: str | os.PathLike[str] | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

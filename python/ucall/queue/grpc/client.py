@@ -1,0 +1,13 @@
+"""The client's side of a queue over gRPC."""
+
+from __future__ import annotations
+
+from ucall.queue.grpc.location import Communicator as _Communicator
+
+__all__ = ["Communicator"]
+
+
+class Communicator(_Communicator):
+    """See `ucall.queue.core.Communicator`."""
+
+    is_server = False

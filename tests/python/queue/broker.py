@@ -1,0 +1,72 @@
+"""A real MQTT broker, mosquitto, on a port of its own."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+# Debian keeps servers where not every user looks.
+PROGRAM = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+START_S = 10
+
+
+class Broker:
+    """Runs until it is left; can be killed and started again on its port.
+
+    Args:
+        lines: More lines for its configuration.
+    """
+
+    def __init__(self, *lines: str) -> None:
+        if PROGRAM is None:
+            raise FileNotFoundError("mosquitto is not installed: tools/install-test-tools.sh")
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port: int = probe.getsockname()[1]
+        self._folder = tempfile.TemporaryDirectory()
+        self._configuration = Path(self._folder.name, "mosquitto.conf")
+        anonymous = (
+            [] if any("password_file" in line for line in lines) else ["allow_anonymous true"]
+        )
+        everything = [f"listener {self.port} 127.0.0.1", "user root", *anonymous, *lines]
+        self._configuration.write_text("\n".join(everything) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it, and waits until it listens."""
+        assert PROGRAM is not None
+        command = [PROGRAM, "-c", str(self._configuration)]
+        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        give_up_at = time.monotonic() + START_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            except ConnectionRefusedError:
+                assert self._process.poll() is None, "mosquitto ended at once"
+                assert time.monotonic() < give_up_at, "mosquitto does not listen"
+                time.sleep(0.01)
+
+    def kill(self) -> None:
+        """Ends it without a word to anybody."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+        self._folder.cleanup()

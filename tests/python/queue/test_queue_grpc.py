@@ -1,0 +1,75 @@
+"""Queues over gRPC: TLS, and a server that comes late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trustme
+
+from ucall import queue as nq
+
+WAIT_S = 20
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    authority, stranger = trustme.CA(), trustme.CA()
+    for name, ca in (("server", authority), ("client", authority), ("other", stranger)):
+        issued = ca.issue_cert("localhost")
+        issued.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    return tmp_path
+
+
+def security(folder: Path, name: str) -> nq.SecurityOptions:
+    return nq.SecurityOptions(
+        folder / f"{name}.key", folder / f"{name}.pem", folder / "authority.pem", name="localhost"
+    )
+
+
+def test_both_sides_verify_each_other(certificates: Path) -> None:
+    netloc = nq.NetworkLocation(port=0)
+    options = nq.CommunicatorOptions(netloc=netloc, security=security(certificates, "server"))
+    with nq.new("grpc", "server", options) as server:
+        netloc = nq.NetworkLocation(*server.address)
+        known = nq.CommunicatorOptions(netloc=netloc, security=security(certificates, "client"))
+        with nq.new("grpc", "client", known) as client:
+            client.put("in").result(WAIT_S)
+            assert server.get(timeout=WAIT_S).data == "in"
+        unknown = nq.CommunicatorOptions(netloc=netloc, security=security(certificates, "other"))
+        other = nq.new("grpc", "client", unknown)
+        with pytest.raises(TimeoutError):
+            other.put("out").result(0.5)
+        other.close(0)
+
+
+def test_a_client_may_come_before_its_server() -> None:
+    probe = nq.new("grpc", "server", nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0)))
+    assert probe.address is not None
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*probe.address))
+    probe.close(0)
+    with nq.new("grpc", "client", options) as client:
+        put = client.put("early")
+        options = nq.CommunicatorOptions(netloc=options.netloc)
+        with nq.new("grpc", "server", options) as server:
+            assert server.get(timeout=WAIT_S).data == "early"
+            put.result(WAIT_S)
+            client.close()
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
+    with nq.new("grpc", "server", options) as server:
+        assert server.address is not None
+        taken = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
+        with pytest.raises(OSError, match="cannot listen"):
+            nq.new("grpc", "server", taken)
+
+
+def test_a_server_needs_a_certificate(certificates: Path) -> None:
+    half = nq.SecurityOptions(certificate=certificates / "server.pem")
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=half)
+    with pytest.raises(ValueError, match="a key and a certificate"):
+        nq.new("grpc", "server", options)
