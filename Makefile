@@ -108,6 +108,11 @@ test-bench: $(STAMPS)/test-tools ## Run the tests of the benchmark's harness and
 leaks: setup ## Make a million calls of every kind on each engine, and count what stays
 	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest -q -s tests/python/test_leaks.py
 
+MINUTES ?= 10
+.PHONY: soak
+soak: setup ## Ten minutes of good and hostile traffic: memory and descriptors in docs/soak.svg
+	PYTHONPATH=tests $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
+
 test-python: setup ## Run the Python tests against the built package
 	@tools/install-test-tools.sh
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python

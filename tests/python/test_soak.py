@@ -1,0 +1,21 @@
+"""The soak in short: seconds of mixed traffic, good and hostile. `make soak` takes its time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import NO_URING
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_seconds_of_mixed_traffic_stay_flat() -> None:
+    command = [sys.executable, "-m", "soak", "--minutes", "0.07", "--engine", "posix"]
+    command += [] if NO_URING else ["--engine", "uring"]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=55)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("flat\n")

@@ -1,0 +1,1 @@
+"""Long mixed traffic, good and hostile, and what it does to the server's memory and descriptors."""
