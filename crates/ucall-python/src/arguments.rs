@@ -48,8 +48,8 @@ pub(crate) fn take(
     let signature = procedure.signature.as_ref().ok_or_else(|| {
         Failure::Params(Fault::value("unexpected, the function tells no parameters"))
     })?;
-    let mut arguments =
-        Arguments { slots: Slots::new(signature.params.len()), rest: Vec::new(), extra: None };
+    let mut arguments = Arguments::new();
+    arguments.slots.make(signature.params.len());
     arguments.fill(signature, &mut input).map_err(Failure::Params)?;
     Ok(arguments.slots.split_off(0).into_iter().map(Bound::unbind).collect())
 }
@@ -61,8 +61,8 @@ fn call_by_signature<'py>(
     context: Option<Bound<'py, PyAny>>,
     mut input: Input<'_, '_, 'py>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
-    let mut arguments =
-        Arguments { slots: Slots::new(signature.params.len()), rest: Vec::new(), extra: None };
+    let mut arguments = Arguments::new();
+    arguments.slots.make(signature.params.len());
     if let Some(slot) = signature.context.and_then(|it| arguments.slots.places().get_mut(it)) {
         *slot = context;
     }
@@ -80,6 +80,11 @@ struct Arguments<'py> {
 }
 
 impl<'py> Arguments<'py> {
+    #[inline]
+    fn new() -> Self {
+        Self { slots: Slots::new(), rest: Vec::new(), extra: None }
+    }
+
     #[inline]
     fn fill(&mut self, signature: &Signature, input: &mut Input<'_, '_, 'py>) -> Filled {
         match input.reader.kind() {
@@ -172,15 +177,15 @@ impl<'py> Arguments<'py> {
 
     #[inline]
     fn call(
-        mut self,
+        &mut self,
         callable: &Bound<'py, PyAny>,
         signature: &Signature,
     ) -> PyResult<Bound<'py, PyAny>> {
         if !self.rest.is_empty() {
-            self.slots.insert_many(signature.positional, self.rest);
+            self.slots.insert_many(signature.positional, std::mem::take(&mut self.rest));
         }
         let names = signature.names.as_ref().map(|names| names.bind(callable.py()));
-        let Some(extra) = self.extra else {
+        let Some(extra) = self.extra.take() else {
             return ffi::call_with_slots(callable, &self.slots, names);
         };
         // Params given by name leave nothing for `*args`, so the named ones end the slots.
@@ -252,7 +257,8 @@ fn call_as_given<'py>(
         extra: Some(crate::convert::Convert::Any),
         ..Signature::default()
     };
-    let mut arguments = Arguments { slots: Slots::new(0), rest: Vec::new(), extra: None };
+    let mut arguments = Arguments::new();
+    arguments.slots.make(0);
     arguments.fill(&signature, &mut input).map_err(Failure::Params)?;
     arguments.call(callable, &signature).map_err(Failure::Raised)
 }

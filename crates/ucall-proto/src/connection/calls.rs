@@ -22,6 +22,10 @@ pub(super) enum Ran {
 }
 
 /// Runs all calls of `document`, which stands in `text` and was just scanned.
+///
+/// Inlined because its arguments are more than there are registers for: read back from the stack
+/// right after they were written, they cost as much as the rest of it.
+#[inline(always)]
 pub(super) fn run_document<S: Service>(
     document: &Document,
     text: &[u8],

@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Consumes a string.
-    #[inline]
+    #[inline(always)]
     pub fn string(&mut self) -> Text<'a> {
         self.peek();
         self.position += 1;
@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
 
     /// Inside an object: the next member's key, its value to be read next. At the end, consumes
     /// the brace.
-    #[inline]
+    #[inline(always)]
     pub fn next_key(&mut self) -> Option<Text<'a>> {
         if self.peek() == b',' {
             self.position += 1;

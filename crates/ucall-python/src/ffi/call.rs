@@ -20,12 +20,17 @@ pub(crate) struct Slots<'py> {
 }
 
 impl<'py> Slots<'py> {
-    /// Places for `count` arguments, none of them there yet.
+    /// No places yet.
     #[inline]
-    pub(crate) fn new(count: usize) -> Self {
-        let mut slots = SmallVec::new();
-        slots.resize_with(count + 1, || None);
-        Self { slots }
+    pub(crate) fn new() -> Self {
+        Self { slots: SmallVec::new() }
+    }
+
+    /// Makes places for `count` arguments, none of them there yet. Made where they stay: a copy of
+    /// what was just written waits for that.
+    #[inline]
+    pub(crate) fn make(&mut self, count: usize) {
+        self.slots.resize_with(count + 1, || None);
     }
 
     /// The places of the arguments.
