@@ -108,6 +108,16 @@ test-bench: $(STAMPS)/test-tools ## Run the tests of the benchmark's harness and
 leaks: setup ## Make a million calls of every kind on each engine, and count what stays
 	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest -q -s tests/python/test_leaks.py
 
+SANITIZED := --locked --package ucall-buffer --package ucall-engine --package ucall-server
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+.PHONY: sanitize
+# Miri cannot run system calls and C; the fuzz targets run under AddressSanitizer, too.
+sanitize: ## Run the unsafe edges under Miri and AddressSanitizer, on nightly with miri and rust-src
+	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test --locked \
+		--package ucall-buffer --target-dir target/miri
+	RUSTFLAGS=-Zsanitizer=address $(CARGO) +nightly test $(SANITIZED) --lib --tests \
+		--target $(HOST) --target-dir target/asan
+
 MINUTES ?= 10
 .PHONY: soak
 soak: setup ## Ten minutes of good and hostile traffic: memory and descriptors in docs/soak.svg
@@ -123,7 +133,7 @@ security-table: setup ## Try every bad input, and write the table in docs/securi
 		tests/python/security/test_bad_input.py
 
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
-lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-python lint-types ## Run every check
+lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check
 
 lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
@@ -150,6 +160,10 @@ lint-python: $(STAMPS)/lint-tools ## Check the format of Python, and run ruff
 lint-types: $(STAMPS)/lint-tools $(if $(STUBS),setup) ## Check the types of the package and its stubs
 	$(if $(TYPED_CODE),$(VENV)/bin/mypy)
 	$(if $(STUBS),$(PY) -m mypy.stubtest ucall._core)
+
+.PHONY: lint-advisories
+lint-advisories: $(STAMPS)/lint-tools ## Look for known vulnerabilities, if the advisories can be reached
+	@$(PY) tools/check-advisories.py
 
 lint-licences: $(STAMPS)/venv ## Check the licences of all dependencies
 	@$(PY) tools/check-licences.py

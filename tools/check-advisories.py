@@ -1,0 +1,68 @@
+"""Looks for known vulnerabilities in what is built and tested with. Standard library only.
+
+    python tools/check-advisories.py
+
+Asks pip-audit about .venv and cargo-audit about both lock files. Where a database of advisories
+cannot be reached, or cargo-audit is not installed, it says so clearly and goes on: that is no
+verdict. A vulnerability that is found is an error. Licences are another tool's work.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = [ROOT / "Cargo.lock", ROOT / "fuzz" / "Cargo.lock"]
+PATIENCE_S = 120
+# What tools say when it is the network that fails.
+UNREACHABLE = (
+    "couldn't fetch advisory database",
+    "failed to fetch",
+    "Could not resolve host",
+    "ConnectionError",
+    "Failed to connect",
+    "Failed to upgrade `pip`",
+    "HTTPError",
+    "Max retries exceeded",
+    "ServiceError",
+)
+
+
+def run(command: list[str]) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1, "Failed to connect in time"
+    return done.returncode, done.stdout + done.stderr
+
+
+def verdict(what: str, command: list[str]) -> bool:
+    """Prints what was found; whether that is no reason to fail."""
+    code, text = run(command)
+    if code == 0:
+        print(f"{what}: no known vulnerabilities")
+        return True
+    if any(sign in text for sign in UNREACHABLE):
+        print(f"{what}: NOT CHECKED, the advisories cannot be reached from here")
+        return True
+    print(f"{what}:\n{text}")
+    return False
+
+
+def main() -> None:
+    pip_audit = [sys.executable, "-m", "pip_audit", "--local", "--skip-editable"]
+    good = [verdict("Python packages", [*pip_audit, "--progress-spinner", "off"])]
+    for lock in LOCKS:
+        what = str(lock.relative_to(ROOT))
+        if shutil.which("cargo-audit") is None:
+            print(f"{what}: NOT CHECKED, needs cargo-audit: cargo install --locked cargo-audit")
+            continue
+        good.append(verdict(what, ["cargo", "audit", "--quiet", "--file", str(lock)]))
+    if not all(good):
+        sys.exit("advisories: see above")
+
+
+main()
