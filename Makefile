@@ -224,6 +224,13 @@ bench-report: $(STAMPS)/venv ## Write docs/benchmarks.md and the README's table 
 bench-gate: $(STAMPS)/venv .bench/c-sum ## Fail if a call in C takes more instructions or system calls
 	$(PY) bench/gate.py $(BENCH_FLAGS)
 
+# trustme calls the authority client.pem: it is what a client trusts.
+.PHONY: certs
+certs: $(STAMPS)/test-tools ## Make an authority, and a certificate of this machine, in certs/
+	@mkdir -p certs
+	$(PY) -m trustme --quiet --dir certs --identities localhost 127.0.0.1 ::1
+	@echo "certs/: server.pem and server.key for a server, client.pem for those who trust it"
+
 .PHONY: bench-tls
 bench-tls: setup ## Measure TLS against plain TCP (BENCH_FLAGS="--pairs 5")
 	@tools/install-bench-tools.sh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,10 @@ class Authority:
 
     def sign(self, *names: str, file: str | None = None, common_name: str | None = None) -> Files:
         """Files for these names, called after the first unless told otherwise."""
-        issued = self._authority.issue_cert(*names, common_name=common_name)
+        since, until = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 90))
+        issued = self._authority.issue_cert(
+            *names, common_name=common_name, not_before=since, not_after=until
+        )
         stem = (file or names[0]).replace("*", "any").replace(":", "-")
         paths = [self.folder / f"{stem}{end}" for end in (".crt", ".key", ".pem", "-secret.key")]
         files = Files(*paths)

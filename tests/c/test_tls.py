@@ -1,0 +1,121 @@
+"""Servers in C under TLS."""
+
+import ssl
+import time
+
+import pytest
+import trustme
+
+import harness
+from harness import Client, StartError, serving
+
+PROGRAM = harness.PROGRAMS / "tls.c"
+
+
+class Files:
+    """An authority with what a server and a client need of it, in PEM files."""
+
+    def __init__(self, folder):
+        self.authority = trustme.CA()
+        self.folder = folder
+        self.root = self.write("root.pem", self.authority.cert_pem)
+        middle = self.authority.create_child_ca()
+        server = middle.issue_cert("localhost")
+        own, between = server.cert_chain_pems
+        self.key = self.write("server.key", server.private_key_pem)
+        self.certificates = [self.write("own.pem", own), self.write("between.pem", between)]
+        self.client = self.write(
+            "client.pem", self.authority.issue_cert("alice").private_key_and_cert_chain_pem
+        )
+
+    def write(self, name, blob):
+        path = self.folder / name
+        blob.write_to_path(path)
+        return path
+
+    def flags(self, *more):
+        chain = [word for path in self.certificates for word in ("--certificate", path)]
+        return [*chain, "--key", self.key, *more]
+
+    def context(self, client=None):
+        context = ssl.create_default_context(cafile=self.root)
+        if client:
+            context.load_cert_chain(client)
+        return context
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path)
+
+
+class SecureClient(Client):
+    def __init__(self, port, context):
+        super().__init__(port)
+        self.lines.close()
+        self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
+        self.lines = self.socket.makefile("rb")
+
+
+def command(built, engine, flags):
+    return [built(PROGRAM), "--engine", engine, *flags]
+
+
+def test_calls_and_a_chain_of_several_files(built, engine, files):
+    with serving(command(built, engine, files.flags())) as server:
+        with SecureClient(server.port, files.context()) as client:
+            assert client.socket.version() == "TLSv1.3"
+            for number in range(100):
+                assert client.call("sum", {"a": number, "b": 1}) == number + 1
+        with Client(server.port) as plain:
+            plain.send("sum", {"a": 1, "b": 2})
+            assert "TLS" in str(plain.receive()["error"])
+
+
+def test_clients_that_have_to_show_a_certificate(built, engine, files):
+    flags = files.flags("--authorities", files.root)
+    with serving(command(built, engine, flags)) as server:
+        with SecureClient(server.port, files.context(files.client)) as client:
+            assert client.call("sum", {"a": 1, "b": 2}) == 3
+        with pytest.raises(OSError), SecureClient(server.port, files.context()) as client:
+            client.call("sum", {"a": 1, "b": 2})
+
+
+def test_new_files_are_read(built, engine, files):
+    with (
+        serving(command(built, engine, files.flags())) as server,
+        SecureClient(server.port, files.context()) as client,
+    ):
+        assert client.call("sum", {"a": 1, "b": 2}) == 3
+        renewed = files.authority.issue_cert("localhost", "renewed.example")
+        files.write("server.key", renewed.private_key_pem)
+        files.write("own.pem", renewed.cert_chain_pems[0])
+        deadline = time.monotonic() + 10
+        while "renewed.example" not in names(server.port, files):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert client.call("sum", {"a": 1, "b": 2}) == 3
+
+
+def names(port, files):
+    with SecureClient(port, files.context()) as client:
+        return [name for _, name in client.socket.getpeercert()["subjectAltName"]]
+
+
+def test_a_handshake_that_stalls_is_closed(built, engine, files):
+    flags = files.flags("--handshake-ms", "500")
+    with serving(command(built, engine, flags)) as server, Client(server.port) as silent:
+        started = time.monotonic()
+        assert silent.socket.recv(1) == b""
+        assert 0.4 < time.monotonic() - started < 5
+
+
+def test_what_cannot_be_used_is_told(built, files):
+    absent = files.folder / "absent.pem"
+    for flags, told in [
+        (["--certificate", absent], "absent.pem"),
+        (["--certificate", files.certificates[0]], "own.pem: expected a private key"),
+        (["--certificate", files.root, "--key", files.key], "belongs to another certificate"),
+    ]:
+        with pytest.raises(StartError, match=told):
+            harness.Server(command(built, "posix", flags))

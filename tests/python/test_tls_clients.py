@@ -1,0 +1,152 @@
+"""TLS as others speak it: openssl, curl, Go, Python's HTTP clients, and a scanner's verdict."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import requests
+from certificates import Authority, Files, authority, files
+from conftest import Serve
+
+import ucall
+from harness import request
+
+__all__ = ["authority", "files"]
+
+GO = Path(__file__).parent / "go" / "tls_client.go"
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@pytest.fixture
+def server(serve: Serve, authority: Authority, files: Files) -> ucall.Server:
+    return serve(add, ssl_certfile=files.certificate, ssl_keyfile=files.key)
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def output(*command: str | Path, input: bytes | None = None) -> str:
+    done = subprocess.run(command, input=input, capture_output=True, timeout=120)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize("version", ["tls1_2", "tls1_3"])
+def test_openssl(server: ucall.Server, authority: Authority, version: str) -> None:
+    """A document over raw TCP, after a verified handshake."""
+    command = [tool("openssl"), "s_client", "-quiet", "-verify_return_error", f"-{version}"]
+    command += ["-connect", f"127.0.0.1:{server.port}", "-servername", "localhost"]
+    command += ["-verify_hostname", "localhost", "-CAfile", str(authority.path)]
+    # The server ends the connection behind a document that is none, and s_client with it.
+    said = output(*command, input=request("add", [1, 2]) + b"\nend\n")
+    first, second = said.splitlines()
+    assert json.loads(first)["result"] == 3
+    assert json.loads(second)["error"]["code"] == -32700
+
+
+@pytest.mark.parametrize("version", ["--tls-max 1.2", "--tlsv1.3"])
+def test_curl(server: ucall.Server, authority: Authority, version: str) -> None:
+    uri = f"https://localhost:{server.port}/"
+    options = ["--silent", "--show-error", "--fail", "--cacert", str(authority.path)]
+    options += ["--write-out", "|%{http_version} %{num_connects}|", *version.split()]
+    body = request("add", [1, 2]).decode()
+    said = output(
+        tool("curl"), *options, "--data", body, uri, "--next", *options, "--data", body, uri
+    )
+    first, connected, second, again, _ = said.split("|")
+    assert json.loads(first) == json.loads(second) == {"jsonrpc": "2.0", "id": 1, "result": 3}
+    assert (connected, again) == ("1.1 1", "1.1 0"), "the second call has the same connection"
+
+
+@pytest.fixture(scope="session")
+def go_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Go's own client, built once."""
+    program = tmp_path_factory.mktemp("go") / "tls_client"
+    output(tool("go"), "build", "-o", program, GO)
+    yield program
+
+
+def test_go(server: ucall.Server, authority: Authority, go_client: Path) -> None:
+    """HTTP with connections kept and sessions resumed, from several goroutines, and raw TLS."""
+    said = json.loads(output(go_client, str(authority.path), str(server.port)))
+    assert said["calls"] == 400 and said["raw"] == 3
+    assert said["resumed"] is True
+    assert said["version"] == "TLS 1.3"
+
+
+def test_go_is_told_of_plaintext(
+    serve: Serve, authority: Authority, files: Files, go_client: Path
+) -> None:
+    plain = serve(add)
+    done = subprocess.run([go_client, authority.path, str(plain.port)], capture_output=True)
+    assert b"server gave HTTP response to HTTPS client" in done.stderr
+
+
+def test_pythons_http_clients(server: ucall.Server, authority: Authority) -> None:
+    uri, call = f"https://localhost:{server.port}/", {"jsonrpc": "2.0", "method": "add", "id": 1}
+    with requests.Session() as session:
+        for number in range(10):
+            reply = session.post(
+                uri, json=call | {"params": [number, 1]}, verify=str(authority.path)
+            )
+            assert reply.json()["result"] == number + 1
+    with httpx.Client(verify=authority.context()) as client:
+        for number in range(10):
+            replied = client.post(uri, json=call | {"params": [number, 1]})
+            assert replied.json()["result"] == number + 1
+
+
+def strict_files(folder: Path) -> tuple[Path, Path, Path]:
+    """An authority, a certificate and its key, as browsers want them: trustme's are no such."""
+    root, root_key, own, key = (folder / name for name in ("root", "root.key", "own", "own.key"))
+    new = [tool("openssl"), "req", "-x509", "-newkey", "ec", "-nodes", "-days", "90"]
+    new += ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+    output(*new, "-keyout", root_key, "-out", root, "-subj", "/CN=Authority", *usage)
+    signed = ["-CA", root, "-CAkey", root_key, "-addext", "subjectAltName=DNS:localhost"]
+    signed += ["-addext", "basicConstraints=critical,CA:false"]
+    signed += ["-addext", "extendedKeyUsage=serverAuth"]
+    output(*new, "-keyout", key, "-out", own, "-subj", "/CN=localhost", *signed)
+    return root, own, key
+
+
+def test_mozillas_intermediate_profile(serve: Serve, tmp_path: Path) -> None:
+    """sslyze scans for protocols, ciphers and known weaknesses, and compares with the profile."""
+    pytest.importorskip("sslyze")
+    from sslyze import (
+        CertificateInfoExtraArgument,
+        ScanCommandsExtraArguments,
+        Scanner,
+        ServerNetworkLocation,
+        ServerScanRequest,
+    )
+    from sslyze.mozilla_tls_profile.tls_config_checker import (
+        MozillaTlsConfiguration,
+        TlsConfigurationEnum,
+        check_server_against_tls_configuration,
+    )
+
+    root, certificate, key = strict_files(tmp_path)
+    server = serve(add, ssl_certfile=certificate, ssl_keyfile=key)
+    location = ServerNetworkLocation("localhost", server.port, ip_address="127.0.0.1")
+    trust = CertificateInfoExtraArgument(custom_ca_file=root)
+    more = ScanCommandsExtraArguments(certificate_info=trust)
+    scanner = Scanner()
+    scanner.queue_scans([ServerScanRequest(location, scan_commands_extra_arguments=more)])
+    [result] = scanner.get_results()
+    assert result.scan_result is not None, result.connectivity_error_trace
+    profile = MozillaTlsConfiguration.get(TlsConfigurationEnum.MOZILLA_INTERMEDIATE)
+    check_server_against_tls_configuration(result, profile)
