@@ -37,7 +37,6 @@ def certificate() -> list[str]:
     """The server's options for a certificate made on the spot: ECDSA on P-256."""
     issued = trustme.CA().issue_cert("127.0.0.1", "localhost")
     both = OUTPUT / "tls.pem"
-    OUTPUT.mkdir(exist_ok=True)
     issued.private_key_and_cert_chain_pem.write_to_path(both)
     return ["--ssl-certfile", str(both)]
 
@@ -96,6 +95,7 @@ def table(engine: str, found: dict[str, list[load.Sample]]) -> str:
 
 def main() -> None:
     options = arguments()
+    OUTPUT.mkdir(exist_ok=True)
     samples = {}
     for engine in options.engines.split(","):
         found = pairs_of(engine, options)
