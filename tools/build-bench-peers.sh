@@ -46,7 +46,7 @@ generate_python_grpc() {
 }
 
 cargo_build() {
-    cargo build --quiet --release --locked --manifest-path "$1/Cargo.toml" --target-dir "$target"
+    cargo build --quiet --release --manifest-path "$1/Cargo.toml" --target-dir "$target" "${@:2}"
 }
 
 # For this machine's processor, as simdjson's inline parser asks for.
@@ -77,7 +77,8 @@ install_old_ucall
 generate_python_grpc
 build_h2o
 build_grpc
-cargo_build bench/peers/rust || skip "actix-web, ntex and may_minihttp, which do not build here"
-cargo_build bench/load
+cargo_build bench/peers/rust --locked || skip "actix-web, ntex and may_minihttp, which do not build here"
+cargo_build bench/load --locked
+# Not locked: what ucall-proto depends on is the workspace's to say.
 cargo_build bench/json
 cp "$target/release/json-bench" "$out/json-bench"

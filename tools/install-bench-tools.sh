@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what measuring needs and this machine lacks: wrk, and for the deterministic figures
 # strace and valgrind. With `peers`, also what `make bench` loads and builds the servers of others
-# with. Says what it installs. Without apt-get, or the right to use it, it names how to get them; only wrk
-# is needed, the others are missed in the report.
+# with. Says what it installs. Without apt-get, or the right to use it, it names how to get them;
+# only wrk is needed, the others are missed in the report.
 set -eu
 
 wanted=''
