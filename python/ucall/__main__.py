@@ -85,8 +85,14 @@ def _imported(settings: Settings) -> Server:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     _hosting.threads = settings.threads
-    with _hosting.importing():
-        found: object = importlib.import_module(module)
+    try:
+        with _hosting.importing():
+            found: object = importlib.import_module(module)
+    except ModuleNotFoundError as failure:
+        # One that the module itself imports is its author's business, with the traceback.
+        if failure.name not in (module, module.partition(".")[0]):
+            raise
+        raise Refused(f"{settings.app}: no module {failure.name} in {os.getcwd()}") from None
     for name in (path or "server").split("."):
         try:
             found = getattr(found, name)

@@ -57,7 +57,10 @@ def _refuse_what_is_no_column(parameter: _signature.Parameter, name: str) -> Non
     if has_default:
         raise TypeError(f"{name}: parameter {named!r}: a batch has no defaults")
     if takes == "context":
-        raise TypeError(f"{name}: parameter {named!r}: a batch has no ucall.Context of its own")
+        raise TypeError(
+            f"{name}: parameter {named!r}: a batch has no ucall.Context of its own, as it answers "
+            "many calls; leave it out, or serve one call at a time by @server"
+        )
 
 
 def _item_of_list(annotation: Any) -> Any:

@@ -79,15 +79,22 @@ def _add(parser: argparse.ArgumentParser, flag: str, default: Any = None, **opti
     parser.add_argument(flag, default=default, **options)
 
 
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
 def _port(text: str) -> int:
-    port = int(text)
+    port = _number(text)
     if not 0 <= port < 65_536:
         raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {port}")
     return port
 
 
 def _count(text: str) -> int:
-    count = int(text)
+    count = _number(text)
     if count < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1, got {count}")
     return count

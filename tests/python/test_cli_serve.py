@@ -78,7 +78,7 @@ def test_flags_win_over_variables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["nothing:server"], "nothing"),
+        (["nowhere:server"], "no module nowhere in"),
         (["app:nothing"], "app has no nothing"),
         (["app:Holder"], "expected a ucall.Server"),
         (["app"], "app has no server"),
