@@ -72,7 +72,10 @@ class Loop(_core.Schedule, asyncio.SelectorEventLoop):  # type: ignore[misc]
 
     def run_forever(self) -> None:
         self.begin_slices()
-        super().run_forever()
+        try:
+            super().run_forever()
+        finally:
+            self.end_slices()
 
     def _run_once(self) -> None:
         """Waits until there is something to do, and does some of it; as asyncio's, in slices."""

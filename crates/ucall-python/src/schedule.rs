@@ -38,6 +38,7 @@ pub(crate) struct Schedule {
     /// asyncio's debug mode: callbacks are timed, and threads are looked at.
     debug: AtomicBool,
     closed: AtomicBool,
+    running: AtomicBool,
 }
 
 #[derive(Default)]
@@ -179,7 +180,8 @@ impl Schedule {
     #[new]
     fn new() -> Self {
         let queues = Queues { timers_max: TIMERS_KEPT, ..Queues::default() };
-        Self { queues: Mutex::new(queues), debug: false.into(), closed: false.into() }
+        let (debug, closed, running) = (false.into(), false.into(), false.into());
+        Self { queues: Mutex::new(queues), debug, closed, running }
     }
 
     #[pyo3(signature = (callback, *arguments, context = None))]
@@ -277,10 +279,21 @@ impl Schedule {
     /// A new run begins, after one that was ended.
     fn begin_slices(&self) {
         self.queues().left = None;
+        self.running.store(true, Ordering::Relaxed);
+    }
+
+    /// The run is over.
+    fn end_slices(&self) {
+        self.running.store(false, Ordering::Relaxed);
     }
 
     fn watch_callbacks(&self, enabled: bool) {
         self.debug.store(enabled, Ordering::Relaxed);
+    }
+
+    /// Each task asks when it is made.
+    fn get_debug(&self) -> bool {
+        self.debug.load(Ordering::Relaxed)
     }
 
     /// Forgets all callbacks and timers.
@@ -301,6 +314,11 @@ impl Schedule {
 impl Schedule {
     fn queues(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the loop runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Whether there is a callback to run.

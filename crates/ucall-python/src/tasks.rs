@@ -101,7 +101,7 @@ impl Tasks {
                 None => self.make(&[coroutine, event_loop, yes.bind(py)], names),
                 Some(it) => self.make(&[coroutine, event_loop, yes.bind(py), it], names),
             },
-            Start::ByHand { schedule } if is_running(event_loop)? => {
+            Start::ByHand { schedule } if schedule.get().is_running() => {
                 schedule.get().catch(py, || self.make_later(coroutine, variables, names))
             }
             Start::ByHand { .. } | Start::Later => self.make_later(coroutine, variables, names),
@@ -130,10 +130,6 @@ impl Tasks {
     ) -> PyResult<Bound<'py, PyAny>> {
         ffi::call_with_names(self.task.bind(names.py()), arguments, names)
     }
-}
-
-fn is_running(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
-    event_loop.call_method0(intern!(event_loop.py(), "is_running"))?.is_truthy()
 }
 
 /// Whether a task or a future is done.
