@@ -1,6 +1,6 @@
 #!/bin/sh
-# Sees to what `make test-python` needs beyond Python's packages: an MQTT broker. On CI, and as root,
-# it installs what is missing; elsewhere it names it, with how to get it, and fails.
+# Sees to what `make test-python` needs beyond Python's packages: an MQTT broker. On CI, and as
+# root, it installs what is missing; elsewhere it names it, with how to get it, and fails.
 set -eu
 
 PATH=$PATH:/usr/sbin

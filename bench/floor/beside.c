@@ -1,5 +1,5 @@
-/* The load for "fast calls beside slow ones": 32 connections that call `sum` as fast as replies come,
- * and so many that call `sleep`, all at one moment, again when the last of them has its reply.
+/* The load for "fast calls beside slow ones": 32 connections that call `sum` as fast as replies
+ * come, and so many that call `sleep`, all at one moment, again when the last has its reply.
  *
  *     beside PORT SLEEPERS SECONDS [METHOD]
  *
@@ -117,7 +117,8 @@ int main(int count, char **arguments) {
     latencies_ns = malloc(CALLS_MAX * sizeof *latencies_ns);
     connect_all(polls[0], fast_sockets, FAST, atoi(arguments[1]));
     connect_all(polls[1], slow_sockets, slow, atoi(arguments[1]));
-    int64_t from_ns = now_ns() + WARM_UP_NS, until_ns = from_ns + (int64_t)(atof(arguments[3]) * 1e9);
+    int64_t from_ns = now_ns() + WARM_UP_NS;
+    int64_t until_ns = from_ns + (int64_t)(atof(arguments[3]) * 1e9);
     for (int index = 0; index < FAST; index++) {
         sent_ns[index] = now_ns();
         send_one(fast_sockets[index], &sum);

@@ -3,8 +3,8 @@
 //! A [`Payload`] goes out: one growable head, where replies are written, and parts that belong to
 //! somebody else and are sent from where they lie. A [`Target`] comes in: memory with an owner,
 //! filled from the front. Both may be moved freely; the bytes they name stay where they are, which
-//! is what lets an engine hand their addresses to the kernel and give ownership back later. A [`Spare`]
-//! keeps the memory of a large message for the next.
+//! is what lets an engine hand their addresses to the kernel and give ownership back later. A
+//! [`Spare`] keeps the memory of a large message for the next.
 //!
 //! This crate is a leaf: it imports nothing of the workspace.
 

@@ -1,5 +1,5 @@
-//! Clocks: one that costs next to nothing, for durations that are no shorter than some milliseconds,
-//! and Python's own.
+//! Clocks: one that costs next to nothing, for durations that are no shorter than some
+//! milliseconds, and Python's own.
 
 use std::time::Duration;
 
