@@ -1,0 +1,102 @@
+"""The examples of docs/deploy.md that are no Python: nginx in front of a server, and the unit."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+from conftest import Serve
+
+from harness import HOST, eventually, request
+from ucall._settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+
+
+def block(kind: str) -> str:
+    found = re.search(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, f"no ```{kind} in docs/deploy.md"
+    return found[1]
+
+
+def free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def test_nginx_passes_calls_on(serve: Serve, tmp_path: Path) -> None:
+    nginx = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
+    if nginx is None:
+        pytest.skip("nginx is not installed")
+
+    def sum(a: int, b: int) -> int:
+        return a + b
+
+    server, port = serve(sum), free_port()
+    example = block("nginx").replace("8545", str(server.port)).replace("8080", f"{HOST}:{port}")
+    folders = "".join(
+        f"{name}_temp_path {tmp_path / name};\n"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    configuration = tmp_path / "nginx.conf"
+    configuration.write_text(
+        f"daemon off; master_process off; pid {tmp_path / 'pid'}; error_log stderr;\n"
+        f"events {{}}\nhttp {{ access_log off;\n{folders}{example} }}\n"
+    )
+    command = [nginx, "-p", str(tmp_path), "-c", str(configuration)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            assert eventually(lambda: listens(port))
+            for number in range(5):
+                call = urllib.request.Request(
+                    f"http://{HOST}:{port}/rpc", data=request("sum", [number, 1])
+                )
+                with urllib.request.urlopen(call, timeout=10) as reply:
+                    assert json.load(reply)["result"] == number + 1
+            # One connection for all: it is kept.
+            assert server.stats()["accepted"] == 1
+        finally:
+            process.terminate()
+
+
+def test_the_unit_is_one_that_systemd_takes_and_we_can_start(tmp_path: Path) -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(block("ini"))
+    program, *arguments = shlex.split(unit["Service"]["ExecStart"])
+    assert Path(program).name == "python" and arguments[:2] == ["-m", "ucall"]
+    settings = Settings.read(arguments[2:])
+    assert (settings.app, settings.workers) == ("app:server", 4)
+    if (analyze := shutil.which("systemd-analyze")) is None:
+        return
+    path = tmp_path / "app.service"
+    # What it names is not there on this machine.
+    text = block("ini").replace("/srv/app/.venv/bin/python", "/bin/true")
+    path.write_text(text)
+    done = subprocess.run(
+        [analyze, "verify", str(path)], capture_output=True, text=True, timeout=30
+    )
+    complaints = [line for line in done.stderr.splitlines() if "app.service" in line]
+    assert not complaints, done.stderr
+
+
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
