@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import random
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,17 @@ from broker import Broker
 from ucall import queue as nq
 
 PROTOCOLS = ["tcp", "unix", "mqtt", "grpc"]
+
+
+def free_location() -> nq.NetworkLocation:
+    """A port that nobody else is given meanwhile, as the system's own choice might be."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return nq.NetworkLocation("127.0.0.1", port)
+        except OSError:
+            continue
 
 
 class Pairs:

@@ -1,7 +1,11 @@
 //! The core of `ucall.queue.core.Communicator`.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +47,8 @@ pub(crate) struct QueueCore {
     future_type: Py<PyType>,
     blocks: bool,
     watching: Watching,
+    /// Whether whoever reads the descriptor given to `_notify` sleeps.
+    sleeps: Arc<AtomicBool>,
     ids: Mutex<HashMap<Identity, Py<PyAny>>>,
 }
 
@@ -92,6 +98,7 @@ impl QueueCore {
             future_type,
             blocks,
             watching: Watching::default(),
+            sleeps: Arc::default(),
             ids: Mutex::default(),
         })
     }
@@ -218,6 +225,28 @@ impl QueueCore {
             });
         });
         QueueLink { handle: self.handle.clone(), link }
+    }
+
+    /// Has a byte written to this pipe when something has changed after `_sleep`. Only the first
+    /// pipe counts.
+    fn _notify(&self, pipe: i32) -> PyResult<()> {
+        // SAFETY: it is only looked at, by a call that refuses what is no descriptor.
+        let pipe = unsafe { BorrowedFd::borrow_raw(pipe) }.try_clone_to_owned()?;
+        let (pipe, sleeps) = (File::from(pipe), self.sleeps.clone());
+        self.handle.inbox.set_hook(move |_| {
+            fence(Ordering::SeqCst);
+            if sleeps.load(Ordering::Relaxed) && sleeps.swap(false, Ordering::AcqRel) {
+                // A pipe that is full wakes as well.
+                let _ = (&pipe).write(&[1]);
+            }
+        });
+        Ok(())
+    }
+
+    /// Asks for the next byte. What came before is to be looked for after this.
+    fn _sleep(&self) {
+        self.sleeps.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
     /// Has `_next_changes` return a future once that is over.

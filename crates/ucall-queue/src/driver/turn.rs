@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
-use ucall_buffer::Payload;
+use ucall_buffer::{Payload, Target};
 use ucall_engine::{Arrival, Completion, Engine, Id, Readiness, SendState};
 
 use super::Thread;
@@ -245,13 +245,8 @@ impl<E: Engine> Driver<E> {
         for completion in completions.drain(..) {
             match completion {
                 Completion::Received(arrival) => self.receive(arrival, now),
-                Completion::Filled { socket, target, .. } => {
-                    let key = self.sockets.get(&socket).and_then(|held| held.key);
-                    if let Some(key) = key {
-                        // An error has closed the link.
-                        let _ = self.hub.return_target(key, target, now);
-                        self.offer_target(key, socket);
-                    }
+                Completion::Filled { socket, target, result } => {
+                    self.filled(socket, target, result, now);
                 }
                 Completion::Sent { socket, mut payload, result } => {
                     // Its parts belong to others, who wait for them.
@@ -288,6 +283,16 @@ impl<E: Engine> Driver<E> {
         if is_over {
             self.drop_socket(socket, now);
         }
+    }
+
+    fn filled(&mut self, socket: Id, target: Target, result: io::Result<()>, now: Instant) {
+        let Some(key) = self.sockets.get(&socket).and_then(|held| held.key) else { return };
+        if result.is_err() {
+            return self.drop_socket(socket, now);
+        }
+        // An error has closed the link.
+        let _ = self.hub.return_target(key, target, now);
+        self.offer_target(key, socket);
     }
 
     fn offer_target(&mut self, key: LinkKey, socket: Id) {

@@ -7,16 +7,13 @@ import uuid
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from ucall._core import QueueCore
 from ucall.queue.core.codec import codec_of
 from ucall.queue.core.future import Future
 from ucall.queue.core.notifier import Notifier
 from ucall.queue.core.options import CommunicatorOptions
-
-if TYPE_CHECKING:
-    from ucall._core import QueueLink
 
 __all__ = ["Communicator"]
 
@@ -37,6 +34,8 @@ class Communicator(QueueCore):
 
     #: Set by each class.
     is_server: ClassVar[bool]
+    #: Whether `SecurityOptions` can be had. Where they cannot, asking for them is refused.
+    has_tls: ClassVar[bool] = True
 
     _options: CommunicatorOptions
     _notifier: Notifier
@@ -44,6 +43,8 @@ class Communicator(QueueCore):
 
     def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
         options = CommunicatorOptions() if options is None else options
+        if options.security is not None and not cls.has_tls:
+            raise ValueError(f"security: {cls.__module__} has no TLS")
         connection = options.connection
         names = (*_CORE_OPTIONS,)
         given = {name: getattr(connection, name) for name in names}
@@ -113,12 +114,6 @@ class Communicator(QueueCore):
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self.id}>"
-
-    if TYPE_CHECKING:
-
-        def _open_link(
-            self, dialed: bool, wake: Callable[[], Any], in_flight_size: int = 1 << 20
-        ) -> QueueLink: ...
 
 
 # The options of a connection that the core has, too.

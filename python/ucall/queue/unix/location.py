@@ -14,6 +14,8 @@ __all__ = ["Communicator"]
 class Communicator(core.Communicator):
     """Listens at, or connects to, a socket in the file system."""
 
+    has_tls = False
+
     @classmethod
     def _location(cls, options: core.CommunicatorOptions) -> str:
         host, port = options.netloc

@@ -1,0 +1,137 @@
+//! Bytes of strangers.
+
+use std::time::Instant;
+
+use proptest::prelude::*;
+use ucall_queue::{Identity, LinkKey, Options, ProtocolError, Role};
+
+use crate::world::{CLIENT, SERVER, Side, World};
+
+fn header(kind: u8, segments: u16, sequence: u64, length: u64) -> Vec<u8> {
+    let mut bytes = vec![kind, 0];
+    bytes.extend(segments.to_le_bytes());
+    bytes.extend(b"uclQ");
+    bytes.extend(sequence.to_le_bytes());
+    bytes.extend(length.to_le_bytes());
+    bytes
+}
+
+fn hello(identity: Identity) -> Vec<u8> {
+    let mut bytes = header(1, 0, 0, 104);
+    bytes.extend(b"ucall-q1");
+    bytes.extend(identity.0);
+    bytes.extend([9; 16]);
+    bytes.extend([0; 16]);
+    for number in [0u64, 0, 1 << 20, 1, 1 << 20, 0] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes
+}
+
+fn server() -> (Side, LinkKey, Instant) {
+    let now = Instant::now();
+    let mut side = Side::new(SERVER, &Options::default(), 1, now);
+    let key = side.hub.open_link(Role::Accepted, now);
+    (side, key, now)
+}
+
+#[test]
+fn nothing_but_a_handshake_comes_first() {
+    for (bytes, expected) in [
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), ProtocolError::NotOurs),
+        (header(4, 1, 1, 10), ProtocolError::Unexpected),
+        (header(1, 0, 0, u64::MAX), ProtocolError::Malformed),
+        (header(77, 0, 0, 0), ProtocolError::Unknown),
+        (header(2, 0, 0, 104).into_iter().chain([0; 104]).collect(), ProtocolError::NotOurs),
+    ] {
+        let (mut side, key, now) = server();
+        assert_eq!(side.hub.receive(key, &bytes, now), Err(expected));
+        assert!(side.outbox.peers().is_empty());
+    }
+}
+
+#[test]
+fn lengths_and_numbers_are_not_believed() {
+    let end = [header(7, 0, 1, 0), header(4, 1, 2, 0)].concat();
+    for (bytes, expected) in [
+        (header(4, 1, 1, u64::MAX), ProtocolError::TooLong),
+        (header(4, 1, 1, (1 << 30) + 1), ProtocolError::TooLong),
+        (header(4, 0, 1, 5), ProtocolError::Malformed),
+        (header(4, u16::MAX, 1, 80), ProtocolError::Malformed),
+        (header(4, 1, 2, 0), ProtocolError::OutOfOrder),
+        (header(1, 0, 0, 104), ProtocolError::Unexpected),
+        (header(8, 0, 0, 25), ProtocolError::Malformed),
+        (end, ProtocolError::OutOfOrder),
+        // An acknowledgement of what was never sent.
+        (
+            [header(8, 0, 0, 24), [[1, 0, 0, 0, 0, 0, 0, 0]; 3].concat()].concat(),
+            ProtocolError::OutOfOrder,
+        ),
+        // Segments that are longer than the message.
+        (
+            [header(4, 2, 1, 17), [[9, 0, 0, 0, 0, 0, 0, 0]; 2].concat()].concat(),
+            ProtocolError::Malformed,
+        ),
+    ] {
+        let (mut side, key, now) = server();
+        side.hub.receive(key, &hello(CLIENT), now).unwrap();
+        assert_eq!(side.hub.receive(key, &bytes, now), Err(expected), "{bytes:?}");
+    }
+}
+
+#[test]
+fn the_servers_own_id_is_refused() {
+    let (mut side, key, now) = server();
+    side.hub.receive(key, &hello(SERVER), now).unwrap();
+    assert!(side.outbox.peers().is_empty());
+}
+
+#[test]
+fn an_id_in_use_is_not_taken_over_by_a_stranger() {
+    let mut world = World::new(Options::default());
+    world.client.put(b"mine");
+    world.run_until(|world| world.server.take().is_some());
+    let key = world.server.hub.open_link(Role::Accepted, world.now);
+    world.server.hub.receive(key, &hello(CLIENT), world.now).unwrap();
+    let receipt = world.server.put(b"for the client");
+    world.run_until(|world| !world.client.take_all().is_empty());
+    assert!(matches!(receipt, ucall_queue::Receipt::One(..)));
+}
+
+#[test]
+fn a_peer_that_sends_beyond_its_window_is_closed() {
+    let (mut side, key, now) = server();
+    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    let mut result = Ok(());
+    for sequence in 1..100_000u64 {
+        let frame = [header(4, 1, sequence, 1000), vec![0; 1000]].concat();
+        result = side.hub.receive(key, &frame, now);
+        if result.is_err() {
+            assert!(sequence < 20_000);
+            break;
+        }
+    }
+    assert_eq!(result, Err(ProtocolError::TooMuch));
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_panics(
+        shaken in any::<bool>(),
+        kind in 0u8..12,
+        segments in any::<u16>(),
+        numbers in any::<(u64, u64)>(),
+        small in any::<bool>(),
+        body in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let (mut side, key, now) = server();
+        if shaken {
+            side.hub.receive(key, &hello(CLIENT), now).unwrap();
+        }
+        let length = if small { numbers.1 % 300 } else { numbers.1 };
+        let sequence = if small { numbers.0 % 3 } else { numbers.0 };
+        let frame = [header(kind, segments % 40, sequence, length), body].concat();
+        // Any verdict will do.
+        let _ = side.hub.receive(key, &frame, now);
+    }
+}

@@ -1,0 +1,221 @@
+//! A server and a client without sockets: bytes move when the test says so.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ucall_buffer::Payload;
+use ucall_queue::{
+    Action, Body, Doorbell, Encoding, Hub, Identity, Inbox, Incoming, LinkKey, Options, Outbox,
+    Outgoing, Receipt, Role, Taken,
+};
+
+pub const SERVER: Identity = Identity([1; 16]);
+pub const CLIENT: Identity = Identity([2; 16]);
+
+/// One hub, and what only its thread would have.
+pub struct Side {
+    pub hub: Hub,
+    pub outbox: Arc<Outbox>,
+    pub inbox: Arc<Inbox>,
+    pub link: Option<LinkKey>,
+    pub dial_at: Option<Instant>,
+    /// Bytes on their way to the other side.
+    pub wire: VecDeque<u8>,
+    /// Messages of which `get` has told nobody.
+    pub taken_from: Vec<u32>,
+}
+
+pub struct World {
+    pub now: Instant,
+    pub server: Side,
+    pub client: Side,
+    options: Options,
+    lives: u128,
+}
+
+impl Side {
+    pub fn new(identity: Identity, options: &Options, life: u128, now: Instant) -> Self {
+        let doorbell = Arc::new(Doorbell::new(|| {}));
+        let mut secret = life << 64;
+        let random = move || {
+            secret += 1;
+            secret
+        };
+        let is_server = identity == SERVER;
+        let hub = Hub::new(identity, is_server, options.clone(), doorbell, random, now);
+        let (outbox, inbox) = (hub.outbox(), hub.inbox());
+        let wire = VecDeque::new();
+        Self { hub, outbox, inbox, link: None, dial_at: None, wire, taken_from: Vec::new() }
+    }
+
+    pub fn put(&self, data: &[u8]) -> Receipt {
+        self.outbox.put(&[], &Outgoing::copied(Encoding::Bytes, data)).unwrap()
+    }
+
+    /// What `get` would return.
+    pub fn take(&mut self) -> Option<Incoming> {
+        match self.inbox.take(&[]) {
+            Taken::Message(message) => {
+                if message.intake.take(message.sequence, message.weight) {
+                    self.taken_from.push(message.intake.index);
+                }
+                Some(message)
+            }
+            _ => None,
+        }
+    }
+
+    /// All that came, as bytes.
+    pub fn take_all(&mut self) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.take()).map(|message| bytes(&message)).collect()
+    }
+
+    /// A turn without waiting: writes to the wire and does what the hub asks for.
+    fn turn(&mut self, now: Instant) {
+        for index in self.taken_from.drain(..) {
+            self.hub.look_at(index);
+        }
+        self.hub.handle_timeout(now);
+        while let Some(key) = self.hub.next_ready() {
+            loop {
+                let mut payload = Payload::new();
+                self.hub.poll_output(key, &mut payload, now);
+                if payload.is_empty() {
+                    break;
+                }
+                if self.link == Some(key) {
+                    payload.slices_from(0).for_each(|slice| self.wire.extend(slice));
+                }
+            }
+        }
+        while let Some(action) = self.hub.poll_action() {
+            match action {
+                Action::Dial(delay) => self.dial_at = Some(now + delay),
+                Action::Close(key, _) if self.link == Some(key) => self.link = None,
+                Action::Close(..) => {}
+            }
+        }
+        self.hub.settle();
+    }
+
+    /// Takes in some of what is on the other side's wire, into a target where the hub wants one.
+    fn receive(&mut self, wire: &mut VecDeque<u8>, most: usize, now: Instant) {
+        let Some(key) = self.link else { return wire.clear() };
+        let count = wire.len().min(most);
+        let bytes: Vec<u8> = wire.drain(..count).collect();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() && self.link.is_some() {
+            if let Some(mut target) = self.hub.poll_target(key) {
+                let count = target.write(rest);
+                rest = &rest[count..];
+                self.hub.return_target(key, target, now).unwrap();
+            } else {
+                // A target may be wanted behind any byte; a real socket asks after each read.
+                let count = rest.len().min(40_000);
+                self.hub.receive(key, &rest[..count], now).unwrap();
+                rest = &rest[count..];
+            }
+        }
+    }
+}
+
+impl World {
+    pub fn new(options: Options) -> Self {
+        let now = Instant::now();
+        let server = Side::new(SERVER, &options, 1, now);
+        let client = Side::new(CLIENT, &options, 2, now);
+        Self { now, server, client, options, lives: 2 }
+    }
+
+    /// Makes a connection if the client wants one.
+    pub fn connect(&mut self) {
+        if self.client.dial_at.is_some_and(|at| at <= self.now) {
+            self.client.dial_at = None;
+            self.cut_server();
+            self.client.link = Some(self.client.hub.open_link(Role::Dialed, self.now));
+            self.server.link = Some(self.server.hub.open_link(Role::Accepted, self.now));
+            self.client.wire.clear();
+            self.server.wire.clear();
+        }
+    }
+
+    /// One turn of each, with so many bytes moved each way at most.
+    pub fn turn(&mut self, most: usize) {
+        self.now += Duration::from_millis(1);
+        self.connect();
+        self.client.turn(self.now);
+        self.server.turn(self.now);
+        self.server.receive(&mut self.client.wire, most, self.now);
+        self.client.receive(&mut self.server.wire, most, self.now);
+        self.client.turn(self.now);
+        self.server.turn(self.now);
+        // A side that has given the link up has closed it, behind all that it wrote.
+        if self.server.link.is_none() && self.server.wire.is_empty() {
+            self.cut_client();
+        }
+        if self.client.link.is_none() && self.client.wire.is_empty() {
+            self.cut_server();
+        }
+    }
+
+    /// Goes on until nothing moves any more.
+    pub fn run(&mut self) {
+        for _ in 0..5000 {
+            self.turn(usize::MAX);
+        }
+    }
+
+    /// Goes on until it holds; fails if it never does.
+    pub fn run_until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..20_000 {
+            if holds(self) {
+                return;
+            }
+            self.turn(usize::MAX);
+        }
+        panic!("it never came to that");
+    }
+
+    /// The link breaks, and what was on its way is lost.
+    pub fn cut(&mut self) {
+        self.cut_client();
+        self.cut_server();
+    }
+
+    fn cut_client(&mut self) {
+        if let Some(key) = self.client.link.take() {
+            self.client.hub.link_closed(key, self.now);
+        }
+        self.server.wire.clear();
+    }
+
+    fn cut_server(&mut self) {
+        if let Some(key) = self.server.link.take() {
+            self.server.hub.link_closed(key, self.now);
+        }
+        self.client.wire.clear();
+    }
+
+    /// A process is killed, and started again with the same id.
+    pub fn kill(&mut self, identity: Identity) {
+        self.cut();
+        self.lives += 1;
+        let side = Side::new(identity, &self.options, self.lives, self.now);
+        if identity == SERVER {
+            self.server = side;
+        } else {
+            self.client = side;
+        }
+    }
+}
+
+/// The bytes of a message of one piece.
+pub fn bytes(message: &Incoming) -> Vec<u8> {
+    match &message.body {
+        Body::One(segment) => segment.as_slice().to_vec(),
+        Body::Many(segments) => {
+            segments.iter().flat_map(|segment| segment.as_slice().to_vec()).collect()
+        }
+    }
+}

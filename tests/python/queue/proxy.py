@@ -1,0 +1,79 @@
+"""A proxy that delays a stream, cuts it into other pieces, and breaks it at random."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+import time
+
+
+class Proxy:
+    """Between one address and another, in threads, until `close`."""
+
+    def __init__(self, target: tuple[str, int] | str, path: str | None = None) -> None:
+        self._target = target
+        self._random = random.Random(7)
+        if path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+        else:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(path)
+            self._listener.listen()
+        self.address = path or self._listener.getsockname()
+        self.cuts = 0
+        #: Bytes until the next cut are up to this; 0 cuts no more.
+        self.cut_after = 0
+        self._open = True
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while self._open:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            kind = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
+            far = socket.socket(kind)
+            try:
+                far.connect(self._target)
+            except OSError:
+                near.close()
+                continue
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        left = -1
+        try:
+            while self._open:
+                data = source.recv(self._random.choice([1, 100, 4096, 65536, 1 << 20]))
+                if not data:
+                    break
+                if left < 0 and self.cut_after:
+                    left = self._random.randrange(1, self.cut_after + 1)
+                if self._random.random() < 0.02:
+                    time.sleep(0.002)
+                if 0 <= left < len(data):
+                    target.sendall(data[:left])
+                    self.cuts += 1
+                    break
+                left -= len(data) if left >= 0 else 0
+                target.sendall(data)
+        except OSError:
+            pass
+        # A reset, which loses what was under way, as often as an ordered end.
+        resets = left >= 0 and self._random.random() < 0.5
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                if resets:
+                    linger = struct.pack("ii", 1, 0)
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self._open = False
+        self._listener.close()

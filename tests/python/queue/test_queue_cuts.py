@@ -1,0 +1,98 @@
+"""Exactly once and in order, through a stream that is cut and delayed at random.
+
+`make test-queue-long` does it with 100,000 messages each way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Pairs
+from proxy import Proxy
+
+from ucall import queue as nq
+
+COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "4000"))
+WAIT_S = 30 + COUNT / 500
+
+
+def message(number: int, generator: random.Random) -> object:
+    """Numbered and hashed, of any length and kind."""
+    length = generator.choice([0, 10, 100, 1000, 10_000, 40_000] if number % 50 else [300_000])
+    data = generator.randbytes(length)
+    digest = hashlib.blake2b(data + str(number).encode()).digest()
+    kind = number % 3
+    if kind == 0:
+        return number.to_bytes(8) + digest + data
+    return (number, digest, np.frombuffer(data, np.uint8) if kind == 1 else data)
+
+
+def check(number: int, data: object) -> None:
+    if isinstance(data, bytes):
+        assert int.from_bytes(data[:8]) == number
+        digest, rest = data[8:72], data[72:]
+    else:
+        assert isinstance(data, tuple)
+        assert data[0] == number
+        digest, rest = data[1], bytes(data[2])
+    assert hashlib.blake2b(rest + str(number).encode()).digest() == digest
+
+
+def send(communicator: nq.Communicator, failures: list[BaseException]) -> None:
+    generator = random.Random(3)
+    try:
+        futures = [communicator.put(message(number, generator)) for number in range(COUNT)]
+        for future in futures:
+            future.result(WAIT_S)
+    except BaseException as error:
+        failures.append(error)
+
+
+def take(communicator: nq.Communicator, failures: list[BaseException]) -> None:
+    try:
+        for number in range(COUNT):
+            got = communicator.get(timeout=WAIT_S)
+            assert not got.redelivered
+            check(number, got.data)
+    except BaseException as error:
+        failures.append(error)
+
+
+@pytest.mark.timeout(3 * WAIT_S)
+@pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
+@pytest.mark.parametrize("ack", ["received", "taken"])
+def test_each_message_comes_once_and_in_order(pairs: Pairs, tmp_path: Path, ack: str) -> None:
+    given = {"ack": ack, "reconnect": (0.001, 0.01), "full": "block", "queue_size": 1 << 26}
+    server = pairs.server(**given)
+    if server.address is None:
+        proxy = Proxy(server.options.netloc.host, str(tmp_path / "proxy.sock"))
+        netloc = nq.NetworkLocation(proxy.address, 0)
+    else:
+        proxy = Proxy(server.address)
+        netloc = nq.NetworkLocation(*proxy.address)
+    client = pairs.client(server, netloc=netloc, **given)
+    client.put("first")
+    server.get(timeout=WAIT_S)
+    proxy.cut_after = 1 << 21
+    failures: list[BaseException] = []
+    threads = [
+        threading.Thread(target=work, args=(side, failures))
+        for side in (server, client)
+        for work in (send, take)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * WAIT_S)
+    assert not failures, failures[0]
+    assert not any(thread.is_alive() for thread in threads)
+    client.close()
+    server.close()
+    proxy.close()
+    assert proxy.cuts > 3

@@ -1,0 +1,141 @@
+"""Processes that are killed, for both kinds of acknowledgement."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import free_location
+
+from ucall import queue as nq
+
+WAIT_S = 10
+# Gets as many as it is told, says which, and then hangs with the rest unread.
+READER = """
+import sys, time, uuid
+from ucall import queue as nq
+purpose, where, port, count, id = sys.argv[1:]
+protocol = nq.Protocol.UNIX if where.startswith("/") else nq.Protocol.TCP
+options = nq.CommunicatorOptions(
+    id=uuid.UUID(id),
+    netloc=nq.NetworkLocation(where, int(port)),
+    connection=nq.ConnectionOptions(reconnect=(0.01, 0.05)),
+)
+queue = nq.new(protocol, nq.Purpose(purpose), options)
+if purpose == "client":
+    queue.put("here")
+for _ in range(int(count)):
+    message = queue.get()
+    print(message.data, message.redelivered, flush=True)
+print("done", flush=True)
+time.sleep(60)
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", READER, *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def lines(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    return [line.strip() for line in iter(process.stdout.readline, "done\n")]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def options(location: nq.NetworkLocation, ack: str) -> nq.CommunicatorOptions:
+    connection = nq.ConnectionOptions(ack=ack, reconnect=(0.01, 0.05))  # type: ignore[arg-type]
+    return nq.CommunicatorOptions(netloc=location, connection=connection)
+
+
+def location_for(protocol: str, folder: Path) -> nq.NetworkLocation:
+    if protocol == "unix":
+        return nq.NetworkLocation(str(folder / "kill.sock"), 0)
+    return free_location()
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "unix"])
+def test_a_killed_server(protocol: str, start: Start, tmp_path: Path) -> None:
+    for ack in ("taken", "received"):
+        where = location_for(protocol, tmp_path)
+        server_id = uuid.uuid4()
+        first = start("server", *where, 2, server_id)
+        client = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, options(where, ack))
+        futures = [client.put(number) for number in range(4)]
+        assert lines(first) == ["0 False", "1 False"]
+        futures[1 if ack == "taken" else 3].result(WAIT_S)
+        kill(first)
+        futures.append(client.put(4))
+        second = start("server", *where, 3 if ack == "taken" else 1, server_id)
+        # The last one may have gone to the dead, too: nobody can tell.
+        came = [line.split() for line in lines(second)]
+        assert [data for data, _ in came] == (["2", "3", "4"] if ack == "taken" else ["4"])
+        assert all(redelivered == "True" for _, redelivered in came[:-1])
+        for future in futures:
+            future.result(WAIT_S)
+        kill(second)
+        client.close(0)
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "unix"])
+def test_a_killed_client(protocol: str, start: Start, tmp_path: Path) -> None:
+    for ack in ("taken", "received"):
+        where = location_for(protocol, tmp_path)
+        client_id = uuid.uuid4()
+        server = nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, options(where, ack))
+        first = start("client", *where, 2, client_id)
+        assert server.get(timeout=WAIT_S).peer == client_id
+        futures = [server.put(number) for number in range(4)]
+        assert lines(first) == ["0 False", "1 False"]
+        futures[1 if ack == "taken" else 3].result(WAIT_S)
+        kill(first)
+        # It is away, and its queue goes on.
+        futures.append(server.put(4, client_id))
+        second = start("client", *where, 3 if ack == "taken" else 1, client_id)
+        # The last one may have gone to the dead, too: nobody can tell.
+        came = [line.split() for line in lines(second)]
+        assert [data for data, _ in came] == (["2", "3", "4"] if ack == "taken" else ["4"])
+        assert all(redelivered == "True" for _, redelivered in came[:-1])
+        for future in futures:
+            future.result(WAIT_S)
+        kill(second)
+        server.close(0)
+
+
+def test_a_client_that_dies_is_given_up(start: Start, tmp_path: Path) -> None:
+    where = location_for("tcp", tmp_path)
+    connection = nq.ConnectionOptions(expire_s=0.2, ack="taken")
+    given = nq.CommunicatorOptions(netloc=where, connection=connection)
+    with nq.new(purpose=nq.Purpose.SERVER, options=given) as server:
+        client = start("client", *where, 0, uuid.uuid4())
+        server.get(timeout=WAIT_S)
+        future = server.put("never taken")
+        kill(client)
+        with pytest.raises(ConnectionError):
+            future.result(WAIT_S)
+        began = time.monotonic()
+    assert time.monotonic() - began < WAIT_S
