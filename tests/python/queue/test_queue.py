@@ -177,7 +177,8 @@ def test_taken_waits_for_get(pair: Pair) -> None:
 
 
 def test_a_message_is_cancelled_until_it_is_on_the_wire(pairs: Pairs) -> None:
-    given = {"netloc": free_location()} if pairs.protocol == "tcp" else {}
+    is_on_port = pairs.protocol in ("tcp", "grpc")
+    given = {"netloc": free_location()} if is_on_port else {}
     server = pairs.server(**given)
     address = server.options.netloc
     server.close()
