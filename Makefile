@@ -256,6 +256,19 @@ bench-async: setup .bench/floor-sleeper .bench/beside .bench/fastapi/bin/python 
 bench-embeddings: setup .bench/embeddings/bin/python ## What batching gains a model of sentences, at 32 connections
 	$(PY) bench/async.py --only embeddings
 
+.PHONY: bench-queue test-queue-long
+bench-queue: setup .bench/floor-pair ## Queues: ours, net-queue's, pyzmq's and C's (BENCH_FLAGS="--rounds 1")
+	@tools/install-queue-bench.sh $(PY)
+	$(PY) bench/queue.py $(BENCH_FLAGS)
+
+test-queue-long: setup ## Queues: 100,000 messages each way through cuts, and one of 4 GiB
+	UCALL_QUEUE_MESSAGES=100000 UCALL_QUEUE_LONG=1 $(PY) -m pytest $(PYTEST_FLAGS) \
+		tests/python/queue/test_queue_cuts.py tests/python/queue/test_queue_large.py
+
+.bench/floor-pair: bench/floor/pair.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $<
+
 .PHONY: clean
 clean: ## Remove all that was built, and .venv
 	rm -rf $(VENV) .bench .mypy_cache .pytest_cache .ruff_cache

@@ -59,7 +59,6 @@ class Protocol(enum.StrEnum):
 
     TCP = "tcp"
     UNIX = "unix"
-    SHM = "shm"
     MQTT = "mqtt"
     GRPC = "grpc"
 

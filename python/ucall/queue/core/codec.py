@@ -21,9 +21,9 @@ def codec_of(options: CommunicatorOptions, future: type) -> Codec:
     """What the core is told about serializing."""
     serialization, connection = options.serialization, options.connection
     dump, load = serialization.dump, serialization.load
-    dumper = getattr(dump, "__self__", None)
-    loader = getattr(load, "__self__", None)
-    if _is_pickle(dumper, dump, "dump") and _is_pickle(loader, load, "load"):
+    dumper = _pickler(dump, "dump")
+    loader = _pickler(load, "load")
+    if dumper is not None and loader is not None:
         # `bytes` and `str` go as they are: no serializer could say them shorter.
         plain = None if dumper._plain and loader._plain else _refined(load)
         return future, dumper._pieces, loader._restore, plain
@@ -35,8 +35,12 @@ def codec_of(options: CommunicatorOptions, future: type) -> Codec:
     )
 
 
-def _is_pickle(owner: object, method: object, name: str) -> bool:
-    return type(owner) is PickleSerializer and method == getattr(owner, name)
+def _pickler(method: object, name: str) -> PickleSerializer | None:
+    """The serializer that a method is of, if it is ours and not derived from it."""
+    owner = getattr(method, "__self__", None)
+    if type(owner) is PickleSerializer and method == getattr(owner, name):
+        return owner
+    return None
 
 
 def _refined(load: Callable[[Stream], Any]) -> Callable[[Any], Any]:

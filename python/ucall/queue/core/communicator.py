@@ -29,7 +29,7 @@ class Communicator(QueueCore):
     unless ``full="block"``. `get(*peers, timeout=None)` waits for the next `Message`, from anybody
     or from those named. `peers()` are the ids of the peers that there are. All are thread-safe.
 
-    Use the classes in `ucall.queue.{tcp,unix,shm,mqtt,grpc}.{server,client}`, or `ucall.queue.new`.
+    Use the classes in `ucall.queue.{tcp,unix,mqtt,grpc}.{server,client}`, or `ucall.queue.new`.
     """
 
     #: Set by each class.
@@ -54,7 +54,8 @@ class Communicator(QueueCore):
             cls, options.id, cls.is_server, location, given, options.engine, codec_of(options, kind)
         )
         made._options = options
-        made._notifier = kind._notifier = Notifier(made)
+        made._notifier = Notifier(made)
+        setattr(kind, "_notifier", made._notifier)  # noqa: B010
         cls._open.add(made)
         return made
 

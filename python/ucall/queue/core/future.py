@@ -28,7 +28,7 @@ class Future(Receipt, concurrent.futures.Future[None]):
     made when it is first used.
     """
 
-    __init__ = object.__init__  # type: ignore[assignment]
+    __init__ = object.__init__
 
     _notifier: Notifier
 
@@ -61,7 +61,8 @@ class Future(Receipt, concurrent.futures.Future[None]):
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
         with _lock:
-            return self._made("condition", threading.Condition)
+            condition: threading.Condition = self._made("condition", threading.Condition)
+        return condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
@@ -71,7 +72,7 @@ class Future(Receipt, concurrent.futures.Future[None]):
         return waiters
 
     @property
-    def _done_callbacks(self) -> list[Callable[[Any], object]]:  # type: ignore[override]
+    def _done_callbacks(self) -> list[Callable[[Any], object]]:
         callbacks: list[Callable[[Any], object]] = self._made("callbacks", list)
         return callbacks
 

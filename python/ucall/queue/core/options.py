@@ -128,8 +128,8 @@ class CommunicatorOptions:
         serialization: See `SerializationOptions`.
         security: TLS; None for none.
         broker: See `BrokerOptions`; for MQTT alone.
-        workers: Threads for transports whose library needs some (gRPC). TCP, Unix sockets and
-            shared memory are served by one thread that never holds the interpreter's lock.
+        workers: Threads for transports whose library needs some (gRPC). TCP and Unix sockets
+            are served by one thread that never holds the interpreter's lock.
         engine: ``"auto"`` takes io_uring where it may; ``"uring"`` and ``"posix"`` insist.
     """
 

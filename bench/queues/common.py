@@ -1,0 +1,78 @@
+"""What every pair of a queue does: one side puts for a while, the other gets and counts.
+
+    python PAIR.py {put|get} MODE PORT SIZE SECONDS
+
+The end is told by an empty message. The side that gets prints messages, seconds between the first
+and the last, its CPU seconds and its peak RSS in MB; the side that puts prints its own CPU and RSS.
+"""
+
+import resource
+import sys
+import time
+from collections import deque
+
+# Messages under way at once: as many bytes, and no more than so many.
+WINDOW_BYTES = 64 << 20
+WINDOW_MESSAGES_MAX = 10_000
+
+
+def window(size: int) -> int:
+    return max(2, min(WINDOW_MESSAGES_MAX, WINDOW_BYTES // max(size, 1)))
+
+
+def used() -> str:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return f"{usage.ru_utime + usage.ru_stime:.4f} {usage.ru_maxrss * 1024 / 1e6:.1f}"
+
+
+def count(take) -> None:
+    """Takes until the end."""
+    take()
+    begin, messages = time.perf_counter(), 0
+    while len(take()):
+        messages += 1
+    print(messages, time.perf_counter() - begin, used(), flush=True)
+
+
+async def count_async(take) -> None:
+    await take()
+    begin, messages = time.perf_counter(), 0
+    while len(await take()):
+        messages += 1
+    print(messages, time.perf_counter() - begin, used(), flush=True)
+
+
+def put_for(seconds: float, size: int, put, wait) -> None:
+    """Puts, and waits for what was put a window ago."""
+    data, under_way, most = b"x" * size, deque(), window(size)
+    put(data)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for _ in range(100 if size < 65536 else 1):
+            under_way.append(put(data))
+        while len(under_way) > most:
+            wait(under_way.popleft())
+    while under_way:
+        wait(under_way.popleft())
+    wait(put(b""))
+    print(used(), flush=True)
+
+
+async def put_for_async(seconds: float, size: int, put) -> None:
+    data, under_way, most = b"x" * size, deque(), window(size)
+    await put(data)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for _ in range(100 if size < 65536 else 1):
+            under_way.append(put(data))
+        while len(under_way) > most:
+            await under_way.popleft()
+    while under_way:
+        await under_way.popleft()
+    await put(b"")
+    print(used(), flush=True)
+
+
+def arguments() -> tuple[str, str, int, int, float]:
+    role, mode, port, size, seconds = sys.argv[1:]
+    return role, mode, int(port), int(size), float(seconds)

@@ -1,0 +1,33 @@
+"""A pair of pyzmq: raw bytes from PUSH to PULL, which acknowledge nothing. Modes: sync, async."""
+
+import asyncio
+
+import zmq
+import zmq.asyncio
+from common import arguments, count, count_async, put_for, put_for_async
+
+role, mode, port, size, seconds = arguments()
+context = zmq.asyncio.Context() if mode == "async" else zmq.Context()
+socket = context.socket(zmq.PULL if role == "get" else zmq.PUSH)
+where = f"tcp://127.0.0.1:{port}"
+if role == "get":
+    socket.bind(where)
+else:
+    socket.connect(where)
+
+
+async def main() -> None:
+    if role == "get":
+        await count_async(socket.recv)
+    else:
+        await put_for_async(seconds, size, lambda data: socket.send(data, copy=size < 65536))
+
+
+if mode == "async":
+    asyncio.run(main())
+elif role == "get":
+    count(socket.recv)
+else:
+    put_for(seconds, size, lambda data: socket.send(data, copy=size < 65536), lambda _: None)
+socket.close()
+context.term()

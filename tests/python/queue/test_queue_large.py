@@ -1,0 +1,102 @@
+"""Many clients, and large messages."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from conftest import Pairs
+
+from ucall import queue as nq
+
+WAIT_S = 30
+# A process of its own, so that its peak is of nothing else.
+ONE_LARGE = """
+import resource, sys
+from ucall import queue as nq
+purpose, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+connection = nq.ConnectionOptions(message_size=size + 100, queue_size=size + 1000)
+options = nq.CommunicatorOptions(
+    netloc=nq.NetworkLocation("127.0.0.1", port), connection=connection
+)
+with nq.new(purpose=nq.Purpose(purpose), options=options) as queue:
+    if purpose == "server":
+        data = queue.get().data
+        assert len(data) == size and data[0] == data[-1] == data[size // 2] == 7
+    else:
+        queue.put(b"\\7" * size).result()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
+def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
+    # Each client of this process has a descriptor of its own, and the thread's.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        server = pairs.server(engine="posix")
+        clients = [pairs.client(server, engine="posix") for _ in range(1000)]
+        for client in clients:
+            client.put("here")
+        came = {server.get(timeout=WAIT_S).peer for _ in clients}
+        assert came == {client.id for client in clients}
+        everyone = server.put("all")
+        last = server.put("you", clients[-1].id)
+        everyone.result(WAIT_S)
+        last.result(WAIT_S)
+        assert [client.get(timeout=WAIT_S).data for client in clients] == ["all"] * 1000
+        assert clients[-1].get(timeout=WAIT_S).data == "you"
+        for client in clients:
+            client._close(False)
+        server.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_large_message_takes_twice_its_size_at_most(free_port: int) -> None:
+    size = 4 << 30 if os.environ.get("UCALL_QUEUE_LONG") else 256 << 20
+    sides = [
+        subprocess.Popen(
+            [sys.executable, "-c", ONE_LARGE, purpose, str(free_port), str(size)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for purpose in ("server", "client")
+    ]
+    try:
+        peaks = [int(side.communicate(timeout=50)[0]) for side in sides]
+    finally:
+        for side in sides:
+            side.kill()
+            side.wait()
+    assert max(peaks) < 2 * size + (64 << 20)
+
+
+@pytest.fixture
+def free_port() -> int:
+    from conftest import free_location
+
+    return free_location().port
+
+
+def test_a_message_is_as_long_as_allowed_and_no_longer(pairs: Pairs) -> None:
+    server = pairs.server(message_size=1000)
+    client = pairs.client(server, message_size=1000)
+    client.put(b"x" * 1000)
+    assert server.get(timeout=WAIT_S).data == b"x" * 1000
+    with pytest.raises(ValueError, match="message_size"):
+        client.put(b"x" * 1001)
+
+
+def test_a_full_queue_refuses_by_default(pairs: Pairs) -> None:
+    server = pairs.server()
+    server.close()
+    client = pairs.client(server, queue_size=2 * (1000 + 128))
+    client.put(b"x" * 1000)
+    client.put(b"x" * 1000)
+    with pytest.raises(nq.FullError):
+        client.put(b"")
