@@ -353,3 +353,19 @@ def test_requests_show_their_bytes() -> None:
 def test_a_name_that_nobody_has() -> None:
     with pytest.raises(ucall.ConnectionError, match=r"cannot connect to nobody\.invalid:8545"):
         Client("nobody.invalid").sum(1, 2)
+
+
+def test_a_server_that_says_that_our_time_is_over() -> None:
+    error = '{"jsonrpc":"2.0","id":%d,"error":{"message":"Deadline passed","code":-32001}}'
+
+    def refusing(peer: Peer) -> None:
+        for id in (1, 2):
+            peer.http_request()
+            peer.send(http_reply((error % id).encode()))
+
+    with scripted(refusing) as server:
+        client = Client(port=server.port)
+        # Before that it is an error as any other: the server has limits of its own.
+        assert client.echo().error.code == -32001
+        with pytest.raises(ucall.TimeoutError):
+            client.with_options(timeout=1e-6).echo()

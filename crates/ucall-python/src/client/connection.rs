@@ -109,6 +109,10 @@ impl ClientConnection {
             match py.detach(|| self.proceed(&mut progress)) {
                 Ok(reply) => {
                     reply.check(py, request)?;
+                    // Our wait may end a little late: what the server says of it comes first then.
+                    if reply.is_too_late() && progress.deadline.is_over() {
+                        return Err(Fault::TimedOut.into_error(py));
+                    }
                     return Ok(Some(reply));
                 }
                 Err(Fault::Interrupted) => py.check_signals()?,

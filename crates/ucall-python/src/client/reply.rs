@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use ucall_proto::RpcError;
 use ucall_proto::json::{Kind, Reader, prove};
 
 use super::fault::{Fault, value_error};
@@ -46,6 +47,22 @@ enum Outcome {
 }
 
 impl Reply {
+    /// Whether it says that the time for the call was over: the server was told how long we wait.
+    pub(super) fn is_too_late(&self) -> bool {
+        let Content::One(Answer { outcome: Outcome::Error(error), .. }) = &self.content else {
+            return false;
+        };
+        let mut reader = Reader::new(error);
+        reader.enter();
+        while let Some(key) = reader.next_key() {
+            if key.raw() == b"code" && reader.kind() == Kind::Number {
+                return reader.number().as_i64() == Some(RpcError::DEADLINE_PASSED);
+            }
+            reader.skip();
+        }
+        false
+    }
+
     /// Looks into a message. What is no JSON-RPC is told by its HTTP status, if that is an error.
     pub(super) fn of_message(message: Message) -> Result<Self, Fault> {
         let text = Bytes::from(message.body);

@@ -14,6 +14,10 @@ impl Deadline {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
+    pub(super) fn is_over(self) -> bool {
+        self.0.is_some_and(|end| end <= Instant::now())
+    }
+
     /// In the milliseconds of poll(2), rounded up; -1 without a deadline.
     fn left_ms(self) -> libc::c_int {
         let Some(end) = self.0 else { return -1 };
