@@ -87,7 +87,10 @@ typedef enum ucall_client_auth_t {
  * writes back what is in force. Strings are copied: none needs to outlive `ucall_init`.
  */
 typedef struct ucall_config_t {
-    /* Name or address to listen on. Default: "127.0.0.1", which only this machine reaches. */
+    /*
+     * Name or address to listen on, or "unix:" and the path of a Unix socket, see `unix_mode`.
+     * Default: "127.0.0.1", which only this machine reaches.
+     */
     char const *hostname;
     /* Default: 8545. See `pick_port` for any that is free. */
     uint16_t port;
@@ -183,6 +186,11 @@ typedef struct ucall_config_t {
     uint32_t ssl_client_auth;
     /* For agreeing on TLS. Default: 10 s. Past it: closed. */
     uint32_t handshake_timeout_ms;
+    /*
+     * Permissions of a Unix socket's file: who may write to it may call. Default: 0600. A file that
+     * nobody listens on any more is replaced; it is removed by `ucall_free`.
+     */
+    uint32_t unix_mode;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". */

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from ucall._core import TLS, Certificate, Context
 from ucall._core import VERSION as __version__
+from ucall._peer import Process
 from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
 from ucall.server import Server
 
@@ -28,6 +29,7 @@ __all__ = [
     "Context",
     "EngineError",
     "HTTPError",
+    "Process",
     "RPCError",
     "Server",
     "TimeoutError",

@@ -53,6 +53,7 @@ def _supervise(settings: Settings) -> int:
 
 def _serve(settings: Settings) -> int:
     server = _imported(settings)
+    host = settings.host if settings.uds is None else _hosting.UNIX + os.path.abspath(settings.uds)
     try:
         tls = _tls.described(
             settings.ssl_certfile,
@@ -62,20 +63,18 @@ def _serve(settings: Settings) -> int:
             settings.ssl_client_auth,
         )
         server._core.configure(
-            engine=settings.engine, host=settings.host, port=settings.port, tls=tls
+            engine=settings.engine,
+            host=host,
+            port=settings.port,
+            uds_mode=server._uds_mode,
+            tls=tls,
         )
     except ValueError as failure:
         raise Refused(str(failure)) from None
     if not _hosting.is_worker():
         server._core.bind()
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        log.info(
-            "listening on %s://%s:%d, engine: %s",
-            server._core.scheme,
-            host,
-            server.port,
-            server.engine,
-        )
+        url = _hosting.url(server._core.scheme, server.host, server.port)
+        log.info("listening on %s, engine: %s", url, server.engine)
     server.run()
     return 0
 

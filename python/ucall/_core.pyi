@@ -3,10 +3,12 @@
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any, Final, Literal, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
+from ucall._peer import Process
 from ucall._tls import Described
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Schedule",
     "Server",
     "SharedCounters",
+    "UnixSocket",
     "Unwritable",
     "peek",
 ]
@@ -44,6 +47,7 @@ class Server:
         host: str,
         port: int,
         *,
+        uds_mode: int,
         bound: bool,
         debug: bool,
         allowed_hosts: Sequence[str],
@@ -60,11 +64,14 @@ class Server:
         engine: str | None = None,
         host: str | None = None,
         port: int | None = None,
+        uds_mode: int | None = None,
         descriptor: int | None = None,
         tls: Described | None = None,
     ) -> None: ...
     def bind(self) -> None: ...
     def unbind(self) -> None: ...
+    @property
+    def uds_mode(self) -> int: ...
     @property
     def port(self) -> int: ...
     @property
@@ -152,6 +159,12 @@ class Schedule:
     def clear(self) -> None: ...
 
 @final
+class UnixSocket:
+    def __new__(cls, path: str | PathLike[str], mode: int) -> UnixSocket: ...
+    def descriptor(self) -> int: ...
+    def close(self) -> None: ...
+
+@final
 class Context:
     """One call, as its function sees it."""
 
@@ -162,7 +175,7 @@ class Context:
     @property
     def is_notification(self) -> bool: ...
     @property
-    def peer(self) -> tuple[str, int] | None: ...
+    def peer(self) -> tuple[str, int] | Process | None: ...
     @property
     def user(self) -> Any: ...
     @property

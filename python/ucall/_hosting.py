@@ -13,7 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["POOL", "TICKETS", "WORKER", "binds_later", "importing", "is_importing"]
+__all__ = [
+    "POOL",
+    "TICKETS",
+    "UNIX",
+    "WORKER",
+    "binds_later",
+    "importing",
+    "is_importing",
+    "url",
+]
 
 #: In the environment of a worker: the descriptor of the socket that leads to its supervisor.
 WORKER: Final = "UCALL_WORKER_CONTROL"
@@ -31,6 +40,9 @@ tickets: Final = bytes.fromhex(os.environ.pop(TICKETS, "")) or None
 
 #: How many threads a server has that is told nothing else, by ``--threads``.
 threads: int | None = None
+
+#: In front of the path of a Unix socket, where the core takes a host.
+UNIX: Final = "unix:"
 
 _importing = False
 
@@ -59,3 +71,10 @@ def importing() -> Iterator[None]:
         yield
     finally:
         _importing = before
+
+
+def url(scheme: str, host: str, port: int) -> str:
+    """Where a server is, as clients take it."""
+    if host.startswith(UNIX):
+        return f"unix://{host.removeprefix(UNIX)}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

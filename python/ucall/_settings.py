@@ -22,6 +22,7 @@ class Settings:
     app: str
     host: str | None
     port: int | None
+    uds: str | None
     workers: int | None
     engine: str | None
     threads: int | None
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("app", metavar="module:server", help="what to import, and the server in it")
     _add(parser, "--host", help="address to listen on")
     _add(parser, "--port", type=_port, help="0 picks a free one")
+    _add(parser, "--uds", help="path of a Unix socket to listen on instead")
     _add(parser, "--workers", type=_count, help="processes, started again when they die")
     _add(parser, "--engine", choices=("auto", "uring", "posix"))
     _add(parser, "--threads", type=_count, help="run plain functions in so many threads")

@@ -90,6 +90,7 @@ class Supervisor:
         #: Places whose workers are still to be replaced, the present one first.
         self._rolling: list[Place] = []
         self._tickets = secrets.token_bytes(32)
+        self._unix_socket: _core.UnixSocket | None = None
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
         self._is_stopping = False
@@ -119,6 +120,8 @@ class Supervisor:
             for place in self._places:
                 if place.listener is not None:
                     place.listener.close()
+            if self._unix_socket is not None:
+                self._unix_socket.close()
             reader.close()
             writer.close()
         return self._status
@@ -174,7 +177,7 @@ class Supervisor:
         return worker
 
     def _hear(self, place: Place, worker: Worker) -> None:
-        """Takes what a worker says: ``listen PORT HOST SCHEME`` or ``ready``."""
+        """Takes what a worker says: ``listen SCHEME PORT MODE HOST`` or ``ready``."""
         try:
             data = worker.control.recv(4096)
         except OSError:
@@ -184,19 +187,19 @@ class Supervisor:
             return
         *lines, worker.received = (worker.received + data).split(b"\n")
         for line in lines:
-            what, *arguments = line.decode().split()
+            what, *arguments = line.decode().split(" ", 4)
             if what == "listen":
-                port, host, scheme = arguments
-                self._give_listener(place, worker, host, int(port), scheme)
+                scheme, port, uds_mode, host = arguments
+                self._give_listener(place, worker, (host, int(port), int(uds_mode), scheme))
             elif what == "ready":
                 self._welcome(place, worker)
 
     def _give_listener(
-        self, place: Place, worker: Worker, host: str, port: int, scheme: str
+        self, place: Place, worker: Worker, address: tuple[str, int, int, str]
     ) -> None:
         try:
             if place.listener is None:
-                self.bind(host, port, scheme)
+                self.bind(*address)
         except OSError as failure:
             worker.control.send(str(failure).encode())
             return
@@ -204,17 +207,23 @@ class Supervisor:
         descriptors = [place.listener.fileno(), self.counters.fileno()]
         socket.send_fds(worker.control, [str(worker.page).encode()], descriptors)
 
-    def bind(self, host: str, port: int, scheme: str) -> None:
-        """Makes the sockets of all places.
+    def bind(self, host: str, port: int, uds_mode: int, scheme: str) -> None:
+        """Makes the sockets of all places; a Unix socket is one for all of them.
 
         Raises:
             OSError: The address cannot be listened on.
         """
-        for place in self._places:
-            place.listener = _listener(host, port, share_port=len(self._places) > 1)
-            host, port = place.listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        log.info("listening on %s://%s:%d, workers: %d", scheme, shown, port, len(self._places))
+        if host.startswith(_hosting.UNIX):
+            path = host.removeprefix(_hosting.UNIX)
+            self._unix_socket = _core.UnixSocket(path, uds_mode)
+            for place in self._places:
+                place.listener = socket.socket(fileno=self._unix_socket.descriptor())
+        else:
+            for place in self._places:
+                place.listener = _listener(host, port, share_port=len(self._places) > 1)
+                host, port = place.listener.getsockname()[:2]
+        url = _hosting.url(scheme, host, port)
+        log.info("listening on %s, workers: %d", url, len(self._places))
 
     def _welcome(self, place: Place, worker: Worker) -> None:
         worker.is_ready = self._was_ready = True

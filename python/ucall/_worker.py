@@ -27,14 +27,14 @@ class Control:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
 
-    def listener(self, host: str, port: int, scheme: str) -> tuple[int, int, int]:
+    def listener(self, host: str, port: int, uds_mode: int, scheme: str) -> tuple[int, int, int]:
         """A socket that listens on that address, unless the supervisor has another in mind; the
         file that all workers count in, and the page there that is this one's.
 
         Raises:
             OSError: The supervisor cannot bind it, or is gone.
         """
-        self._socket.sendall(f"listen {port} {host} {scheme}\n".encode())
+        self._socket.sendall(f"listen {scheme} {port} {uds_mode} {host}\n".encode())
         answer, descriptors, _, _ = socket.recv_fds(self._socket, 1024, 2)
         if len(descriptors) != 2:
             raise OSError(answer.decode() or "the supervisor is gone")
@@ -59,7 +59,7 @@ def join(server: Server) -> Control:
     """Gets a server of a worker process ready to run."""
     control = Control(_hosting.control)
     core = server._core
-    listener, counters, page = control.listener(core.host, core.port, core.scheme)
+    listener, counters, page = control.listener(core.host, core.port, core.uds_mode, core.scheme)
     core.configure(descriptor=listener)
     core.share_counters(_core.SharedCounters(counters), page or None)
     signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))

@@ -59,6 +59,9 @@ class Server:
         host: Address or name to listen on. Bound to another address than loopback, anybody who
             can reach the machine can call.
         port: 0 picks a free one; see the attribute ``port``.
+        uds: Path of a Unix socket to listen on instead. A file that nobody listens on any more is
+            replaced; it is removed at the end. Over it `Context.peer` is a `ucall.Process`.
+        uds_mode: Permissions of its file: who may write to it may call.
         debug: Errors carry the traceback in ``data``.
         allowed_hosts: Names by which browsers may address the server, besides localhost.
         allow_origins: Origins whose pages may call, such as ``"https://example.com"``.
@@ -121,6 +124,8 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 8545,
         *,
+        uds: str | os.PathLike[str] | None = None,
+        uds_mode: int = 0o600,
         debug: bool = False,
         allowed_hosts: Iterable[str] = (),
         allow_origins: Iterable[str] = (),
@@ -180,8 +185,9 @@ class Server:
         }
         self._core = _core.Server(
             self._ENGINE,
-            host,
+            host if uds is None else _hosting.UNIX + os.path.abspath(uds),
             port,
+            uds_mode=uds_mode,
             bound=not _hosting.binds_later(),
             debug=debug,
             allowed_hosts=_listed(allowed_hosts),
@@ -194,6 +200,7 @@ class Server:
                 ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
             ),
         )
+        self._uds_mode = uds_mode
         self._threads = threads is not None
         self._timeout_ms = timeout_ms
         self._life = Life(lifespan)
@@ -209,12 +216,12 @@ class Server:
 
     @property
     def host(self) -> str:
-        """The address that is listened on."""
+        """The address that is listened on; ``unix:`` and its path for a Unix socket."""
         return self._core.host
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that is listened on; 0 for a Unix socket."""
         return self._core.port
 
     @property
@@ -500,8 +507,8 @@ class Server:
 
     def __repr__(self) -> str:
         state = "running" if self._core.is_running else "not running"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"<ucall.Server on {host}:{self.port}, {self.engine}, {state}>"
+        where = _hosting.url("http", self.host, self.port).removeprefix("http://")
+        return f"<ucall.Server on {where}, {self.engine}, {state}>"
 
     def _known_types(self) -> Types:
         """What is served besides JSON's types; imported with the first function."""
@@ -550,10 +557,10 @@ class Server:
         from ucall import _supervisor
 
         supervisor = _supervisor.Supervisor(workers, _supervisor.command())
-        host, port = self.host, self.port
-        self._core.unbind()
-        supervisor.bind(host, port, self._core.scheme)
-        self._core.share_counters(supervisor.counters)
+        core = self._core
+        core.unbind()
+        supervisor.bind(core.host, core.port, core.uds_mode, core.scheme)
+        core.share_counters(supervisor.counters)
         status = supervisor.run()
         if status:
             raise SystemExit(status)

@@ -1,7 +1,6 @@
 //! Which engine a server gets, and workers on it.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +8,7 @@ use std::time::Instant;
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
 use ucall_engine::uring::{self, Uring};
-use ucall_engine::{Choice, Engine};
+use ucall_engine::{Choice, Engine, Listener};
 use ucall_server::{Config, Counters, Procedures, Turn, Worker};
 
 use crate::desk::{Callback, Desk};
@@ -102,14 +101,14 @@ fn worker<E: Engine>(
 
 /// A worker on any engine.
 pub(crate) trait Drive {
-    fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
+    fn listen(&mut self, listener: Listener) -> io::Result<()>;
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
     fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn>;
     fn counters(&self) -> Arc<Counters>;
 }
 
 impl<E: Engine> Drive for Worker<E, Desk> {
-    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+    fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.listen(listener)
     }
 

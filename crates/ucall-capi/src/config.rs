@@ -5,11 +5,11 @@
 //! end.
 
 use std::ffi::{c_char, c_int};
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ucall_engine::Address;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::tls::{ClientAuth, TicketSecret};
@@ -20,6 +20,8 @@ use crate::choose::EngineKind;
 use crate::log::Format;
 
 const PORT: u16 = 8545;
+/// Who may connect to a Unix socket.
+const UNIX_MODE: u32 = 0o600;
 const QUEUE_DEPTH: u16 = 512;
 const CALLBACKS_MAX: u16 = 1_024;
 const DEFERRED_MAX: u32 = 10_000;
@@ -73,6 +75,7 @@ pub struct Config {
     pub ssl_client_authorities_path: *const c_char,
     pub ssl_client_auth: u32,
     pub handshake_timeout_ms: u32,
+    pub unix_mode: u32,
 }
 
 impl Config {
@@ -132,6 +135,7 @@ impl Config {
         default(&mut self.max_callbacks, CALLBACKS_MAX);
         default(&mut self.max_threads, 1);
         default(&mut self.logs_file_descriptor, -1);
+        default(&mut self.unix_mode, UNIX_MODE);
         self.logs_format = or_else(self.logs_format, c"human".as_ptr());
         default(&mut self.max_concurrent_connections, WorkerConfig::CONNECTIONS_MAX as u32);
         default(&mut self.max_deferred_calls, DEFERRED_MAX);
@@ -197,26 +201,22 @@ impl Config {
         limits
     }
 
-    /// The address to bind. Names may have several: IPv4 comes first, which `localhost` mostly
-    /// means.
+    /// The address to bind.
     ///
     /// # Safety
     /// Its strings are what the header says.
-    pub(crate) unsafe fn address(&self) -> Result<SocketAddr, String> {
+    pub(crate) unsafe fn address(&self) -> Result<Address, String> {
         // SAFETY: passed on to our caller.
         let host = unsafe { string(self.hostname, "hostname")? };
-        let found = (host, self.port).to_socket_addrs();
-        let found = found.map_err(|error| format!("hostname {host:?}: {error}"))?;
-        let mut addresses: Vec<SocketAddr> = found.collect();
-        addresses.sort_by_key(SocketAddr::is_ipv6);
-        addresses.first().copied().ok_or_else(|| format!("hostname {host:?} has no address"))
+        let found = Address::resolve(host, self.port, self.unix_mode);
+        found.map_err(|error| format!("hostname {host:?}: {error}"))
     }
 
     /// What each worker is told, of which there are `max_threads`.
     ///
     /// # Safety
     /// Its strings are what the header says.
-    pub(crate) unsafe fn for_workers(&self, address: SocketAddr) -> Result<WorkerConfig, String> {
+    pub(crate) unsafe fn for_workers(&self, address: &Address) -> Result<WorkerConfig, String> {
         // SAFETY: passed on to our caller.
         let (hosts, origins) = unsafe {
             (
@@ -224,7 +224,7 @@ impl Config {
                 strings(self.allow_origins, self.allow_origins_count, "allow_origins")?,
             )
         };
-        let access = AccessRules::new(address.ip().is_loopback(), &hosts, &origins)
+        let access = AccessRules::new(address.is_loopback(), &hosts, &origins)
             .map_err(|invalid| invalid.to_string())?;
         let mut config = WorkerConfig::new(access);
         config.limits = self.limits();
@@ -296,7 +296,7 @@ impl Config {
     }
 
     /// Notes what was decided elsewhere.
-    pub(crate) fn decided(&mut self, engine: EngineKind, address: SocketAddr) {
+    pub(crate) fn decided(&mut self, engine: EngineKind, address: &Address) {
         self.engine = engine.number();
         self.port = address.port();
     }
@@ -392,7 +392,7 @@ mod tests {
             max_deferred_calls head_timeout_ms body_timeout_ms idle_timeout_ms send_timeout_ms
             call_timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
             max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
-            handshake_timeout_ms
+            handshake_timeout_ms unix_mode
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

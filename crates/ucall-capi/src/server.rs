@@ -5,11 +5,12 @@
 //! place is held by whoever drives it: that is how another thread, or a callback that calls back
 //! into the server, is turned away, and how [`Server::end`] waits until nobody is inside.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use ucall_engine::{Address, Bound, Listener, UnixFile};
 use ucall_server::{Config as WorkerConfig, Counters, Procedures, Stats};
 
 use crate::choose::{Drive, EngineKind};
@@ -22,7 +23,11 @@ use crate::stop::Stop;
 /// What `ucall_server_t` points to, held by the program and by each thread inside.
 pub struct Server {
     engine: EngineKind,
-    address: SocketAddr,
+    address: Address,
+    /// A Unix socket, which is one for all threads.
+    shared: Option<Listener>,
+    /// Its file, which goes with the server.
+    _file: Option<UnixFile>,
     sizes: Sizes,
     for_workers: WorkerConfig,
     procedures: Arc<Procedures<Callback>>,
@@ -52,7 +57,7 @@ struct Place {
 
 enum State {
     /// Nobody has come yet. The first place has its socket from the start.
-    Empty(Option<TcpListener>),
+    Empty(Option<Listener>),
     Working(Station),
     Over,
 }
@@ -78,17 +83,20 @@ impl Server {
         // SAFETY: passed on to our caller.
         let (log, address) = unsafe { (config.log()?, config.address()?) };
         // SAFETY: as above.
-        let for_workers = unsafe { config.for_workers(address)? };
+        let for_workers = unsafe { config.for_workers(&address)? };
         let log = Arc::new(Log::new(log.0, log.1));
         let engine = EngineKind::choose(config.engine, &log)?;
         let stop = Stop::new().map_err(|error| format!("cannot make a pipe: {error}"))?;
-        let (listener, address) = bind(address, config.max_threads > 1)?;
-        config.decided(engine, address);
+        let Bound { listener, address, file } = bind(&address, config.max_threads > 1)?;
+        config.decided(engine, &address);
+        let shared = shared(&address, &listener)?;
         let mut listener = Some(listener);
         let places = (0..config.max_threads).map(|_| Place::new(listener.take())).collect();
         Ok(Self {
             engine,
             address,
+            shared,
+            _file: file,
             sizes: Sizes {
                 queue_depth: config.queue_depth,
                 callbacks_max: config.max_callbacks,
@@ -175,7 +183,15 @@ impl Server {
         sum
     }
 
-    fn worker(&self, listener: Option<TcpListener>) -> Result<Box<dyn Drive>, String> {
+    /// The socket of a thread other than the first.
+    fn another_listener(&self) -> io::Result<Listener> {
+        match &self.shared {
+            Some(listener) => listener.try_clone(),
+            None => Ok(self.address.bind(true)?.listener),
+        }
+    }
+
+    fn worker(&self, listener: Option<Listener>) -> Result<Box<dyn Drive>, String> {
         let sizes = &self.sizes;
         let ledger = Ledger::new(self.log.clone(), sizes.call_timeout, sizes.deferred_max);
         let (procedures, config) = (self.procedures.clone(), self.for_workers.clone());
@@ -183,7 +199,7 @@ impl Server {
         let mut worker = worker.map_err(|error| format!("cannot make an engine: {error}"))?;
         let listener = match listener {
             Some(listener) => listener,
-            None => ucall_engine::bind(self.address, true).map_err(|error| error.to_string())?,
+            None => self.another_listener().map_err(|error| error.to_string())?,
         };
         let listening = worker.listen(listener);
         listening
@@ -194,7 +210,7 @@ impl Server {
 }
 
 impl Place {
-    fn new(listener: Option<TcpListener>) -> Self {
+    fn new(listener: Option<Listener>) -> Self {
         let state = Mutex::new(State::Empty(listener));
         Self { state, driver: AtomicU64::new(0), counters: OnceLock::new() }
     }
@@ -256,20 +272,22 @@ impl Drop for Visit<'_> {
 
 /// A socket that listens on `address`. Several threads share a port, which would let another server
 /// share it too: so it is first taken alone.
-fn bind(address: SocketAddr, share_port: bool) -> Result<(TcpListener, SocketAddr), String> {
-    let listen = |address, share_port| {
-        let bound = ucall_engine::bind(address, share_port);
-        bound.and_then(|listener| Ok((listener.local_addr()?, listener)))
-    };
-    let bound = listen(address, false).and_then(|(taken, listener)| match share_port {
-        true => {
-            drop(listener);
-            listen(taken, true)
+fn bind(address: &Address, share_port: bool) -> Result<Bound, String> {
+    let bound = address.bind(false).and_then(|bound| match (&bound.address, share_port) {
+        (taken @ Address::Tcp(_), true) => {
+            let taken = taken.clone();
+            drop(bound);
+            taken.bind(true)
         }
-        false => Ok((taken, listener)),
+        _ => Ok(bound),
     });
-    let (address, listener) = bound.map_err(|error| error.to_string())?;
-    Ok((listener, address))
+    bound.map_err(|error| error.to_string())
+}
+
+fn shared(address: &Address, listener: &Listener) -> Result<Option<Listener>, String> {
+    let is_unix = matches!(address, Address::Unix { .. });
+    let shared = is_unix.then(|| listener.try_clone()).transpose();
+    shared.map_err(|error| format!("cannot listen: {error}"))
 }
 
 /// A number that no other thread of this process has or had.

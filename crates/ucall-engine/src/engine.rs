@@ -1,14 +1,14 @@
 //! The trait that every engine implements.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 
-use crate::{Arrival, Completion, Id, Readiness};
+use crate::{Arrival, Completion, Id, Listener, Peer, Readiness};
 
 /// What became of a payload handed to [`Engine::send`].
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub trait Engine {
     const SENDS_AT_ONCE: bool;
 
     /// Starts to accept connections on a bound, listening socket.
-    fn listen(&mut self, listener: TcpListener) -> io::Result<Id>;
+    fn listen(&mut self, listener: impl Into<Listener>) -> io::Result<Id>;
 
     /// Takes over a connected stream socket (TCP or Unix), which starts to receive.
     fn adopt(&mut self, stream: OwnedFd) -> io::Result<Id>;
@@ -103,8 +103,8 @@ pub trait Engine {
     /// ownership returns by completions whose id nobody knows any more.
     fn close(&mut self, id: Id);
 
-    /// The address of the other end of a stream socket.
-    fn peer(&mut self, socket: Id) -> io::Result<SocketAddr>;
+    /// Who is at the other end of a stream socket.
+    fn peer(&mut self, socket: Id) -> io::Result<Peer>;
 
     /// Submits what was started, then waits until something has happened or `deadline` passed
     /// (`None`: no deadline; one in the past: only looks), and appends all that happened. A signal

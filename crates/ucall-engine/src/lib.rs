@@ -4,6 +4,7 @@
 //! [`fake`] plays both in memory and breaks on command. One conformance suite runs against all
 //! three. The crate imports `ucall-buffer` and nothing else of the workspace.
 
+mod address;
 mod choice;
 mod completion;
 mod descriptors;
@@ -11,14 +12,19 @@ mod engine;
 pub mod fake;
 mod id;
 mod listen;
+mod peer;
 pub mod posix;
 mod table;
+mod unix;
 #[cfg(target_os = "linux")]
 pub mod uring;
 
+pub use address::{Address, Bound};
 pub use choice::{Choice, Refused};
 pub use completion::{Arrival, Completion, Readiness};
 pub use descriptors::raise_descriptor_limit;
 pub use engine::{Engine, SendState, Waker};
 pub use id::Id;
-pub use listen::bind;
+pub use listen::{Listener, bind};
+pub use peer::Peer;
+pub use unix::{UnixFile, bind_unix};

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Connections that may wait to be accepted; the system's own limit (`somaxconn`) cuts it.
-const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// Binds a TCP socket to `address` and listens.
 ///
@@ -29,11 +30,60 @@ pub fn bind(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// The address of the other end of a connected socket.
-pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
-    let peer = socket2::SockRef::from(&socket).peer_addr()?;
-    // A Unix socket's peer has none of this kind.
-    peer.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
+/// A bound, listening socket, of TCP or a Unix one.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl Listener {
+    /// The same socket once more.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// What it is bound to; `None` for a Unix socket.
+    pub fn local_address(&self) -> io::Result<Option<SocketAddr>> {
+        Ok(SockRef::from(&self.0).local_addr()?.as_socket())
+    }
+
+    /// A connection that waits. Fails with `WouldBlock` when none does.
+    pub fn accept(&self) -> io::Result<OwnedFd> {
+        Ok(SockRef::from(&self.0).accept()?.0.into())
+    }
+
+    /// Lets [`Listener::accept`] return at once.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        SockRef::from(&self.0).set_nonblocking(true)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<Listener> for OwnedFd {
+    fn from(listener: Listener) -> Self {
+        listener.0
+    }
+}
+
+impl From<OwnedFd> for Listener {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self(listener.into())
+    }
+}
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Self(listener.into())
+    }
 }
 
 /// Says which address it was, and what to do about it.

@@ -1,6 +1,5 @@
 //! `ucall.Context`: what a function may know of the call that it answers.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -8,6 +7,7 @@ use std::time::Instant;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use ucall_engine::Peer;
 use ucall_proto::Call;
 use ucall_proto::http1::{Head, Headers};
 use ucall_proto::tls::Session;
@@ -22,7 +22,7 @@ pub(crate) struct Context {
     method: Py<PyString>,
     /// The text of the id; `None` for a notification.
     id: Option<Vec<u8>>,
-    peer: Option<SocketAddr>,
+    peer: Option<Peer>,
     user: Option<Py<PyAny>>,
     /// Header lines, as they came; `None` over raw TCP.
     headers: Option<Vec<u8>>,
@@ -96,10 +96,19 @@ impl Context {
         self.id.is_none()
     }
 
-    /// The caller's address and port; None where the system does not tell.
+    /// The caller's address and port. Over a Unix socket a `ucall.Process`: the pid, uid and gid
+    /// of who has connected. None where the system does not tell.
     #[getter]
-    fn peer(&self) -> Option<(String, u16)> {
-        self.peer.map(|peer| (peer.ip().to_string(), peer.port()))
+    fn peer<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(match self.peer {
+            Some(Peer::Address(address)) => {
+                Some((address.ip().to_string(), address.port()).into_pyobject(py)?.into_any())
+            }
+            Some(Peer::Process { pid, uid, gid }) => {
+                Some(py.import("ucall._peer")?.getattr("Process")?.call1((pid, uid, gid))?)
+            }
+            _ => None,
+        })
     }
 
     /// Who calls: what the server's ``auth`` has returned; None without one.

@@ -1,7 +1,6 @@
 //! Which engine a server runs on.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use pyo3::prelude::*;
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
 use ucall_engine::uring::{self, Uring};
-use ucall_engine::{Choice, Engine};
+use ucall_engine::{Choice, Engine, Listener};
 use ucall_server::{Config, Counters, Mailbox, Procedures, Turn, Worker};
 
 use crate::handler::Interpreter;
@@ -109,7 +108,7 @@ impl EngineKind {
 
 /// A worker on any engine.
 pub(crate) trait Drive {
-    fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
+    fn listen(&mut self, listener: Listener) -> io::Result<()>;
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
     fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
     fn unwatch_loop(&mut self);
@@ -128,7 +127,7 @@ pub(crate) trait Drive {
 }
 
 impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
-    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+    fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.listen(listener)
     }
 

@@ -38,6 +38,7 @@ mod shared;
 mod signals;
 mod tasks;
 mod tls;
+mod unix;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
@@ -65,6 +66,8 @@ mod _core {
     use crate::shared::SharedCounters;
     #[pymodule_export]
     use crate::tls::{Certificate, PyTls};
+    #[pymodule_export]
+    use crate::unix::UnixSocket;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 

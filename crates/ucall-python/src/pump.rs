@@ -4,12 +4,12 @@
 //! wait is [`Pump::turn`]: one turn of the worker, which watches asyncio's own descriptors by one
 //! of its own. A turn that leaves asyncio nothing to do is followed by the next one right here.
 
-use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use ucall_engine::Listener;
 
 use crate::bound::ThreadBound;
 use crate::run::{Bounds, Ended, Station};
@@ -29,7 +29,7 @@ pub(crate) struct Inner {
     pub(crate) station: Station,
     bounds: Bounds,
     /// Bound, and not yet served.
-    listener: Option<TcpListener>,
+    listener: Option<Listener>,
     ended: Option<Ended>,
     host: Option<Host>,
 }
@@ -41,7 +41,7 @@ struct Host {
 }
 
 impl Pump {
-    pub(crate) fn new(station: Station, bounds: Bounds, listener: Option<TcpListener>) -> Self {
+    pub(crate) fn new(station: Station, bounds: Bounds, listener: Option<Listener>) -> Self {
         let inner = Inner { station, bounds, listener, ended: None, host: None };
         Self { inner: ThreadBound::new(inner) }
     }

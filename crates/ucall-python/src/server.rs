@@ -1,7 +1,6 @@
 //! The server object: bound when it is made, run on whatever thread calls for it.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +9,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use ucall_engine::{Address, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{Config, Counters, Drain, Mailbox, Message, Procedures, Stats, Tls};
 
@@ -45,10 +45,12 @@ pub(crate) struct Server {
 struct State {
     engine: EngineKind,
     /// With the port that was picked, once it is bound.
-    address: SocketAddr,
+    address: Address,
     /// Bound and not yet served.
-    listener: Option<TcpListener>,
+    listener: Option<Listener>,
     tls: Option<Arc<Tls>>,
+    /// The file of a Unix socket that was bound here.
+    file: Option<UnixFile>,
     is_running: bool,
     /// `stop()` came before there was anything to stop.
     stop_asked: bool,
@@ -64,8 +66,8 @@ struct State {
 impl Server {
     #[new]
     #[pyo3(signature = (
-        engine, host, port, *, bound, debug, allowed_hosts, allow_origins, guard, challenge,
-        timeout_ms, limits, tls
+        engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, guard,
+        challenge, timeout_ms, limits, tls
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -73,6 +75,7 @@ impl Server {
         engine: &str,
         host: &str,
         port: u16,
+        uds_mode: u32,
         bound: bool,
         debug: bool,
         allowed_hosts: Vec<String>,
@@ -85,8 +88,8 @@ impl Server {
     ) -> PyResult<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let engine = EngineKind::choose(py, engine)?;
-        let address = py.detach(|| resolve(host, port))?;
-        let access = AccessRules::new(address.ip().is_loopback(), &allowed_hosts, &allow_origins)
+        let address = py.detach(|| Address::resolve(host, port, uds_mode))?;
+        let access = AccessRules::new(address.is_loopback(), &allowed_hosts, &allow_origins)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         let mut config = Config::new(access);
         config.challenge = challenge;
@@ -96,9 +99,10 @@ impl Server {
         if guard.is_some() {
             procedures.want_peers();
         }
-        let tls = tls.map(Described::load).transpose()?;
-        let listener = if bound { Some(bind(address)?) } else { None };
-        let address = listener.as_ref().map_or(Ok(address), TcpListener::local_addr)?;
+        let mut state = State::new(engine, address, tls.map(Described::load).transpose()?);
+        if bound {
+            state.bind()?;
+        }
         Ok(Self {
             number: MADE.fetch_add(1, Ordering::Relaxed),
             config,
@@ -108,14 +112,14 @@ impl Server {
             timeout: options::timeout(timeout_ms)?,
             procedures,
             batch_sizes: Arc::default(),
-            state: Mutex::new(State::new(engine, address, listener, tls)),
+            state: Mutex::new(state),
         })
     }
 
     /// Changes what it was made with, before it first runs: the engine, the address, TLS, or a
     /// socket that is bound and listens, to be taken over.
     #[pyo3(signature = (
-        *, engine = None, host = None, port = None, descriptor = None, tls = None
+        *, engine = None, host = None, port = None, uds_mode = None, descriptor = None, tls = None
     ))]
     fn configure(
         &self,
@@ -123,14 +127,17 @@ impl Server {
         engine: Option<&str>,
         host: Option<&str>,
         port: Option<u16>,
+        uds_mode: Option<u32>,
         descriptor: Option<RawFd>,
         tls: Option<Described>,
     ) -> PyResult<()> {
         let tls = tls.map(Described::load).transpose()?;
         let engine = engine.map(|name| EngineKind::choose(py, name)).transpose()?;
-        let before = self.state().address;
-        let host = host.map_or_else(|| before.ip().to_string(), str::to_owned);
-        let address = py.detach(|| resolve(&host, port.unwrap_or(before.port())))?;
+        let before = self.state().address.clone();
+        let host = host.map_or_else(|| before.host(), str::to_owned);
+        let port = port.unwrap_or(before.port());
+        let mode = uds_mode.unwrap_or(before.mode());
+        let address = py.detach(|| Address::resolve(&host, port, mode))?;
         let mut state = self.state();
         if state.is_running || state.worker.is_some() {
             return Err(PyRuntimeError::new_err("the server runs already"));
@@ -139,11 +146,14 @@ impl Server {
         state.tls = tls.or_else(|| state.tls.take());
         if let Some(descriptor) = descriptor {
             // SAFETY: the caller gives the descriptor away.
-            let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
-            state.address = listener.local_addr()?;
+            let listener = Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            if let Some(address) = listener.local_address()? {
+                state.address = Address::Tcp(address);
+            }
             state.listener = Some(listener);
         } else if address != before {
-            (state.address, state.listener) = (address, None);
+            state.unbind();
+            state.address = address;
         }
         Ok(())
     }
@@ -152,16 +162,14 @@ impl Server {
     fn bind(&self) -> PyResult<()> {
         let mut state = self.state();
         if state.listener.is_none() && state.worker.is_none() {
-            let listener = bind(state.address)?;
-            state.address = listener.local_addr()?;
-            state.listener = Some(listener);
+            state.bind()?;
         }
         Ok(())
     }
 
     /// Closes the socket that nothing was served on yet, so that others may bind its address.
     fn unbind(&self) {
-        self.state().listener = None;
+        self.state().unbind();
     }
 
     /// The port that is listened on.
@@ -170,10 +178,16 @@ impl Server {
         self.state().address.port()
     }
 
-    /// The address that is listened on, without the port.
+    /// The address that is listened on, without the port; or `unix:` and a path.
     #[getter]
     fn host(&self) -> String {
-        self.state().address.ip().to_string()
+        self.state().address.host()
+    }
+
+    /// The permissions of a Unix socket's file; 0 for TCP.
+    #[getter]
+    fn uds_mode(&self) -> u32 {
+        self.state().address.mode()
     }
 
     /// `"posix"` or `"uring"`.
@@ -334,7 +348,7 @@ impl Server {
 
 impl Server {
     /// A worker for this thread, and the socket that it is to listen on.
-    fn station(&self, py: Python<'_>, is_guest: bool) -> PyResult<(Station, Option<TcpListener>)> {
+    fn station(&self, py: Python<'_>, is_guest: bool) -> PyResult<(Station, Option<Listener>)> {
         self.bind()?;
         let (engine, tls, listener, page) = {
             let mut state = self.state();
@@ -346,6 +360,7 @@ impl Server {
         let guard = self.guard.as_ref().map(|guard| guard.clone_ref(py));
         let interpreter = Interpreter::new(py, self.debug, guard, rules, sizes)?;
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
+        config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
         let mut drive = engine.worker(interpreter, procedures, config)?;
         if let Some(page) = page {
@@ -376,16 +391,12 @@ impl Drop for Server {
 }
 
 impl State {
-    fn new(
-        engine: EngineKind,
-        address: SocketAddr,
-        listener: Option<TcpListener>,
-        tls: Option<Arc<Tls>>,
-    ) -> Self {
+    fn new(engine: EngineKind, address: Address, tls: Option<Arc<Tls>>) -> Self {
         Self {
             engine,
             address,
-            listener,
+            listener: None,
+            file: None,
             tls,
             is_running: false,
             stop_asked: false,
@@ -393,6 +404,18 @@ impl State {
             past: Stats::default(),
             shared: None,
         }
+    }
+
+    fn bind(&mut self) -> PyResult<()> {
+        let bound = bind(&self.address)?;
+        (self.address, self.file) = (bound.address, bound.file);
+        self.listener = Some(bound.listener);
+        Ok(())
+    }
+
+    /// Closes what nothing was served on yet.
+    fn unbind(&mut self) {
+        (self.listener, self.file) = (None, None);
     }
 
     fn stats(&self) -> Stats {
@@ -415,6 +438,7 @@ impl State {
         self.past = self.stats();
         self.past.connections = 0;
         self.worker = None;
+        self.file = None;
     }
 }
 
@@ -475,17 +499,9 @@ impl Drop for Running<'_> {
     }
 }
 
-/// The address to bind. Names may have several: IPv4 comes first, which `localhost` mostly means.
-fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
-    let mut addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
-    addresses.sort_by_key(SocketAddr::is_ipv6);
-    let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-    addresses.first().copied().ok_or_else(none)
-}
-
 /// Binds and listens. The error has the system's number, as Python programs look for it.
-fn bind(address: SocketAddr) -> PyResult<TcpListener> {
-    ucall_engine::bind(address, false).map_err(|error| {
+pub(crate) fn bind(address: &Address) -> PyResult<ucall_engine::Bound> {
+    address.bind(false).map_err(|error| {
         let number = match error.kind() {
             io::ErrorKind::AddrInUse => libc::EADDRINUSE,
             io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,

@@ -11,10 +11,9 @@
 //! wait on it for a connection: if that was us, just as we stopped, nobody else knows of it. So
 //! what waits there is looked for, and taken: once, or for a while if there is a successor.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use ucall_engine::{Engine, Id};
+use ucall_engine::{Engine, Id, Listener};
 use ucall_proto::Drain;
 
 use crate::connections::Entry;
@@ -83,9 +82,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Takes connections that the engine, which has stopped to accept, was to hear of.
     fn accept_what_waits(&mut self) {
         for index in 0..self.sockets.len() {
-            while let Some(Ok((stream, _))) = self.sockets.get(index).map(TcpListener::accept) {
+            while let Some(Ok(stream)) = self.sockets.get(index).map(Listener::accept) {
                 // One that breaks at once is no loss.
-                if let Ok(id) = self.engine.adopt(stream.into()) {
+                if let Ok(id) = self.engine.adopt(stream) {
                     self.accept(id);
                 }
             }

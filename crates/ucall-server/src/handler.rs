@@ -1,10 +1,9 @@
 //! What a language has to implement to serve its functions.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_engine::Id;
+use ucall_engine::{Id, Peer};
 use ucall_proto::http1::Head;
 use ucall_proto::tls::Session;
 use ucall_proto::{Call, ExchangeId, Identity, Outcome, Refusal, Reply, RpcError};
@@ -25,9 +24,9 @@ pub struct CallId {
 pub struct Caller {
     /// The connection.
     pub connection: Id,
-    /// The address of the other end, once some procedure wants to know; see
+    /// Who is at the other end, once some procedure wants to know; see
     /// [`Procedures::want_peers`](crate::Procedures::want_peers).
-    pub peer: Option<SocketAddr>,
+    pub peer: Option<Peer>,
 }
 
 impl Caller {

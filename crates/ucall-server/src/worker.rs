@@ -6,13 +6,12 @@
 
 use std::io;
 use std::mem;
-use std::net::TcpListener;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ucall_buffer::{Payload, Target};
-use ucall_engine::{Arrival, Completion, Engine, Id, Readiness, SendState};
+use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState};
 use ucall_proto::{Connection, Environment, RpcError, Wish};
 
 use crate::connections::{Connections, Entry};
@@ -49,7 +48,7 @@ pub struct Worker<E: Engine, H: Handler> {
     pub(crate) connections: Connections,
     listeners: Vec<Id>,
     /// The same sockets, for a last look when a drain begins; see `drain`.
-    pub(crate) sockets: Vec<TcpListener>,
+    pub(crate) sockets: Vec<Listener>,
     /// Whether accepting has stopped until a connection closes or a little time has passed.
     accept_paused: bool,
     /// Whether the log was told, since the last sweep, that accepting fails.
@@ -115,8 +114,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Serves the connections of a listening socket.
-    pub fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
-        listener.set_nonblocking(true)?;
+    pub fn listen(&mut self, listener: impl Into<Listener>) -> io::Result<()> {
+        let listener = listener.into();
+        listener.set_nonblocking()?;
         let socket = listener.try_clone()?;
         let id = self.engine.listen(listener)?;
         self.listeners.push(id);

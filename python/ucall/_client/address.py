@@ -15,6 +15,9 @@ _SCHEMES = {
     "tcps": (False, True, DEFAULT_PORT),
 }
 
+#: Whether it is HTTP, by the scheme of Unix sockets.
+_UNIX = {"unix": True, "http+unix": True, "tcp+unix": False}
+
 #: Addresses to listen on that mean this machine, and what to connect to.
 _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -25,20 +28,24 @@ class Address:
     Args:
         uri: ``"host"``, ``"host:port"``, or with a scheme in front: ``http://``, ``https://``,
             ``tcp://`` (documents on raw TCP) or ``tcps://`` (the same, encrypted). ``http`` and
-            ``https`` may have a path.
+            ``https`` may have a path. ``unix:///path`` is a Unix socket, over HTTP;
+            ``tcp+unix:///path`` the same with raw documents.
         port: When the URI has none. Else that of the scheme, or 8545.
 
     Raises:
         ValueError: The URI makes no sense, or has another port.
     """
 
-    __slots__ = ("host", "is_http", "is_secure", "path", "port", "scheme")
+    __slots__ = ("host", "is_http", "is_secure", "path", "port", "scheme", "socket_path")
 
     def __init__(self, uri: str, port: int | None = None) -> None:
         scheme, found, rest = uri.partition("://")
         scheme, rest = (scheme.lower(), rest) if found else ("", uri)
+        self.socket_path: str | None = None
+        if scheme in _UNIX:
+            return self._reach_by_file(uri, scheme, rest, port)
         if scheme not in _SCHEMES or (found and not scheme):
-            raise ValueError(f"{uri!r}: expected http://, https://, tcp:// or tcps://")
+            raise ValueError(f"{uri!r}: expected http://, https://, tcp://, tcps:// or unix://")
         self.scheme = scheme or "http"
         self.is_http, self.is_secure, usual_port = _SCHEMES[scheme]
         authority, self.path = _split_path(uri, rest, self.is_http)
@@ -50,15 +57,27 @@ class Address:
             raise ValueError(f"port: expected 1 to 65535, got {self.port}")
         self.host = _HERE.get(host, host)
 
+    def _reach_by_file(self, uri: str, scheme: str, path: str, port: int | None) -> None:
+        if not path.startswith("/") or "\0" in path or port is not None:
+            raise ValueError(
+                f"{uri!r}: expected the path of a socket from the root on, and no port"
+            )
+        self.scheme, self.is_http, self.is_secure = scheme, _UNIX[scheme], False
+        self.host, self.port, self.path, self.socket_path = "localhost", 0, "/", path
+
     @property
     def name(self) -> str:
-        """Host and port, as people write them."""
+        """Host and port, as people write them; or the path of a socket."""
+        if self.socket_path is not None:
+            return self.socket_path
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     @property
     def host_header(self) -> str:
         """What HTTP calls the server: without the port when it is the usual one."""
+        if self.socket_path is not None:
+            return self.host
         name = self.name
         is_usual = self.port == _SCHEMES[self.scheme][2]
         return name.rpartition(":")[0] if is_usual else name

@@ -62,10 +62,14 @@ class Connector:
             ucall.ConnectionError: Nobody is there, or nobody to be trusted.
             ucall.TimeoutError: The system gave up waiting.
         """
-        address = self.address
+        address, loop = self.address, asyncio.get_running_loop()
+        make = lambda: kind(address.is_http, self._reply_bytes_max)  # noqa: E731
         try:
-            _, made = await asyncio.get_running_loop().create_connection(
-                lambda: kind(address.is_http, self._reply_bytes_max),
+            if address.socket_path is not None:
+                _, made = await loop.create_unix_connection(make, address.socket_path)
+                return made
+            _, made = await loop.create_connection(
+                make,
                 address.host,
                 address.port,
                 ssl=self._tls,

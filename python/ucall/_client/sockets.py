@@ -46,11 +46,24 @@ def connect(address: Address, deadline: Deadline) -> socket.socket:
         ucall.ConnectionError: Nobody is there.
         ucall.TimeoutError: Nobody answered in time.
     """
+    if address.socket_path is not None:
+        return _connect_to_file(address, address.socket_path, deadline)
     try:
         connected = socket.create_connection((address.host, address.port), deadline.left())
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
     except (OSError, UnicodeError) as error:
+        raise cannot_connect(address, error, deadline.seconds) from None
+
+
+def _connect_to_file(address: Address, path: str, deadline: Deadline) -> socket.socket:
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        connected.settimeout(deadline.left())
+        connected.connect(path)
+        return connected
+    except OSError as error:
+        connected.close()
         raise cannot_connect(address, error, deadline.seconds) from None
 
 

@@ -35,7 +35,7 @@ mod network;
 mod world;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 
-use crate::{Arrival, Completion, Engine, Id, Readiness, SendState, Waker};
+use crate::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState, Waker};
 
 pub use connection::Sends;
 pub use network::{Network, Peer};
@@ -78,7 +78,7 @@ impl Engine for Fake {
     const SENDS_AT_ONCE: bool = true;
 
     /// The listener is closed at once: connections come from [`Network::connect`].
-    fn listen(&mut self, _listener: TcpListener) -> io::Result<Id> {
+    fn listen(&mut self, _listener: impl Into<Listener>) -> io::Result<Id> {
         Ok(self.world().nodes.insert(Node::listener()))
     }
 
@@ -158,8 +158,8 @@ impl Engine for Fake {
         self.world().close(id);
     }
 
-    fn peer(&mut self, socket: Id) -> io::Result<SocketAddr> {
-        self.world().address_of(socket)
+    fn peer(&mut self, socket: Id) -> io::Result<crate::Peer> {
+        self.world().address_of(socket).map(crate::Peer::Address)
     }
 
     /// Returns at once, and remembers the deadline.

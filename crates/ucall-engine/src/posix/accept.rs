@@ -1,14 +1,13 @@
 //! Accepting connections.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 
 use mio::Interest;
 use rustix::io::Errno;
 
 use super::{Kind, Posix, Source, Stream};
-use crate::{Completion, Id};
+use crate::{Completion, Id, Listener};
 
 /// Connections taken from one listener in one turn, so that a flood of them does not keep those
 /// that are served from their turn.
@@ -57,18 +56,19 @@ impl Posix {
 }
 
 #[cfg(target_os = "linux")]
-fn accept_one(listener: &TcpListener) -> Result<OwnedFd, Errno> {
+fn accept_one(listener: &Listener) -> Result<OwnedFd, Errno> {
     use rustix::net::SocketFlags;
     rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
 }
 
 /// Elsewhere an accepted socket has to be told everything itself.
 #[cfg(not(target_os = "linux"))]
-fn accept_one(listener: &TcpListener) -> Result<OwnedFd, Errno> {
+fn accept_one(listener: &Listener) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::accept(listener)?;
     let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
     super::stream::prepare(&socket).map_err(errno)?;
-    socket2::SockRef::from(&socket).set_tcp_nodelay(true).map_err(errno)?;
+    // A Unix socket has no such option, and no need of it.
+    socket2::SockRef::from(&socket).set_tcp_nodelay(true).unwrap_or(());
     Ok(socket)
 }

@@ -12,7 +12,7 @@ mod watch;
 
 use std::io;
 use std::mem;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use mio::{Interest, Token};
 use ucall_buffer::{Payload, Target};
 
 use crate::table::Table;
-use crate::{Arrival, Completion, Engine, Id, Readiness, SendState, Waker};
+use crate::{Arrival, Completion, Engine, Id, Listener, Peer, Readiness, SendState, Waker};
 
 use datagrams::Datagrams;
 use stream::Stream;
@@ -56,7 +56,7 @@ struct Source {
 }
 
 enum Kind {
-    Listener(TcpListener),
+    Listener(Listener),
     Stream(Stream),
     Datagrams(Datagrams),
     Watch(Watch),
@@ -205,8 +205,9 @@ impl Engine for Posix {
     const NAME: &'static str = "posix";
     const SENDS_AT_ONCE: bool = true;
 
-    fn listen(&mut self, listener: TcpListener) -> io::Result<Id> {
-        listener.set_nonblocking(true)?;
+    fn listen(&mut self, listener: impl Into<Listener>) -> io::Result<Id> {
+        let listener = listener.into();
+        listener.set_nonblocking()?;
         self.add(Kind::Listener(listener), Interest::READABLE)
     }
 
@@ -328,12 +329,12 @@ impl Engine for Posix {
         }
     }
 
-    fn peer(&mut self, socket: Id) -> io::Result<SocketAddr> {
+    fn peer(&mut self, socket: Id) -> io::Result<Peer> {
         let Some(Source { kind: Kind::Stream(stream), .. }) = self.sources.get(socket) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         self.system_calls += 1;
-        crate::listen::peer_of(stream.socket.as_fd())
+        crate::peer::peer_of(stream.socket.as_fd())
     }
 
     fn wait(

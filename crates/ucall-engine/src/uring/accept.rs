@@ -1,8 +1,8 @@
-//! Accepting connections: one multishot operation a listener, straight into the file table.
+//! Accepting connections: one operation a listener, multishot if it can, into the file table.
 
 use std::io;
-use std::net::TcpListener;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
 
 use io_uring::{cqueue, opcode, types};
 
@@ -13,7 +13,9 @@ use super::{Slot, Uring};
 use crate::{Completion, Id};
 
 pub(super) struct Listener {
-    pub(super) socket: TcpListener,
+    pub(super) socket: crate::Listener,
+    /// Several processes may listen on it, each of which is to have its turn.
+    pub(super) is_shared: bool,
     pub(super) paused: bool,
     /// An accept is under way.
     pub(super) accepting: bool,
@@ -28,8 +30,15 @@ impl Uring {
             return;
         }
         listener.accepting = true;
-        let descriptor = types::Fd(listener.socket.as_raw_fd());
-        let entry = opcode::AcceptMulti::new(descriptor).allocate_file_index(true).build();
+        let descriptor = types::Fd(listener.socket.as_fd().as_raw_fd());
+        // The kernel wakes only the first of those who wait. One accept after another goes to the
+        // end of that line each time; a multishot one would stay at its front for ever.
+        let entry = match listener.is_shared {
+            false => opcode::AcceptMulti::new(descriptor).allocate_file_index(true).build(),
+            true => opcode::Accept::new(descriptor, ptr::null_mut(), ptr::null_mut())
+                .file_index(Some(types::DestinationSlot::auto_target()))
+                .build(),
+        };
         // SAFETY: the entry names no memory.
         unsafe { self.ring.push(entry, Operation::Accept.at(index)) }
     }

@@ -29,7 +29,7 @@ mod watch;
 
 use std::io;
 use std::mem::{self, ManuallyDrop};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use ucall_buffer::{Payload, Target};
 
 use crate::table::Table;
-use crate::{Arrival, Completion, Engine, Id, Readiness, SendState, Waker, listen};
+use crate::{Arrival, Completion, Engine, Id, Peer, Readiness, SendState, Waker, peer};
 
 use accept::Listener;
 use buffers::Buffers;
@@ -274,8 +274,11 @@ impl Engine for Uring {
     const NAME: &'static str = "uring";
     const SENDS_AT_ONCE: bool = false;
 
-    fn listen(&mut self, socket: TcpListener) -> io::Result<Id> {
-        let listener = Listener { socket, paused: false, accepting: false };
+    fn listen(&mut self, socket: impl Into<crate::Listener>) -> io::Result<Id> {
+        let socket = socket.into();
+        // Workers share a Unix socket. Of TCP each has one of its own.
+        let is_shared = socket.local_address()?.is_none();
+        let listener = Listener { socket, is_shared, paused: false, accepting: false };
         let id = self.slots.insert(Slot::Listener(listener));
         self.accept_next(id.index);
         Ok(id)
@@ -383,15 +386,15 @@ impl Engine for Uring {
         self.free_if_idle(id.index);
     }
 
-    fn peer(&mut self, socket: Id) -> io::Result<SocketAddr> {
+    fn peer(&mut self, socket: Id) -> io::Result<Peer> {
         let Some(Slot::Stream(stream)) = self.slots.get(socket) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         match &stream.file {
-            File::Plain(descriptor) => listen::peer_of(descriptor.as_fd()),
+            File::Plain(descriptor) => peer::peer_of(descriptor.as_fd()),
             File::Direct(file) => {
                 let file = *file;
-                listen::peer_of(self.install(file)?.as_fd())
+                peer::peer_of(self.install(file)?.as_fd())
             }
         }
     }

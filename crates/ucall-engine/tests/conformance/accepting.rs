@@ -1,10 +1,14 @@
 //! Listeners.
 
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use ucall_engine::{Engine, bind};
+use ucall_engine::{Engine, bind, bind_unix};
 
 use crate::lab::{Lab, Peer, dial, write};
+use crate::streams::this_process;
 
 pub fn pauses_and_resumes_a_listener(lab: &mut Lab<impl Engine, impl Peer>) {
     let (listener, address) = lab.listen();
@@ -21,6 +25,25 @@ pub fn pauses_and_resumes_a_listener(lab: &mut Lab<impl Engine, impl Peer>) {
     lab.engine.pause(listener);
     lab.engine.resume(listener);
     lab.connect(address);
+}
+
+pub fn accepts_from_a_unix_socket(lab: &mut Lab<impl Engine>) {
+    let folder = std::env::temp_dir().join(format!("ucall-lab-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    // Labs of several engines run at once.
+    static LABS: AtomicU32 = AtomicU32::new(0);
+    let path = folder.join(LABS.fetch_add(1, Ordering::Relaxed).to_string());
+    let (unix, _file) = bind_unix(&path, 0o600).unwrap();
+    let listener = lab.engine.listen(unix).unwrap();
+    let mut peer = UnixStream::connect(&path).unwrap();
+    let (from, socket) = lab.until(|lab| lab.accepted.pop());
+    assert_eq!(from, listener);
+    peer.write_all(b"hello").unwrap();
+    lab.expect(socket, b"hello");
+    match lab.engine.peer(socket) {
+        Ok(found) => assert_eq!(found, this_process()),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
+    }
 }
 
 pub fn keeps_listeners_apart(lab: &mut Lab<impl Engine>) {

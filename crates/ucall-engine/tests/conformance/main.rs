@@ -77,6 +77,7 @@ conformance! {
     accepting:
         pauses_and_resumes_a_listener
         keeps_listeners_apart
+        accepts_from_a_unix_socket
         stops_listening_when_closed
         rebinds_at_once_after_a_drop;
     lifetime:

@@ -172,7 +172,10 @@ pub fn adopts_a_connected_socket(lab: &mut Lab<impl Engine>) {
     lab.expect(socket, b"early");
     lab.send(socket, b"late".to_vec());
     assert_eq!(read(&mut peer, 4), b"late");
-    assert_eq!(lab.engine.peer(socket).unwrap(), peer.local_addr().unwrap());
+    assert_eq!(
+        lab.engine.peer(socket).unwrap(),
+        ucall_engine::Peer::Address(peer.local_addr().unwrap())
+    );
     lab.engine.close(socket);
     lab.settle();
     assert_eq!(peer.read(&mut [0]).unwrap(), 0);
@@ -187,11 +190,18 @@ pub fn adopts_a_unix_socket(lab: &mut Lab<impl Engine>) {
     let mut back = [0; 5];
     peer.read_exact(&mut back).unwrap();
     assert_eq!(&back, b"there");
-    assert!(lab.engine.peer(socket).is_err());
+    assert_eq!(lab.engine.peer(socket).unwrap(), this_process());
     lab.engine.shutdown(socket);
     assert_eq!(peer.read(&mut back).unwrap(), 0);
     drop(peer);
     lab.expect_end(socket);
+}
+
+/// What the kernel says of a Unix socket's other end.
+pub fn this_process() -> ucall_engine::Peer {
+    let pid = std::process::id() as i32;
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    ucall_engine::Peer::Process { pid, uid, gid }
 }
 
 pub fn reports_an_arrival_again_until_it_is_taken(lab: &mut Lab<impl Engine, impl Peer>) {
@@ -292,7 +302,7 @@ pub fn tells_of_a_reset(lab: &mut Lab<impl Engine, impl Peer>) {
 pub fn tells_the_peer_address(lab: &mut Lab<impl Engine>) {
     let (peer, socket) = lab.connection();
     match lab.engine.peer(socket) {
-        Ok(address) => assert_eq!(address, peer.local_addr().unwrap()),
+        Ok(found) => assert_eq!(found, ucall_engine::Peer::Address(peer.local_addr().unwrap())),
         Err(error) => {
             assert!(!lab.knows_peers);
             assert_eq!(error.kind(), io::ErrorKind::Unsupported);

@@ -11,6 +11,8 @@
 //! | elsewhere | none     | anything                                          |
 //! | elsewhere | some     | an IP literal, or in `allowed_hosts`              |
 //!
+//! A Unix socket, which no browser reaches, counts as elsewhere: a proxy may pass on what one sends.
+//!
 //! An `Origin` must then be the server's own (scheme, host and port), or in `allow_origins`.
 
 use std::fmt;
@@ -98,6 +100,11 @@ impl AccessRules {
                 .collect::<Result<_, _>>()?,
             allows_any_origin: allow_origins.iter().any(|it| it == "*"),
         })
+    }
+
+    /// Notes what the server was bound to after all.
+    pub fn bind(&mut self, is_loopback: bool) {
+        self.is_loopback = is_loopback;
     }
 
     /// Whether a request with this `Host` and `Origin` may be served, on whatever path.

@@ -1,0 +1,105 @@
+//! Where a server listens.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use crate::{Listener, UnixFile, bind, bind_unix};
+
+/// What stands in front of the path of a Unix socket, where a host may be named.
+const UNIX: &str = "unix:";
+
+/// An address of TCP, or the path of a Unix socket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// An address and a port; the port 0 picks a free one.
+    Tcp(SocketAddr),
+    /// The path of its file, and the permissions that the file gets.
+    Unix {
+        /// Where the file is.
+        path: PathBuf,
+        /// Who may connect, such as `0o600`.
+        mode: u32,
+    },
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Bound {
+    /// The socket.
+    pub listener: Listener,
+    /// With the port that was picked.
+    pub address: Address,
+    /// The file of a Unix socket, which goes when this is dropped.
+    pub file: Option<UnixFile>,
+}
+
+impl Address {
+    /// The address of a host and a port, or of `unix:/path`. Names may have several: IPv4 comes
+    /// first, which `localhost` mostly means.
+    pub fn resolve(host: &str, port: u16, mode: u32) -> io::Result<Self> {
+        if let Some(path) = host.strip_prefix(UNIX) {
+            return Ok(Self::Unix { path: path.into(), mode });
+        }
+        let mut addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+        addresses.sort_by_key(SocketAddr::is_ipv6);
+        let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+        addresses.first().copied().map(Self::Tcp).ok_or_else(none)
+    }
+
+    /// Binds and listens; `share_port` as for [`bind`].
+    pub fn bind(&self, share_port: bool) -> io::Result<Bound> {
+        match self {
+            Self::Tcp(address) => {
+                let listener = bind(*address, share_port)?;
+                let address = Self::Tcp(listener.local_addr()?);
+                Ok(Bound { listener: listener.into(), address, file: None })
+            }
+            Self::Unix { path, mode } => {
+                let (listener, file) = bind_unix(path, *mode)?;
+                let address = self.clone();
+                Ok(Bound { listener: listener.into(), address, file: Some(file) })
+            }
+        }
+    }
+
+    /// Whether it is reached by this machine alone, and by the browsers on it. No browser reaches a
+    /// Unix socket.
+    pub fn is_loopback(&self) -> bool {
+        matches!(self, Self::Tcp(address) if address.ip().is_loopback())
+    }
+
+    /// What [`Address::resolve`] takes for a host.
+    pub fn host(&self) -> String {
+        match self {
+            Self::Tcp(address) => address.ip().to_string(),
+            Self::Unix { path, .. } => format!("{UNIX}{}", path.display()),
+        }
+    }
+
+    /// The port; 0 for a Unix socket.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Tcp(address) => address.port(),
+            Self::Unix { .. } => 0,
+        }
+    }
+
+    /// The permissions of a Unix socket's file; 0 for TCP.
+    pub fn mode(&self) -> u32 {
+        match self {
+            Self::Tcp(_) => 0,
+            Self::Unix { mode, .. } => *mode,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(formatter),
+            Self::Unix { .. } => formatter.write_str(&self.host()),
+        }
+    }
+}

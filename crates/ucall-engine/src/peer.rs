@@ -1,0 +1,56 @@
+//! The other end of a stream socket.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Peer {
+    /// Of a TCP socket: its address and port.
+    Address(SocketAddr),
+    /// Of a Unix socket: the process that connected, as the kernel tells it.
+    Process {
+        /// Its number; 0 when it is of a namespace that cannot be seen from here.
+        pid: i32,
+        /// Its effective user.
+        uid: u32,
+        /// Its effective group.
+        gid: u32,
+    },
+}
+
+pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    let peer = socket2::SockRef::from(&socket).peer_addr()?;
+    match peer.as_socket() {
+        Some(address) => Ok(Peer::Address(address)),
+        None => process_of(socket),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn process_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    use std::os::fd::AsRawFd;
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes of plain numbers to `found`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    match result {
+        0 => Ok(Peer::Process { pid: found.pid, uid: found.uid, gid: found.gid }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn process_of(_: BorrowedFd<'_>) -> io::Result<Peer> {
+    Err(io::ErrorKind::Unsupported.into())
+}

@@ -1,0 +1,143 @@
+//! Unix sockets that listen, and the files they are reached by.
+//!
+//! A file stays behind when its server is killed. It is replaced when nobody listens there any
+//! more, and only then. Two servers that start at once take turns, by a lock on the folder.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::listen::BACKLOG;
+
+/// The file of a Unix socket, removed when dropped, if it is still the same file.
+#[derive(Debug)]
+pub struct UnixFile {
+    path: PathBuf,
+    identity: FileIdentity,
+    process: u32,
+}
+
+/// Tells one file from its successor: numbers alone are used again at once.
+type FileIdentity = (u64, u64, i64, i64);
+
+fn identity(found: &fs::Metadata) -> FileIdentity {
+    (found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
+}
+
+/// Binds a Unix socket at `path` and listens. Whoever may write to the file may connect, so `mode`,
+/// such as `0o600`, says who that is.
+///
+/// # Errors
+/// `AddrInUse` when somebody listens there, or when what is there is no socket.
+pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
+    let explain = |error: io::Error| {
+        let reason = format!("cannot listen on {}: {error}", path.display());
+        io::Error::new(error.kind(), reason)
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let lock = File::open(folder.unwrap_or(Path::new("."))).map_err(explain)?;
+    // Where folders cannot be locked, servers that start at once have to be careful themselves.
+    flock(&lock, FlockOperation::LockExclusive).unwrap_or(());
+    make_way(path)?;
+    bind(path, mode).map_err(explain)
+}
+
+fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    // Linux makes the file with the socket's mode, so that it is never open to more.
+    fchmod(&socket, Mode::from_raw_mode(mode as _)).unwrap_or(());
+    socket.bind(&SockAddr::unix(path)?)?;
+    let made = fs::symlink_metadata(path)?;
+    let file =
+        UnixFile { path: path.to_owned(), identity: identity(&made), process: std::process::id() };
+    // What the process's umask has taken away.
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    socket.listen(BACKLOG)?;
+    Ok((UnixListener::from(std::os::fd::OwnedFd::from(socket)), file))
+}
+
+/// Removes a file that a server has left behind.
+fn make_way(path: &Path) -> io::Result<()> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    let taken = |what: &str| {
+        Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{}: {what}", path.display())))
+    };
+    if !found.file_type().is_socket() {
+        return taken("there is a file that is no socket");
+    }
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A server whose queue is full is one, too.
+    probe.set_nonblocking(true)?;
+    match probe.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        _ => taken("it is in use: another process listens there already"),
+    }
+}
+
+impl Drop for UnixFile {
+    fn drop(&mut self) {
+        let is_ours = |found: fs::Metadata| identity(&found) == self.identity;
+        // A forked child must not take its parent's file away.
+        if self.process == std::process::id() && fs::symlink_metadata(&self.path).is_ok_and(is_ours)
+        {
+            fs::remove_file(&self.path).unwrap_or(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// A folder of its own for each test.
+    fn place(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ucall-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder.join("socket")
+    }
+
+    #[test]
+    fn a_file_has_its_mode_from_the_start_and_goes_with_its_server() {
+        let path = place("mode");
+        for mode in [0o600, 0o666] {
+            let (_listener, file) = bind_unix(&path, mode).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+            UnixStream::connect(&path).unwrap();
+            drop(file);
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn what_is_left_behind_is_replaced_and_what_is_used_is_not() {
+        let path = place("stale");
+        let (listener, file) = bind_unix(&path, 0o600).unwrap();
+        let error = bind_unix(&path, 0o600).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("listens there already"), "{error}");
+        drop(listener);
+        let (_listener, _file) = bind_unix(&path, 0o600).unwrap();
+        // The first one's file is gone; that of its successor is not its own.
+        drop(file);
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_never_replaced() {
+        let path = place("file");
+        fs::write(&path, "precious").unwrap();
+        let error = bind_unix(&path, 0o600).unwrap_err();
+        assert!(error.to_string().contains("no socket"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        let error = bind_unix(Path::new("/nowhere/at/all"), 0o600).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+    }
+}

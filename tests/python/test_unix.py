@@ -1,0 +1,227 @@
+"""Unix sockets: servers, their files, and clients of several kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ucall
+from harness import eventually, http, request
+from ucall import aio
+from ucall.client import Client
+
+Serve = Callable[..., ucall.Server]
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def peer(ctx: ucall.Context) -> Any:
+    assert isinstance(ctx.peer, ucall.Process)
+    return ctx.peer._asdict()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a socket"
+
+
+def _exchange(path: Path, data: bytes) -> bytes:
+    """Sends all, ends, and reads until the server closes."""
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(10)
+        connected.connect(str(path))
+        connected.sendall(data)
+        connected.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connected.recv(65536), b""))
+
+
+def test_both_protocols(serve: Serve, path: Path) -> None:
+    server = serve(add, uds=path)
+    call = request("add", [40, 2])
+    assert json.loads(_exchange(path, call))["result"] == 42
+    assert b'"result":42' in _exchange(path, http(call, "Connection: close"))
+    assert (server.host, server.port) == (f"unix:{path}", 0)
+    assert f"on unix://{path}," in repr(server)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_its_file_has_its_mode_and_goes_with_the_server(
+    serve: Serve, path: Path, mode: int
+) -> None:
+    umask = os.umask(0o077)
+    try:
+        server = serve(add, uds=path, uds_mode=mode)
+    finally:
+        os.umask(umask)
+    for _ in range(2):
+        found = path.stat().st_mode
+        assert stat.S_ISSOCK(found) and stat.S_IMODE(found) == mode
+        assert json.loads(_exchange(path, request("add", [1, 1])))["result"] == 2
+        server.stop()
+        assert not path.exists()
+        server.start()
+
+
+def test_a_path_that_is_used_is_taken_and_one_left_behind_is_not(serve: Serve, path: Path) -> None:
+    serve(add, uds=path)
+    with pytest.raises(OSError, match="another process listens there already"):
+        ucall.Server(uds=path)
+    assert json.loads(_exchange(path, request("add", [1, 1])))["result"] == 2
+    left = path.with_name("left")
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(left))
+    serve(add, uds=left)
+    assert json.loads(_exchange(left, request("add", [1, 1])))["result"] == 2
+    precious = path.with_name("precious")
+    precious.write_text("data")
+    with pytest.raises(OSError, match="no socket"):
+        ucall.Server(uds=precious)
+    assert precious.read_text() == "data"
+    with pytest.raises(OSError):
+        ucall.Server(uds="/nowhere/at/all")
+
+
+def test_it_knows_the_process_at_the_other_end(serve: Serve, path: Path) -> None:
+    serve(peer, uds=path)
+    # io_uring can tell only where the kernel can make a descriptor of its own kind of file.
+    found = json.loads(_exchange(path, request("peer")))["result"]
+    assert found == {"pid": os.getpid(), "uid": os.geteuid(), "gid": os.getegid()}
+
+
+def test_who_may_call_may_depend_on_it(serve: Serve, path: Path) -> None:
+    def auth(ctx: ucall.Context) -> int | None:
+        assert isinstance(ctx.peer, ucall.Process)
+        return ctx.peer.uid if ctx.peer.uid != os.geteuid() else None
+
+    serve(add, uds=path, auth=auth)
+    assert b"-32004" in _exchange(path, request("add", [1, 1]))
+    assert _exchange(path, http(request("add", [1, 1]))).startswith(b"HTTP/1.1 401 ")
+
+
+def test_any_host_may_be_named_but_a_page_that_a_proxy_lets_through_may_not(
+    serve: Serve, path: Path
+) -> None:
+    serve(add, uds=path)
+    call = http(request("add", [1, 1]), "Connection: close").replace(b"127.0.0.1", b"box.example")
+    assert b'"result":2' in _exchange(path, call)
+    page = call.replace(b"\r\n\r\n", b"\r\nOrigin: https://evil.example\r\n\r\n")
+    assert _exchange(path, page).startswith(b"HTTP/1.1 403 ")
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp+unix"])
+def test_clients(serve: Serve, path: Path, scheme: str) -> None:
+    serve(add, uds=path)
+    uri = f"{scheme}://{path}"
+    with Client(uri) as client:
+        assert [client.add(number, 1).json for number in range(3)] == [1, 2, 3]
+        assert repr(client).endswith(f" of {uri}>")
+
+    async def call() -> Any:
+        async with aio.Client(uri) as client:
+            replies = await asyncio.gather(*(client.add(number, 1) for number in range(5)))
+            return [reply.json for reply in replies]
+
+    assert asyncio.run(call()) == [1, 2, 3, 4, 5]
+
+
+def test_a_client_says_where_nobody_is(path: Path) -> None:
+    with Client(f"unix://{path}") as client, pytest.raises(ucall.ConnectionError) as raised:
+        client.add(1, 1)
+    assert str(raised.value) == f"cannot connect to {path}: No such file or directory"
+    for wrong in ("unix://relative", "unix://", "tcp+unix://host/path"):
+        with pytest.raises(ValueError):
+            Client(wrong)
+    with pytest.raises(ValueError):
+        Client(f"unix://{path}", port=1)
+
+
+def test_the_command_line(serve_once: Serve, path: Path) -> None:
+    serve_once(add, uds=path)
+    command = [sys.executable, "-m", "ucall.cli", "--uri", f"unix://{path}", "add", "a=40", "b=2"]
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "42\n"
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+def test_curl(serve: Serve, path: Path) -> None:
+    serve(add, uds=path)
+    command = ["curl", "-sS", "--unix-socket", path, "-d", request("add", [40, 2])]
+    shown = subprocess.run([*command, "http://localhost/"], capture_output=True, check=True)
+    assert json.loads(shown.stdout)["result"] == 42
+
+
+APP = """
+import os, ucall
+server = ucall.Server(port=0)
+@server
+def pid() -> int:
+    return os.getpid()
+"""
+
+
+@contextmanager
+def _serving(folder: Path, path: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    (folder / "app.py").write_text(APP)
+    command = [sys.executable, "-m", "ucall", "app:server", "--uds", str(path), *arguments]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+    try:
+        assert eventually(lambda: _pid(path) > 0, 20)
+        yield process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert not path.exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _pid(path: Path) -> int:
+    try:
+        return int(json.loads(_exchange(path, request("pid")))["result"])
+    except (OSError, ValueError):
+        return 0
+
+
+def test_python_dash_m(tmp_path: Path, path: Path) -> None:
+    with _serving(tmp_path, path) as process:
+        assert _pid(path) == process.pid
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_workers_share_it_and_follow_each_other(tmp_path: Path, path: Path) -> None:
+    with _serving(tmp_path, path, "--workers", "2") as process:
+        found: set[int] = set()
+        assert eventually(lambda: found.add(_pid(path)) or len(found) == 2, 20)
+        file = path.stat().st_ino
+        process.send_signal(signal.SIGHUP)
+
+        def are_new() -> bool:
+            asked = {_pid(path) for _ in range(20)}
+            assert 0 not in asked, "a connection was refused meanwhile"
+            return not asked & found
+
+        assert eventually(are_new, 20)
+        assert path.stat().st_ino == file
+
+
+def test_one_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(AssertionError), _serving(tmp_path, path) as process:
+        process.kill()
+        process.wait()
+    assert path.exists()
+    with _serving(tmp_path, path):
+        assert _pid(path)
