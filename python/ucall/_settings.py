@@ -22,12 +22,12 @@ class Settings:
     app: str
     host: str | None
     port: int | None
-    uds: str | None
     workers: int | None
     engine: str | None
     threads: int | None
     reload: bool
     log_level: str
+    uds: str | None = None
     ssl_certfile: list[str] | None = None
     ssl_keyfile: list[str] | None = None
     ssl_keyfile_password: str | None = None

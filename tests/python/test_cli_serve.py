@@ -124,7 +124,7 @@ def test_a_variable_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch
 def test_help_is_complete() -> None:
     command = [sys.executable, "-m", "ucall", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
-    for flag in ("--host", "--port", "--workers", "--engine", "--threads", "--reload"):
+    for flag in ("--host", "--port", "--workers", "--engine", "--threads", "--reload", "--uds"):
         assert flag in shown
 
 

@@ -4,6 +4,7 @@
 //! over every reply; the engine submits them with its next wait. Nothing is shared, so nothing is
 //! locked; other threads come in through the [`Mailbox`].
 
+use std::cmp::Reverse;
 use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
@@ -592,17 +593,29 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Goes on with requests that waited for memory, as long as there is some.
+    /// Goes on with requests that waited for memory, as long as there is some; else with one.
     fn feed_the_starved(&mut self) {
         self.office.weigh();
         let starved = self.connections.iter().filter(|entry| entry.proto.is_starved());
-        let starved: Vec<Id> = starved.map(|entry| entry.id()).collect();
-        for id in starved {
-            if !self.office.has_room() {
-                return;
+        let mut starved: Vec<(usize, Id)> =
+            starved.map(|entry| (entry.proto.held_bytes(), entry.id())).collect();
+        if starved.is_empty() {
+            return;
+        }
+        // Those that hold most set most free.
+        starved.sort_unstable_by_key(|(held_bytes, _)| Reverse(*held_bytes));
+        if !self.connections.iter().any(|entry| entry.proto.is_favoured())
+            && let Some(entry) = starved.first().and_then(|(_, id)| self.connections.find(*id))
+        {
+            entry.proto.favour();
+        }
+        for (_, id) in starved {
+            let is_favoured =
+                self.connections.find(id).is_some_and(|entry| entry.proto.is_favoured());
+            if is_favoured || self.office.has_room() {
+                self.step(id, |connection, environment, out| connection.proceed(environment, out));
+                self.settle(id);
             }
-            self.step(id, |connection, environment, out| connection.proceed(environment, out));
-            self.settle(id);
         }
     }
 

@@ -104,7 +104,7 @@ class Target:
         return files if self.engine == "posix" else files + connections
 
     def has_descriptors_back(self, before: int) -> bool:
-        return eventually(lambda: self.descriptors() <= before, timeout_s=3)
+        return eventually(lambda: self.descriptors() <= before, timeout_s=6)
 
     def resident_kib(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()

@@ -104,6 +104,22 @@ impl Connection {
         self.is_starved
     }
 
+    /// Lets what has begun come whole, whatever is held: one at a time, so that all who wait for
+    /// each other's memory come to their end, and that those who have left are found out.
+    pub fn favour(&mut self) {
+        self.is_favoured = true;
+    }
+
+    /// Whether [`Connection::favour`] is still in force.
+    pub fn is_favoured(&self) -> bool {
+        self.is_favoured
+    }
+
+    /// How much of what all connections hold is this one's, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     #[cold]
     pub(super) fn count_held<S>(&mut self, awaits: Awaits, environment: &mut Environment<'_, S>) {
         if self.is_filling {
@@ -117,7 +133,9 @@ impl Connection {
         environment.scratch.hold(self.held_bytes, holds);
         self.held_bytes = holds;
         let receives = matches!(awaits, Awaits::Body { .. });
-        self.is_starved = receives && environment.scratch.is_full(environment.limits);
+        self.is_favoured &= receives;
+        let is_full = environment.scratch.is_full(environment.limits);
+        self.is_starved = receives && is_full && !self.is_favoured;
         self.fills = receives
             && !self.is_starved
             && self.session.is_none()

@@ -157,6 +157,8 @@ pub struct Connection {
     is_filling: bool,
     /// There is no memory for more of what is being received.
     is_starved: bool,
+    /// It may go on all the same.
+    is_favoured: bool,
     /// Bytes of a request that is not whole, or of requests that wait.
     input: Vec<u8>,
     /// How much of what all connections hold is this one's.
@@ -183,6 +185,7 @@ impl Connection {
             fills: false,
             is_filling: false,
             is_starved: false,
+            is_favoured: false,
             input: Vec::new(),
             held_bytes: 0,
             exchanges: Exchanges::new(),

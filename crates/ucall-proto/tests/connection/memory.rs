@@ -118,6 +118,25 @@ fn what_has_begun_waits_until_there_is_memory() {
 }
 
 #[test]
+fn one_of_those_that_wait_may_come_whole_and_no_more() {
+    let request = chunked(&" ".repeat(100)) + "\r\n";
+    let rest = format!("{:x}\r\n{}\r\n0\r\n\r\n", sum(1).len(), sum(1));
+    let mut driver = small();
+    driver.receive(request.as_bytes());
+    driver.hold_elsewhere(0, MAX);
+    driver.receive(&rest.as_bytes()[..1]);
+    assert!(driver.connection.is_starved());
+    driver.connection.favour();
+    driver.proceed();
+    assert_eq!(driver.connection.wish(), Wish::Receive);
+    driver.receive(&rest.as_bytes()[1..20]);
+    assert_eq!(driver.connection.wish(), Wish::Receive);
+    driver.receive(&rest.as_bytes()[20..]);
+    assert!(is_answered(&mut driver));
+    assert!(!driver.connection.is_favoured());
+}
+
+#[test]
 fn what_waits_for_memory_has_no_more_time_than_others() {
     let mut driver = small();
     driver.receive(chunked(" ").as_bytes());
