@@ -121,6 +121,7 @@ impl Server {
     #[pyo3(signature = (
         *, engine = None, host = None, port = None, uds_mode = None, descriptor = None, tls = None
     ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn configure(
         &self,
         py: Python<'_>,
