@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "max_running_calls": 4,
         "max_reply_bytes": 4_000_000,
         "max_held_bytes": 10_000_000,
+        "body_timeout_s": 3,
         "allow_origins": ["https://app.example"],
         "allowed_hosts": ["box.lan"],
     },
