@@ -45,7 +45,7 @@ impl Connection {
     }
 
     /// Takes records, and runs what comes out of them.
-    #[cold]
+    #[inline(never)]
     pub(super) fn receive_records<S: Service>(
         &mut self,
         mut stage: Box<Stage>,
@@ -66,8 +66,6 @@ impl Connection {
         });
         if self.session.is_none() {
             self.session = stage.session().map(Arc::new);
-        }
-        if !early.is_empty() {
             self.receive_plaintext(&early, environment, &mut plaintext);
         }
         if stage.is_ended_by_peer() && !self.ended_by_peer {
@@ -76,14 +74,14 @@ impl Connection {
         if outcome.is_err() {
             self.exchanges.cancel();
             self.stop_reading();
+            self.set_deadline(environment);
         }
-        self.set_deadline(environment);
         environment.scratch.hold(held_before, stage.held_bytes());
         self.seal(stage, plaintext, environment.scratch, out);
     }
 
     /// Takes a step whose output is encrypted.
-    #[cold]
+    #[inline(never)]
     pub(super) fn step_encrypted<S, T>(
         &mut self,
         stage: Box<Stage>,

@@ -71,6 +71,8 @@ enum Phase {
 
 /// What is next.
 enum Next {
+    /// A record was read; there may be more to do.
+    Read,
     /// There may be more to do.
     Ask,
     /// More bytes of the handshake have to come.
@@ -216,6 +218,11 @@ impl Stage {
         }
     }
 
+    /// Whether there is nothing to do before more bytes come.
+    fn is_at_rest(&self) -> bool {
+        self.phase == Phase::Open && !self.common().wants_write()
+    }
+
     /// Does all that `bytes` ask for; how many of them are used up.
     fn process(
         &mut self,
@@ -229,7 +236,9 @@ impl Stage {
             let (discard, next) = self.role.ask(rest, out, take);
             used += discard;
             match next {
-                Next::Ask => {}
+                // Nearly always all has come in one record, and there is nothing more to ask for.
+                Next::Read if used >= bytes.len() && self.is_at_rest() => return (used, Ok(())),
+                Next::Read | Next::Ask => {}
                 Next::Wait | Next::Over => return (used, Ok(())),
                 Next::Ended => self.ended_by_peer = true,
                 Next::Ready => {
@@ -347,7 +356,7 @@ fn follow<Data>(
                     take(record.payload);
                 }
                 Some(Err(error)) => break Next::Failed(error),
-                None => break Next::Ask,
+                None => break Next::Read,
             }
         },
         Ok(ConnectionState::WriteTraffic(_)) => Next::Ready,
