@@ -121,6 +121,7 @@ sanitize: ## Run the unsafe edges under Miri and AddressSanitizer, on nightly wi
 MINUTES ?= 10
 .PHONY: soak
 soak: setup ## Ten minutes of good and hostile traffic: memory and descriptors in docs/soak.svg
+	@mkdir -p .bench
 	PYTHONPATH=tests $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
 
 test-python: setup ## Run the Python tests against the built package
