@@ -38,7 +38,8 @@ impl Target {
     ///
     /// # Safety
     /// `start` is valid for writes of `len` bytes, at that address, until `owner` is dropped, and
-    /// nobody else reads or writes it before [`Target::into_owner`].
+    /// nobody else reads or writes it before [`Target::into_owner`]. A `Box` of the memory itself
+    /// does not hold it so: it counts as its only user whenever it is moved.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Box<dyn Any + Send>) -> Self {
         Self { start, filled: 0, len, owner: Owner::Other(owner) }
     }
@@ -137,12 +138,12 @@ mod tests {
 
     #[test]
     fn gives_the_owner_back() {
-        let mut memory = vec![0u8; 4].into_boxed_slice();
+        let mut memory = vec![0u8; 4];
         let start = NonNull::new(memory.as_mut_ptr()).unwrap();
-        // SAFETY: the boxed slice holds 4 bytes and is handed over as the owner.
+        // SAFETY: the vector holds 4 bytes and is handed over as the owner.
         let mut target = unsafe { Target::from_raw(start, 4, Box::new(memory)) };
         target.write(b"1234");
-        let memory = target.into_owner().unwrap().downcast::<Box<[u8]>>().unwrap();
-        assert_eq!(&**memory, b"1234");
+        let memory = target.into_owner().unwrap().downcast::<Vec<u8>>().unwrap();
+        assert_eq!(&*memory, b"1234");
     }
 }
