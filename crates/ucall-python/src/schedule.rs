@@ -1,11 +1,11 @@
 //! What an event loop of ours has to do, and when: asyncio's queues, kept here.
 //!
 //! asyncio keeps its callbacks and timers in Python: a timer costs some ten Python calls by the
-//! time it has run, most of them comparisons. Here a callback is a small object, and timers are compared
-//! as numbers. Callbacks run in slices of a bounded time, between which the engine is looked at, so
-//! that a thousand tasks which wake at one moment hold up nobody for longer than a slice. What a
-//! callback leads to runs within the same slice if there is time left, so that the first of those
-//! tasks is answered long before the last one wakes.
+//! time it has run, most of them comparisons. Here a callback is a small object, and timers are
+//! compared as numbers. Callbacks run in slices of a bounded time, between which the engine is
+//! looked at, so that a thousand tasks which wake at one moment hold up nobody for longer than a
+//! slice. What a callback leads to runs within the same slice if there is time left, so that the
+//! first of those tasks is answered long before the last one wakes.
 
 use std::cmp::Ordering as Order;
 use std::collections::{BinaryHeap, VecDeque};
