@@ -21,6 +21,8 @@ use crate::inbox::Inbox;
 /// How long a socket whose link is over is kept for the peer to close, so that a reset does not
 /// eat what was sent last.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long nobody is accepted after that was not possible.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const READABLE: Readiness = Readiness { readable: true, writable: false };
 
 /// A hub and what carries its links.
@@ -31,6 +33,8 @@ pub(super) struct Driver<E> {
     commands: Arc<Commands>,
     inbox: Arc<Inbox>,
     listener: Option<(Id, Listener)>,
+    /// When to try to accept again.
+    accept_at: Option<Instant>,
     dialer: Dialer,
     sockets: HashMap<Id, Socket>,
     carriers: HashMap<LinkKey, Carrier>,
@@ -66,6 +70,7 @@ impl<E: Engine> Driver<E> {
             doorbell,
             commands,
             listener,
+            accept_at: None,
             dialer: Dialer::new(endpoint),
             sockets: HashMap::new(),
             carriers: HashMap::new(),
@@ -122,7 +127,8 @@ impl<E: Engine> Driver<E> {
 
     fn wait(&mut self, now: Instant) -> io::Result<()> {
         let lingering = self.sockets.values().filter_map(|socket| socket.lingers_until).min();
-        let deadlines = [self.hub.poll_timeout(), self.dialer.deadline(), lingering];
+        let dialing = self.dialer.deadline();
+        let deadlines = [self.hub.poll_timeout(), dialing, lingering, self.accept_at];
         let may_sleep = self.doorbell.fall_asleep();
         let deadline = match may_sleep && !self.hub.has_ready() {
             true => deadlines.into_iter().flatten().min(),
@@ -343,11 +349,13 @@ impl<E: Engine> Driver<E> {
         while let Some((watch, listener)) = &self.listener {
             match listener.accept() {
                 Ok(socket) => self.connected(Ok(socket), Role::Accepted, now),
-                Err(_) => {
-                    // Nobody is left, or there is no room: the next one is told again.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // What cannot be watched any more shows itself at the next wait.
                     let _ = self.engine.rewatch(*watch, READABLE);
                     return;
                 }
+                // No descriptors, as a rule: who waits would be told of again and again.
+                Err(_) => return self.accept_at = Some(now + ACCEPT_PAUSE),
             }
         }
     }
@@ -356,6 +364,9 @@ impl<E: Engine> Driver<E> {
         self.hub.handle_timeout(now);
         if let Err(error) = self.dialer.look(&mut self.engine, now) {
             self.connected(Err(error), Role::Dialed, now);
+        }
+        if self.accept_at.take_if(|at| now >= *at).is_some() {
+            self.accept(now);
         }
         let is_late = |held: &Socket| held.lingers_until.is_some_and(|until| now >= until);
         let late = self.sockets.iter().filter(|(_, held)| is_late(held));
