@@ -1,5 +1,7 @@
 //! The exact bytes of replies.
 
+use proptest::prelude::*;
+
 use crate::http1::{
     AccessRules, AllowedOrigin, Connection, Extras, HttpError, ReplyWriter, continue_100,
 };
@@ -141,5 +143,45 @@ fn every_status_has_its_phrase() {
         (HttpError::VersionUnsupported, "505 HTTP Version Not Supported"),
     ] {
         assert_eq!(format!("{} {}", error.status(), error.reason()), line);
+    }
+}
+
+proptest! {
+    /// Whatever is written, taken back and written again, each reply has its own length and body.
+    #[test]
+    fn any_replies_one_after_another_read_back(
+        bodies in prop::collection::vec(
+            (prop_oneof![0usize..12, 95usize..105, 990usize..1010], any::<bool>(), 0u8..3),
+            1..12,
+        ),
+    ) {
+        let mut writer = ReplyWriter::default();
+        let (mut out, mut expected) = (Vec::new(), Vec::new());
+        for (len, is_kept, connection) in bodies {
+            let connection = match connection {
+                0 => Connection::Implied,
+                1 => Connection::KeepAlive,
+                _ => Connection::Close,
+            };
+            let begun = writer.begin(&mut out, &Extras { connection, allowed_origin: None });
+            prop_assert_eq!(begun.body_at(), out.len());
+            out.resize(out.len() + len, b'x');
+            if is_kept {
+                writer.end(&mut out, begun);
+                expected.push(len);
+            } else {
+                writer.abort(&mut out, begun);
+            }
+        }
+        let mut rest = std::str::from_utf8(&out).unwrap();
+        for len in expected {
+            let (head, behind) = rest.split_once("\r\n\r\n").unwrap();
+            let told = head.rsplit_once("Content-Length: ").unwrap().1;
+            prop_assert_eq!(told, len.to_string());
+            let (body, behind) = behind.split_at(len);
+            prop_assert!(body.bytes().all(|byte| byte == b'x'));
+            rest = behind;
+        }
+        prop_assert_eq!(rest, "");
     }
 }
