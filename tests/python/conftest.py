@@ -7,22 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from serving import NO_URING, Serve
 
 import ucall
-import ucall.posix
-import ucall.uring
 from harness import Wire
-
-
-def why_no_uring() -> str | None:
-    try:
-        ucall.uring.Server(port=0)
-    except ucall.EngineError as refused:
-        return str(refused)
-    return None
-
-
-NO_URING = why_no_uring()
 
 
 @pytest.fixture(params=["posix", "uring"])
@@ -32,9 +20,6 @@ def engine(request: pytest.FixtureRequest) -> str:
     if name == "uring" and NO_URING:
         pytest.skip(NO_URING)
     return name
-
-
-Serve = Callable[..., ucall.Server]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import NO_URING
+from serving import NO_URING
 
 from harness import Wire, program
 from ucall._settings import Settings

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import requests
-from conftest import NO_URING
+from serving import NO_URING
 
 from harness import HOST, program
 

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import Serve
+from serving import Serve
 
 from harness import HOST, eventually, request
 from ucall._settings import Settings

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import NO_URING
+from serving import NO_URING
 
 import ucall
 import ucall.posix

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from conftest import Serve
+from serving import Serve
 
 from harness import Wire, eventually, program, request
 

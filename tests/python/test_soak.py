@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import NO_URING
+from serving import NO_URING
 
 TESTS = Path(__file__).parents[1]
 

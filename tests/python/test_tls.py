@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from certificates import Authority, Files, authority, files
-from conftest import Serve
+from serving import Serve
 
 import ucall
 from harness import HOST, Wire, eventually, http, request

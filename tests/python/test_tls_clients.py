@@ -12,7 +12,7 @@ import httpx
 import pytest
 import requests
 from certificates import Authority, Files, authority, files
-from conftest import Serve
+from serving import Serve
 
 import ucall
 from harness import request

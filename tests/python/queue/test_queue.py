@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Pairs, free_location
+from pairs import Pairs, free_location
 
 from ucall import queue as nq
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from conftest import Pairs
+from pairs import Pairs
 
 from ucall.aio import queue as anq
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Pairs
+from pairs import Pairs
 from proxy import Proxy
 
 from ucall import queue as nq

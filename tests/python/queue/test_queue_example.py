@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from conftest import free_location
+from pairs import free_location
 
 SERVER = """
 from ucall import queue as nq

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Pairs
+from pairs import Pairs
 
 from ucall.queue.utils.stream import PickleSerializer, Stream
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import free_location
+from pairs import free_location
 
 from ucall import queue as nq
 

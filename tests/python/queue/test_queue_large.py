@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import Pairs
+from pairs import Pairs
 
 from ucall import queue as nq
 
@@ -78,7 +78,7 @@ def test_a_large_message_takes_twice_its_size_at_most(free_port: int) -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    from conftest import free_location
+    from pairs import free_location
 
     return free_location().port
 

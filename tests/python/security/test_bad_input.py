@@ -22,7 +22,7 @@ import pytest
 import report
 import trustme
 from cases import Case
-from conftest import NO_URING
+from serving import NO_URING
 
 import ucall
 from harness import Wire, eventually, http

@@ -1,0 +1,68 @@
+"""Servers of queues, and clients of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import socket
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker import Broker
+
+from ucall import queue as nq
+
+PROTOCOLS = ["tcp", "unix", "mqtt", "grpc"]
+
+
+def free_location() -> nq.NetworkLocation:
+    """A port that nobody else is given meanwhile, as the system's own choice might be."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return nq.NetworkLocation("127.0.0.1", port)
+        except OSError:
+            continue
+
+
+class Pairs:
+    """Makes servers, and clients of them."""
+
+    def __init__(self, protocol: str, folder: Path, broker: Callable[[], Broker]) -> None:
+        self.protocol = nq.Protocol(protocol)
+        self._folder = folder
+        self._broker = broker
+        self.made: list[nq.Communicator] = []
+
+    def _new(self, purpose: str, options: nq.CommunicatorOptions) -> nq.Communicator:
+        made = nq.new(self.protocol, nq.Purpose(purpose), options)
+        self.made.append(made)
+        return made
+
+    def options(self, **given: Any) -> nq.CommunicatorOptions:
+        """Options with those of the connection among them, by their own names."""
+        own = {field.name for field in dataclasses.fields(nq.CommunicatorOptions)}
+        connection = {name: given.pop(name) for name in list(given) if name not in own}
+        return nq.CommunicatorOptions(connection=nq.ConnectionOptions(**connection), **given)
+
+    def server(self, **given: Any) -> nq.Communicator:
+        if self.protocol == "mqtt":
+            given.setdefault("netloc", nq.NetworkLocation(port=self._broker().port))
+            given.setdefault("broker", nq.BrokerOptions(topic=f"test/{uuid.uuid4()}"))
+        elif self.protocol in ("tcp", "grpc"):
+            given.setdefault("netloc", nq.NetworkLocation(port=0))
+        else:
+            path = str(self._folder / f"{len(self.made)}.sock")
+            given.setdefault("netloc", nq.NetworkLocation(path, 0))
+        return self._new("server", self.options(**given))
+
+    def client(self, server: nq.Communicator, **given: Any) -> nq.Communicator:
+        netloc = server.options.netloc
+        if server.address is not None:
+            netloc = nq.NetworkLocation(*server.address)
+        given.setdefault("netloc", netloc)
+        given.setdefault("broker", server.options.broker)
+        return self._new("client", self.options(**given))
