@@ -77,7 +77,8 @@ install_old_ucall
 generate_python_grpc
 build_h2o
 build_grpc
-cargo_build bench/peers/rust --locked || skip "actix-web, ntex and may_minihttp, which do not build here"
+cargo_build bench/peers/rust --locked ||
+    skip "actix-web, ntex and may_minihttp, which do not build here"
 cargo_build bench/load --locked
 # Not locked: what ucall-proto depends on is the workspace's to say.
 cargo_build bench/json

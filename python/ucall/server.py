@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 from weakref import WeakSet
 
-from ucall import _conduct, _core, _hosting, _tls
+from ucall import _checks, _conduct, _core, _hosting, _tls
 from ucall._life import Life, Lifespan
 
 if TYPE_CHECKING:
@@ -190,10 +190,10 @@ class Server:
             uds_mode=uds_mode,
             bound=not _hosting.binds_later(),
             debug=debug,
-            allowed_hosts=_listed(allowed_hosts),
-            allow_origins=_listed(allow_origins),
+            allowed_hosts=_checks.listed(allowed_hosts),
+            allow_origins=_checks.listed(allow_origins),
             guard=auth,
-            challenge=None if auth is None else _challenge(auth),
+            challenge=None if auth is None else _checks.challenge(auth),
             timeout_ms=timeout_ms,
             limits=limits,
             tls=_tls.described(
@@ -205,7 +205,7 @@ class Server:
         self._timeout_ms = timeout_ms
         self._life = Life(lifespan)
         self._functions: dict[str, Callable[..., object]] = {}
-        self._max_image_pixels = _positive("max_image_pixels", max_image_pixels)
+        self._max_image_pixels = _checks.positive("max_image_pixels", max_image_pixels)
         self._types: Types | None = None
         self._is_async = False
         self._pools: dict[int, Pool] = {}
@@ -432,7 +432,7 @@ class Server:
             control = _worker.join(self)
             return self._run(max_cycles, max_seconds, control.ready)
         if workers is not None:
-            return self._supervise(_positive("workers", workers))
+            return self._supervise(_checks.positive("workers", workers))
         self._run(max_cycles, max_seconds, None)
 
     def start(self) -> None:
@@ -570,32 +570,6 @@ class Server:
         from ucall._processes import Pool
 
         return self._pools.setdefault(processes, Pool(processes))
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name}: expected a positive number, got {value}")
-    return value
-
-
-def _challenge(auth: Auth) -> str:
-    """What a request that is refused is asked for, by ``WWW-Authenticate``."""
-    import inspect  # here, because it is a third of what importing ucall would cost
-
-    if not callable(auth):
-        raise TypeError(f"auth: expected a function, got {type(auth).__name__}")
-    if inspect.iscoroutinefunction(auth) or inspect.iscoroutinefunction(type(auth).__call__):
-        raise TypeError("auth: expected a plain function: it is asked before anything else runs")
-    challenge = str(getattr(auth, "challenge", "Bearer"))
-    if not (challenge.isascii() and challenge.isprintable()):
-        raise ValueError(f"auth: {challenge!r} is no challenge for WWW-Authenticate")
-    return challenge
-
-
-def _listed(names: Iterable[str]) -> list[str]:
-    if isinstance(names, str):
-        raise TypeError(f"expected several names, got the str {names!r}")
-    return list(names)
 
 
 def _origin(function: Callable[..., object]) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ mod handler;
 mod mailbox;
 mod output;
 mod procedures;
+mod sweep;
 mod sync;
 mod tls;
 mod worker;

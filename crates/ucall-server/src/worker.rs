@@ -4,18 +4,17 @@
 //! over every reply; the engine submits them with its next wait. Nothing is shared, so nothing is
 //! locked; other threads come in through the [`Mailbox`].
 
-use std::cmp::Reverse;
 use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState};
 use ucall_proto::{Connection, Environment, RpcError, Wish};
 
-use crate::connections::{Connections, Entry};
+use crate::connections::Connections;
 use crate::counters::{Counters, Stats};
 use crate::dispatch::{Dispatch, Office, UNCOUNTED_BYTES};
 use crate::drain::Draining;
@@ -24,8 +23,6 @@ use crate::output::Output;
 use crate::procedures::Procedures;
 use crate::{CallId, Config, Handler};
 
-/// How often deadlines are looked at. They are in whole seconds, and looking costs nothing a call.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Replies that wait for each other at most. Those of slow functions should not wait for many.
 const OUTBOX_MAX: usize = 4;
 
@@ -53,7 +50,7 @@ pub struct Worker<E: Engine, H: Handler> {
     /// Whether accepting has stopped until a connection closes or a little time has passed.
     accept_paused: bool,
     /// Whether the log was told, since the last sweep, that accepting fails.
-    accept_failure_told: bool,
+    pub(crate) accept_failure_told: bool,
     signals: Option<Id>,
     event_loop: Option<Id>,
     /// Whether the event loop's descriptor is to be watched again.
@@ -65,10 +62,10 @@ pub struct Worker<E: Engine, H: Handler> {
     /// Where a handler writes the result of a deferred call.
     text: Vec<u8>,
     /// Where the connection at hand writes its output.
-    out: Output,
+    pub(crate) out: Output,
     /// Connections with a reply of this turn that is still to be sent.
     outbox: Vec<Id>,
-    next_sweep: Instant,
+    pub(crate) next_sweep: Instant,
     /// Whether the last turn had work of several connections, so that more is likely there.
     busy: bool,
     /// Whether something waits to hear of a send, for which a wait need not return.
@@ -290,7 +287,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Lets a connection take a step that its socket did not cause.
-    fn step(
+    pub(crate) fn step(
         &mut self,
         id: Id,
         step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>, &mut Vec<u8>),
@@ -302,7 +299,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Sends what a step has written, then does what the connection wishes for.
     #[inline]
-    fn settle(&mut self, id: Id) {
+    pub(crate) fn settle(&mut self, id: Id) {
         loop {
             self.flush(id);
             let Some(entry) = self.connections.find(id) else { return };
@@ -511,7 +508,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Goes on accepting, if it has paused and there is room, or one that is idle by now.
-    fn make_room(&mut self) {
+    pub(crate) fn make_room(&mut self) {
         if !self.accept_paused {
             return;
         }
@@ -550,88 +547,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.connections.len() > self.office.config.connections_max
     }
 
-    /// Looks at every deadline.
-    fn sweep(&mut self) {
-        self.next_sweep = self.office.now + SWEEP_INTERVAL;
-        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.office.replies.set_time(unix_time.as_secs());
-        self.make_room();
-        self.accept_failure_told = false;
-        self.office.refresh_tls();
-        self.out.tidy();
-        self.office.scratch.tidy();
-        self.note_progress();
-        self.feed_the_starved();
-        let now = self.office.now;
-        let due = |entry: &&Entry| entry.proto.deadline().is_some_and(|deadline| deadline <= now);
-        let expired: Vec<Id> =
-            self.connections.iter().filter(due).map(|entry| entry.id()).collect();
-        for id in expired {
-            self.step(id, |connection, environment, out| connection.expire(environment, out));
-            self.settle(id);
-        }
-        for id in self.stuck() {
-            self.close(id);
-        }
-    }
-
     /// Whether memory is kept for large messages, which a sweep lets go of when none comes.
     fn keeps_memory(&self) -> bool {
         self.out.is_large() || self.office.scratch.keeps_memory()
-    }
-
-    /// Looks how far the large bodies are that the engine receives by itself.
-    fn note_progress(&mut self) {
-        let engine = &self.engine;
-        for entry in self.connections.iter_mut().filter(|entry| entry.proto.is_filling()) {
-            let filled = engine.filled_bytes(entry.id());
-            if mem::replace(&mut entry.filled, filled) != filled {
-                self.office.step(entry, |connection, environment| {
-                    connection.note_progress(environment);
-                });
-            }
-        }
-    }
-
-    /// Goes on with requests that waited for memory, as long as there is some; else with one.
-    fn feed_the_starved(&mut self) {
-        self.office.weigh();
-        let starved = self.connections.iter().filter(|entry| entry.proto.is_starved());
-        let mut starved: Vec<(usize, Id)> =
-            starved.map(|entry| (entry.proto.held_bytes(), entry.id())).collect();
-        if starved.is_empty() {
-            return;
-        }
-        // Those that hold most set most free.
-        starved.sort_unstable_by_key(|(held_bytes, _)| Reverse(*held_bytes));
-        if !self.connections.iter().any(|entry| entry.proto.is_favoured())
-            && let Some(entry) = starved.first().and_then(|(_, id)| self.connections.find(*id))
-        {
-            entry.proto.favour();
-        }
-        for (_, id) in starved {
-            let is_favoured =
-                self.connections.find(id).is_some_and(|entry| entry.proto.is_favoured());
-            if is_favoured || self.office.has_room() {
-                self.step(id, |connection, environment, out| connection.proceed(environment, out));
-                self.settle(id);
-            }
-        }
-    }
-
-    /// Connections whose peer has taken nothing for too long of what is being sent.
-    fn stuck(&mut self) -> Vec<Id> {
-        let (now, patience) = (self.office.now, self.office.config.limits.send_timeout);
-        let engine = &self.engine;
-        let is_stuck = |entry: &mut Entry| {
-            let taken = engine.sent_bytes(entry.id());
-            if taken != entry.taken {
-                (entry.taken_at, entry.taken) = (now, taken);
-            }
-            entry.taken_at + patience <= now
-        };
-        let sending = self.connections.iter_mut().filter(|entry| entry.sending > 0);
-        sending.filter_map(|entry| is_stuck(entry).then_some(entry.id())).collect()
     }
 
     /// Does what other threads have asked for; `true` when that is to stop.

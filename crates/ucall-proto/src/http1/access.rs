@@ -11,7 +11,8 @@
 //! | elsewhere | none     | anything                                          |
 //! | elsewhere | some     | an IP literal, or in `allowed_hosts`              |
 //!
-//! A Unix socket, which no browser reaches, counts as elsewhere: a proxy may pass on what one sends.
+//! A Unix socket, which no browser reaches, counts as elsewhere: a proxy may pass on what one
+//! sends.
 //!
 //! An `Origin` must then be the server's own (scheme, host and port), or in `allow_origins`.
 
