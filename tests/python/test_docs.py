@@ -8,7 +8,7 @@ has started a server. They start in an empty folder.
 - `expression  # => repr` in Python is checked.
 - A line `…` in the output of a command stands for any lines.
 - `server.run()` serves in the background, until the page is over. The port 8545, told or not, is a
-  free one.
+  free one, and so is 8443.
 - `<!-- first -->` in front of a block: it runs before all others, wherever it stands.
 - `<!-- setup` … `-->` holds Python that readers do not see. It runs before all others, too.
 - `<!-- not run: why -->` in front of a block: it does not run.
@@ -24,7 +24,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAMS = {"cat", "curl", "echo", "nc", "ucall"}
 USUAL_PORT = "8545"
+SECOND_PORT = "8443"
 
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>first|not run: [^\n]*) -->\n)?^```(?P<kind>python|console)\n"
@@ -71,17 +72,20 @@ def blocks_of(page: Path) -> list[Block]:
     return sorted(found, key=lambda block: not block.is_first)
 
 
-class Program:
-    """A page's Python."""
+Ports = Callable[[str], str]
 
-    def __init__(self, page: Path, port: int) -> None:
+
+class Program:
+    """A page's Python. `ports` puts free ports in the place of those that it names."""
+
+    def __init__(self, page: Path, ports: Ports) -> None:
         self._page = page
-        self._port = str(port)
+        self._ports = ports
         self._names: dict[str, Any] = {"__name__": "__main__", "_shows": self._shows}
 
     def run(self, block: Block) -> None:
         source = SHOWN.sub(lambda line: f"_shows(({line['code']}), {line['shown']!r})", block.text)
-        source = "\n" * block.line + source.replace(USUAL_PORT, self._port)
+        source = "\n" * block.line + self._ports(source)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         code = compile(source, str(self._page), "exec", flags=flags, dont_inherit=True)
         outcome = eval(code, self._names)
@@ -107,10 +111,10 @@ def can_run(block: Block) -> bool:
     return set(words) <= PROGRAMS and all(shutil.which(word) for word in set(words) - {"ucall"})
 
 
-def run_commands(block: Block, port: int, folder: Path, where: str) -> None:
+def run_commands(block: Block, ports: Ports, folder: Path, where: str) -> None:
     for command, shown in commands_of(block):
         done = subprocess.run(
-            ["bash", "-c", command.replace(USUAL_PORT, str(port))],
+            ["bash", "-c", ports(command)],
             cwd=folder,
             env={
                 "HOME": str(folder),
@@ -121,16 +125,21 @@ def run_commands(block: Block, port: int, folder: Path, where: str) -> None:
             stderr=subprocess.STDOUT,
             timeout=20,
         )
-        expected = re.escape(shown.replace(USUAL_PORT, str(port)).rstrip()).replace("…", ".*")
+        expected = re.escape(ports(shown).rstrip()).replace("…", ".*")
         came = done.stdout.decode().rstrip()
         assert re.fullmatch(expected, came, re.DOTALL), f"{where}: $ {command}\n{came}"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
     """A free port, which is the usual one for servers and clients of this process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     schemes = {
         scheme: (is_http, is_secure, port if usual == address.DEFAULT_PORT else usual)
         for scheme, (is_http, is_secure, usual) in address._SCHEMES.items()
@@ -178,9 +187,14 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ucall.Server]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples(page: Path, port: int, folder: Path, servers: list[ucall.Server]) -> None:
-    program = Program(page, port)
+    second_port = str(free_port())
+
+    def ports(text: str) -> str:
+        return text.replace(USUAL_PORT, str(port)).replace(SECOND_PORT, second_port)
+
+    program = Program(page, ports)
     for block in blocks_of(page):
         if block.kind == "python":
             program.run(block)
         elif servers and can_run(block):
-            run_commands(block, port, folder, f"{page.name}:{block.line + 1}")
+            run_commands(block, ports, folder, f"{page.name}:{block.line + 1}")
