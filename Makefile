@@ -129,9 +129,9 @@ test-python: setup ## Run the Python tests against the built package
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python
 
 .PHONY: security-table
-security-table: setup ## Try every bad input, and write the table in docs/security.md
+security-table: setup ## Try every bad input, and write the tables in docs/security.md
 	UCALL_SECURITY_TABLE=$(abspath docs/security.md) $(PY) -m pytest $(PYTEST_FLAGS) \
-		tests/python/security/test_bad_input.py
+		tests/python/security
 
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
 lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check

@@ -1,4 +1,4 @@
-"""The table in docs/security.md, from what a run has seen."""
+"""The tables in docs/security.md, from what a run has seen."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-BEGIN = "<!-- table: made by `make security-table` -->"
-END = "<!-- end of the table -->"
+BEGIN = "<!-- {}: made by `make security-table` -->"
+END = "<!-- end of the {} -->"
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,17 @@ class Seen:
 seen: list[Seen] = []
 
 
-def write(page: Path, settings: list[tuple[str, str]]) -> None:
-    """Puts the table between its marks in the page."""
-    text = page.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{_table(settings)}\n{END}{after}")
+def write(page: Path, name: str, content: str) -> None:
+    """Puts it between the marks of that name in the page."""
+    begin, end = BEGIN.format(name), END.format(name)
+    before, found, rest = page.read_text().partition(begin)
+    _, ended, after = rest.partition(end)
+    assert found and ended, f"{page} has no place for the {name}"
+    page.write_text(f"{before}{begin}\n{content}\n{end}{after}")
 
 
-def _table(settings: list[tuple[str, str]]) -> str:
+def table(settings: list[tuple[str, str]]) -> str:
+    """All that was seen, by group."""
     titles = [f"{engine}, {transport}" for engine, transport in settings]
     lines = [
         f"{len({(row.group, row.name) for row in seen})} inputs, on Linux {platform.release()}.",
@@ -47,7 +49,7 @@ def _table(settings: list[tuple[str, str]]) -> str:
             of_name = {row.setting: row for row in rows if row.name == name}
             [came_back] = {row.came_back for row in of_name.values()}
             cells = [_cell(of_name.get(setting)) for setting in settings]
-            lines.append(f"| {_plain(name)} | {came_back} | " + " | ".join(cells) + " |")
+            lines.append(f"| {plain(name)} | {came_back} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -55,5 +57,6 @@ def _cell(row: Seen | None) -> str:
     return "not run" if row is None else f"✓ {max(row.grown_kib, 0):,} KiB"
 
 
-def _plain(text: str) -> str:
-    return text.replace("|", "\\|").replace("_", "\\_")
+def plain(text: str) -> str:
+    """Text as it stands in a cell."""
+    return text.replace("*", "\\*").replace("|", "\\|").replace("_", "\\_")

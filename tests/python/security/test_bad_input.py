@@ -101,7 +101,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     path = os.environ.get("UCALL_SECURITY_TABLE")
     if path and not request.session.testsfailed:
-        report.write(Path(path), SETTINGS)
+        report.write(Path(path), "table", report.table(SETTINGS))
 
 
 @pytest.mark.parametrize(("engine", "transport"), SETTINGS, ids=map("-".join, SETTINGS))

@@ -1,0 +1,119 @@
+"""HTTP/1.1 as conformance suites and the RFCs ask for it, on each engine, plain and through TLS."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import report
+from certificates import Authority, Files, authority, files
+from conformance import DEMANDS, FRAGMENTS, H1SPEC, WHOLE, Demand
+from serving import Serve
+
+from harness import Wire
+from target import SecureWire
+
+__all__ = ["authority", "files"]
+
+Connect = Callable[[], Wire]
+PATIENCE_S = 0.5
+#: What came back, by suite and name, and on all engines and transports the same.
+seen: dict[tuple[str, str], str] = {}
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def connect(
+    request: pytest.FixtureRequest, serve: Serve, files: Files, authority: Authority
+) -> Connect:
+    """Connects to a server, on each engine in turn."""
+    if request.param == "plain":
+        server = serve(add)
+        return lambda: Wire(server.port)
+    secure = serve(add, ssl_certfile=files.both)
+    context = authority.context()
+    return lambda: SecureWire(secure.port, context)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Writes the table, when all went well and one is asked for."""
+    yield
+    path = os.environ.get("UCALL_SECURITY_TABLE")
+    if path and not request.session.testsfailed:
+        report.write(Path(path), "conformance", _table())
+
+
+def test_what_is_asked_for_comes_back(connect: Connect) -> None:
+    came_back = {demand: _statuses(demand, connect) for demand in DEMANDS}
+    assert {d.name: words for d, words in came_back.items() if not _is_as_told(d, words)} == {}
+    both = {(demand.suite, demand.name): words for demand, words in came_back.items()}
+    assert seen in ({}, both), "not the same on all engines and transports"
+    seen.update(both)
+
+
+def test_the_server_waits_for_the_rest(connect: Connect) -> None:
+    with ExitStack() as stack:
+        wires = {begun: stack.enter_context(connect()) for begun in FRAGMENTS.values()}
+        for begun, wire in wires.items():
+            wire.send(begun)
+        time.sleep(PATIENCE_S)
+        for begun, wire in wires.items():
+            wire.socket.settimeout(0.001)
+            with pytest.raises(TimeoutError):
+                wire._more()
+            wire.socket.settimeout(10)
+            wire.send(WHOLE[len(begun) :])
+            assert wire.reply()[0] == 200, begun
+
+
+def _statuses(demand: Demand, connect: Connect) -> str:
+    """Those of as many replies as the first of the accepted answers has."""
+    with connect() as wire:
+        wire.send(demand.sent)
+        count = 1 + demand.accepted[0].count(",")
+        return ", ".join(str(wire.reply()[0] or "closed") for _ in range(count))
+
+
+def _is_as_told(demand: Demand, came_back: str) -> bool:
+    """Whether it is what the suite accepts or, where something else is told, that."""
+    if demand.instead:
+        return came_back == demand.instead and not _is_accepted(demand, came_back)
+    return _is_accepted(demand, came_back)
+
+
+def _is_accepted(demand: Demand, came_back: str) -> bool:
+    return any(
+        len(pattern) <= len(came_back)
+        and all(p in ("x", c) for p, c in zip(pattern, came_back, strict=False))
+        for pattern in demand.accepted
+    )
+
+
+def _table() -> str:
+    lines = [f"{len(DEMANDS) + len(FRAGMENTS)} cases. Those that differ:", ""]
+    lines += ["| case | accepted | came back | why |", "|---|---|---|---|"]
+    for demand in DEMANDS:
+        if demand.instead:
+            cells = (demand.name, " or ".join(demand.accepted), demand.instead, demand.why)
+            lines.append(f"| {' | '.join(map(report.plain, cells))} |")
+    for suite in dict.fromkeys(demand.suite for demand in DEMANDS):
+        lines += ["", f"### {suite}", "", "| case | accepted | came back | |", "|---|---|---|---|"]
+        lines += [_line(demand) for demand in DEMANDS if demand.suite == suite]
+        if suite == H1SPEC:
+            lines += [f"| fragmented {name} | silence | silence | ✓ |" for name in FRAGMENTS]
+    return "\n".join(lines)
+
+
+def _line(demand: Demand) -> str:
+    came_back = seen[demand.suite, demand.name]
+    mark = "differs" if demand.instead else "✓"
+    cells = (demand.name, " or ".join(demand.accepted), came_back, mark)
+    return f"| {' | '.join(map(report.plain, cells))} |"

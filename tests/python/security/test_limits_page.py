@@ -1,0 +1,35 @@
+"""The list of limits in docs/security.md names every one, with the default that it has."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import ucall
+from ucall import _core
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/security.md").read_text()
+HEADER = (ROOT / "include/ucall/ucall.h").read_text()
+LIST = PAGE.partition("## Every limit\n")[2].partition("\n## ")[0]
+#: The cells of each row: the limit, the option in Python, that in C, the default, and so on.
+ROWS = [line.strip("| ").split(" | ") for line in LIST.splitlines() if line.startswith("| ")][1:]
+
+
+def _number(text: str) -> float:
+    return float(re.sub(r"\D.*", "", text.replace(",", "")))
+
+
+def test_every_limit_is_listed_with_its_default() -> None:
+    options = inspect.signature(ucall.Server).parameters
+    listed = {row[1].strip("`"): _number(row[3]) for row in ROWS if row[1].startswith("`")}
+    assert listed == {name: options[name].default for name in listed}
+    # How soon a function is called slow limits nothing.
+    assert set(_core.Server.default_limits()) - {"slow_call_s"} <= set(listed)
+
+
+def test_the_options_in_c_are_those_of_the_header() -> None:
+    listed = [row[2].strip("`") for row in ROWS if row[2].startswith("`")]
+    assert len(listed) > 15
+    assert [name for name in listed if f" {name};" not in HEADER] == []
