@@ -34,6 +34,7 @@ __all__ = [
     "SharedCounters",
     "UnixSocket",
     "Unwritable",
+    "check_pickle",
     "peek",
 ]
 
@@ -286,6 +287,8 @@ class Pieces:
     def __new__(cls, *pieces: Buffer) -> Pieces: ...
 
 class Unwritable(TypeError): ...
+
+def check_pickle(data: Buffer) -> None: ...
 
 @final
 class Block:

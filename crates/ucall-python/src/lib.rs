@@ -57,7 +57,7 @@ mod _core {
     #[pymodule_export]
     use crate::pump::Pump;
     #[pymodule_export]
-    use crate::queue::{Block, Message, QueueCore, QueueLink, Receipt};
+    use crate::queue::{Block, Message, QueueCore, QueueLink, Receipt, check_pickle};
     #[pymodule_export]
     use crate::schedule::{Handle, Schedule};
     #[pymodule_export]

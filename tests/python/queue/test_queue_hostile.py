@@ -77,9 +77,8 @@ def test_a_pickle_runs_nothing(pairs: Pairs, tmp_path: Path) -> None:
 )
 def test_only_what_is_listed_is_loaded(hostile: Any) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(pickle.UnpicklingError):
         load(pickle.dumps(hostile, 5))
-    assert isinstance(caught.value, pickle.UnpicklingError | TypeError | ValueError)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
@@ -93,7 +92,7 @@ def test_an_array_has_as_many_bytes_as_its_shape_says() -> None:
             def __reduce__(self, shape: Any = shape) -> Any:
                 return kind, arguments, (state[0], shape, *state[2:])
 
-        with pytest.raises((pickle.UnpicklingError, ValueError)):
+        with pytest.raises(pickle.UnpicklingError):
             load(pickle.dumps(Lies(), 4))
 
 
@@ -115,6 +114,118 @@ def test_more_is_allowed_by_name_and_some_things_never() -> None:
             load(pickle.dumps(never), builtins)
     with pytest.raises(pickle.UnpicklingError):
         load(pickle.dumps(Calls(bytearray, 10**12)), builtins)
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def named(module: str, name: str) -> bytes:
+    return text(module) + text(name) + b"\x93"
+
+
+F8 = named("numpy", "dtype") + text("f8") + b"\x85R"
+# The state of a dtype with one field, "f", 64 bytes behind the first.
+FAR_FIELD = b"(K\x03X\x01\0\0\0|N" + text("f") + b"\x85}" + text("f") + F8 + b"K\x40\x86s"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        FAR_FIELD + b"K\x01K\x01K\0t",
+        b"(K\x03X\x01\0\0\0|" + F8 + b"J@B\x0f\0\x85\x86NNK\x01K\x01K\0t",
+        b"(K\x03X\x01\0\0\0|NNNK\x40K\x01K\0t",
+    ],
+    ids=["a field outside", "a subarray", "more bytes"],
+)
+def test_a_dtype_never_looks_beyond_its_bytes(state: bytes) -> None:
+    kind = named("numpy", "dtype") + text("V1") + b"\x85R" + state + b"b"
+    scalar = named("numpy._core.multiarray", "scalar") + kind + b"C\x01a\x86R."
+    with pytest.raises(pickle.UnpicklingError):
+        load(b"\x80\x04" + scalar)
+
+
+def test_a_dtype_that_changes_later_changes_no_array() -> None:
+    kind = named("numpy", "dtype") + text("S1") + b"\x85R\x94"
+    array = named("numpy._core.numeric", "_frombuffer") + b"(C\x04abcdh\0K\x04\x85X\x01\0\0\0CtR"
+    later = b"h\0(K\x03X\x01\0\0\0|NNNK\x40K\x01K\0tb0"
+    with pytest.raises(pickle.UnpicklingError):
+        load(b"\x80\x04" + kind + b"0" + array + later + b".")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["f8", ">i4", "?", "S5", "U3", "M8[25us]", "m8[D]", "c16", "V3"],
+)
+def test_arrays_of_every_kind_come_back(kind: str) -> None:
+    array = np.zeros((2, 3), dtype=kind)
+    for protocol in (3, 5):
+        came = load(pickle.dumps(array, protocol))
+        # NumPy itself turns numbers into this machine's order on their way in.
+        assert came.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+        assert came.tolist() == array.tolist()
+    if array.dtype.kind != "V":
+        came = load(pickle.dumps(array[0, 0]))
+        assert (came, came.dtype) == (array[0, 0], array[0, 0].dtype)
+
+
+def test_structured_arrays_come_back() -> None:
+    array = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "<i4"), ("b", "<f8")])
+    came = load(pickle.dumps(array, 5))
+    assert came.dtype == array.dtype
+    assert came.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("fractions.Fraction", "fractions", "Fraction.__new__.__builtins__.get"),
+        ("fractions", "fractions", "sys"),
+        ("fractions", "fractions", "Decimal"),
+        ("fractions", "fractions", "operator"),
+        ("builtins", "builtins", "eval.__call__"),
+        ("io", "io", "open"),
+        ("io.open", "io", "open"),
+    ],
+    ids=repr,
+)
+def test_names_lead_nowhere_else(names: tuple[str, str, str]) -> None:
+    allowed, module, name = names
+    serializer = PickleSerializer(PickleSerializer.allow_by_name(allowed))
+    with pytest.raises(pickle.UnpicklingError, match="is not allowed"):
+        load(b"\x80\x04" + named(module, name) + b".", serializer)
+
+
+def test_constructors_cannot_be_changed() -> None:
+    state = b"N}" + text("__defaults__") + b"Ns\x86"
+    with pytest.raises(pickle.UnpicklingError):
+        load(b"\x80\x04" + named("builtins", "set") + state + b"b.")
+    assert load(b"\x80\x04" + named("builtins", "set") + b")R.") == set()
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"})" + b"\x85" * 300_000 + b"K\x01s.",
+        b"Nr" + struct.pack("<I", 1 << 31) + b".",
+        b"\x8e" + struct.pack("<Q", 1 << 40) + b"x.",
+        b"\x95" + struct.pack("<Q", 1 << 40) + b"N.",
+        b")"
+        + b"\x94h\0\x86"
+        + b"".join(b"\x94h" + bytes([n]) + b"\x86" for n in range(1, 60))
+        + b".",
+        b"\x82\x01.",
+        b"X\x02\0\0\0\xff\xff.",
+        b"R.",
+        b"",
+    ],
+    ids=["deep", "memo", "bytes", "frame", "shared", "extension", "text", "empty stack", "nothing"],
+)
+def test_what_a_pickle_claims_is_checked_first(hostile: bytes) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(pickle.UnpicklingError):
+        load(b"\x80\x04" + hostile)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
 streams = pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)

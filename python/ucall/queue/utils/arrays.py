@@ -7,27 +7,83 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from typing import Any
 
 import numpy as np
 
-__all__ = ["_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"]
+__all__ = ["Dtype", "_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"]
+
+
+# Numbers, bytes, text and times, by the short names that NumPy gives them.
+_NAME = re.compile(r"\?|[biufcSUV][0-9]{0,10}|[mM]8?")
+_UNIT = re.compile(r"[a-zA-Z]{1,7}")
+_Kind = np.dtype[Any]
+
+
+class Dtype:
+    """Stands for a dtype in a pickle, whose state would else change a real one as it likes: give it
+    fields outside of its bytes, or more bytes once memory was looked at by it.
+    """
+
+    __slots__ = ("_made",)
+
+    def __init__(self, name: str) -> None:
+        self._made: _Kind = np.dtype(name)
+
+    def __setstate__(self, state: Any) -> None:
+        _, order, subarray, names, fields, itemsize, _, _, *more = state
+        if subarray is not None or order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError("a dtype of subarrays is not allowed")
+        if names is not None:
+            formats, offsets = [], []
+            for name in names:
+                kind, offset, *_ = fields[name]
+                formats.append(_kind(kind))
+                offsets.append(offset)
+            # This checks that all fields are within the item.
+            described = {"names": list(names), "formats": formats, "offsets": offsets}
+            whole: Any = {**described, "itemsize": itemsize}
+            self._made = np.dtype(whole)
+            return
+        if self._made.kind in "mM" and more:
+            self._made = np.dtype(f"{self._made.kind}8[{_unit(more[0])}]")
+        elif itemsize not in (-1, self._made.itemsize):
+            raise pickle.UnpicklingError("a dtype of another size than its name says")
+        self._made = self._made.newbyteorder(order)
+
+
+def _unit(metadata: Any) -> str:
+    """The unit of a time, such as ``25us``."""
+    unit, count, divisor, _ = metadata[1]
+    unit = unit.decode() if isinstance(unit, bytes) else str(unit)
+    if not _UNIT.fullmatch(unit) or type(count) is not int or divisor != 1:
+        raise pickle.UnpicklingError("a time in a unit that is none")
+    return f"{count}{unit}"
+
+
+def _kind(kind: object) -> _Kind:
+    if not isinstance(kind, Dtype):
+        raise pickle.UnpicklingError("something else where a dtype is expected")
+    return kind._made
 
 
 class _Array(np.ndarray):
-    """An array whose state holds no objects and as many bytes as its shape says."""
+    """An array that has as many bytes as its shape says."""
 
     def __setstate__(self, state: Any) -> None:
-        _, shape, kind, _, data = state
-        _refuse_objects(kind)
-        if not isinstance(data, bytes) or len(data) != math.prod(shape) * kind.itemsize:
+        version, shape, kind, is_fortran, data = state
+        made = _kind(kind)
+        if not isinstance(data, bytes) or len(data) != _size(shape) * made.itemsize:
             raise pickle.UnpicklingError("an array whose shape does not fit its bytes")
-        super().__setstate__(state)
+        checked: Any = (version, shape, made, bool(is_fortran), data)
+        super().__setstate__(checked)
 
 
-def _refuse_objects(kind: Any) -> None:
-    if not isinstance(kind, np.dtype) or kind.hasobject:
-        raise pickle.UnpicklingError("an array of objects is not allowed")
+def _size(shape: Any) -> int:
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise pickle.UnpicklingError("a shape that is none")
+    return math.prod(shape)
 
 
 def ndarray(*_: object) -> None:
@@ -35,31 +91,30 @@ def ndarray(*_: object) -> None:
     raise pickle.UnpicklingError("numpy.ndarray is not called")
 
 
-def dtype(kind: Any, *flags: Any) -> np.dtype[Any]:
-    """A dtype by its short name, such as ``"f8"`` or ``"V16"``."""
-    if not isinstance(kind, str):
-        raise pickle.UnpicklingError("a dtype of something that is no name")
-    made: np.dtype[Any] = np.dtype(kind, *flags)
-    _refuse_objects(made)
-    return made
+def dtype(name: Any, *_: object) -> Dtype:
+    """A dtype by its short name, such as ``"f8"`` or ``"V16"``. None of objects has one here."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise pickle.UnpicklingError("a dtype that is not of numbers, bytes, text or times")
+    return Dtype(name)
 
 
 def _reconstruct(kind: Any, shape: Any, code: Any) -> Any:
     """An empty array, which its state fills."""
-    if kind is not ndarray or shape != (0,):
+    if getattr(kind, "_make", None) is not ndarray or shape != (0,):
         raise pickle.UnpicklingError("only plain arrays are allowed")
     return _Array((0,), np.int8)
 
 
 def _frombuffer(buffer: Any, kind: Any, shape: Any, order: Any) -> np.ndarray[Any, Any]:
-    """An array in memory that came out of band."""
-    _refuse_objects(kind)
-    return np.frombuffer(buffer, dtype=kind).reshape(shape, order=order)
+    """An array in memory that came out of band. Its own state asks for a real dtype, which no
+    pickle has."""
+    return np.frombuffer(buffer, dtype=_kind(kind)).reshape(shape, order=order)
 
 
 def scalar(kind: Any, data: Any = b"") -> Any:
     """A NumPy scalar."""
-    _refuse_objects(kind)
-    if not isinstance(data, bytes) or len(data) != kind.itemsize:
+    made = _kind(kind)
+    if not isinstance(data, bytes) or len(data) != made.itemsize:
         raise pickle.UnpicklingError("a scalar of the wrong length")
-    return np.frombuffer(data, dtype=kind)[0]
+    # Empty text has no bytes to look at.
+    return np.frombuffer(data, dtype=made)[0] if data else np.zeros((), made)[()]

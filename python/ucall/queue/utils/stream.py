@@ -7,7 +7,8 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ucall.queue.utils.allow import allow_by_name, allowed_by_default, checked_constructors
+from ucall._core import check_pickle
+from ucall.queue.utils.allow import AllowedNames, allow_by_name, allowed_by_default
 
 __all__ = ["BytesSerializer", "PickleSerializer", "Stream"]
 
@@ -143,7 +144,8 @@ class PickleSerializer:
         """The object of a stream.
 
         Raises:
-            pickle.UnpicklingError: It asks for what is not allowed, or is no pickle.
+            pickle.UnpicklingError: It asks for what is not allowed, is no pickle, or what it
+                makes raises.
         """
         return self._restore(data.toview(), data.buffers)
 
@@ -158,13 +160,16 @@ class PickleSerializer:
 
     def _restore(self, block: Any, buffers: list[Any]) -> Any:
         # Copied out first: what is parsed stays what was checked.
-        unpickler = _Unpickler(io.BytesIO(block), buffers=buffers)
-        unpickler.allow = self._allow
-        if self._load is not None:
-            unpickler.persistent_load = self._load  # type: ignore[method-assign]
+        data = bytes(block)
         try:
+            if self._allow is None or isinstance(self._allow, AllowedNames):
+                check_pickle(data)
+            unpickler = _Unpickler(io.BytesIO(data), buffers=buffers)
+            unpickler.allow = self._allow
+            if self._load is not None:
+                unpickler.persistent_load = self._load  # type: ignore[method-assign]
             return unpickler.load()
-        except (pickle.UnpicklingError, EOFError, IndexError, KeyError) as error:
+        except Exception as error:
             raise pickle.UnpicklingError(f"refused: {error}") from error
 
 
@@ -204,8 +209,14 @@ class _Unpickler(pickle.Unpickler):
         found = allowed_by_default(module, name)
         if found is not None:
             return found
-        if self.allow is not None and self.allow(f"{module}.{name}"):
-            return checked_constructors.get((module, name)) or super().find_class(module, name)
+        if isinstance(self.allow, AllowedNames):
+            # From protocol 4 on a name may lead through attributes, to anything.
+            if "." not in name and self.allow(f"{module}.{name}"):
+                found = super().find_class(module, name)
+                if self.allow.permits(module, name, found):
+                    return found
+        elif self.allow is not None and self.allow(f"{module}.{name}"):
+            return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
 
 
