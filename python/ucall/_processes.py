@@ -40,13 +40,16 @@ _SHARED_BYTES_MIN = 256 * 1024
 
 Function = Callable[..., Any]
 
+#: What a process is sent: the function, its arguments, and those by name.
+_Request = tuple[Function, list[Any], dict[str, Any]]
+
 
 @dataclass
 class _Call:
     """What a process is asked for, and who waits for it."""
 
     function: Function
-    arguments: list[Any]
+    arguments: tuple[Any, ...]
     named: dict[str, Any]
     deadline: float | None
     future: Future[Any] = field(default_factory=Future)
@@ -80,10 +83,8 @@ class Pool:
     def _submit(
         self, function: Function, timeout_s: float | None, /, *arguments: Any, **named: Any
     ) -> Future[Any]:
-        packed = [_packed(argument) for argument in arguments]
-        packed_named = {name: _packed(argument) for name, argument in named.items()}
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        call = _Call(function, packed, packed_named, deadline)
+        call = _Call(function, arguments, named, deadline)
         with self._lock:
             self._staff.take(call, self._processes)
         return call.future
@@ -142,13 +143,19 @@ class _Hand:
                 except BaseException as failure:
                     call.future.set_exception(failure)
             self._staff.finished()
+            # Its arguments may be large: they are not kept until the next one comes.
+            del call
         self.kill()
 
     def _answer(self, call: _Call) -> Any:
         pipe = self._pipe or self._started()
+        with _request(call) as request:
+            return self._exchange(pipe, request, call.deadline)
+
+    def _exchange(self, pipe: Connection, request: _Request, deadline: float | None) -> Any:
         try:
-            pipe.send((call.function, call.arguments, call.named))
-            left_s = None if call.deadline is None else call.deadline - time.monotonic()
+            pipe.send(request)
+            left_s = None if deadline is None else deadline - time.monotonic()
             if not pipe.poll(None if left_s is None else max(0.0, left_s)):
                 self.kill()
                 raise TimeoutError("its process was ended at the deadline")
@@ -275,11 +282,56 @@ def _packed(value: Any) -> Any:
         return value
     if value.nbytes < _SHARED_BYTES_MIN or value.dtype.hasobject or value.dtype.fields:
         return value
-    memory = shared_memory.SharedMemory(create=True, size=value.nbytes)
+    if (memory := _reserved(value.nbytes)) is None:
+        return value
     numpy.ndarray(value.shape, value.dtype, memory.buf)[...] = value
     shared = _Shared(memory.name, value.shape, value.dtype.str)
     memory.close()
     return shared
+
+
+def _reserved(size: int) -> shared_memory.SharedMemory | None:
+    """Shared memory that has its pages, or nothing where there are too few left.
+
+    It is made without pages, and to write where none can be had ends the program by SIGBUS.
+    """
+    try:
+        memory = shared_memory.SharedMemory(create=True, size=size)
+    except OSError:
+        return None
+    try:
+        descriptor = os.open(f"/dev/shm/{memory.name}", os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        memory.close()
+        memory.unlink()
+        return None
+    return memory
+
+
+@contextlib.contextmanager
+def _request(call: _Call) -> Iterator[_Request]:
+    """What to send for a call, whose shared memory is given back should nobody take it."""
+    shared: list[_Shared] = []
+
+    def packed(value: Any) -> Any:
+        value = _packed(value)
+        if isinstance(value, _Shared):
+            shared.append(value)
+        return value
+
+    try:
+        named = {name: packed(argument) for name, argument in call.named.items()}
+        yield call.function, [packed(argument) for argument in call.arguments], named
+    finally:
+        for array in shared:
+            with contextlib.suppress(FileNotFoundError):
+                memory = shared_memory.SharedMemory(name=array.name)
+                memory.close()
+                memory.unlink()
 
 
 def _unpacked(value: Any) -> Any:

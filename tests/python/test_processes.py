@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -251,3 +253,89 @@ def test_large_arrays_go_through_shared_memory() -> None:
     small = numpy.arange(3)
     assert _processes._packed(small) is small
     assert _processes._packed("text") == "text"
+
+
+def test_shared_memory_that_nobody_took_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = pytest.importorskip("numpy")
+    from ucall import _processes
+
+    made: list[Path] = []
+    pack = _processes._packed
+
+    def packed(value: Any) -> Any:
+        value = pack(value)
+        if isinstance(value, _processes._Shared):
+            made.append(Path("/dev/shm", value.name))
+        return value
+
+    monkeypatch.setattr(_processes, "_packed", packed)
+    large = numpy.ones(100_000)
+    pool = _processes.Pool(1)
+    pid, total = pool.submitter(os.getpid), pool.submitter(numpy.sum)
+    soon = pool.submitter(numpy.sum, 300)
+    try:
+        # Killed at its deadline, before it could look at what it was sent, and one cancelled.
+        os.kill(pid().result(30), signal.SIGSTOP)
+        killed, cancelled = soon(large), total(large)
+        assert cancelled.cancel()
+        with pytest.raises(TimeoutError):
+            killed.result(30)
+        next_pid = pid().result(30)
+        assert len(made) == 1 and not made[0].exists()
+        # The pool is closed while one is at its process, and another waits.
+        os.kill(next_pid, signal.SIGSTOP)
+        at_process, _ = total(large), total(large)
+        assert eventually(lambda: len(made) == 2)
+        pool.close()
+        with pytest.raises(RuntimeError):
+            at_process.result(30)
+        assert len(made) == 2 and not made[1].exists()
+    finally:
+        pool.close()
+
+
+def test_without_room_in_shared_memory_arrays_are_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = pytest.importorskip("numpy")
+    from ucall import _processes
+
+    tried: list[os.stat_result] = []
+
+    def full(descriptor: int, offset: int, size: int) -> None:
+        tried.append(os.fstat(descriptor))
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    large = numpy.ones(100_000)
+    assert _processes._packed(large) is large
+    inodes = {entry.inode() for entry in os.scandir("/dev/shm")}
+    assert len(tried) == 1 and tried[0].st_size == large.nbytes and tried[0].st_ino not in inodes
+
+
+LARGE = """
+import numpy, os
+from ucall._processes import Pool
+
+if __name__ == "__main__":
+    large = numpy.ones(500_000)
+    print((Pool(1).submitter(numpy.add)(large, large).result(30) == 2).all())
+    print(os.listdir("/dev/shm"))
+"""
+
+
+def test_a_full_dev_shm_ends_no_server(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    (tmp_path / "script.py").write_text(LARGE)
+    small = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*small, mount], capture_output=True).returncode
+    ):
+        pytest.skip("nothing may be mounted here")
+    done = subprocess.run(
+        [*small, f'{mount} && exec "$0" "$1"', sys.executable, str(tmp_path / "script.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n[]\n"), done.stderr
