@@ -233,6 +233,8 @@ class Supervisor:
                 place.worker.process.send_signal(signal.SIGHUP)
                 self._retiring.append(place.worker)
             place.worker, place.successor = worker, None
+            # The one before may have died meanwhile, and was to be replaced.
+            place.start_at = None
             self._rolling = [other for other in self._rolling if other is not place]
             self._roll()
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from harness import Wire, eventually, http, request
+from ucall import _supervisor
 
 APP = """
 import asyncio, os, sys, time, ucall
@@ -230,6 +231,27 @@ def test_a_rolling_restart_takes_in_the_new_source(tmp_path: Path) -> None:
         assert eventually(lambda: "all stay as they are" in it.text(), 15)
         assert it.call("version") == 22
         it.stop()
+
+
+def test_a_successor_is_enough_where_the_one_before_died() -> None:
+    supervisor = _supervisor.Supervisor(1, [sys.executable, "-c", "import time; time.sleep(60)"])
+    place = supervisor._places[0]
+    before, successor = supervisor._start(place), supervisor._start(place)
+    try:
+        supervisor._welcome(place, before)
+        place.worker, place.successor = before, successor
+        before.process.kill()
+        before.process.wait()
+        supervisor._bury()
+        assert place.start_at is not None
+        supervisor._welcome(place, successor)
+        assert place.worker is successor and place.start_at is None
+    finally:
+        for worker in (before, successor):
+            worker.process.kill()
+            worker.process.wait()
+            worker.control.close()
+        supervisor._selector.close()
 
 
 def test_calls_under_way_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
