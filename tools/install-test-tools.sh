@@ -1,6 +1,7 @@
 #!/bin/sh
-# Sees to what `make test-python` needs beyond Python's packages: an MQTT broker. On CI, and as
-# root, it installs what is missing; elsewhere it names it, with how to get it, and fails.
+# Sees to what `make test-python` needs beyond Python's packages. On CI, and as root, it
+# installs what is missing. Elsewhere a missing MQTT broker is named, with how to get it, and fails;
+# without the other programs, their tests are skipped.
 set -eu
 
 PATH=$PATH:/usr/sbin
@@ -9,13 +10,28 @@ look() {
     command -v mosquitto >/dev/null || wanted="$wanted mosquitto"
 }
 
+# Those whose tests are skipped where they are missing: the program, then its package.
+look_for_others() {
+    others=''
+    while read -r program package; do
+        command -v "$program" >/dev/null || others="$others $package"
+    done <<LIST
+curl curl
+nc netcat-openbsd
+openssl openssl
+nginx nginx
+strace strace
+LIST
+}
+
 look
-[ -n "$wanted" ] || exit 0
 if [ "${CI:-}" = true ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    echo "Installing by apt-get:$wanted"
+    look_for_others
+    [ -n "$wanted$others" ] || exit 0
+    echo "Installing by apt-get:$wanted$others"
     apt-get update -qq || echo "apt-get update failed; going on without" >&2
     # shellcheck disable=SC2086 # the list is meant to be split
-    apt-get install -y -qq $wanted >/dev/null || echo "apt-get failed" >&2
+    apt-get install -y -qq $wanted $others >/dev/null || echo "apt-get failed" >&2
     look
 fi
 [ -z "$wanted" ] || {
