@@ -133,7 +133,7 @@ def measure_all(options: argparse.Namespace, problems: list[str]) -> dict:
 def machine() -> dict:
     server_core, load_core = processes.cores()
     return {
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "architecture": platform.machine(),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),

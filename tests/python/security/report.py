@@ -37,9 +37,9 @@ def write(page: Path, name: str, content: str) -> None:
 def table(settings: list[tuple[str, str]]) -> str:
     """All that was seen, by group."""
     titles = [f"{engine}, {transport}" for engine, transport in settings]
-    lines = [
-        f"{len({(row.group, row.name) for row in seen})} inputs, on Linux {platform.release()}.",
-    ]
+    # What comes behind the numbers is the distribution's.
+    release, _, _ = platform.release().partition("-")
+    lines = [f"{len({(row.group, row.name) for row in seen})} inputs, on Linux {release}."]
     groups = dict.fromkeys(row.group for row in seen)
     for group in groups:
         lines += ["", f"### {group}", "", "| sent | came back | " + " | ".join(titles) + " |"]
