@@ -64,8 +64,11 @@ impl Connection {
             Some(_) => self.receive_plaintext(piece, environment, &mut plaintext),
             None => early.extend_from_slice(piece),
         });
-        if self.session.is_none() {
-            self.session = stage.session().map(Arc::new);
+        // There is none either when the handshake was followed by what is no record.
+        if self.session.is_none()
+            && let Some(session) = stage.session()
+        {
+            self.session = Some(Arc::new(session));
             self.receive_plaintext(&early, environment, &mut plaintext);
         }
         if stage.is_ended_by_peer() && !self.ended_by_peer {

@@ -228,6 +228,22 @@ fn broken_records_end_the_connection_with_an_alert() {
 }
 
 #[test]
+fn what_comes_with_the_handshake_is_not_run_when_a_broken_record_follows() {
+    let broken = [23, 3, 3, 0, 20].into_iter().chain([0; 20]).collect::<Vec<u8>>();
+    for (behind, is_run) in [(&[][..], true), (&broken, false)] {
+        let mut secure = Secure::with_limits(Limits::default());
+        secure.client.say(later(7).as_bytes());
+        secure.driver.receive(&std::mem::take(&mut secure.client.out));
+        secure.client.hear(&std::mem::take(&mut secure.driver.out));
+        secure.client.out.extend_from_slice(behind);
+        secure.driver.receive(&std::mem::take(&mut secure.client.out));
+        assert_eq!(secure.driver.connection.session().is_some(), is_run);
+        assert_eq!(secure.driver.service.deferred.len(), usize::from(is_run));
+        assert_eq!(secure.driver.connection.wish() == Wish::Finish, !is_run);
+    }
+}
+
+#[test]
 fn an_origin_is_ones_own_only_with_the_right_scheme() {
     for (origin, status) in [("https://localhost", "200"), ("http://localhost", "403")] {
         let mut secure = Secure::agreed();
