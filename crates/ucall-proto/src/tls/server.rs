@@ -42,7 +42,7 @@ pub struct ServerSettings<'a> {
     /// none may speak what it likes.
     pub alpn: &'a [&'a [u8]],
     /// Seals session tickets. Servers that have the same one, and are otherwise alike, resume each
-    /// other's sessions.
+    /// other's sessions. Clients that are asked for a certificate get no tickets.
     pub tickets: &'a TicketSecret,
 }
 
@@ -69,7 +69,13 @@ impl ServerSettings<'_> {
         config.alpn_protocols = self.alpn.iter().map(|name| name.to_vec()).collect();
         // Tickets carry the session: nothing is kept here for clients that never come back.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = self.tickets.ticketer(&self.ticket_scope());
+        if self.client_auth == ClientAuth::None {
+            config.ticketer = self.tickets.ticketer();
+        } else {
+            // A ticket holds its client's certificate, which is not verified again when it returns,
+            // and each resumption seals a new one: it would let in one that has expired.
+            config.send_tls13_tickets = 0;
+        }
         Ok(Arc::new(config))
     }
 
@@ -87,14 +93,6 @@ impl ServerSettings<'_> {
             builder = builder.allow_unauthenticated();
         }
         builder.build().map(Some).map_err(refused)
-    }
-
-    /// What a session's ticket must not outlive: who may call. A client that was let in under other
-    /// authorities has to show its certificate again.
-    fn ticket_scope(&self) -> Vec<u8> {
-        let mut scope = vec![self.client_auth as u8];
-        scope.extend_from_slice(self.client_authorities.unwrap_or_default());
-        scope
     }
 }
 

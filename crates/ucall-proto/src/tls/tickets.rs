@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::{digest, hkdf, rand};
+use aws_lc_rs::{hkdf, rand};
 use rustls::server::ProducesTickets;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 
@@ -43,11 +43,13 @@ impl TicketSecret {
         Some(Self(secret))
     }
 
-    /// Seals and opens the tickets of servers that agree on `scope`.
-    pub(super) fn ticketer(&self, scope: &[u8]) -> Arc<dyn ProducesTickets> {
-        let salt =
-            hkdf::Salt::new(hkdf::HKDF_SHA256, digest::digest(&digest::SHA256, scope).as_ref());
-        Arc::new(Ticketer { secret: salt.extract(&self.0), clock: Box::new(DefaultTimeProvider) })
+    /// Seals and opens the tickets of servers that have this secret.
+    pub(super) fn ticketer(&self) -> Arc<dyn ProducesTickets> {
+        Arc::new(self.ticketer_by(Box::new(DefaultTimeProvider)))
+    }
+
+    fn ticketer_by(&self, clock: Box<dyn TimeProvider>) -> Ticketer {
+        Ticketer { secret: hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&self.0), clock }
     }
 }
 
@@ -132,25 +134,23 @@ mod tests {
         }
     }
 
-    fn at(hour: &Arc<AtomicU64>, secret: u8, scope: &[u8]) -> Ticketer {
-        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, scope);
-        Ticketer { secret: salt.extract(&[secret; 32]), clock: Box::new(Clock(hour.clone())) }
+    fn at(hour: &Arc<AtomicU64>, secret: u8) -> Ticketer {
+        TicketSecret::new([secret; 32]).ticketer_by(Box::new(Clock(hour.clone())))
     }
 
     #[test]
     fn others_with_the_same_secret_open_it_and_nobody_else() {
         let time = Arc::new(AtomicU64::new(1_000_000_000));
-        let ticket = at(&time, 1, b"a").encrypt(b"session").unwrap();
-        assert_eq!(at(&time, 1, b"a").decrypt(&ticket).as_deref(), Some(b"session".as_slice()));
-        assert_eq!(at(&time, 2, b"a").decrypt(&ticket), None);
-        assert_eq!(at(&time, 1, b"b").decrypt(&ticket), None);
+        let ticket = at(&time, 1).encrypt(b"session").unwrap();
+        assert_eq!(at(&time, 1).decrypt(&ticket).as_deref(), Some(b"session".as_slice()));
+        assert_eq!(at(&time, 2).decrypt(&ticket), None);
     }
 
     #[test]
     fn it_opens_in_its_own_period_and_in_the_next() {
         let start = 1_000_000_000 / PERIOD_SECONDS * PERIOD_SECONDS;
         let time = Arc::new(AtomicU64::new(start));
-        let ticketer = at(&time, 1, b"");
+        let ticketer = at(&time, 1);
         let ticket = ticketer.encrypt(b"session").unwrap();
         time.store(start + 2 * PERIOD_SECONDS - 1, Ordering::Relaxed);
         assert!(ticketer.decrypt(&ticket).is_some());
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn what_is_cut_or_changed_does_not_open() {
         let time = Arc::new(AtomicU64::new(1_000_000_000));
-        let ticketer = at(&time, 1, b"");
+        let ticketer = at(&time, 1);
         let ticket = ticketer.encrypt(b"session").unwrap();
         for end in 0..ticket.len() {
             assert_eq!(ticketer.decrypt(&ticket[..end]), None, "{end}");

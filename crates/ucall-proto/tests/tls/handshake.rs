@@ -70,17 +70,25 @@ fn sessions_are_resumed_by_any_server_with_the_same_secret() {
 }
 
 #[test]
-fn a_session_does_not_outlive_the_authorities_that_let_its_client_in() {
-    let (authority, other) = (Authority::new(), Authority::new());
+fn clients_that_are_asked_for_a_certificate_show_it_each_time() {
+    let authority = Authority::new();
     let (certificate, alice) = (authority.sign("localhost"), authority.sign("alice"));
-    let client = client_as(&authority, Some(alice.identity()));
-    let (same, more) = (authority.pem(), authority.pem() + &other.pem());
-    for (authorities, is_resumed) in [(&same, false), (&same, true), (&more, false)] {
+    let with_one = client_as(&authority, Some(alice.identity()));
+    for (client_auth, client, shown) in [
+        (ClientAuth::Required, with_one.clone(), 1),
+        (ClientAuth::Optional, with_one, 1),
+        (ClientAuth::Optional, client(&authority), 0),
+        (ClientAuth::Optional, client_of_1_2(&authority), 0),
+    ] {
         let identities = [certificate.identity()];
-        let server = server_asking(&identities, ClientAuth::Required, Some(authorities));
-        let mut pair = Pair::new(server, client.clone(), "localhost");
-        pair.talk(1 << 20);
-        assert_eq!(pair.server.stage.session().unwrap().is_resumed, is_resumed);
+        let server = server_asking(&identities, client_auth, Some(&authority.pem()));
+        for round in 0..3 {
+            let mut pair = Pair::new(server.clone(), client.clone(), "localhost");
+            pair.talk(1 << 20);
+            let session = pair.server.stage.session().unwrap();
+            assert!(!session.is_resumed, "{client_auth:?} in round {round}");
+            assert_eq!(session.peer_certificates.len(), shown);
+        }
     }
 }
 
