@@ -40,10 +40,11 @@ def described(
     Raises:
         ValueError: They make no sense together.
     """
-    certificates, keys = _listed(certfile), _listed(keyfile)
+    certificates, keys = _listed("ssl_certfile", certfile), _listed("ssl_keyfile", keyfile)
     if not certificates:
-        if keys or ca_certs is not None or (client_auth or "none") != "none":
-            raise ValueError("ssl_certfile: the other settings of TLS need a certificate")
+        others = (keyfile, keyfile_password, ca_certs)
+        if any(other is not None for other in others) or (client_auth or "none") != "none":
+            raise ValueError("ssl_certfile: expected a certificate for the other settings of TLS")
         return None
     if keys and len(keys) != len(certificates):
         raise ValueError(
@@ -69,9 +70,12 @@ def described(
     }
 
 
-def _listed(files: Files) -> list[str]:
+def _listed(name: str, files: Files) -> list[str]:
     if files is None:
         return []
     if isinstance(files, str | os.PathLike):
         return [os.fspath(files)]
-    return [os.fspath(file) for file in files]
+    listed = [os.fspath(file) for file in files]
+    if not listed:  # a pattern that found nothing must not mean plaintext
+        raise ValueError(f"{name}: expected at least one file, got an empty list")
+    return listed
