@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -167,6 +168,27 @@ def test_a_function_that_fails_lets_nobody_in(
         with Wire(server.port) as wire:
             assert wire.error("whoami")["code"] == -32603
     assert "the database is away" in caplog.text
+
+
+class Promise:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("later", [whoami_later, lambda ctx: Promise()])
+def test_a_function_that_returns_something_to_await_lets_nobody_in(
+    serve: Serve, caplog: pytest.LogCaptureFixture, later: Callable[[ucall.Context], Any]
+) -> None:
+    server = serve(whoami, auth=lambda ctx: later(ctx))
+    with caplog.at_level(logging.ERROR, "ucall"):
+        with Wire(server.port) as wire:
+            wire.send(http(CALL))
+            assert wire.reply()[0] == 500
+        with Wire(server.port) as wire:
+            assert wire.error("whoami")["code"] == -32603
+        gc.collect()
+    assert caplog.text.count("auth: expected a user at once") == 2
 
 
 def test_a_preflight_is_answered_and_a_refusal_can_be_read_by_the_page(serve: Serve) -> None:

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyPermissionError;
+use pyo3::exceptions::{PyPermissionError, PyTypeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::Session;
@@ -14,7 +15,7 @@ use crate::handler::Interpreter;
 
 impl Interpreter {
     /// Calls the program's function. `None`, `False` and `PermissionError` let nobody in; any other
-    /// exception lets nobody in either, and goes to the log.
+    /// exception lets nobody in either, nor does something to await, and goes to the log.
     #[cold]
     pub(crate) fn ask_guard(
         &mut self,
@@ -25,7 +26,8 @@ impl Interpreter {
     ) -> Result<Identity, Refusal> {
         let Some(guard) = &self.guard else { return Err(Refusal::Failed) };
         let asked = Bound::new(py, Context::of_request(py, head, session, caller))
-            .and_then(|context| guard.call1(py, (context,)));
+            .and_then(|context| guard.call1(py, (context,)))
+            .and_then(|user| told_at_once(py, user));
         match asked {
             Ok(user) if is_nobody(py, &user) => Err(Refusal::Unauthorized),
             Ok(user) => Ok(Arc::new(user)),
@@ -45,6 +47,21 @@ impl Interpreter {
         let user = identity.downcast_ref::<Py<PyAny>>();
         self.user = user.map(|user| user.clone_ref(py));
     }
+}
+
+/// Refuses what has to be awaited: nobody does, so that nothing has been verified.
+fn told_at_once(py: Python<'_>, user: Py<PyAny>) -> PyResult<Py<PyAny>> {
+    let awaitable = user.bind(py);
+    let kind = awaitable.get_type();
+    if !kind.hasattr(intern!(py, "__await__"))? {
+        return Ok(user);
+    }
+    if kind.hasattr(intern!(py, "cr_frame"))? {
+        // A coroutine, of which Python would warn that it was never awaited.
+        awaitable.call_method0(intern!(py, "close"))?;
+    }
+    let problem = format!("auth: expected a user at once, got {} to await", kind.name()?);
+    Err(PyTypeError::new_err(problem))
 }
 
 fn is_nobody(py: Python<'_>, user: &Py<PyAny>) -> bool {

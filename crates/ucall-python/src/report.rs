@@ -58,7 +58,7 @@ impl Report {
 
     /// Logs why nobody can be told who may call.
     pub(crate) fn failed_guard(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
-        self.log.error(py, "the function for auth raised: nobody is let in", Some(error))
+        self.log.error(py, "the function for auth failed: nobody is let in", Some(error))
     }
 
     fn unwritable(
