@@ -133,6 +133,11 @@ security-table: setup ## Try every bad input, and write the tables in docs/secur
 	UCALL_SECURITY_TABLE=$(abspath docs/security.md) $(PY) -m pytest $(PYTEST_FLAGS) \
 		tests/python/security
 
+.PHONY: slow-peers
+slow-peers: setup ## Call beside 4,000 slow connections, and write the table in docs/security.md
+	@tools/install-bench-tools.sh slow-peers
+	$(PY) bench/slow_peers.py $(BENCH_FLAGS)
+
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
 lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what measuring needs and this machine lacks: wrk, and for the deterministic figures
 # strace and valgrind. With `peers`, also what `make bench` loads and builds the servers of others
-# with. Says what it installs. Without apt-get, or the right to use it, it names how to get them;
-# only wrk is needed, the others are missed in the report.
+# with; with `slow-peers`, slowhttptest. Says what it installs. Without apt-get, or the right to use
+# it, it names how to get them; only wrk is needed, the others are missed in the report.
 set -eu
 
 wanted=''
@@ -31,6 +31,7 @@ if [ "${1:-}" = peers ]; then
     need_header simdjson.h libsimdjson-dev
     need_header openssl/ssl.h libssl-dev
 fi
+[ "${1:-}" != slow-peers ] || need slowhttptest slowhttptest
 [ -n "$wanted" ] || exit 0
 
 as_root=''
