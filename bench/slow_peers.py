@@ -5,7 +5,7 @@
 For each engine and mode of slowhttptest: the 99th percentile of `sum` at 32 connections alone,
 then while the slow peers are there and are turned out. The server has one core; wrk has the other,
 and slowhttptest what wrk leaves of it; what it costs wrk counts as the server's.
-The server's times are short to pass meanwhile. Keeps the figures in `.bench/slow-peers.json`,
+Its times are short enough to pass. Keeps the figures in `.bench/slow-peers.json`,
 engine by engine, and writes the table of all of them into docs/security.md.
 """
 
