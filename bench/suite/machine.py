@@ -51,7 +51,7 @@ def describe() -> dict:
         "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "architecture": platform.machine(),
         "is_virtual": " hypervisor" in Path("/proc/cpuinfo").read_text(),
         "server_core": server_core,
