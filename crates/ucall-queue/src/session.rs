@@ -195,11 +195,11 @@ impl Session {
 
     /// The parts of the next chunk to send, unless there is none or no room for it.
     pub(crate) fn next_chunk(&mut self, outbox: &Outbox) -> Option<Vec<Bytes>> {
-        if let Some(parts) = self.outgoing.resend() {
-            return Some(parts);
-        }
         if self.outgoing.untaken_weight >= self.outgoing.window {
             return None;
+        }
+        if let Some(parts) = self.outgoing.resend() {
+            return Some(parts);
         }
         let chunk = outbox.take(self.standing.index).or_else(|| self.take_end(outbox))?;
         Some(self.outgoing.send(chunk))
@@ -246,6 +246,10 @@ impl Session {
         if begins > incoming.received + 1 || begins == 0 || incoming.has_ended {
             return Err(ProtocolError::OutOfOrder);
         }
+        // Before it counts as received: what is refused has to be sent again.
+        if header.kind == Kind::Data && incoming.untaken() > incoming.window + WINDOW_SLACK {
+            return Err(ProtocolError::TooMuch);
+        }
         incoming.received = header.sequence;
         incoming.has_ended |= header.kind == Kind::End;
         incoming.is_due = true;
@@ -253,18 +257,11 @@ impl Session {
     }
 
     /// Counts the weight of a message that was accepted, and gives where it is noted once taken.
-    pub(crate) fn count(
-        &mut self,
-        header: &Header,
-        weight: usize,
-    ) -> Result<Arc<Intake>, ProtocolError> {
+    pub(crate) fn count(&mut self, header: &Header, weight: usize) -> Arc<Intake> {
         let incoming = &mut self.incoming;
-        if incoming.untaken() > incoming.window + WINDOW_SLACK {
-            return Err(ProtocolError::TooMuch);
-        }
         incoming.weight += weight as u64;
         incoming.last_message = header.sequence;
-        Ok(incoming.intake.clone())
+        incoming.intake.clone()
     }
 
     /// The acknowledgement that is due, if one is. `window` is what the peer may have under way

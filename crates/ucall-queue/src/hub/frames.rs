@@ -58,7 +58,7 @@ impl Hub {
         let (_, session) = self.session_of(key)?;
         if session.accept(header, 0)? {
             let weight = header.length as usize + MESSAGE_WEIGHT;
-            let intake = session.count(header, weight)?;
+            let intake = session.count(header, weight);
             let peer = session.peer.ok_or(ProtocolError::Unexpected)?;
             self.arrived.push_back(Incoming {
                 peer,

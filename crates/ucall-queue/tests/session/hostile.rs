@@ -114,6 +114,21 @@ fn a_peer_that_sends_beyond_its_window_is_closed() {
     assert_eq!(result, Err(ProtocolError::TooMuch));
 }
 
+#[test]
+fn what_was_refused_for_want_of_room_is_taken_when_it_comes_again() {
+    let (mut side, key, now) = server();
+    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    let frame = |sequence| [header(4, 1, sequence, 1000), vec![0; 1000]].concat();
+    let refused = (1..100_000).find(|&it| side.hub.receive(key, &frame(it), now).is_err()).unwrap();
+    side.hub.settle();
+    assert_eq!(side.take_all().len() as u64, refused - 1);
+    let key = side.hub.open_link(Role::Accepted, now);
+    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    side.hub.receive(key, &frame(refused), now).unwrap();
+    side.hub.settle();
+    assert_eq!(side.take().map(|message| message.sequence), Some(refused));
+}
+
 proptest! {
     #[test]
     fn garbage_never_panics(
