@@ -84,7 +84,10 @@ struct Receiving {
     /// The number of the last real message, behind which others were cancelled.
     last_message: u64,
     weight: u64,
+    /// The largest that was told on this link: what the peer is held to.
     window: u64,
+    /// The one told last: what the peer keeps to.
+    told_window: u64,
     has_ended: bool,
     told: Progress,
     wants_taken: bool,
@@ -125,6 +128,7 @@ impl Session {
                 last_message: 0,
                 weight: 0,
                 window: 0,
+                told_window: 0,
                 has_ended: false,
                 told: Progress::default(),
                 wants_taken: false,
@@ -140,7 +144,7 @@ impl Session {
             identity: us,
             incarnation: self.incarnation,
             known: self.peer_incarnation,
-            progress: self.incoming.tell(),
+            progress: self.incoming.tell(window),
             oldest: self.standing.acknowledged() + 1,
             message_bytes_max: message_bytes_max as u64,
             wants_taken: self.outgoing.acknowledge == Acknowledge::Taken,
@@ -272,14 +276,12 @@ impl Session {
         incoming.window = incoming.window.max(window);
         let taken = incoming.taken();
         let has_news = incoming.wants_taken && taken > incoming.told.taken;
-        let has_room = incoming.freed_since_told() >= incoming.window / 4;
+        let has_room = incoming.freed_since_told() >= incoming.told_window / 4;
         if !(std::mem::take(&mut incoming.is_due) || has_news || has_room) {
             incoming.wake_when_due();
             return None;
         }
-        let mut progress = incoming.tell();
-        progress.window = window;
-        Some(progress)
+        Some(incoming.tell(window))
     }
 
     /// Whether something was taken while that was looked at.
@@ -395,18 +397,19 @@ impl Receiving {
         self.intake.freed().saturating_sub(self.told.window)
     }
 
-    fn tell(&mut self) -> Progress {
+    fn tell(&mut self, window: u64) -> Progress {
         // In this order, because `get` notes them in the other: what it takes meanwhile wakes us.
         let freed = self.intake.freed();
         let (received, taken) = (self.received, self.taken());
         self.told = Progress { received, taken, window: freed };
+        self.told_window = window;
         self.wake_when_due();
-        Progress { received, taken, window: self.window }
+        Progress { received, taken, window }
     }
 
     /// Has `get` wake us once there is something to tell.
     fn wake_when_due(&mut self) {
-        let bytes = if self.wants_taken { 1 } else { (self.window / 4).max(1) };
+        let bytes = if self.wants_taken { 1 } else { (self.told_window / 4).max(1) };
         self.is_due |= !self.intake.wake_when_freed(self.told.window + bytes);
     }
 }

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use ucall_queue::{Acknowledge, Failure, Full, Options, Progress, Receipt, Refusal, Taken};
+use ucall_queue::{
+    Acknowledge, Failure, Full, Identity, Options, Progress, Receipt, Refusal, Role, Taken,
+};
 
+use crate::hostile::hello;
 use crate::world::{CLIENT, SERVER, World, bytes};
 
 fn progress(receipt: &Receipt) -> Progress {
@@ -182,4 +185,29 @@ fn a_peer_that_takes_nothing_is_sent_no_more_than_its_window() {
         came += world.server.take_all().len();
         came == count
     });
+}
+
+#[test]
+fn a_window_that_shrinks_is_still_given_back() {
+    let mut world = World::new(Options { queue_bytes_max: 4 << 20, ..Options::default() });
+    world.client.put(b"here");
+    world.run_until(|world| world.server.take().is_some());
+    // Each of so many has 128 KiB.
+    for number in 0..31 {
+        let key = world.server.hub.open_link(Role::Accepted, world.now);
+        let bytes = hello(Identity([100 + number; 16]));
+        world.server.hub.receive(key, &bytes, world.now).unwrap();
+    }
+    world.client.put(b"now it is told");
+    world.run();
+    let count = 2000;
+    for _ in 0..count {
+        world.client.put(&[1; 1000]);
+    }
+    let mut came = 0;
+    for _ in 0..200 {
+        world.run();
+        came += world.server.take_all().len();
+    }
+    assert_eq!(came, count + 1);
 }

@@ -16,7 +16,7 @@ fn header(kind: u8, segments: u16, sequence: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-fn hello(identity: Identity) -> Vec<u8> {
+pub fn hello(identity: Identity) -> Vec<u8> {
     let mut bytes = header(1, 0, 0, 104);
     bytes.extend(b"ucall-q1");
     bytes.extend(identity.0);
