@@ -26,6 +26,8 @@ pub(crate) struct Link {
     pub(crate) is_open: bool,
     /// Frames that are not messages, in line before those.
     pub(crate) control: Vec<u8>,
+    /// However many pings came since the last one: a flood of them takes no memory.
+    pub(crate) pong_is_due: bool,
     pub(crate) opened: Instant,
     pub(crate) heard: Instant,
     pub(crate) spoke: Instant,
@@ -43,6 +45,7 @@ impl Link {
             session: None,
             is_open: false,
             control: Vec::new(),
+            pong_is_due: false,
             opened: now,
             heard: now,
             spoke: now,

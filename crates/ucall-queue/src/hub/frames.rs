@@ -29,7 +29,7 @@ impl Hub {
                 Kind::Acknowledge => self.take_progress(key, &Progress::read(&body)?, now),
                 Kind::Ping => {
                     if let Some(link) = self.links.get_mut(&key) {
-                        link.control.extend(Header::control(Kind::Pong, 0, 0).write());
+                        link.pong_is_due = true;
                     }
                     self.enlist(key);
                     Ok(())

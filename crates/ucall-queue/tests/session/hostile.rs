@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use proptest::prelude::*;
+use ucall_buffer::Payload;
 use ucall_queue::{Identity, LinkKey, Options, ProtocolError, Role};
 
 use crate::world::{CLIENT, SERVER, Side, World};
@@ -127,6 +128,17 @@ fn what_was_refused_for_want_of_room_is_taken_when_it_comes_again() {
     side.hub.receive(key, &frame(refused), now).unwrap();
     side.hub.settle();
     assert_eq!(side.take().map(|message| message.sequence), Some(refused));
+}
+
+#[test]
+fn a_flood_of_pings_has_one_answer() {
+    let (mut side, key, now) = server();
+    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    side.hub.poll_output(key, &mut Payload::new(), now);
+    side.hub.receive(key, &header(9, 0, 0, 0).repeat(10_000), now).unwrap();
+    let mut output = Payload::new();
+    side.hub.poll_output(key, &mut output, now);
+    assert_eq!(output.len(), header(10, 0, 0, 0).len());
 }
 
 proptest! {
