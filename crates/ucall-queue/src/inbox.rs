@@ -11,6 +11,9 @@ use crate::identity::Identity;
 use crate::message::Incoming;
 use crate::standing::Failure;
 
+/// Events that are kept when nobody asks for them.
+const EVENTS_MAX: usize = 1024;
+
 /// What happened to a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -148,6 +151,9 @@ impl Inbox {
 
     pub(crate) fn tell(&self, event: Event) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.len() == EVENTS_MAX {
+            events.pop_front();
+        }
         events.push_back(event);
         self.has_events.store(true, Ordering::Release);
         drop(events);

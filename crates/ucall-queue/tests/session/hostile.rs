@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use ucall_buffer::Payload;
-use ucall_queue::{Identity, LinkKey, Options, ProtocolError, Role};
+use ucall_queue::{Event, Identity, LinkKey, Options, ProtocolError, Role};
 
 use crate::world::{CLIENT, SERVER, Side, World};
 
@@ -139,6 +139,23 @@ fn a_flood_of_pings_has_one_answer() {
     let mut output = Payload::new();
     side.hub.poll_output(key, &mut output, now);
     assert_eq!(output.len(), header(10, 0, 0, 0).len());
+}
+
+#[test]
+fn events_that_nobody_asks_for_are_let_go() {
+    let (mut side, _, now) = server();
+    let identity = |number: u16| {
+        let mut bytes = [7; 16];
+        bytes[..2].copy_from_slice(&number.to_le_bytes());
+        Identity(bytes)
+    };
+    for number in 0..1025 {
+        let key = side.hub.open_link(Role::Accepted, now);
+        side.hub.receive(key, &hello(identity(number)), now).unwrap();
+    }
+    let kept: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
+    assert_eq!(kept.len(), 1024);
+    assert_eq!(kept[0], Event::Started(identity(1)));
 }
 
 proptest! {
