@@ -137,4 +137,22 @@ def benchmarks_page(results: Results, servers: Sequence[Server], charts_made: Se
     }
     for name, text in parts.items():
         template = template.replace(f"{{{name}}}", text)
-    return template
+    return _without_empty_tables(template)
+
+
+def _without_empty_tables(page: str) -> str:
+    """Leaves out the sections of what was not measured, and names them at the end."""
+    head, *sections = page.split("\n## ")
+    empty = [section for section in sections if "|---" in section and not _has_figures(section)]
+    kept = [section for section in sections if section not in empty]
+    if empty:
+        titles = ", ".join(section.partition("\n")[0] for section in empty)
+        kept.append(f"Not measured in this run\n{titles}.\n")
+    return "\n## ".join([head, *kept])
+
+
+def _has_figures(section: str) -> bool:
+    """Whether a row below a head of a table has a figure behind its name."""
+    _, *rows = [line for line in section.splitlines() if line.startswith("|")]
+    cells = [cell.strip() for row in rows for cell in row.strip("|").split("|")[1:]]
+    return any(cell and cell != "-" and not set(cell) <= set("-:") for cell in cells)
