@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["AllowedNames", "allow_by_name", "allowed_by_default", "checked_constructors"]
+__all__ = ["AllowedNames", "allow_by_name", "allowed_by_default"]
 
 # What hands over the whole process, or lets a name be built at run time: whatever it is called.
 _NEVER = frozenset(
@@ -118,7 +118,7 @@ def _numpy(name: str) -> _Constructor:
     return _Constructor(getattr(arrays, name))
 
 
-checked_constructors: dict[tuple[str, str], Any] = {
+_constructors: dict[tuple[str, str], Any] = {
     ("builtins", "bytearray"): _Constructor(_bytearray),
     ("builtins", "complex"): _Constructor(complex),
     ("builtins", "frozenset"): _Constructor(_collection(frozenset)),
@@ -132,7 +132,7 @@ checked_constructors: dict[tuple[str, str], Any] = {
 
 def allowed_by_default(module: str, name: str) -> Any:
     """What stands for this name in a pickle, or None if it is not allowed."""
-    found = checked_constructors.get((module, name))
+    found = _constructors.get((module, name))
     if found is not None:
         return found
     if module == "datetime" and name in _DATETIME:
