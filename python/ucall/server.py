@@ -7,7 +7,6 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 from weakref import WeakSet
 
@@ -496,12 +495,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Stops."""
         self.stop()
 

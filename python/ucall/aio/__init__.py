@@ -10,7 +10,6 @@ async with Client() as client:
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Address
@@ -105,12 +104,7 @@ class Client(ClientBase):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         """Closes."""
         await self.close()
 
@@ -149,12 +143,7 @@ class Batch(BatchBase[Client]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         """Sends, unless the block raised."""
-        if raised is None:
+        if kind is None:
             await self.send()

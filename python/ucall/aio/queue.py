@@ -16,7 +16,6 @@ import os
 import uuid
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from ucall import queue as nq
@@ -116,12 +115,7 @@ class Communicator:
         self._attach()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         """Closes."""
         await self.close()
 

@@ -6,7 +6,6 @@ import atexit
 import uuid
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import ClassVar, Self
 
 from ucall._core import QueueCore
@@ -104,12 +103,7 @@ class Communicator(QueueCore):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Closes."""
         self.close()
 
