@@ -57,7 +57,9 @@ mod _core {
     #[pymodule_export]
     use crate::pump::Pump;
     #[pymodule_export]
-    use crate::queue::{Block, Message, QueueCore, QueueLink, Receipt, check_pickle};
+    use crate::queue::{
+        Block, Message, QueueCore, QueueLink, Receipt, check_pickle, check_shared_memory,
+    };
     #[pymodule_export]
     use crate::schedule::{Handle, Schedule};
     #[pymodule_export]

@@ -14,6 +14,7 @@ use crate::frame::{
     SEGMENT_ENTRY_BYTES, word,
 };
 use crate::message::{Body, Segment};
+use crate::shared::record_bytes;
 
 /// A message longer than this gets memory of its own.
 const SHARED_BYTES_MAX: usize = 32 * 1024;
@@ -36,6 +37,8 @@ pub(crate) struct Decoder {
     message_bytes_max: usize,
     /// A handshake comes first.
     is_shaken: bool,
+    /// Messages may lie in shared memory.
+    is_shared: bool,
 }
 
 #[derive(Debug)]
@@ -65,12 +68,19 @@ struct Long {
 
 impl Decoder {
     pub(crate) fn new(message_bytes_max: usize) -> Self {
-        Self { state: State::Whole(Vec::new()), message_bytes_max, is_shaken: false }
+        let state = State::Whole(Vec::new());
+        Self { state, message_bytes_max, is_shaken: false, is_shared: false }
     }
 
     /// The handshake is over.
     pub(crate) fn shake(&mut self) {
         self.is_shaken = true;
+    }
+
+    /// Takes messages in shared memory as well.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn share(&mut self) {
+        self.is_shared = true;
     }
 
     /// Reads the next frame from the front of `input`, which is moved on; `None` when it is used
@@ -202,6 +212,11 @@ impl Decoder {
             Kind::Acknowledge => header.length == PROGRESS_BYTES as u64,
             Kind::Gap => header.length == 8,
             Kind::End | Kind::Ping | Kind::Pong => header.length == 0,
+            Kind::Shared | Kind::Release if !self.is_shared => {
+                return Err(ProtocolError::Unexpected);
+            }
+            Kind::Shared => header.segments > 0 && header.length == record_bytes(header.segments),
+            Kind::Release => header.length == 0,
             Kind::Data | Kind::Void => {
                 if header.length > self.message_bytes_max as u64 {
                     return Err(ProtocolError::TooLong);

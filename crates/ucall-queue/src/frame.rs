@@ -33,6 +33,10 @@ pub(crate) const SEGMENT_ENTRY_BYTES: usize = 8;
 const FIXED_WORD: [u8; 4] = *b"uclQ";
 const VERSION: [u8; 8] = *b"ucall-q1";
 const REPEATED: u8 = 1;
+// Of the last number of a handshake.
+const WANTS_TAKEN: u64 = 1;
+const TAKES_SHARED: u64 = 2;
+const TRUSTS: u64 = 4;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,10 +61,14 @@ pub(crate) enum Kind {
     Ping,
     /// Here it is.
     Pong,
+    /// A message that lies in shared memory; the body says where.
+    Shared,
+    /// A slot of shared memory, by its number, may be written again.
+    Release,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::Welcome,
         Self::Refuse,
@@ -71,6 +79,8 @@ impl Kind {
         Self::Acknowledge,
         Self::Ping,
         Self::Pong,
+        Self::Shared,
+        Self::Release,
     ];
 
     fn byte(self) -> u8 {
@@ -217,6 +227,16 @@ pub(crate) struct Hello {
     pub(crate) message_bytes_max: u64,
     /// The speaker wants to hear at once what was taken.
     pub(crate) wants_taken: bool,
+    pub(crate) sharing: Sharing,
+}
+
+/// What a side says of shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sharing {
+    /// It takes messages in shared memory.
+    pub(crate) takes: bool,
+    /// It trusts the other side not to write to memory that is still looked at.
+    pub(crate) trusts: bool,
 }
 
 /// How far a receiver is.
@@ -236,13 +256,17 @@ impl Hello {
         output.extend(self.incarnation.0.to_le_bytes());
         output.extend(self.known.0.to_le_bytes());
         let progress = self.progress;
+        let flag = |says: bool, flag: u64| if says { flag } else { 0 };
+        let flags = flag(self.wants_taken, WANTS_TAKEN)
+            | flag(self.sharing.takes, TAKES_SHARED)
+            | flag(self.sharing.trusts, TRUSTS);
         let numbers = [
             progress.received,
             progress.taken,
             progress.window,
             self.oldest,
             self.message_bytes_max,
-            u64::from(self.wants_taken),
+            flags,
         ];
         output.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
     }
@@ -260,6 +284,8 @@ impl Hello {
         let wide =
             |at| Incarnation(u128::from(word(body, at + 8)) << 64 | u128::from(word(body, at)));
         let (incarnation, known) = (wide(24), wide(40));
+        let flags = word(body, 96);
+        let says = |flag| flags & flag != 0;
         if oldest == 0 || incarnation == Incarnation::UNKNOWN || progress.taken > progress.received
         {
             return Err(ProtocolError::Malformed);
@@ -271,7 +297,8 @@ impl Hello {
             progress,
             oldest,
             message_bytes_max: word(body, 88),
-            wants_taken: word(body, 96) & 1 != 0,
+            wants_taken: says(WANTS_TAKEN),
+            sharing: Sharing { takes: says(TAKES_SHARED), trusts: says(TRUSTS) },
         })
     }
 }
@@ -319,6 +346,8 @@ pub enum ProtocolError {
     OutOfOrder,
     /// There is no memory for the message.
     OutOfMemory,
+    /// Shared memory that is not what it has to be, or that is told of wrongly.
+    Memory,
 }
 
 impl fmt::Display for ProtocolError {
@@ -332,6 +361,7 @@ impl fmt::Display for ProtocolError {
             Self::TooMuch => "it sent more than it was given room for",
             Self::OutOfOrder => "it sent a number out of order",
             Self::OutOfMemory => "there is no memory for its message",
+            Self::Memory => "it sent shared memory that cannot be relied on",
         })
     }
 }
@@ -369,6 +399,7 @@ mod tests {
             oldest: 4,
             message_bytes_max: 3,
             wants_taken: true,
+            sharing: Sharing { takes: true, trusts: false },
         };
         let mut written = Vec::new();
         hello.write(Kind::Hello, &mut written);

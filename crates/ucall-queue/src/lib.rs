@@ -25,6 +25,11 @@ mod message;
 mod options;
 mod outbox;
 mod session;
+#[cfg(target_os = "linux")]
+mod shared;
+#[cfg(not(target_os = "linux"))]
+#[path = "shared/elsewhere.rs"]
+mod shared;
 mod standing;
 
 pub use bell::{Bell, Doorbell};
@@ -36,4 +41,7 @@ pub use inbox::{Event, Inbox, Taken};
 pub use message::{Body, Incoming, Outgoing, Segment};
 pub use options::{Acknowledge, Full, Options};
 pub use outbox::{Outbox, Receipt, Refusal};
+#[cfg(target_os = "linux")]
+pub use shared::Channel;
+pub use shared::{View, shared_memory};
 pub use standing::{Failure, Intake, Progress, Standing};

@@ -3,7 +3,13 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use crate::decoder::Decoder;
+use crate::frame::{Header, Kind, Sharing};
+use crate::outbox::Outbox;
+use crate::session::Session;
+use crate::shared::SharedMemory;
 
 /// Names a link of a hub. A number is never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -21,6 +27,8 @@ pub enum Role {
 pub(crate) struct Link {
     pub(crate) role: Role,
     pub(crate) decoder: Decoder,
+    /// What it has beside its stream, if it has.
+    pub(crate) shared: Option<SharedMemory>,
     /// The session, once the handshake told which. For a dialed one that is known at once.
     pub(crate) session: Option<u32>,
     pub(crate) is_open: bool,
@@ -42,6 +50,7 @@ impl Link {
         Self {
             role,
             decoder: Decoder::new(message_bytes_max),
+            shared: None,
             session: None,
             is_open: false,
             control: Vec::new(),
@@ -52,5 +61,43 @@ impl Link {
             is_listed: false,
             is_ending: false,
         }
+    }
+
+    /// The parts of what a session sends next, if that goes into the output that is being written.
+    pub(crate) fn next_chunk(
+        &mut self,
+        session: &mut Session,
+        outbox: &Outbox,
+    ) -> Option<Vec<Bytes>> {
+        match &mut self.shared {
+            Some(shared) => shared.next_chunk(|| session.next_chunk(outbox)),
+            None => session.next_chunk(outbox),
+        }
+    }
+
+    /// What it has to say of shared memory.
+    pub(crate) fn sharing(&self) -> Sharing {
+        self.shared.as_ref().map(SharedMemory::sharing).unwrap_or_default()
+    }
+
+    pub(crate) fn begin_output(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.begin_output();
+        }
+    }
+
+    /// Tells the peer that it may write to a slot again.
+    pub(crate) fn give_slot_back(&mut self, slot: usize) {
+        if let Some(shared) = &mut self.shared {
+            shared.free(slot);
+            // Their numbers begin at 1.
+            let release = Header::control(Kind::Release, slot as u64 + 1, 0);
+            self.control.extend(release.write());
+        }
+    }
+
+    /// Whether a message is being copied into shared memory.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.shared.as_ref().is_some_and(SharedMemory::is_under_way)
     }
 }

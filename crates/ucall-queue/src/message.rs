@@ -1,12 +1,14 @@
 //! Messages on their way out, and in.
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::frame::{Encoding, HEADER_BYTES, Header, Kind, SEGMENT_ENTRY_BYTES};
 use crate::identity::Identity;
+use crate::shared::View;
 use crate::standing::Intake;
 
 /// What a message counts beyond its length where memory is bounded, so that empty ones count too.
@@ -74,14 +76,29 @@ pub enum Segment {
     Shared(Bytes),
     /// Memory of its own.
     Owned(Vec<u8>),
+    /// Memory that another process has, too.
+    Mapped(View),
 }
 
 impl Segment {
-    /// The bytes.
-    pub fn as_slice(&self) -> &[u8] {
+    /// The bytes: copied if the peer could change them meanwhile.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
-            Self::Shared(bytes) => bytes,
-            Self::Owned(bytes) => bytes,
+            Self::Shared(bytes) => Cow::Borrowed(bytes),
+            Self::Owned(bytes) => Cow::Borrowed(bytes),
+            Self::Mapped(view) => {
+                view.as_slice().map_or_else(|| Cow::Owned(view.to_vec()), Cow::Borrowed)
+            }
+        }
+    }
+
+    /// Where it begins, and its length. It can be read for as long as the segment is there; what
+    /// is [`Segment::Mapped`] may change meanwhile and is never to be written.
+    pub fn as_raw(&self) -> (*const u8, usize) {
+        match self {
+            Self::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
+            Self::Owned(bytes) => (bytes.as_ptr(), bytes.len()),
+            Self::Mapped(view) => (view.as_ptr(), view.len()),
         }
     }
 }

@@ -50,6 +50,9 @@ pub struct Options {
     pub handshake: Duration,
     /// Peers at the same time.
     pub peers_max: usize,
+    /// Shared memory is used again with peers that trust us as well: they, and we, could write to
+    /// what the other side still looks at.
+    pub trusts_peers: bool,
 }
 
 impl Default for Options {
@@ -65,6 +68,7 @@ impl Default for Options {
             reconnect: (Duration::from_millis(20), Duration::from_secs(2)),
             handshake: Duration::from_secs(10),
             peers_max: 16_384,
+            trusts_peers: false,
         }
     }
 }

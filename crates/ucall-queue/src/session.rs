@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
+use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError, Sharing};
 use crate::identity::{Identity, Incarnation};
 use crate::link::LinkKey;
 use crate::options::Acknowledge;
@@ -148,6 +148,7 @@ impl Session {
             oldest: self.standing.acknowledged() + 1,
             message_bytes_max: message_bytes_max as u64,
             wants_taken: self.outgoing.acknowledge == Acknowledge::Taken,
+            sharing: Sharing::default(),
         }
     }
 

@@ -59,7 +59,8 @@ impl QueueCore {
     /// Args:
     ///     id: A uuid.UUID.
     ///     is_server: Whether others come to it.
-    ///     location: ``(host, port)``, a path, or None when links are opened by `_open_link`.
+    ///     location: ``(host, port)``, a path, ``(path, "shared")`` for shared memory beside it, or
+    ///         None when links are opened by `_open_link`.
     ///     options: By the names of `ConnectionOptions`.
     ///     engine: "auto", "posix" or "uring".
     ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
@@ -389,10 +390,24 @@ fn endpoint(location: &Bound<'_, PyAny>) -> PyResult<Endpoint> {
     if let Ok(path) = location.extract::<PathBuf>() {
         return Ok(Endpoint::Unix(path));
     }
+    if let Ok((path, kind)) = location.extract::<(PathBuf, String)>()
+        && kind == "shared"
+    {
+        #[cfg(target_os = "linux")]
+        return Ok(Endpoint::Shared(path));
+        #[cfg(not(target_os = "linux"))]
+        return Ok(Endpoint::Unix(path));
+    }
     match location.extract::<(String, u16)>() {
         Ok((host, port)) => Ok(Endpoint::Tcp(host, port)),
         Err(_) => Err(PyTypeError::new_err("netloc: expected a host and a port, or a path")),
     }
+}
+
+/// Raises OSError where this system gives no memory that processes can share and seal.
+#[pyfunction]
+pub(crate) fn check_shared_memory() -> PyResult<()> {
+    Ok(ucall_queue::shared_memory()?)
 }
 
 fn uuid(py: Python<'_>, id: Identity) -> PyResult<Bound<'_, PyAny>> {

@@ -17,7 +17,7 @@ pub(crate) struct Block {
 #[pymethods]
 impl Block {
     fn __len__(&self) -> usize {
-        self.segment.as_slice().len()
+        self.segment.as_raw().1
     }
 
     /// # Safety
@@ -30,10 +30,10 @@ impl Block {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no view to fill"));
         }
-        let bytes = slf.get().segment.as_slice();
-        // What is shared with other messages is not to be written.
+        let (start, length) = slf.get().segment.as_raw();
+        // What is shared, with other messages or another process, is not to be written.
         let readonly = c_int::from(!matches!(slf.get().segment, Segment::Owned(_)));
-        let (memory, len) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as ffi::Py_ssize_t);
+        let (memory, len) = (start.cast_mut().cast(), length as ffi::Py_ssize_t);
         // SAFETY: the memory belongs to the object, which the view holds a reference to, and stays
         // where it is. Memory of its own may be written by whoever has the object: nothing else in
         // Rust looks at it any more.
@@ -69,8 +69,14 @@ impl Reader {
             Body::Many(_) => (Segment::Owned(Vec::new()), Vec::new()),
         };
         let plain = match encoding {
-            Encoding::Bytes => PyBytes::new(py, first.as_slice()).into_any(),
-            Encoding::Text => match std::str::from_utf8(first.as_slice()) {
+            Encoding::Bytes => {
+                let (start, length) = first.as_raw();
+                // SAFETY: so many bytes can be read there for as long as `first` is here. They are
+                // copied once, whatever they are.
+                unsafe { PyBytes::from_ptr(py, start, length) }.into_any()
+            }
+            // Copied first if they could change behind the check.
+            Encoding::Text => match std::str::from_utf8(&first.bytes()) {
                 Ok(text) => PyString::new(py, text).into_any(),
                 Err(_) => return Err(PyValueError::new_err("a peer sent text that is no UTF-8")),
             },

@@ -16,7 +16,7 @@ mod receipt;
 mod settings;
 mod watching;
 
-pub(crate) use communicator::QueueCore;
+pub(crate) use communicator::{QueueCore, check_shared_memory};
 pub(crate) use incoming::Block;
 pub(crate) use link::QueueLink;
 pub(crate) use message::Message;

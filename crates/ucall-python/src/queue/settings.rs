@@ -16,6 +16,7 @@ pub(super) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
             "queue_size" => options.queue_bytes_max = count(&name, &value)?,
             "message_size" => options.message_bytes_max = count(&name, &value)?,
             "transport_size" => options.window_bytes = count(&name, &value)?,
+            "trusted" => options.trusts_peers = value.extract()?,
             "full" => options.full = full(&value)?,
             "ack" => options.acknowledge = acknowledge(&value)?,
             "keepalive_s" => options.keepalive = time(&name, &value)?,

@@ -6,11 +6,15 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::{Engine, Id, Readiness};
 
-use super::endpoint::{self, Endpoint};
+use super::endpoint::{self, Connection, Endpoint};
+#[cfg(target_os = "linux")]
+use crate::shared;
 
 /// An attempt that has come to nothing after so long is given up.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 const WRITABLE: Readiness = Readiness { readable: false, writable: true };
+#[cfg(target_os = "linux")]
+const READABLE: Readiness = Readiness { readable: true, writable: false };
 
 /// What a client does to have a connection.
 pub(super) struct Dialer {
@@ -24,6 +28,9 @@ pub(super) struct Dialer {
 struct UnderWay {
     watch: Id,
     socket: OwnedFd,
+    /// The other side has yet to greet.
+    #[cfg(target_os = "linux")]
+    is_connected: bool,
     until: Instant,
 }
 
@@ -60,16 +67,56 @@ impl Dialer {
         self.attempt = self.attempt.wrapping_add(1);
         if let Some(socket) = self.endpoint.dial(self.attempt - 1)? {
             let watch = engine.watch(socket.as_fd(), WRITABLE)?;
-            self.under_way = Some(UnderWay { watch, socket, until: now + CONNECT_TIME_MAX });
+            let until = now + CONNECT_TIME_MAX;
+            self.under_way = Some(UnderWay {
+                watch,
+                socket,
+                #[cfg(target_os = "linux")]
+                is_connected: false,
+                until,
+            });
         }
         Ok(())
     }
 
-    /// The socket of an attempt that is over.
-    pub(super) fn finish<E: Engine>(&mut self, engine: &mut E) -> io::Result<OwnedFd> {
+    /// Goes on with the attempt under way; the connection, once there is one.
+    pub(super) fn go_on<E: Engine>(&mut self, engine: &mut E) -> io::Result<Option<Connection>> {
         let under_way = self.under_way.take().ok_or(io::ErrorKind::NotConnected)?;
+        #[cfg(target_os = "linux")]
+        if let Endpoint::Shared(_) = self.endpoint {
+            return self.await_greeting(engine, under_way);
+        }
         engine.close(under_way.watch);
-        endpoint::connected(under_way.socket)
+        endpoint::connected(under_way.socket).map(|socket| Some(Connection::plain(socket)))
+    }
+
+    /// Waits for what the other side says first.
+    #[cfg(target_os = "linux")]
+    fn await_greeting<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        mut under_way: UnderWay,
+    ) -> io::Result<Option<Connection>> {
+        if !under_way.is_connected {
+            engine.close(under_way.watch);
+            under_way.socket = endpoint::connected(under_way.socket)?;
+            under_way.watch = engine.watch(under_way.socket.as_fd(), READABLE)?;
+            under_way.is_connected = true;
+            self.under_way = Some(under_way);
+            return Ok(None);
+        }
+        match shared::take_greeting(under_way.socket.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                engine.rewatch(under_way.watch, READABLE)?;
+                self.under_way = Some(under_way);
+                Ok(None)
+            }
+            greeting => {
+                engine.close(under_way.watch);
+                let channel = greeting?;
+                Ok(Some(Connection { socket: under_way.socket, channel }))
+            }
+        }
     }
 
     /// Gives everything up.

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
+#[cfg(target_os = "linux")]
+use crate::shared::{self, Channel};
+
 /// Where a communicator listens, or connects to.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
@@ -18,6 +21,9 @@ pub enum Endpoint {
     Tcp(String, u16),
     /// A socket in the file system.
     Unix(PathBuf),
+    /// A socket in the file system, beside which long messages go through shared memory.
+    #[cfg(target_os = "linux")]
+    Shared(PathBuf),
     /// Somebody else makes the links.
     Foreign,
 }
@@ -26,6 +32,28 @@ pub enum Endpoint {
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
+    #[cfg(target_os = "linux")]
+    Shared(UnixListener, PathBuf),
+}
+
+/// A connection that was made.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: OwnedFd,
+    /// For shared memory, if both sides have that.
+    #[cfg(target_os = "linux")]
+    pub(super) channel: Option<Channel>,
+}
+
+impl Connection {
+    /// One without anything beside it.
+    pub(super) fn plain(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            #[cfg(target_os = "linux")]
+            channel: None,
+        }
+    }
 }
 
 impl Endpoint {
@@ -33,6 +61,8 @@ impl Endpoint {
         Ok(match self {
             Self::Tcp(..) => Some(Listener::Tcp(ucall_engine::bind(self.resolve(0)?, false)?)),
             Self::Unix(path) => Some(Listener::Unix(bind_path(path)?, path.clone())),
+            #[cfg(target_os = "linux")]
+            Self::Shared(path) => Some(Listener::Shared(bind_path(path)?, path.clone())),
             Self::Foreign => None,
         })
     }
@@ -53,6 +83,8 @@ impl Endpoint {
                 (Domain::for_address(address), Some(Protocol::TCP), SockAddr::from(address))
             }
             Self::Unix(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
+            #[cfg(target_os = "linux")]
+            Self::Shared(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
             Self::Foreign => return Ok(None),
         };
         let socket = Socket::new(domain, Type::STREAM, protocol)?;
@@ -93,12 +125,16 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener.as_fd(),
             Self::Unix(listener, _) => listener.as_fd(),
+            #[cfg(target_os = "linux")]
+            Self::Shared(listener, _) => listener.as_fd(),
         }
     }
 
     pub(super) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
+            #[cfg(target_os = "linux")]
+            Self::Shared(..) => None,
             Self::Unix(..) => None,
         }
     }
@@ -108,16 +144,32 @@ impl Listener {
         prepare(match self {
             Self::Tcp(listener) => listener.accept()?.0.into(),
             Self::Unix(listener, _) => listener.accept()?.0.into(),
+            #[cfg(target_os = "linux")]
+            Self::Shared(listener, _) => listener.accept()?.0.into(),
         })
+    }
+
+    /// Says what has to be said first on a connection that was accepted.
+    pub(super) fn greet(&self, socket: OwnedFd) -> io::Result<Connection> {
+        #[cfg(target_os = "linux")]
+        if let Self::Shared(..) = self {
+            let channel = shared::greet(socket.as_fd())?;
+            return Ok(Connection { socket, channel });
+        }
+        Ok(Connection::plain(socket))
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // Somebody may have removed it.
-            let _ = std::fs::remove_file(path);
-        }
+        let path = match self {
+            Self::Tcp(_) => return,
+            Self::Unix(_, path) => path,
+            #[cfg(target_os = "linux")]
+            Self::Shared(_, path) => path,
+        };
+        // Somebody may have removed it.
+        let _ = std::fs::remove_file(path);
     }
 }
 

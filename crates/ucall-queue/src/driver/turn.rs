@@ -1,7 +1,6 @@
 //! The turn of a communicator's thread.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use ucall_engine::{Arrival, Completion, Engine, Id, Readiness, SendState};
 
 use super::Thread;
 use super::dial::Dialer;
-use super::endpoint::Listener;
+use super::endpoint::{Connection, Listener};
 use super::foreign::Foreign;
 use super::handle::{Command, Commands};
 use crate::bell::Doorbell;
@@ -261,8 +260,9 @@ impl<E: Engine> Driver<E> {
                     self.sent(socket, result, now);
                 }
                 Completion::Ready { watch, .. } if self.dialer.is_waiting_for(watch) => {
-                    let connected = self.dialer.finish(&mut self.engine);
-                    self.connected(connected, Role::Dialed, now);
+                    if let Some(made) = self.dialer.go_on(&mut self.engine).transpose() {
+                        self.connected(made, Role::Dialed, now);
+                    }
                 }
                 Completion::Ready { .. } => self.accept(now),
                 _ => {}
@@ -328,10 +328,9 @@ impl<E: Engine> Driver<E> {
         }
     }
 
-    fn connected(&mut self, socket: io::Result<OwnedFd>, role: Role, now: Instant) {
-        match socket.and_then(|socket| self.engine.adopt(socket)) {
-            Ok(socket) => {
-                let key = self.hub.open_link(role, now);
+    fn connected(&mut self, made: io::Result<Connection>, role: Role, now: Instant) {
+        match made.and_then(|made| self.open_link(made, role, now)) {
+            Ok((socket, key)) => {
                 self.carriers.insert(key, Carrier::Socket(socket));
                 let key = Some(key);
                 let held = Socket { key, is_sending: false, lingers_until: None };
@@ -345,10 +344,27 @@ impl<E: Engine> Driver<E> {
         }
     }
 
+    fn open_link(
+        &mut self,
+        made: Connection,
+        role: Role,
+        now: Instant,
+    ) -> io::Result<(Id, LinkKey)> {
+        let socket = self.engine.adopt(made.socket)?;
+        #[cfg(target_os = "linux")]
+        if let Some(channel) = made.channel {
+            return Ok((socket, self.hub.open_shared_link(role, channel, now)));
+        }
+        Ok((socket, self.hub.open_link(role, now)))
+    }
+
     fn accept(&mut self, now: Instant) {
         while let Some((watch, listener)) = &self.listener {
             match listener.accept() {
-                Ok(socket) => self.connected(Ok(socket), Role::Accepted, now),
+                Ok(socket) => {
+                    let greeted = listener.greet(socket);
+                    self.connected(greeted, Role::Accepted, now);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // What cannot be watched any more shows itself at the next wait.
                     let _ = self.engine.rewatch(*watch, READABLE);

@@ -11,6 +11,7 @@ use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
 use crate::inbox::Event;
 use crate::message::{Body, Incoming, MESSAGE_WEIGHT};
 use crate::session::{Ending, Session};
+use crate::shared::SharedMemory;
 use crate::standing::Failure;
 
 impl Hub {
@@ -35,6 +36,8 @@ impl Hub {
                     Ok(())
                 }
                 Kind::Pong => Ok(()),
+                Kind::Shared => self.take_shared(key, header, &body),
+                Kind::Release => self.shared_of(key)?.release(header.sequence),
                 Kind::Void | Kind::Gap | Kind::End | Kind::Data => {
                     self.take_number(key, &header, &body, now)
                 }
@@ -72,6 +75,23 @@ impl Hub {
         }
         self.enlist(key);
         Ok(())
+    }
+
+    fn shared_of(&mut self, key: LinkKey) -> Result<&mut SharedMemory, ProtocolError> {
+        let link = self.links.get_mut(&key).ok_or(ProtocolError::Unexpected)?;
+        link.shared.as_mut().ok_or(ProtocolError::Unexpected)
+    }
+
+    /// A message that lies in shared memory.
+    fn take_shared(
+        &mut self,
+        key: LinkKey,
+        header: Header,
+        record: &Bytes,
+    ) -> Result<(), ProtocolError> {
+        let limit = self.options.message_bytes_max;
+        let (length, body) = self.shared_of(key)?.take(record, limit)?;
+        self.take_message(key, &Header { kind: Kind::Data, length, ..header }, body)
     }
 
     /// A number without a message: cancelled, dropped, or the end.
@@ -202,7 +222,12 @@ impl Hub {
         };
         session.resume(hello, &outbox)?;
         if let Some(kind) = answer {
-            session.hello(identity, limit, window).write(kind, &mut link.control);
+            let mut hello = session.hello(identity, limit, window);
+            hello.sharing = link.sharing();
+            hello.write(kind, &mut link.control);
+        }
+        if let Some(shared) = &mut link.shared {
+            shared.agree(hello.sharing);
         }
         link.session = Some(index);
         link.is_open = true;

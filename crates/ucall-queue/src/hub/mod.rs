@@ -27,6 +27,9 @@ use crate::message::Incoming;
 use crate::options::Options;
 use crate::outbox::Outbox;
 use crate::session::{Ending, Session};
+use crate::shared::Returned;
+#[cfg(target_os = "linux")]
+use crate::shared::{Channel, SharedMemory};
 use crate::standing::{Failure, Standing};
 
 /// One output is not begun with more than this behind it.
@@ -59,11 +62,14 @@ pub struct Hub {
     links: HashMap<LinkKey, Link>,
     next_link: u64,
     ready: VecDeque<LinkKey>,
+    /// Links that go on in the next turn.
+    unfinished: Vec<LinkKey>,
     actions: VecDeque<Action>,
     outbox: Arc<Outbox>,
     inbox: Arc<Inbox>,
     arrived: VecDeque<Incoming>,
     changed: Vec<u32>,
+    returned: Arc<Returned>,
     has_progress: bool,
     sweep_at: Instant,
     /// Attempts to connect since one succeeded.
@@ -83,6 +89,7 @@ impl Hub {
         now: Instant,
     ) -> Self {
         let (queue, message) = (options.queue_bytes_max, options.message_bytes_max);
+        let returned = Arc::new(Returned::new(doorbell.clone()));
         let outbox = Arc::new(Outbox::new(doorbell, queue, message, options.full));
         let mut hub = Self {
             identity,
@@ -94,11 +101,13 @@ impl Hub {
             links: HashMap::new(),
             next_link: 0,
             ready: VecDeque::new(),
+            unfinished: Vec::new(),
             actions: VecDeque::new(),
             outbox,
             inbox: Arc::default(),
             arrived: VecDeque::new(),
             changed: Vec::new(),
+            returned,
             has_progress: false,
             sweep_at: now,
             attempts: 0,
@@ -130,19 +139,38 @@ impl Hub {
     pub fn open_link(&mut self, role: Role, now: Instant) -> LinkKey {
         self.next_link += 1;
         let key = LinkKey(self.next_link);
+        self.begin_link(key, Link::new(role, self.options.message_bytes_max, now));
+        key
+    }
+
+    /// Begins a link that has a channel for shared memory beside its stream.
+    #[cfg(target_os = "linux")]
+    pub fn open_shared_link(&mut self, role: Role, channel: Channel, now: Instant) -> LinkKey {
+        self.next_link += 1;
+        let key = LinkKey(self.next_link);
+        let (trusts, returned) = (self.options.trusts_peers, self.returned.clone());
+        // As much as may be under way, and as much again that is looked at.
+        let kept = self.options.window_bytes.saturating_mul(2);
         let mut link = Link::new(role, self.options.message_bytes_max, now);
-        if role == Role::Dialed {
+        link.shared = Some(SharedMemory::new(channel, key, trusts, kept, returned));
+        link.decoder.share();
+        self.begin_link(key, link);
+        key
+    }
+
+    fn begin_link(&mut self, key: LinkKey, mut link: Link) {
+        if link.role == Role::Dialed {
             let window = self.window();
             if let Some(Some(session)) = self.sessions.first_mut() {
                 let limit = self.options.message_bytes_max;
-                let hello = session.hello(self.identity, limit, window);
+                let mut hello = session.hello(self.identity, limit, window);
+                hello.sharing = link.sharing();
                 hello.write(Kind::Hello, &mut link.control);
                 link.session = Some(0);
             }
         }
         self.links.insert(key, link);
         self.enlist(key);
-        key
     }
 
     /// Takes in what came on a link. An error has closed the link.
@@ -208,6 +236,7 @@ impl Hub {
     /// The next link that may have something to send.
     pub fn next_ready(&mut self) -> Option<LinkKey> {
         self.look_at_outbox();
+        self.give_slots_back();
         while let Some(key) = self.ready.pop_front() {
             if let Some(link) = self.links.get_mut(&key) {
                 link.is_listed = false;
@@ -244,8 +273,9 @@ impl Hub {
                 output.extend(&written);
             }
             let mut parts = 0;
+            link.begin_output();
             while output.len() < OUTPUT_BYTES_MAX && parts < OUTPUT_PARTS_MAX {
-                let Some(chunk) = session.next_chunk(&self.outbox) else { break };
+                let Some(chunk) = link.next_chunk(session, &self.outbox) else { break };
                 parts += chunk.len();
                 for part in chunk {
                     output.push(part);
@@ -255,6 +285,9 @@ impl Hub {
         }
         if !output.is_empty() {
             link.spoke = now;
+        }
+        if link.is_copying() {
+            self.unfinished.push(key);
         }
         if link.is_ending {
             self.close_link(key, true, now);
@@ -273,6 +306,9 @@ impl Hub {
         self.inbox.hand_in(&mut self.arrived);
         if std::mem::take(&mut self.has_progress) {
             self.inbox.progress();
+        }
+        for key in std::mem::take(&mut self.unfinished) {
+            self.enlist(key);
         }
     }
 
@@ -376,6 +412,16 @@ impl Hub {
             }
         }
         self.changed = changed;
+    }
+
+    /// Tells peers which slots of shared memory nobody looks at any more.
+    fn give_slots_back(&mut self) {
+        for (key, slot) in self.returned.take() {
+            if let Some(link) = self.links.get_mut(&key) {
+                link.give_slot_back(slot);
+                self.enlist(key);
+            }
+        }
     }
 
     /// Lists the link of a session, because messages of it were taken.

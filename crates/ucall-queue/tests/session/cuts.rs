@@ -1,9 +1,34 @@
 //! Exactly once and in order, wherever the stream is cut.
 
 use proptest::prelude::*;
-use ucall_queue::{Acknowledge, Encoding, Options, Outgoing, Progress, Receipt};
+use ucall_queue::{Acknowledge, Body, Incoming, Options, Progress, Receipt, Segment};
 
-use crate::world::World;
+use crate::world::{Side, World, bytes};
+
+/// What of shared memory a session has.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    None,
+    Once,
+    Again,
+}
+
+fn world(memory: Memory, mut options: Options) -> World {
+    options.trusts_peers = matches!(memory, Memory::Again);
+    match memory {
+        Memory::None => World::new(options),
+        Memory::Once | Memory::Again => World::shared(options),
+    }
+}
+
+/// Puts a long message in two segments, a short one in one.
+fn put(side: &Side, message: &[u8]) -> Receipt {
+    if message.len() < 20_000 {
+        return side.put(message);
+    }
+    let (stream, buffer) = message.split_at(100);
+    side.put_segments(&[stream.to_vec(), buffer.to_vec()])
+}
 
 /// A message of its own length and contents.
 fn message(number: usize, length: usize) -> Vec<u8> {
@@ -29,7 +54,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let length = prop_oneof![4 => 0..100usize, 1 => 8000..9000usize, 1 => 30_000..100_000usize];
+    let length = prop_oneof![4 => 0..100usize, 1 => 8000..9000usize, 1 => 30_000..200_000usize];
     let moved = prop_oneof![3 => 1..200usize, 2 => 1000..100_000usize];
     prop_oneof![
         4 => length.clone().prop_map(Step::ToServer),
@@ -47,9 +72,10 @@ proptest! {
     fn messages_arrive_once_and_in_order(
         steps in prop::collection::vec(step(), 1..80),
         taken in any::<bool>(),
+        memory in prop_oneof![Just(Memory::None), Just(Memory::Once), Just(Memory::Again)],
     ) {
         let acknowledge = if taken { Acknowledge::Taken } else { Acknowledge::Received };
-        let mut world = World::new(Options { acknowledge, ..Options::default() });
+        let mut world = world(memory, Options { acknowledge, ..Options::default() });
         // So that the server knows the client, and may put.
         world.client.put(b"");
         world.run_until(|world| !world.server.take_all().is_empty());
@@ -60,11 +86,11 @@ proptest! {
             match step {
                 Step::ToServer(length) => {
                     to_server.push(message(to_server.len(), length));
-                    receipts.push(world.client.put(to_server.last().unwrap()));
+                    receipts.push(put(&world.client, to_server.last().unwrap()));
                 }
                 Step::ToClient(length) => {
                     to_client.push(message(to_client.len(), length));
-                    receipts.push(world.server.put(to_client.last().unwrap()));
+                    receipts.push(put(&world.server, to_client.last().unwrap()));
                 }
                 Step::Turn(most) => world.turn(most),
                 Step::Cut => world.cut(),
@@ -106,15 +132,14 @@ fn a_cut_after_every_byte_loses_nothing() {
 
 #[test]
 fn buffers_beside_the_stream_come_as_they_were() {
-    let mut world = World::new(Options::default());
-    let parts: Vec<Vec<u8>> = vec![b"stream".to_vec(), vec![], vec![7; 50_000], vec![8; 3]];
-    let outgoing = Outgoing {
-        encoding: Encoding::Serialized,
-        copied: &[],
-        parts: parts.iter().cloned().map(Into::into).collect(),
-        segments: parts.iter().map(|part| part.len() as u64).collect(),
-    };
-    world.client.outbox.put(&[], &outgoing).unwrap();
+    for memory in [Memory::None, Memory::Once, Memory::Again] {
+        buffers_come(memory, world(memory, Options::default()));
+    }
+}
+
+fn buffers_come(memory: Memory, mut world: World) {
+    let parts: Vec<Vec<u8>> = vec![b"stream".to_vec(), vec![], vec![7; 70_000], vec![8; 3]];
+    world.client.put_segments(&parts);
     world.run_until(|world| world.client.link.is_some());
     world.turn(30_000);
     world.cut();
@@ -123,8 +148,39 @@ fn buffers_beside_the_stream_come_as_they_were() {
         come = world.server.take();
         come.is_some()
     });
-    let Some(ucall_queue::Incoming { body: ucall_queue::Body::Many(segments), .. }) = come else {
+    let Some(Incoming { body: Body::Many(segments), .. }) = come else {
         panic!("one piece");
     };
-    assert_eq!(segments.iter().map(|it| it.as_slice().to_vec()).collect::<Vec<_>>(), parts);
+    let is_mapped = segments.iter().all(|it| matches!(it, Segment::Mapped(_)));
+    assert_eq!(is_mapped, !matches!(memory, Memory::None));
+    assert_eq!(segments.iter().map(|it| it.bytes().into_owned()).collect::<Vec<_>>(), parts);
+}
+
+#[test]
+fn a_slot_is_written_again_only_when_nobody_looks_at_it() {
+    let mut world = world(Memory::Again, Options::default());
+    let mut held = Vec::new();
+    for number in 0..5 {
+        world.client.put_segments(&[vec![number; 10], vec![number; 100_000]]);
+        world.run_until(|world| {
+            held.extend(world.server.take());
+            held.len() == usize::from(number) + 1
+        });
+    }
+    let place = |come: &Incoming| match &come.body {
+        Body::Many(segments) => segments[1].as_raw().0,
+        Body::One(_) => panic!("one piece"),
+    };
+    for (number, come) in held.iter().enumerate() {
+        assert_eq!(bytes(come)[10..], vec![number as u8; 100_000]);
+    }
+    let places: Vec<_> = held.iter().map(place).collect();
+    held.clear();
+    world.run();
+    world.client.put_segments(&[vec![7; 10], vec![7; 100_000]]);
+    world.run_until(|world| {
+        held.extend(world.server.take());
+        !held.is_empty()
+    });
+    assert!(places.contains(&place(&held[0])));
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ucall_buffer::Payload;
 use ucall_queue::{
-    Action, Body, Doorbell, Encoding, Hub, Identity, Inbox, Incoming, LinkKey, Options, Outbox,
-    Outgoing, Receipt, Role, Taken,
+    Action, Body, Channel, Doorbell, Encoding, Hub, Identity, Inbox, Incoming, LinkKey, Options,
+    Outbox, Outgoing, Receipt, Role, Taken,
 };
 
 pub const SERVER: Identity = Identity([1; 16]);
@@ -32,6 +32,8 @@ pub struct World {
     pub client: Side,
     options: Options,
     lives: u128,
+    /// Links have a channel for shared memory.
+    is_shared: bool,
 }
 
 impl Side {
@@ -51,6 +53,17 @@ impl Side {
 
     pub fn put(&self, data: &[u8]) -> Receipt {
         self.outbox.put(&[], &Outgoing::copied(Encoding::Bytes, data)).unwrap()
+    }
+
+    /// Puts a message of segments that are sent from where they lie.
+    pub fn put_segments(&self, segments: &[Vec<u8>]) -> Receipt {
+        let outgoing = Outgoing {
+            encoding: Encoding::Serialized,
+            copied: &[],
+            parts: segments.iter().cloned().map(Into::into).collect(),
+            segments: segments.iter().map(|segment| segment.len() as u64).collect(),
+        };
+        self.outbox.put(&[], &outgoing).unwrap()
     }
 
     /// What `get` would return.
@@ -125,7 +138,12 @@ impl World {
         let now = Instant::now();
         let server = Side::new(SERVER, &options, 1, now);
         let client = Side::new(CLIENT, &options, 2, now);
-        Self { now, server, client, options, lives: 2 }
+        Self { now, server, client, options, lives: 2, is_shared: false }
+    }
+
+    /// As [`World::new`], with shared memory.
+    pub fn shared(options: Options) -> Self {
+        Self { is_shared: true, ..Self::new(options) }
     }
 
     /// Makes a connection if the client wants one.
@@ -133,8 +151,16 @@ impl World {
         if self.client.dial_at.is_some_and(|at| at <= self.now) {
             self.client.dial_at = None;
             self.cut_server();
-            self.client.link = Some(self.client.hub.open_link(Role::Dialed, self.now));
-            self.server.link = Some(self.server.hub.open_link(Role::Accepted, self.now));
+            let now = self.now;
+            let (client, server) = if self.is_shared {
+                let (ours, theirs) = Channel::pair().unwrap();
+                let client = self.client.hub.open_shared_link(Role::Dialed, ours, now);
+                (client, self.server.hub.open_shared_link(Role::Accepted, theirs, now))
+            } else {
+                let client = self.client.hub.open_link(Role::Dialed, now);
+                (client, self.server.hub.open_link(Role::Accepted, now))
+            };
+            (self.client.link, self.server.link) = (Some(client), Some(server));
             self.client.wire.clear();
             self.server.wire.clear();
         }
@@ -213,9 +239,9 @@ impl World {
 /// The bytes of a message of one piece.
 pub fn bytes(message: &Incoming) -> Vec<u8> {
     match &message.body {
-        Body::One(segment) => segment.as_slice().to_vec(),
+        Body::One(segment) => segment.bytes().into_owned(),
         Body::Many(segments) => {
-            segments.iter().flat_map(|segment| segment.as_slice().to_vec()).collect()
+            segments.iter().flat_map(|segment| segment.bytes().into_owned()).collect()
         }
     }
 }

@@ -1,0 +1,171 @@
+//! The channel of a link: a pair of sockets over which descriptors of memory go, and nothing else.
+//!
+//! The server makes it and gives the client one end in the greeting, the first 16 bytes of the
+//! connection. A greeting without a descriptor says that there is no channel: the two are not of
+//! one user, or the server has no descriptors left. The link is then a Unix socket as any other.
+//!
+//! A descriptor is sent before the frame that tells of it, straight into the other side's queue,
+//! so it is there when the frame is read; and nobody ever waits on the channel.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair, sockopt,
+};
+
+use crate::frame::ProtocolError;
+
+const GREETING: [u8; 16] = *b"ucall-q1 memory\n";
+const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+const RECEIVE: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
+/// One more than there may be.
+const DESCRIPTORS_MAX: usize = 2;
+
+/// One end of a channel.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+    sent: u64,
+    taken: u64,
+}
+
+impl Channel {
+    /// Both ends.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let flags = SocketFlags::CLOEXEC;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self::new(one), Self::new(other)))
+    }
+
+    fn new(socket: OwnedFd) -> Self {
+        Self { socket, sent: 0, taken: 0 }
+    }
+
+    /// Sends memory; the number that it has on the other side.
+    pub(super) fn send(&mut self, memory: BorrowedFd<'_>) -> io::Result<u64> {
+        let number = self.sent + 1;
+        send_with(self.socket.as_fd(), &number.to_le_bytes(), Some(memory))?;
+        self.sent = number;
+        Ok(number)
+    }
+
+    /// Takes the memory of this number, which has to be the next one.
+    pub(super) fn take(&mut self, number: u64) -> Result<OwnedFd, ProtocolError> {
+        let mut told = [0; 9];
+        let received = receive_with(self.socket.as_fd(), &mut told);
+        let (bytes, memory) = received.map_err(|_| ProtocolError::Memory)?;
+        self.taken += 1;
+        let is_next = number == self.taken && told.get(..bytes) == Some(&number.to_le_bytes());
+        match memory {
+            Descriptor::One(memory) if is_next => Ok(memory),
+            Descriptor::Lost if is_next => Err(ProtocolError::OutOfMemory),
+            _ => Err(ProtocolError::Memory),
+        }
+    }
+}
+
+/// Greets who has connected; our end of the channel, if there is one.
+pub(crate) fn greet(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+    let pair = if is_same_user(connection) { Channel::pair().ok() } else { None };
+    let theirs = pair.as_ref().map(|(_, theirs)| theirs.socket.as_fd());
+    send_with(connection, &GREETING, theirs)?;
+    Ok(pair.map(|(ours, _)| ours))
+}
+
+/// Takes the greeting of whom we connected to; `WouldBlock` while it has not come.
+pub(crate) fn take_greeting(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+    let mut told = [0; GREETING.len()];
+    let (bytes, channel) = receive_with(connection, &mut told)?;
+    if bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let is_channel = |socket: &OwnedFd| {
+        sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
+            && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
+    };
+    match channel {
+        _ if told != GREETING => Err(io::ErrorKind::InvalidData.into()),
+        Descriptor::None | Descriptor::Lost => Ok(None),
+        Descriptor::One(socket) if is_channel(&socket) => {
+            Ok(is_same_user(connection).then(|| Channel::new(socket)))
+        }
+        Descriptor::One(_) | Descriptor::Several => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Whether the process at the other end is of our user.
+fn is_same_user(connection: BorrowedFd<'_>) -> bool {
+    // Not through rustix, which takes a process of another namespace, whose number is 0, for an
+    // error.
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` has room for as many bytes as `length` says, and may have any contents.
+    let state = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    state == 0 && peer.uid == rustix::process::geteuid().as_raw()
+}
+
+fn send_with(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.map(|descriptor| [descriptor]);
+    if let Some(descriptors) = &descriptors {
+        // There is room for one.
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    match sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SEND)? {
+        sent if sent == bytes.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// What came with a message.
+enum Descriptor {
+    None,
+    One(OwnedFd),
+    Several,
+    /// This process has no room for it.
+    Lost,
+}
+
+fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Descriptor)> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RECEIVE) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(those) = message {
+            descriptors.extend(those);
+        }
+    }
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    let descriptor = match (descriptors.pop(), is_cut) {
+        (Some(one), false) if descriptors.is_empty() => Descriptor::One(one),
+        (Some(_), _) => Descriptor::Several,
+        (None, true) => Descriptor::Lost,
+        (None, false) => Descriptor::None,
+    };
+    Ok((received.bytes, descriptor))
+}

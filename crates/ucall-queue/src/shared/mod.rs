@@ -1,0 +1,158 @@
+//! Messages in memory that two processes of one host share.
+//!
+//! A link of this kind is a Unix socket with a [`Channel`] beside it. Long messages are copied into
+//! memory whose descriptor goes over the channel, and a frame in the stream tells of them; the
+//! receiver maps the memory and hands out views of it. Nothing else about a session changes: what
+//! is kept to be sent again is the message itself, and a new link begins without any memory.
+//!
+//! Memory is used in two ways:
+//!
+//! | | who may write | accepted from | costs |
+//! |---|---|---|---|
+//! | once | nobody: it is sealed first | any peer of our user | new pages |
+//! | again, as a slot | the sender, once it has it back | a peer that is trusted | a copy |
+//!
+//! The kernel keeps either from shrinking, and pages that are not there yet are refused, so reading
+//! never fails and takes no memory. What must not change while it is looked at is copied out of a
+//! slot first ([`View::as_slice`]).
+
+mod channel;
+mod layout;
+mod region;
+mod sending;
+mod taking;
+mod view;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::frame::{ProtocolError, Sharing};
+use crate::link::LinkKey;
+use crate::message::Body;
+use layout::Record;
+use sending::Sending;
+use taking::Taking;
+
+pub use channel::Channel;
+pub(crate) use channel::{greet, take_greeting};
+pub(crate) use layout::record_bytes;
+pub(crate) use view::Returned;
+pub use view::View;
+
+/// No other message is begun in one output after so many bytes were copied.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// Tells whether this system gives memory that can be shared and sealed, or why not.
+pub fn shared_memory() -> io::Result<()> {
+    let memory = region::create(1)?;
+    region::write(memory.as_fd(), 0, &[1])?;
+    Ok(region::seal(memory.as_fd(), region::Use::Once)?)
+}
+
+/// What a link has beside its stream.
+#[derive(Debug)]
+pub(crate) struct SharedMemory {
+    channel: Channel,
+    ours: Sharing,
+    theirs: Sharing,
+    sending: Sending,
+    taking: Taking,
+    /// Bytes that were copied for the output that is being written.
+    copied: usize,
+}
+
+impl SharedMemory {
+    /// `slots_bytes_max` is what is kept to be used again in each direction.
+    pub(crate) fn new(
+        channel: Channel,
+        link: LinkKey,
+        trusts: bool,
+        slots_bytes_max: usize,
+        returned: Arc<Returned>,
+    ) -> Self {
+        Self {
+            channel,
+            ours: Sharing { takes: region::has_room(), trusts },
+            theirs: Sharing::default(),
+            sending: Sending::new(slots_bytes_max),
+            taking: Taking::new(link, returned),
+            copied: 0,
+        }
+    }
+
+    /// What to say of it in the handshake.
+    pub(crate) fn sharing(&self) -> Sharing {
+        self.ours
+    }
+
+    /// What the peer has said of it.
+    pub(crate) fn agree(&mut self, theirs: Sharing) {
+        self.theirs = theirs;
+    }
+
+    /// Another output is begun.
+    pub(crate) fn begin_output(&mut self) {
+        self.copied = 0;
+    }
+
+    /// Whether a message is being copied, which goes on in the next turn.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.sending.is_under_way()
+    }
+
+    /// What goes next into the stream, of the chunks that `fetch` gives; `None` when there is
+    /// nothing more for this output.
+    pub(crate) fn next_chunk(
+        &mut self,
+        fetch: impl FnOnce() -> Option<Vec<Bytes>>,
+    ) -> Option<Vec<Bytes>> {
+        if self.copied >= OUTPUT_BYTES_MAX {
+            return None;
+        }
+        if !self.sending.is_under_way() {
+            let chunk = fetch()?;
+            if !self.theirs.takes {
+                return Some(chunk);
+            }
+            if let Err(chunk) = self.sending.begin(chunk, self.reuses()) {
+                return Some(chunk);
+            }
+        }
+        self.sending.go_on(&mut self.channel, &mut self.copied)
+    }
+
+    /// The length of a message, and its segments, by the frame that tells of it.
+    pub(crate) fn take(
+        &mut self,
+        record: &[u8],
+        message_bytes_max: usize,
+    ) -> Result<(u64, Body), ProtocolError> {
+        if !self.ours.takes {
+            return Err(ProtocolError::Unexpected);
+        }
+        let record = Record::read(record).ok_or(ProtocolError::Malformed)?;
+        let length = record.layout.message_bytes();
+        if length > message_bytes_max as u64 {
+            return Err(ProtocolError::TooLong);
+        }
+        let reuses = self.reuses();
+        Ok((length, self.taking.take(&mut self.channel, &record, reuses)?))
+    }
+
+    /// The peer is through with a slot.
+    pub(crate) fn release(&mut self, slot: u64) -> Result<(), ProtocolError> {
+        self.sending.release(slot)
+    }
+
+    /// Nobody here looks at a slot any more, which the peer is told.
+    pub(crate) fn free(&mut self, slot: usize) {
+        self.taking.free(slot);
+    }
+
+    fn reuses(&self) -> bool {
+        self.ours.trusts && self.theirs.trusts
+    }
+}

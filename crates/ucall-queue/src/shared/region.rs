@@ -1,0 +1,192 @@
+//! Memory that lies in a descriptor, which another process may hold as well.
+//!
+//! It comes from `memfd_create` and is sealed, so that it can neither shrink nor grow any more:
+//! whoever has mapped it can read all of it, whatever the other side does. Memory that is sealed
+//! against writing too is as fixed as memory of one's own; the kernel grants that seal only when
+//! nobody can write.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::{self, Errno};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::frame::ProtocolError;
+
+/// Mappings that one process has at the same time at most: a quarter of what Linux allows by
+/// default (`vm.max_map_count`).
+const MAPPINGS_MAX: usize = 16 * 1024;
+/// More than this is not mapped page by page before somebody looks at it.
+const POPULATED_BYTES_MAX: usize = 64 << 20;
+/// What `fstatfs` calls memory of `memfd_create`, unless that is of huge pages: those may be
+/// missing when they are looked at.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// What becomes of memory after the first message in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// It holds this message for good.
+    Once,
+    /// It is written again.
+    Again,
+}
+
+/// Memory of so many bytes, without seals.
+pub(super) fn create(bytes: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = match fs::memfd_create(c"ucall-queue", flags | MemfdFlags::NOEXEC_SEAL) {
+        // Linux before 6.3 does not know the flag, which later ones may insist on.
+        Err(Errno::INVAL) => fs::memfd_create(c"ucall-queue", flags)?,
+        created => created?,
+    };
+    fs::ftruncate(&memory, bytes)?;
+    Ok(memory)
+}
+
+/// Takes the memory's pages now, when a lack of them is an error and not a crash.
+pub(super) fn allocate(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    fs::fallocate(memory, FallocateFlags::empty(), 0, bytes)
+}
+
+/// Writes all of it.
+pub(super) fn write(memory: BorrowedFd<'_>, at: u64, mut bytes: &[u8]) -> io::Result<()> {
+    let mut at = at;
+    while !bytes.is_empty() {
+        let written = match io::pwrite(memory, bytes, at) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Err(Errno::INTR) => continue,
+            written => written?,
+        };
+        at += written as u64;
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Seals it as this use asks for.
+pub(super) fn seal(memory: BorrowedFd<'_>, used: Use) -> io::Result<()> {
+    fs::fcntl_add_seals(memory, wanted_seals(used))
+}
+
+fn wanted_seals(used: Use) -> SealFlags {
+    match used {
+        Use::Once => FIXED_SIZE | SealFlags::WRITE,
+        Use::Again => FIXED_SIZE,
+    }
+}
+
+/// Looks at memory that a peer gave us; its length if it may be mapped.
+pub(super) fn check(memory: BorrowedFd<'_>, used: Use) -> Result<u64, ProtocolError> {
+    let wrong = |_| ProtocolError::Memory;
+    let seals = fs::fcntl_get_seals(memory).map_err(wrong)?;
+    let kind = fs::fstatfs(memory).map_err(wrong)?.f_type;
+    let found = fs::fstat(memory).map_err(wrong)?;
+    let length = u64::try_from(found.st_size).map_err(|_| ProtocolError::Memory)?;
+    let allocated = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
+    // What is not there yet would be taken from us when we look at it.
+    let is_whole = length > 0 && allocated >= length;
+    #[allow(clippy::unnecessary_cast, reason = "its type differs between architectures")]
+    let is_memory = kind as i64 == TMPFS_MAGIC;
+    match seals.contains(wanted_seals(used)) && is_memory && is_whole {
+        true => Ok(length),
+        false => Err(ProtocolError::Memory),
+    }
+}
+
+/// Memory of a descriptor, mapped into this process.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is an address and a length. Nothing in it belongs to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: what is shared is only read, through `as_ptr`, under the rules that it tells.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Memory of which `check` has found at least so many bytes, to be read.
+    pub(super) fn to_read(memory: BorrowedFd<'_>, bytes: usize, used: Use) -> io::Result<Self> {
+        // Before 6.7 the kernel shares nothing that is sealed against writing. Without anybody
+        // who writes, a private mapping shows the same pages.
+        let kind = match used {
+            Use::Once => MapFlags::PRIVATE,
+            Use::Again => MapFlags::SHARED,
+        };
+        Self::map(memory, bytes, ProtFlags::READ, kind)
+    }
+
+    /// Memory of our own, of so many bytes, to be written.
+    pub(super) fn to_write(memory: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        Self::map(memory, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
+    }
+
+    fn map(
+        memory: BorrowedFd<'_>,
+        bytes: usize,
+        protection: ProtFlags,
+        kind: MapFlags,
+    ) -> io::Result<Self> {
+        if MAPPINGS.fetch_add(1, Ordering::Relaxed) >= MAPPINGS_MAX {
+            MAPPINGS.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::NOMEM);
+        }
+        let is_short = bytes <= POPULATED_BYTES_MAX;
+        let flags = if is_short { kind | MapFlags::POPULATE } else { kind };
+        // SAFETY: the kernel picks the place, so that nothing that is there is covered.
+        let mapped = unsafe { mmap(null_mut(), bytes, protection, flags, memory.as_fd(), 0) };
+        let start = mapped.and_then(|start| NonNull::new(start.cast()).ok_or(Errno::NOMEM));
+        match start {
+            Ok(start) => Ok(Self { start, bytes }),
+            Err(error) => {
+                MAPPINGS.fetch_sub(1, Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it begins. All of it can be read for as long as the mapping is there; whether it stays
+    /// as it is depends on its seals.
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies bytes to a place in memory that was mapped to be written; `false` if they are not
+    /// within it.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
+        let Ok(at) = usize::try_from(at) else { return false };
+        if at.checked_add(bytes.len()).is_none_or(|end| end > self.bytes) {
+            return false;
+        }
+        // SAFETY: the place is within the mapping, which can be written, and `bytes` is memory of
+        // somebody else: nobody has a reference into the mapping.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
+        }
+        true
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and whoever looks into it holds the mapping.
+        // An error would mean that it is not there, which nobody can mend.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        MAPPINGS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether there is room for more mappings, with half of them to spare.
+pub(super) fn has_room() -> bool {
+    MAPPINGS.load(Ordering::Relaxed) < MAPPINGS_MAX / 2
+}
