@@ -35,6 +35,7 @@ __all__ = [
     "UnixSocket",
     "Unwritable",
     "check_pickle",
+    "check_shared_memory",
     "peek",
 ]
 
@@ -289,6 +290,7 @@ class Pieces:
 class Unwritable(TypeError): ...
 
 def check_pickle(data: Buffer) -> None: ...
+def check_shared_memory() -> None: ...
 
 @final
 class Block:
@@ -335,7 +337,7 @@ class QueueCore:
         cls,
         id: uuid.UUID,
         is_server: bool,
-        location: tuple[str, int] | str | None,
+        location: tuple[str, int | str] | str | None,
         options: dict[str, Any],
         engine: str,
         codec: tuple[

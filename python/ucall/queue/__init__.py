@@ -59,6 +59,7 @@ class Protocol(enum.StrEnum):
 
     TCP = "tcp"
     UNIX = "unix"
+    SHM = "shm"
     MQTT = "mqtt"
     GRPC = "grpc"
 

@@ -14,7 +14,7 @@ from broker import Broker
 
 from ucall import queue as nq
 
-PROTOCOLS = ["tcp", "unix", "mqtt", "grpc"]
+PROTOCOLS = ["tcp", "unix", "shm", "mqtt", "grpc"]
 
 
 def free_location() -> nq.NetworkLocation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import struct
@@ -13,8 +14,12 @@ import time
 class Proxy:
     """Between one address and another, in threads, until `close`."""
 
-    def __init__(self, target: tuple[str, int] | str, path: str | None = None) -> None:
+    def __init__(
+        self, target: tuple[str, int] | str, path: str | None = None, greeting: int = 0
+    ) -> None:
+        """``greeting``: so many bytes from the target come first, with a descriptor."""
         self._target = target
+        self._greeting = greeting
         self._random = random.Random(7)
         if path is None:
             self._listener = socket.create_server(("127.0.0.1", 0))
@@ -39,11 +44,33 @@ class Proxy:
             far = socket.socket(kind)
             try:
                 far.connect(self._target)
+                self._pass_greeting(far, near)
             except OSError:
                 near.close()
                 continue
             for source, target in ((near, far), (far, near)):
                 threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _pass_greeting(self, far: socket.socket, near: socket.socket) -> None:
+        if not self._greeting:
+            return
+        data, descriptors, _, _ = socket.recv_fds(far, self._greeting, 1)
+        # Whoever gets it reads nothing more from it than from the stream.
+        socket.send_fds(near, [data], descriptors)
+        for descriptor in descriptors:
+            if self._random.random() < 0.3:
+                self._break_later(descriptor)
+            else:
+                os.close(descriptor)
+
+    def _break_later(self, descriptor: int) -> None:
+        """Cuts the way of the descriptors alone."""
+
+        def cut() -> None:
+            with socket.socket(fileno=descriptor) as channel:
+                channel.shutdown(socket.SHUT_RDWR)
+
+        threading.Timer(0.01 * self._random.random(), cut).start()
 
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         left = -1

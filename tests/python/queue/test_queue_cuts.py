@@ -24,7 +24,8 @@ WAIT_S = 30 + COUNT / 500
 
 def message(number: int, generator: random.Random) -> object:
     """Numbered and hashed, of any length and kind."""
-    length = generator.choice([0, 10, 100, 1000, 10_000, 40_000] if number % 50 else [300_000])
+    lengths = [0, 10, 100, 1000, 10_000, 40_000] if number % 50 else [70_000, 300_000]
+    length = generator.choice(lengths)
     data = generator.randbytes(length)
     digest = hashlib.blake2b(data + str(number).encode()).digest()
     kind = number % 3
@@ -65,13 +66,21 @@ def take(communicator: nq.Communicator, failures: list[BaseException]) -> None:
 
 
 @pytest.mark.timeout(3 * WAIT_S)
-@pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
+@pytest.mark.parametrize(
+    ("pairs", "trusted"),
+    [("tcp", False), ("unix", False), ("shm", False), ("shm", True)],
+    indirect=["pairs"],
+)
 @pytest.mark.parametrize("ack", ["received", "taken"])
-def test_each_message_comes_once_and_in_order(pairs: Pairs, tmp_path: Path, ack: str) -> None:
+def test_each_message_comes_once_and_in_order(
+    pairs: Pairs, tmp_path: Path, ack: str, trusted: bool
+) -> None:
     given = {"ack": ack, "reconnect": (0.001, 0.01), "full": "block", "queue_size": 1 << 26}
+    given["trusted"] = trusted
     server = pairs.server(**given)
     if server.address is None:
-        proxy = Proxy(server.options.netloc.host, str(tmp_path / "proxy.sock"))
+        greeting = 16 if pairs.protocol == "shm" else 0
+        proxy = Proxy(server.options.netloc.host, str(tmp_path / "proxy.sock"), greeting)
         netloc = nq.NetworkLocation(proxy.address, 0)
     else:
         proxy = Proxy(server.address)

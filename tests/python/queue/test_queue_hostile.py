@@ -228,7 +228,7 @@ def test_what_a_pickle_claims_is_checked_first(hostile: bytes) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-streams = pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
+streams = pytest.mark.parametrize("pairs", ["tcp", "unix", "shm"], indirect=True)
 
 
 def frame(kind: int, length: int, body: bytes = b"", sequence: int = 0, segments: int = 0) -> bytes:

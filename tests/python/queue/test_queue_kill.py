@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pairs import free_location
 
@@ -21,19 +22,18 @@ WAIT_S = 10
 READER = """
 import sys, time, uuid
 from ucall import queue as nq
-purpose, where, port, count, id = sys.argv[1:]
-protocol = nq.Protocol.UNIX if where.startswith("/") else nq.Protocol.TCP
+protocol, purpose, where, port, count, id = sys.argv[1:]
 options = nq.CommunicatorOptions(
     id=uuid.UUID(id),
     netloc=nq.NetworkLocation(where, int(port)),
     connection=nq.ConnectionOptions(reconnect=(0.01, 0.05)),
 )
-queue = nq.new(protocol, nq.Purpose(purpose), options)
+queue = nq.new(nq.Protocol(protocol), nq.Purpose(purpose), options)
 if purpose == "client":
     queue.put("here")
 for _ in range(int(count)):
     message = queue.get()
-    print(message.data, message.redelivered, flush=True)
+    print(message.data if protocol != "shm" else message.data[0], message.redelivered, flush=True)
 print("done", flush=True)
 time.sleep(60)
 """
@@ -72,25 +72,30 @@ def options(location: nq.NetworkLocation, ack: str) -> nq.CommunicatorOptions:
     return nq.CommunicatorOptions(netloc=location, connection=connection)
 
 
+def numbered(protocol: str, number: int) -> object:
+    """A number, with so much behind it that it goes through shared memory."""
+    return number if protocol != "shm" else np.full(20_000, number)
+
+
 def location_for(protocol: str, folder: Path) -> nq.NetworkLocation:
-    if protocol == "unix":
+    if protocol != "tcp":
         return nq.NetworkLocation(str(folder / "kill.sock"), 0)
     return free_location()
 
 
-@pytest.mark.parametrize("protocol", ["tcp", "unix"])
+@pytest.mark.parametrize("protocol", ["tcp", "unix", "shm"])
 def test_a_killed_server(protocol: str, start: Start, tmp_path: Path) -> None:
     for ack in ("taken", "received"):
         where = location_for(protocol, tmp_path)
         server_id = uuid.uuid4()
-        first = start("server", *where, 2, server_id)
+        first = start(protocol, "server", *where, 2, server_id)
         client = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, options(where, ack))
-        futures = [client.put(number) for number in range(4)]
+        futures = [client.put(numbered(protocol, number)) for number in range(4)]
         assert lines(first) == ["0 False", "1 False"]
         futures[1 if ack == "taken" else 3].result(WAIT_S)
         kill(first)
-        futures.append(client.put(4))
-        second = start("server", *where, 3 if ack == "taken" else 1, server_id)
+        futures.append(client.put(numbered(protocol, 4)))
+        second = start(protocol, "server", *where, 3 if ack == "taken" else 1, server_id)
         # The last one may have gone to the dead, too: nobody can tell.
         came = [line.split() for line in lines(second)]
         assert [data for data, _ in came] == (["2", "3", "4"] if ack == "taken" else ["4"])
@@ -101,21 +106,21 @@ def test_a_killed_server(protocol: str, start: Start, tmp_path: Path) -> None:
         client.close(0)
 
 
-@pytest.mark.parametrize("protocol", ["tcp", "unix"])
+@pytest.mark.parametrize("protocol", ["tcp", "unix", "shm"])
 def test_a_killed_client(protocol: str, start: Start, tmp_path: Path) -> None:
     for ack in ("taken", "received"):
         where = location_for(protocol, tmp_path)
         client_id = uuid.uuid4()
         server = nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, options(where, ack))
-        first = start("client", *where, 2, client_id)
+        first = start(protocol, "client", *where, 2, client_id)
         assert server.get(timeout=WAIT_S).peer == client_id
-        futures = [server.put(number) for number in range(4)]
+        futures = [server.put(numbered(protocol, number)) for number in range(4)]
         assert lines(first) == ["0 False", "1 False"]
         futures[1 if ack == "taken" else 3].result(WAIT_S)
         kill(first)
         # It is away, and its queue goes on.
-        futures.append(server.put(4, client_id))
-        second = start("client", *where, 3 if ack == "taken" else 1, client_id)
+        futures.append(server.put(numbered(protocol, 4), client_id))
+        second = start(protocol, "client", *where, 3 if ack == "taken" else 1, client_id)
         # The last one may have gone to the dead, too: nobody can tell.
         came = [line.split() for line in lines(second)]
         assert [data for data, _ in came] == (["2", "3", "4"] if ack == "taken" else ["4"])
@@ -131,7 +136,7 @@ def test_a_client_that_dies_is_given_up(start: Start, tmp_path: Path) -> None:
     connection = nq.ConnectionOptions(expire_s=0.2, ack="taken")
     given = nq.CommunicatorOptions(netloc=where, connection=connection)
     with nq.new(purpose=nq.Purpose.SERVER, options=given) as server:
-        client = start("client", *where, 0, uuid.uuid4())
+        client = start("tcp", "client", *where, 0, uuid.uuid4())
         server.get(timeout=WAIT_S)
         future = server.put("never taken")
         kill(client)

@@ -32,7 +32,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
-@pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
+@pytest.mark.parametrize("pairs", ["tcp", "unix", "shm"], indirect=True)
 def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
     # Each client of this process has a descriptor of its own, and the thread's.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -28,7 +28,7 @@ class Communicator(QueueCore):
     unless ``full="block"``. `get(*peers, timeout=None)` waits for the next `Message`, from anybody
     or from those named. `peers()` are the ids of the peers that there are. All are thread-safe.
 
-    Use the classes in `ucall.queue.{tcp,unix,mqtt,grpc}.{server,client}`, or `ucall.queue.new`.
+    Use the classes in `ucall.queue.{tcp,unix,shm,mqtt,grpc}.{server,client}`, or `ucall.queue.new`.
     """
 
     #: Set by each class.
@@ -62,7 +62,7 @@ class Communicator(QueueCore):
         super().__init__()
 
     @classmethod
-    def _location(cls, options: CommunicatorOptions) -> tuple[str, int] | str | None:
+    def _location(cls, options: CommunicatorOptions) -> tuple[str, int | str] | str | None:
         """Where the core listens or connects; None if `_open_link` is used."""
         raise NotImplementedError
 
@@ -121,6 +121,7 @@ _CORE_OPTIONS = (
     "keepalive_s",
     "expire_s",
     "reconnect",
+    "trusted",
 )
 
 

@@ -57,6 +57,9 @@ class ConnectionOptions:
             memory is freed.
         reconnect: Seconds before a lost connection is made again: at first, and at most. In between
             they double.
+        trusted: Over shared memory, has memory used again that a message lay in, if the other side
+            says so too, which makes long messages several times as quick. A peer could then write
+            to an array that was got from it, for as long as that is looked at.
     """
 
     get_merge: bool = True
@@ -69,6 +72,7 @@ class ConnectionOptions:
     keepalive_s: float = 10.0
     expire_s: float = 30.0
     reconnect: tuple[float, float] = (0.02, 2.0)
+    trusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

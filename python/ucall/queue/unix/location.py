@@ -8,7 +8,7 @@ import tempfile
 
 from ucall.queue import core
 
-__all__ = ["Communicator"]
+__all__ = ["Communicator", "socket_path"]
 
 
 class Communicator(core.Communicator):
@@ -18,8 +18,13 @@ class Communicator(core.Communicator):
 
     @classmethod
     def _location(cls, options: core.CommunicatorOptions) -> str:
-        host, port = options.netloc
-        return host if os.sep in host else os.path.join(_own_folder(), f"{host}-{port}.sock")
+        return socket_path(options.netloc)
+
+
+def socket_path(netloc: core.NetworkLocation) -> str:
+    """The path that a location says, or one in a folder of this user's own."""
+    host, port = netloc
+    return host if os.sep in host else os.path.join(_own_folder(), f"{host}-{port}.sock")
 
 
 def _own_folder() -> str:

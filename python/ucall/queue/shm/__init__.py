@@ -1,0 +1,1 @@
+"""Queues over shared memory, between processes of one user on one host."""
