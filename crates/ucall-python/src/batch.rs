@@ -17,6 +17,7 @@ use ucall_proto::RpcError;
 use crate::arguments::Failure;
 use crate::calls::{Calls, Outcome, Token};
 use crate::convert::Fault;
+use crate::ffi;
 use crate::procedure::{BatchRules, Procedure};
 use crate::report::Report;
 
@@ -142,7 +143,7 @@ pub(crate) fn run<'py>(
     columns: &[Py<PyList>],
 ) -> PyResult<Bound<'py, PyAny>> {
     let columns = pyo3::types::PyTuple::new(py, columns)?;
-    procedure.callable.bind(py).call1(columns)
+    ffi::call_with_tuple(procedure.callable.bind(py), &columns)
 }
 
 /// What each call gets of the list that a function returned, or of what it raised.

@@ -11,6 +11,7 @@ use ucall_proto::{Identity, Refusal};
 use ucall_server::Caller;
 
 use crate::context::Context;
+use crate::ffi;
 use crate::handler::Interpreter;
 
 impl Interpreter {
@@ -26,7 +27,8 @@ impl Interpreter {
     ) -> Result<Identity, Refusal> {
         let Some(guard) = &self.guard else { return Err(Refusal::Failed) };
         let asked = Bound::new(py, Context::of_request(py, head, session, caller))
-            .and_then(|context| guard.call1(py, (context,)))
+            .and_then(|context| ffi::call(guard.bind(py), [context.as_any()]))
+            .map(Bound::unbind)
             .and_then(|user| told_at_once(py, user));
         match asked {
             Ok(user) if is_nobody(py, &user) => Err(Refusal::Unauthorized),

@@ -23,6 +23,7 @@ mod errors;
 mod ffi;
 mod guard;
 mod handler;
+mod leaving;
 mod log;
 mod options;
 mod parking;

@@ -17,6 +17,7 @@ use crate::calls::{Outcome, Outcomes, Token};
 use crate::context::{Context, in_own_variables};
 use crate::convert;
 use crate::errors;
+use crate::leaving::{self, busy, in_function};
 use crate::procedure::Procedure;
 use crate::report::Report;
 
@@ -92,8 +93,9 @@ impl Pool {
 
     /// Starts a thread and does not wait for it, as `threading.Thread.start` would: a hundred at
     /// once would hold up the calls that they are for. None is joined at the end of the program,
-    /// which waits for calls by draining.
+    /// which waits for calls by draining; see `leaving`.
     fn start_thread(&self, py: Python<'_>) -> PyResult<()> {
+        leaving::watch_the_end(py)?;
         let thread = PoolThread { shared: self.shared.clone(), number: self.threads + 1 };
         let start = py.import("_thread")?.getattr("start_new_thread")?;
         start.call1((Bound::new(py, thread)?, ())).map(drop)
@@ -140,7 +142,8 @@ impl Shared {
                 self.outcomes.push_from_afar(job.token, Outcome::Text(outcome));
             }
             Work::Batch { columns, items } => {
-                let result = batch::run(py, &job.procedure, &columns);
+                let run = || batch::run(py, &job.procedure, &columns);
+                let result = in_function(py, run);
                 let outcomes = batch::outcomes(py, &self.report, &job.procedure, items, result);
                 let written = |(token, outcome)| match outcome {
                     Outcome::Item(item) => {
@@ -166,7 +169,8 @@ impl Shared {
     ) -> Result<Vec<u8>, RpcError> {
         let mut outcome = Ok(Vec::new());
         let ran = in_own_variables(py, || {
-            outcome = arguments::call(py, procedure, params, context, scratch)
+            let call = || arguments::call(py, procedure, params, context, scratch);
+            outcome = in_function(py, call)
                 .and_then(|result| self.written(procedure, &result))
                 .map_err(|failure| self.failed(py, procedure, failure));
             Ok(())
@@ -213,12 +217,18 @@ struct PoolThread {
 #[pymethods]
 impl PoolThread {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
-        let this = py.import("threading")?.call_method0("current_thread")?;
-        this.setattr("name", format!("ucall-thread-{}", self.number))?;
+        busy(py, || self.take_name(py))?;
         let mut scratch = Vec::new();
         while let Some(job) = py.detach(|| self.shared.next_job()) {
-            self.shared.run(py, job, &mut scratch);
+            busy(py, || self.shared.run(py, job, &mut scratch));
         }
         Ok(())
+    }
+}
+
+impl PoolThread {
+    fn take_name(&self, py: Python<'_>) -> PyResult<()> {
+        let this = py.import("threading")?.call_method0("current_thread")?;
+        this.setattr("name", format!("ucall-thread-{}", self.number))
     }
 }

@@ -21,6 +21,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::calls::Done;
 use crate::clock;
 use crate::context::{own_variables, run_in};
+use crate::ffi;
 
 /// Callbacks run for so long before the engine is looked at.
 const SLICE: Duration = Duration::from_micros(200);
@@ -170,7 +171,7 @@ impl Work {
 
     fn run(&self, py: Python<'_>) -> PyResult<()> {
         run_in(self.variables.bind(py), || {
-            self.callback.bind(py).call1(self.arguments.bind(py)).map(drop)
+            ffi::call_with_tuple(self.callback.bind(py), self.arguments.bind(py)).map(drop)
         })
     }
 }
@@ -399,7 +400,7 @@ impl Schedule {
                 let handle = handle.bind(py);
                 match handle.getattr(intern!(py, "_cancelled"))?.is_truthy()? {
                     true => Ok(()),
-                    false => handle.call_method0(intern!(py, "_run")).map(drop),
+                    false => ffi::call(&handle.getattr(intern!(py, "_run"))?, []).map(drop),
                 }
             }
         }

@@ -15,6 +15,7 @@ use ucall_server::{Config, Counters, Drain, Mailbox, Message, Procedures, Stats,
 
 use crate::batch::Sizes;
 use crate::engine::EngineKind;
+use crate::ffi;
 use crate::handler::Interpreter;
 use crate::options::Rules;
 use crate::procedure::{How, Procedure, Signature};
@@ -259,7 +260,7 @@ impl Server {
         running.has(&station);
         let taken = station.take_signals(py)?;
         let pump = Bound::new(py, Pump::new(station, bounds, listener))?;
-        let conducted = conduct.call1((&pump,));
+        let conducted = ffi::call(conduct, [pump.as_any()]);
         let given_back = taken.map_or(Ok(()), Taken::give_back);
         let station = pump.borrow().take();
         conducted?;

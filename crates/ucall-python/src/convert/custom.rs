@@ -10,6 +10,7 @@ use pyo3::types::PyBytes;
 use ucall_proto::json::Kind;
 
 use super::{Convert, Fault, Input};
+use crate::ffi;
 
 /// How a type is built that this crate knows nothing of.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl Custom {
         input: &mut Input<'_, '_, 'py>,
     ) -> Result<Bound<'py, PyAny>, Fault> {
         let given = self.given(input)?;
-        let decoded = self.decode.bind(input.py).call1((&given,));
+        let decoded = ffi::call(self.decode.bind(input.py), [&given]);
         decoded.map_err(|error| self.fault(error, &given))
     }
 
@@ -79,7 +80,7 @@ impl Custom {
     #[cold]
     fn fault(&self, error: PyErr, given: &Bound<'_, PyAny>) -> Fault {
         let py = given.py();
-        let explained = match self.explain.bind(py).call1((error.value(py), given)) {
+        let explained = match ffi::call(self.explain.bind(py), [error.value(py), given]) {
             Ok(explained) => explained,
             Err(error) => return error.into(),
         };

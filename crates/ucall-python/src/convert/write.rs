@@ -87,11 +87,9 @@ impl<'py> Writer<'_, 'py> {
             return Err(Fault::value(format!("{name} cannot be written as JSON")));
         };
         let py = default.py();
-        default.call1((object.as_unbound(),)).map_err(|error| {
-            match error.is_instance_of::<Unwritable>(py) {
-                true => Fault::value(error.value(py).to_string()),
-                false => error.into(),
-            }
+        ffi::call(default, [object]).map_err(|error| match error.is_instance_of::<Unwritable>(py) {
+            true => Fault::value(error.value(py).to_string()),
+            false => error.into(),
         })
     }
 

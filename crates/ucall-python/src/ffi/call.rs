@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use smallvec::SmallVec;
 
-use super::owned;
+use super::{halt, owned};
 
 /// How many places there are on the stack, the free one in front of the arguments included.
 const INLINE: usize = 9;
@@ -74,9 +74,7 @@ pub(crate) fn call_with_slots<'py>(
     let flagged = positional | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
     // SAFETY: `count` arguments follow one another, alive until the call returns, behind a place
     // that the interpreter may use.
-    owned(callable.py(), unsafe {
-        ffi::PyObject_Vectorcall(callable.as_ptr(), arguments, flagged, names)
-    })
+    owned(callable.py(), unsafe { halt::vectorcall(callable.as_ptr(), arguments, flagged, names) })
 }
 
 /// Calls with all slots by position, and keyword arguments from a dict whose keys are `str`.
@@ -89,7 +87,7 @@ pub(crate) fn call_with_keywords<'py>(
     let flagged = count | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
     // SAFETY: as above.
     owned(callable.py(), unsafe {
-        ffi::PyObject_VectorcallDict(callable.as_ptr(), arguments, flagged, keywords.as_ptr())
+        halt::vectorcall_dict(callable.as_ptr(), arguments, flagged, keywords.as_ptr())
     })
 }
 
@@ -105,6 +103,29 @@ pub(crate) fn call_with_names<'py, const COUNT: usize>(
     // SAFETY: `COUNT` arguments follow one another, alive until the call returns.
     owned(callable.py(), unsafe {
         let names = names.as_ptr();
-        ffi::PyObject_Vectorcall(callable.as_ptr(), arguments.as_ptr(), positional, names)
+        halt::vectorcall(callable.as_ptr(), arguments.as_ptr(), positional, names)
     })
+}
+
+/// Calls with arguments by position.
+#[inline]
+pub(crate) fn call<'py, const COUNT: usize>(
+    callable: &Bound<'py, PyAny>,
+    arguments: [&Bound<'_, PyAny>; COUNT],
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = arguments.map(Bound::as_ptr);
+    // SAFETY: as above.
+    owned(callable.py(), unsafe {
+        halt::vectorcall(callable.as_ptr(), arguments.as_ptr(), COUNT, ptr::null_mut())
+    })
+}
+
+/// Calls with the items of a tuple by position.
+#[inline]
+pub(crate) fn call_with_tuple<'py>(
+    callable: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: a tuple, which is alive until the call returns.
+    owned(callable.py(), unsafe { halt::call(callable.as_ptr(), arguments.as_ptr()) })
 }

@@ -7,13 +7,17 @@
 
 mod bytes;
 mod call;
+mod halt;
 mod members;
 mod number;
 mod text;
 mod value;
 
 pub(crate) use bytes::{Memory, memory_filled, with_buffer};
-pub(crate) use call::{Slots, call_with_keywords, call_with_names, call_with_slots};
+pub(crate) use call::{
+    Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
+};
+pub(crate) use halt::halt;
 pub(crate) use members::members;
 pub(crate) use number::{decimal, float, integer, integer_from_digits, small_integer};
 pub(crate) use text::text;

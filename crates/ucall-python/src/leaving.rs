@@ -1,0 +1,105 @@
+//! The threads of pools when the program ends.
+//!
+//! A drain waits for calls, but not for ever: a function that is stuck leaves a thread behind, which
+//! may come back while the interpreter is finalised, and must not go on then (see `ffi::halt`). In
+//! the function itself the wrappers of `ffi` see to that. For the moments around it there is a hook
+//! that runs when the program ends, before that: from then on no thread comes out of a function, and
+//! those that are just busy before or after one are waited for.
+
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::ffi;
+
+/// Threads that run code of ours, and are attached.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
+/// The program ends.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// So long code of ours may take at most; nothing there waits but a log that is stuck.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Has the end of the program wait for threads, once there are any.
+pub(crate) fn watch_the_end(py: Python<'_>) -> PyResult<()> {
+    static WATCHED: PyOnceLock<()> = PyOnceLock::new();
+    WATCHED
+        .get_or_try_init(py, || {
+            let hook = wrap_pyfunction!(hold_threads, py)?;
+            let here = process::id();
+            py.import("atexit")?.call_method1("register", (hook, here)).map(drop)
+        })
+        .map(drop)
+}
+
+/// Runs when the program ends, on its main thread.
+#[pyfunction]
+fn hold_threads(py: Python<'_>, process: u32) {
+    // A forked child has none of its parent's threads.
+    if process != process::id() {
+        return;
+    }
+    ENDING.store(true, Ordering::SeqCst);
+    let until = Instant::now() + PATIENCE;
+    while BUSY.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+        py.detach(|| std::thread::sleep(LOOK_INTERVAL));
+    }
+}
+
+/// Runs code of ours on a thread of a pool.
+pub(crate) fn busy<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
+    let _busy = Busy::begin(py);
+    work()
+}
+
+/// Runs a function from within [`busy`]. It may be stuck: nobody waits for it, and once the
+/// program ends this does not return.
+pub(crate) fn in_function<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
+    let away = Away::begin(py);
+    let value = work();
+    drop(away);
+    value
+}
+
+struct Busy;
+
+impl Busy {
+    fn begin(py: Python<'_>) -> Self {
+        come_back(py);
+        Self
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct Away<'py>(Python<'py>);
+
+impl<'py> Away<'py> {
+    fn begin(py: Python<'py>) -> Self {
+        BUSY.fetch_sub(1, Ordering::SeqCst);
+        Self(py)
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        come_back(self.0);
+    }
+}
+
+/// Attached, a thread sees that the program ends, or the program sees the thread.
+fn come_back(py: Python<'_>) {
+    BUSY.fetch_add(1, Ordering::SeqCst);
+    if ENDING.load(Ordering::SeqCst) {
+        BUSY.fetch_sub(1, Ordering::SeqCst);
+        py.detach(|| ffi::halt());
+    }
+}

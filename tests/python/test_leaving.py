@@ -1,0 +1,108 @@
+"""Threads that come back from a function while the interpreter is finalised: the program ends all
+the same, as it would have without them."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from harness import Wire, program, request
+
+#: The finalisation takes a while, as that of a large program does, and lets other threads in.
+LINGERING = """
+import importlib, os, sys, threading, time
+engine = importlib.import_module("ucall." + sys.argv[1])
+
+class Lingering:
+    def __del__(self, sleep=time.sleep, write=os.write):
+        sleep(0.4)
+        write(1, b"finalised\\n")
+
+threading.lingering = Lingering()
+"""
+STUCK = """
+server = engine.Server(port=0, drain_timeout_s=0.05, max_threads=32)
+
+@server(threads=True)
+def block(seconds: float):
+    time.sleep(seconds)
+
+class Odd:
+    def __init__(self, seconds):
+        time.sleep(seconds)
+
+server.register_type(Odd, encode=lambda odd: time.sleep(0.3), decode=Odd)
+
+@server(threads=True)
+def decode(odd: Odd):
+    return odd
+
+@server.batch(max_size=1, parallel=32, threads=True)
+def batch(seconds: list[float]):
+    time.sleep(seconds[0])
+    raise KeyError("for the log")
+
+print(server.port, flush=True)
+server.run()
+print("returned", flush=True)
+"""
+
+
+@pytest.mark.parametrize("method", ["block", "decode", "batch"])
+def test_pool_threads_come_back_at_any_moment(engine: str, method: str) -> None:
+    with program(LINGERING + STUCK, engine) as process:
+        with Wire(int(process.stdout.readline())) as wire:
+            for number in range(32):
+                wire.send(request(method, [0.1 + 0.02 * number], number))
+            time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            output, errors = process.communicate(timeout=10)
+        assert (process.returncode, output) == (0, "returned\nfinalised\n"), errors
+        assert "FATAL" not in errors and "Fatal" not in errors, errors
+
+
+DAEMON = """
+import asyncio, logging
+logging.getLogger("ucall").setLevel("ERROR")
+importlib.import_module("ucall.server")._EXIT_PATIENCE_S = 0.05
+server = engine.Server(port=0)
+
+@server
+def block(seconds: float):
+    time.sleep(seconds)
+
+@server
+async def block_late(seconds: float):
+    await asyncio.sleep(0.01)
+    time.sleep(seconds)
+
+threading.Thread(target=server.run, daemon=True).start()
+print(server.port, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("method", ["block", "block_late"])
+def test_a_server_in_a_daemon_thread_comes_back(engine: str, method: str) -> None:
+    with program(LINGERING + DAEMON, engine) as process:
+        with Wire(int(process.stdout.readline())) as wire:
+            wire.send(request(method, [0.3]))
+            time.sleep(0.1)
+            process.stdin.write("\n")
+            output, errors = process.communicate(timeout=10)
+        assert (process.returncode, output, errors) == (0, "finalised\n", "")
+
+
+def test_one_that_is_stuck_for_good_keeps_nobody(engine: str) -> None:
+    source = STUCK.replace("time.sleep(seconds)\n", "time.sleep(1000)\n", 1)
+    with program(LINGERING + source, engine) as process:
+        with Wire(int(process.stdout.readline())) as wire:
+            wire.send(request("block", [1]))
+            time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            output, _ = process.communicate(timeout=10)
+        assert (process.returncode, output) == (0, "returned\nfinalised\n")
+        assert time.monotonic() - began < 4
