@@ -54,8 +54,8 @@ impl Http {
     }
 
     pub(super) fn awaits(&self, input_is_empty: bool, limits: &Limits) -> Awaits {
-        if self.chunked.is_some() {
-            Awaits::Body { total: body_time(limits.body_bytes_max, limits) }
+        if let Some(chunked) = &self.chunked {
+            Awaits::Body { total: body_time(chunked.body.len(), limits) }
         } else if self.bytes_needed > 0 {
             Awaits::Body { total: body_time(self.bytes_needed, limits) }
         } else if input_is_empty {
@@ -237,7 +237,7 @@ impl Connection {
             let mut later = Vec::new();
             self.answer(head, body, extras, environment, &mut later);
             if !later.is_empty() {
-                self.answer_later(later);
+                self.answer_later(self.requests, later);
             }
         }
         if extras.connection == http1::Connection::Close {
@@ -266,8 +266,7 @@ impl Connection {
     }
 
     /// Keeps a reply until those before it are written.
-    fn answer_later(&mut self, framed: Vec<u8>) {
-        let request = self.next_request();
+    fn answer_later(&mut self, request: u64, framed: Vec<u8>) {
         self.exchanges.push(request, HttpFraming::default(), Answer::Framed(framed));
     }
 
@@ -281,7 +280,10 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         match head.method {
-            Method::Options => environment.replies.options(out, extras),
+            Method::Options => {
+                self.next_request();
+                environment.replies.options(out, extras);
+            }
             _ => self.answer_rpc(head, body, extras, environment, out),
         }
     }
@@ -356,7 +358,8 @@ impl Connection {
         } else {
             let mut later = Vec::new();
             environment.replies.error(&mut later, error, &extras, is_head);
-            self.answer_later(later);
+            let request = self.next_request();
+            self.answer_later(request, later);
         }
         self.stop_reading();
         Step::Incomplete

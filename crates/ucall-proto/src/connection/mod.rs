@@ -22,6 +22,7 @@ mod memory;
 mod raw;
 mod secure;
 
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -169,6 +170,8 @@ pub struct Connection {
     accepted_at: Instant,
     awaits: Awaits,
     awaits_since: Instant,
+    /// How many requests there had been then.
+    awaits_behind: u64,
     deadline: Option<Instant>,
 }
 
@@ -193,6 +196,7 @@ impl Connection {
             accepted_at: now,
             awaits: Awaits::Request,
             awaits_since: now,
+            awaits_behind: 0,
             deadline: Some(now + limits.idle_timeout),
         }
     }
@@ -402,7 +406,7 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        let mut input = std::mem::take(&mut self.input);
+        let mut input = mem::take(&mut self.input);
         let used = self.process(&input, environment, out);
         if used == input.len() || self.closing != Closing::Open {
             return environment.scratch.input.give(input);
@@ -549,8 +553,12 @@ impl Connection {
         if awaits != Awaits::Request || self.awaits != Awaits::Request {
             self.count_held(awaits, environment);
         }
-        if awaits != self.awaits || awaits == Awaits::Request {
+        // A peer that sends without a pause has always begun another request.
+        let is_other = mem::discriminant(&awaits) != mem::discriminant(&self.awaits)
+            || self.requests != self.awaits_behind;
+        if is_other || awaits == Awaits::Request {
             self.awaits_since = environment.now;
+            self.awaits_behind = self.requests;
         }
         self.awaits = awaits;
         self.deadline = match awaits {
@@ -579,16 +587,15 @@ impl Connection {
             match &self.protocol {
                 Protocol::Http(http) => http.awaits(self.input.is_empty(), limits),
                 _ if self.input.is_empty() => Awaits::Request,
-                Protocol::Raw(_) => {
-                    Awaits::Body { total: body_time(limits.body_bytes_max, limits) }
-                }
+                Protocol::Raw(_) => Awaits::Body { total: body_time(self.input.len(), limits) },
                 Protocol::Unknown => Awaits::Head,
             }
         }
     }
 }
 
-/// How long a body of so many bytes may take in all: no slower than 1 KiB a second.
+/// How long a body of so many bytes may take in all: no slower than 1 KiB a second. One whose length
+/// is not known has the time of what has come.
 fn body_time(bytes: usize, limits: &Limits) -> Duration {
     limits.body_timeout + Duration::from_secs((bytes >> 10) as u64)
 }

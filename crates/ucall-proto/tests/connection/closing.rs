@@ -53,6 +53,70 @@ fn a_body_has_thirty_seconds_for_each_byte_and_a_least_speed_for_all() {
 }
 
 #[test]
+fn what_never_pauses_has_its_time_for_each_request() {
+    let options = "OPTIONS / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned();
+    let chunked = format!(
+        "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{}\r\n0\r\n\r\n",
+        sum(1).len(),
+        sum(1)
+    );
+    let in_body = |request: &str| request.len() - 20;
+    for (request, cut) in [
+        (post(&sum(1)), 10),
+        (post(&sum(1)), in_body(&post(&sum(1)))),
+        (options, 10),
+        (chunked.clone(), in_body(&chunked)),
+        (sum(1), 10),
+    ] {
+        let mut driver = Driver::new();
+        let (front, back) = request.split_at(cut);
+        driver.receive(front.as_bytes());
+        for _ in 0..100 {
+            driver.pass(5 * SECOND);
+            driver.receive(format!("{back}{front}").as_bytes());
+            assert!(!driver.sent().contains("Timeout"), "{request}");
+            assert_eq!(driver.connection.wish(), Wish::Receive, "{request}");
+        }
+    }
+}
+
+#[test]
+fn a_body_of_unknown_length_has_the_time_of_what_has_come() {
+    let head = "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (start, piece) in [("{\"a\":\"", "x"), (head, "1\r\nx\r\n")] {
+        let mut driver = Driver::new();
+        driver.receive(start.as_bytes());
+        for _ in 0..29 {
+            driver.pass(SECOND);
+            driver.receive(piece.as_bytes());
+        }
+        assert_eq!((driver.sent(), driver.connection.wish()), (String::new(), Wish::Receive));
+        driver.pass(SECOND);
+        assert_eq!(driver.connection.wish(), Wish::Finish, "{start}");
+    }
+    // As fast as it has to be, it may take as long as it likes.
+    let mut driver = Driver::new();
+    driver.receive(b"{\"a\":\"");
+    for _ in 0..300 {
+        driver.receive(&[b'x'; 1024]);
+        driver.pass(SECOND);
+        assert_eq!(driver.connection.wish(), Wish::Receive);
+    }
+}
+
+#[test]
+fn a_request_behind_one_that_waits_counts_once() {
+    let mut driver = Driver::new();
+    driver.limits.exchanges_max = Some(3);
+    driver.receive([post(&later(1)), post(&sum(2))].concat().as_bytes());
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    assert!(!driver.sent().contains("close"));
+    driver.receive(post(&sum(3)).as_bytes());
+    assert!(driver.sent().contains("Connection: close"));
+}
+
+#[test]
 fn a_raw_document_that_stalls_is_told_and_closed() {
     let mut driver = Driver::new();
     driver.receive(b"{\"jsonrpc\"");
