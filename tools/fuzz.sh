@@ -27,6 +27,7 @@ dictionary() {
     case "$1" in
         http_head | chunked) echo http ;;
         connection) echo connection ;;
+        queue_*) echo queue ;;
         *) echo json ;;
     esac
 }

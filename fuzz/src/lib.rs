@@ -14,6 +14,8 @@ pub mod connection;
 pub mod http_head;
 pub mod json_stream;
 pub mod json_values;
+pub mod queue_frames;
+pub mod queue_session;
 pub mod random;
 pub mod raw_documents;
 mod reference;
@@ -29,6 +31,10 @@ mod harness;
 #[allow(dead_code, clippy::unwrap_used, reason = "the rest is for the tests that it belongs to")]
 mod tls_harness;
 
+#[path = "../../crates/ucall-queue/tests/session/world.rs"]
+#[allow(dead_code, missing_docs, clippy::unwrap_used, reason = "as above")]
+mod queue_world;
+
 /// A target by its name, with the folder of its inputs under `corpus`.
 pub type Target = (&'static str, fn(&[u8]));
 
@@ -40,6 +46,8 @@ pub const TARGETS: &[Target] = &[
     ("http_head", http_head::run),
     ("json_stream", json_stream::run),
     ("json_values", json_values::run),
+    ("queue_frames", queue_frames::run),
+    ("queue_session", queue_session::run),
     ("raw_documents", raw_documents::run),
     ("rpc_document", rpc_document::run),
     ("tls", tls::run),

@@ -152,5 +152,6 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 chunked connection http_head json_stream json_values raw_documents rpc_document tls
+    base64 chunked connection http_head json_stream json_values queue_frames queue_session
+    raw_documents rpc_document tls
 }

@@ -1,0 +1,222 @@
+//! The frames of a queue's link: any bytes from a stranger, and from one who has shaken hands.
+//!
+//! What must hold whatever comes: nothing panics, the verdict and the messages are the same however
+//! the stream was cut and wherever it was received to, what is kept is within the window, a hub
+//! that has refused a link has nothing more of it, and all that it writes is frames.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ucall_buffer::Payload;
+use ucall_queue::{
+    Acknowledge, Doorbell, Encoding, Hub, Identity, Incoming, LinkKey, Options, Outgoing,
+    ProtocolError, Role, Taken,
+};
+
+use crate::queue_world::bytes;
+use crate::random::Random;
+
+const HEADER_BYTES: usize = 24;
+const SERVER: Identity = Identity([1; 16]);
+const CLIENT: Identity = Identity([2; 16]);
+/// What the window lets through beyond itself.
+const SLACK_BYTES: usize = 1 << 20;
+
+/// What came of a stream: why it was refused, and the messages before that.
+#[derive(PartialEq, Eq, Debug)]
+struct Came {
+    verdict: Result<(), ProtocolError>,
+    messages: Vec<(u64, Encoding, bool, Vec<u8>)>,
+}
+
+/// Lets a hub receive `input` from a peer.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn run(input: &[u8]) {
+    let (mut random, stream) = Random::of_input(input);
+    let setting = Setting {
+        is_server: !random.one_in(4),
+        is_shaken: !random.one_in(4),
+        acknowledge: if random.one_in(2) { Acknowledge::Taken } else { Acknowledge::Received },
+        message_bytes_max: if random.one_in(2) { 1 << 20 } else { 100 },
+        now: Instant::now(),
+    };
+    let whole = Receiver::new(&setting).receive([stream], How::AsItCame);
+    let pieces = random.pieces(stream);
+    assert_eq!(Receiver::new(&setting).receive(pieces.clone(), How::AsItCame), whole);
+    assert_eq!(Receiver::new(&setting).receive(pieces.clone(), How::IntoTargets), whole);
+    // One that was refused by word of mouth is closed in the next turn, whatever it says then.
+    let in_turns = Receiver::new(&setting).receive(pieces, How::InTurns);
+    assert!(whole.messages.starts_with(&in_turns.messages));
+    assert!(in_turns == whole || in_turns.verdict.is_ok());
+}
+
+/// How a stream is received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    AsItCame,
+    /// Where the hub has a place for it.
+    IntoTargets,
+    /// With all that a driver does after each piece.
+    InTurns,
+}
+
+struct Setting {
+    is_server: bool,
+    is_shaken: bool,
+    acknowledge: Acknowledge,
+    message_bytes_max: usize,
+    now: Instant,
+}
+
+/// A hub that has something to send, and its one link.
+struct Receiver {
+    hub: Hub,
+    key: LinkKey,
+    options: Options,
+    now: Instant,
+    written: Vec<u8>,
+}
+
+impl Receiver {
+    fn new(setting: &Setting) -> Self {
+        let (acknowledge, message_bytes_max) = (setting.acknowledge, setting.message_bytes_max);
+        let window_bytes = 1 << 18;
+        let options =
+            Options { acknowledge, message_bytes_max, window_bytes, ..Options::default() };
+        let identity = if setting.is_server { SERVER } else { CLIENT };
+        let mut secret = 0;
+        let random = move || {
+            secret += 1;
+            secret
+        };
+        let doorbell = Arc::new(Doorbell::new(|| {}));
+        let now = setting.now;
+        let mut hub = Hub::new(identity, setting.is_server, options.clone(), doorbell, random, now);
+        let role = if setting.is_server { Role::Accepted } else { Role::Dialed };
+        let key = hub.open_link(role, now);
+        let mut receiver = Self { hub, key, options, now, written: Vec::new() };
+        if setting.is_shaken {
+            receiver.shake(setting.is_server);
+        }
+        receiver.put_some();
+        receiver.turn();
+        receiver
+    }
+
+    fn shake(&mut self, is_server: bool) {
+        let (kind, peer) = if is_server { (1, CLIENT) } else { (2, SERVER) };
+        self.hub.receive(self.key, &hello(kind, peer), self.now).expect("a handshake");
+    }
+
+    /// So that there is something to acknowledge; nobody may be there yet.
+    fn put_some(&self) {
+        for number in 0..3 {
+            let message = Outgoing::copied(Encoding::Bytes, &[7; 40][..10 * number]);
+            let _ = self.hub.outbox().put(&[], &message);
+        }
+    }
+
+    fn receive<'a>(mut self, pieces: impl IntoIterator<Item = &'a [u8]>, how: How) -> Came {
+        let mut verdict = Ok(());
+        for piece in pieces {
+            verdict = self.receive_piece(piece, how);
+            if how == How::InTurns {
+                self.turn();
+            }
+            if verdict.is_err() {
+                break;
+            }
+        }
+        self.turn();
+        if verdict.is_err() {
+            // The link is forgotten: what else comes on it is nobody's.
+            assert_eq!(self.hub.receive(self.key, &[0; 64], self.now), Ok(()));
+            assert!(self.hub.poll_target(self.key).is_none());
+        }
+        let messages = self.take_all();
+        self.end();
+        Came { verdict, messages }
+    }
+
+    fn receive_piece(&mut self, mut piece: &[u8], how: How) -> Result<(), ProtocolError> {
+        while how == How::IntoTargets && !piece.is_empty() {
+            let Some(mut target) = self.hub.poll_target(self.key) else { break };
+            piece = &piece[target.write(piece)..];
+            self.hub.return_target(self.key, target, self.now)?;
+        }
+        self.hub.receive(self.key, piece, self.now)
+    }
+
+    /// What a driver does after each read.
+    fn turn(&mut self) {
+        while let Some(key) = self.hub.next_ready() {
+            let mut payload = Payload::new();
+            self.hub.poll_output(key, &mut payload, self.now);
+            payload.slices_from(0).for_each(|slice| self.written.extend(slice));
+        }
+        while self.hub.poll_action().is_some() {}
+        self.hub.settle();
+    }
+
+    fn take_all(&mut self) -> Vec<(u64, Encoding, bool, Vec<u8>)> {
+        let inbox = self.hub.inbox();
+        let mut weight = 0;
+        let mut messages = Vec::new();
+        while let Taken::Message(message) = inbox.take(&[]) {
+            weight += message.weight;
+            messages.push(said(&message));
+        }
+        let last = messages.last().map_or(0, |(.., bytes)| bytes.len());
+        assert!(weight <= self.options.window_bytes + SLACK_BYTES + last + HEADER_BYTES * 32);
+        messages
+    }
+
+    /// Time passes until all is given up; nothing is left of it.
+    fn end(mut self) {
+        check_frames(&self.written);
+        self.hub.abort(self.now);
+        for _ in 0..3 {
+            self.now += Duration::from_secs(60);
+            self.hub.handle_timeout(self.now);
+            self.turn();
+        }
+        assert!(self.hub.is_over());
+    }
+}
+
+fn said(message: &Incoming) -> (u64, Encoding, bool, Vec<u8>) {
+    (message.sequence, message.encoding, message.redelivered, bytes(message))
+}
+
+fn header(kind: u8, sequence: u64, length: u64) -> Vec<u8> {
+    let mut bytes = vec![kind, 0, 0, 0];
+    bytes.extend(b"uclQ");
+    bytes.extend(sequence.to_le_bytes());
+    bytes.extend(length.to_le_bytes());
+    bytes
+}
+
+fn hello(kind: u8, identity: Identity) -> Vec<u8> {
+    let mut bytes = header(kind, 0, 104);
+    bytes.extend(b"ucall-q1");
+    bytes.extend(identity.0);
+    bytes.extend([9; 16]);
+    bytes.extend([0; 16]);
+    for number in [0u64, 0, 1 << 20, 1, 1 << 20, 0] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes
+}
+
+/// Headers of known kinds, each with as much behind it as it says.
+fn check_frames(mut bytes: &[u8]) {
+    while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
+        assert!((1..=10).contains(&header[0]), "a frame of kind {}", header[0]);
+        assert_eq!(&header[4..8], b"uclQ");
+        let length = u64::from_le_bytes(*header.last_chunk().expect("8 bytes"));
+        bytes = rest.get(length as usize..).expect("a whole frame");
+    }
+    assert!(bytes.is_empty(), "no frame: {}", bytes.escape_ascii());
+}

@@ -1,0 +1,214 @@
+//! A whole session of a queue: two hubs, and a link that a script moves, cuts and lets wait.
+//!
+//! What must hold whatever the script does: each message that was put arrives once and in order,
+//! and its sender is told; one that was taken back in time never does. After a side was killed a
+//! message may come again, to the one that was started in its place, and is then marked.
+
+use std::time::Duration;
+
+use ucall_queue::{
+    Acknowledge, Encoding, Failure, Identity, Incoming, Options, Outgoing, Progress, Receipt,
+};
+
+use crate::queue_world::{CLIENT, SERVER, Side, World, bytes};
+use crate::random::Random;
+
+const STEPS_MAX: usize = 64;
+/// Longer ones, in segments, and those that get memory of their own.
+const LENGTHS: [usize; 8] = [0, 1, 60, 500, 8192, 8193, 33_000, 70_000];
+
+/// Plays the script in `input`.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn run(input: &[u8]) {
+    let (mut random, script) = Random::of_input(input);
+    let acknowledge = if random.one_in(2) { Acknowledge::Taken } else { Acknowledge::Received };
+    let window_bytes = if random.one_in(4) { 1 << 17 } else { 16 << 20 };
+    let mut talk = Talk::new(Options { acknowledge, window_bytes, ..Options::default() });
+    for step in script.chunks(2).take(STEPS_MAX) {
+        talk.play(step[0], usize::from(*step.last().unwrap_or(&0)), &mut random);
+    }
+    talk.end();
+}
+
+/// One direction: what was put, and what came.
+#[derive(Default)]
+struct Direction {
+    put: Vec<Put>,
+    came: Vec<Incoming>,
+}
+
+struct Put {
+    bytes: Vec<u8>,
+    receipt: Receipt,
+    is_cancelled: bool,
+    /// A process was killed while it was on its way, or might have been.
+    is_lossy: bool,
+}
+
+struct Talk {
+    world: World,
+    to_server: Direction,
+    to_client: Direction,
+    acknowledge: Acknowledge,
+    has_killed: bool,
+}
+
+impl Talk {
+    fn new(options: Options) -> Self {
+        let acknowledge = options.acknowledge;
+        let (to_server, to_client) = Default::default();
+        let world = World::new(options);
+        let mut talk = Self { world, to_server, to_client, acknowledge, has_killed: false };
+        talk.meet();
+        talk
+    }
+
+    /// The server knows the client from its first message on, and may put.
+    fn meet(&mut self) {
+        self.world.client.put(b"");
+        self.world.run_until(|world| !world.server.take_all().is_empty());
+    }
+
+    fn play(&mut self, step: u8, amount: usize, random: &mut Random) {
+        match step % 12 {
+            0..2 => self.to_server.put(&self.world.client, amount, random),
+            2 => self.to_client.put(&self.world.server, amount, random),
+            3..6 => self.world.turn(1 + amount),
+            6 => self.world.turn(1 + amount * 1000),
+            7 => self.world.cut(),
+            8 => self.take(),
+            9 => self.to_server.cancel(&self.world.client, amount),
+            10 => self.to_client.cancel(&self.world.server, amount),
+            _ if amount >= 0xf0 => self.kill(if amount & 1 == 0 { SERVER } else { CLIENT }),
+            // Less in all than it takes to give a peer up.
+            _ => self.world.now += Duration::from_millis(amount as u64),
+        }
+    }
+
+    fn take(&mut self) {
+        self.to_server.take(&mut self.world.server);
+        self.to_client.take(&mut self.world.client);
+    }
+
+    /// What the one that is killed had put is lost, unless it arrived; with `Received`, what it
+    /// had received and not returned is, too.
+    fn kill(&mut self, identity: Identity) {
+        self.take();
+        let (from, to) = match identity {
+            SERVER => (&mut self.to_client, &mut self.to_server),
+            _ => (&mut self.to_server, &mut self.to_client),
+        };
+        from.put.iter_mut().for_each(|put| put.is_lossy = true);
+        if self.acknowledge == Acknowledge::Received {
+            to.put.iter_mut().for_each(|put| put.is_lossy = true);
+        }
+        self.has_killed = true;
+        self.world.kill(identity);
+        self.meet_again(identity);
+    }
+
+    fn meet_again(&mut self, identity: Identity) {
+        if identity == CLIENT {
+            // The server knows it by its handshake.
+            self.world.run_until(|world| world.client.outbox.peers().contains(&SERVER));
+        } else {
+            self.world.run_until(|world| world.server.outbox.peers().contains(&CLIENT));
+        }
+    }
+
+    /// Goes on until everything has arrived or is lost, and looks at what came.
+    fn end(mut self) {
+        let (to_server, to_client) = (&mut self.to_server, &mut self.to_client);
+        self.world.run_until(|world| {
+            to_server.take(&mut world.server);
+            to_client.take(&mut world.client);
+            to_server.is_settled() && to_client.is_settled()
+        });
+        self.take();
+        self.to_server.check(self.has_killed);
+        self.to_client.check(self.has_killed);
+    }
+}
+
+impl Direction {
+    fn put(&mut self, side: &Side, amount: usize, random: &mut Random) {
+        // Its number, so that each is told from all others.
+        let mut bytes = self.put.len().to_le_bytes().to_vec();
+        bytes.resize(8 + LENGTHS[amount % LENGTHS.len()], amount as u8);
+        let message = if amount & 0x80 == 0 {
+            Outgoing::copied(Encoding::Bytes, &bytes)
+        } else {
+            in_segments(&bytes, random)
+        };
+        let receipt = side.outbox.put(&[], &message).expect("room");
+        self.put.push(Put { bytes, receipt, is_cancelled: false, is_lossy: false });
+    }
+
+    fn cancel(&mut self, side: &Side, amount: usize) {
+        let from_last = amount % 4 + 1;
+        let Some(at) = self.put.len().checked_sub(from_last) else { return };
+        let put = &mut self.put[at];
+        if let Receipt::One(standing, number) = &put.receipt
+            && !put.is_lossy
+        {
+            put.is_cancelled |= side.outbox.cancel(standing, *number);
+        }
+    }
+
+    fn take(&mut self, side: &mut Side) {
+        self.came.extend(std::iter::from_fn(|| side.take()));
+    }
+
+    fn is_settled(&self) -> bool {
+        self.put.iter().all(|put| put.is_lossy || put.progress() != Progress::Pending)
+    }
+
+    fn check(&self, has_killed: bool) {
+        let came: Vec<Vec<u8>> = self.came.iter().map(bytes).collect();
+        let mut before = None;
+        for (bytes, message) in came.iter().zip(&self.came) {
+            // The message that a client says who it is with.
+            if bytes.is_empty() {
+                continue;
+            }
+            let number = bytes.first_chunk().map(|number| usize::from_le_bytes(*number));
+            let put = number.and_then(|number| self.put.get(number)).expect("one that was put");
+            assert_eq!(*bytes, put.bytes);
+            assert!(!put.is_cancelled, "it was taken back");
+            assert!(before < number || (has_killed && message.redelivered), "out of order");
+            before = number;
+        }
+        for put in self.put.iter().filter(|put| !put.is_lossy) {
+            let times = came.iter().filter(|bytes| **bytes == put.bytes).count();
+            match put.progress() {
+                Progress::Done if has_killed => assert!(put.is_cancelled || times >= 1),
+                Progress::Done => assert_eq!(times, usize::from(!put.is_cancelled)),
+                Progress::Failed(Failure::Unknown | Failure::PeerClosed) => assert_eq!(times, 0),
+                other => panic!("{other:?} of {times} that came"),
+            }
+        }
+    }
+}
+
+impl Put {
+    fn progress(&self) -> Progress {
+        match &self.receipt {
+            Receipt::One(standing, number) => standing.progress(*number),
+            Receipt::None(_, failure) => Progress::Failed(failure.clone()),
+            Receipt::Many(_) => Progress::Pending,
+        }
+    }
+}
+
+/// The same bytes as several pieces, some of which are empty.
+fn in_segments(bytes: &[u8], random: &mut Random) -> Outgoing<'static> {
+    let mut parts: Vec<bytes::Bytes> =
+        random.pieces(bytes).into_iter().take(30).map(bytes::Bytes::copy_from_slice).collect();
+    let covered = parts.iter().map(bytes::Bytes::len).sum::<usize>();
+    parts.push(bytes::Bytes::copy_from_slice(&bytes[covered..]));
+    parts.insert(random.below(parts.len()), bytes::Bytes::new());
+    let segments = parts.iter().map(|part| part.len() as u64).collect();
+    Outgoing { encoding: Encoding::Serialized, copied: &[], parts, segments }
+}
