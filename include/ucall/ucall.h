@@ -191,6 +191,15 @@ typedef struct ucall_config_t {
      * nobody listens on any more is replaced; it is removed by `ucall_free`.
      */
     uint32_t unix_mode;
+    /* Chunk extensions and trailers of one body. Default: 16 KiB. Past it: 400. */
+    uint32_t max_chunk_overhead_bytes;
+    /*
+     * What is read and thrown away behind the reply that ends a connection, so that what still
+     * comes does not take the reply along. Default: 256 KiB. Past it: closed.
+     */
+    uint32_t max_discarded_bytes;
+    /* For how long. Default: 1 s. Past it: closed. */
+    uint32_t discard_timeout_ms;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". */

@@ -72,6 +72,7 @@ class Server:
         max_head_bytes: Request line and headers. Past it, 431.
         max_headers: Headers of one request. Past it, 431.
         max_body_bytes: Body of a request, or a raw document. Past it, 413.
+        max_chunk_overhead_bytes: Chunk extensions and trailers of one body. Past it, 400.
         max_nesting: Lists and dicts inside one another. Past it, -32700.
         max_batch_calls: Calls in one batch. Past it, -32600.
         max_reply_bytes: A reply, a whole batch's together. Past it, -32603.
@@ -82,11 +83,14 @@ class Server:
             Past it, reading pauses.
         max_held_bytes: Requests that are not whole and replies that wait, of all connections of a
             worker. Past it, reading pauses; what comes gets 503, or -32003 over raw TCP.
+        max_discarded_bytes: What is read and thrown away behind the reply that ends a connection,
+            so that what still comes does not take the reply along. Past it, closed.
         head_timeout_s: Seconds from a head's first byte to its last. Past it, 408.
         body_timeout_s: Seconds without a byte of a body; in all, a second more for each KiB. Past
             it, 408.
         idle_timeout_s: Seconds that a connection is kept without a request.
         send_timeout_s: Seconds without the peer taking any of a reply. Past it, closed.
+        discard_timeout_s: Seconds for which that is thrown away. Past it, closed.
         threads: Runs every plain function in a thread, in at most so many.
         timeout_ms: Time for each call, from when it has come. Past it, -32001.
         lifespan: An async context manager, called with the server: entered before the first
@@ -133,6 +137,7 @@ class Server:
         max_head_bytes: int = 16_384,
         max_headers: int = 100,
         max_body_bytes: int = 16_777_216,
+        max_chunk_overhead_bytes: int = 16_384,
         max_nesting: int = 128,
         max_batch_calls: int = 1_000,
         max_reply_bytes: int = 67_108_864,
@@ -141,10 +146,12 @@ class Server:
         max_pipeline: int = 128,
         max_output_bytes: int = 1_048_576,
         max_held_bytes: int = 1_073_741_824,
+        max_discarded_bytes: int = 262_144,
         head_timeout_s: float = 10.0,
         body_timeout_s: float = 30.0,
         idle_timeout_s: float = 75.0,
         send_timeout_s: float = 30.0,
+        discard_timeout_s: float = 1.0,
         threads: int | None = None,
         timeout_ms: float | None = None,
         lifespan: Lifespan | None = None,
@@ -159,29 +166,12 @@ class Server:
         ssl_client_auth: _tls.ClientAuth | None = None,
         handshake_timeout_s: float = 10.0,
     ) -> None:
+        given = locals()
+        # Options that are limits have the names that the core has for them.
+        limits: dict[str, float] = {name: given[name] for name in _core.Server.default_limits()}
         threads = _hosting.threads if threads is None else threads
-        limits: dict[str, float] = {
-            "max_connections": max_connections,
-            "max_head_bytes": max_head_bytes,
-            "max_headers": max_headers,
-            "max_body_bytes": max_body_bytes,
-            "max_nesting": max_nesting,
-            "max_batch_calls": max_batch_calls,
-            "max_reply_bytes": max_reply_bytes,
-            "max_id_bytes": max_id_bytes,
-            "max_pipeline": max_pipeline,
-            "max_output_bytes": max_output_bytes,
-            "max_held_bytes": max_held_bytes,
-            "handshake_timeout_s": handshake_timeout_s,
-            "head_timeout_s": head_timeout_s,
-            "body_timeout_s": body_timeout_s,
-            "idle_timeout_s": idle_timeout_s,
-            "send_timeout_s": send_timeout_s,
-            "max_running_calls": max_running_calls,
-            "max_threads": max_threads if threads is None else threads,
-            "drain_timeout_s": drain_timeout_s,
-            "slow_call_s": slow_call_s,
-        }
+        if threads is not None:
+            limits["max_threads"] = threads
         self._core = _core.Server(
             self._ENGINE,
             host if uds is None else _hosting.UNIX + os.path.abspath(uds),

@@ -76,6 +76,9 @@ pub struct Config {
     pub ssl_client_auth: u32,
     pub handshake_timeout_ms: u32,
     pub unix_mode: u32,
+    pub max_chunk_overhead_bytes: u32,
+    pub max_discarded_bytes: u32,
+    pub discard_timeout_ms: u32,
 }
 
 impl Config {
@@ -170,6 +173,9 @@ impl Config {
             (&mut self.body_timeout_ms, time(limits.body_timeout)),
             (&mut self.idle_timeout_ms, time(limits.idle_timeout)),
             (&mut self.send_timeout_ms, time(limits.send_timeout)),
+            (&mut self.max_chunk_overhead_bytes, count(limits.chunk_overhead_bytes_max)),
+            (&mut self.max_discarded_bytes, count(limits.discarded_bytes_max)),
+            (&mut self.discard_timeout_ms, time(limits.discard_timeout)),
         ] {
             default(field, value);
         }
@@ -194,6 +200,9 @@ impl Config {
         limits.body_timeout = time(self.body_timeout_ms);
         limits.idle_timeout = time(self.idle_timeout_ms);
         limits.send_timeout = time(self.send_timeout_ms);
+        limits.chunk_overhead_bytes_max = self.max_chunk_overhead_bytes as usize;
+        limits.discarded_bytes_max = self.max_discarded_bytes as usize;
+        limits.discard_timeout = time(self.discard_timeout_ms);
         limits.exchanges_max = Some(self.max_lifetime_exchanges.into()).filter(|max| *max > 0);
         limits.lifetime = Some(self.max_lifetime_micro_seconds)
             .filter(|age| *age > 0)
@@ -392,7 +401,8 @@ mod tests {
             max_deferred_calls head_timeout_ms body_timeout_ms idle_timeout_ms send_timeout_ms
             call_timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
             max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
-            handshake_timeout_ms unix_mode
+            handshake_timeout_ms unix_mode max_chunk_overhead_bytes max_discarded_bytes
+            discard_timeout_ms
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -12,6 +12,8 @@ pub struct Limits {
     pub head: HeadLimits,
     /// Body of one request, or one raw document. Below 4 GiB.
     pub body_bytes_max: usize,
+    /// Chunk extensions and trailers of one body, together.
+    pub chunk_overhead_bytes_max: usize,
     /// Arrays and objects inside one another.
     pub nesting_max: usize,
     /// Calls in one batch.
@@ -32,6 +34,9 @@ pub struct Limits {
     /// Age of a connection past which it is closed: behind the request that finds it so old, or
     /// while it is idle. `None`: no limit.
     pub lifetime: Option<Duration>,
+    /// What is read and thrown away after the last reply, so that it is not lost with what still
+    /// comes.
+    pub discarded_bytes_max: usize,
     /// From a connection's beginning until both ends have agreed on TLS.
     pub handshake_timeout: Duration,
     /// From the first byte of a head to its last.
@@ -42,6 +47,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// Without the peer taking a byte of what is to be sent.
     pub send_timeout: Duration,
+    /// How long is thrown away what comes after the last reply.
+    pub discard_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -49,6 +56,7 @@ impl Default for Limits {
         Self {
             head: HeadLimits::default(),
             body_bytes_max: 16 << 20,
+            chunk_overhead_bytes_max: 16 << 10,
             nesting_max: 128,
             batch_calls_max: 1_000,
             reply_bytes_max: 64 << 20,
@@ -58,11 +66,13 @@ impl Default for Limits {
             held_bytes_max: 1 << 30,
             exchanges_max: None,
             lifetime: None,
+            discarded_bytes_max: 256 << 10,
             handshake_timeout: Duration::from_secs(10),
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),
             send_timeout: Duration::from_secs(30),
+            discard_timeout: Duration::from_secs(1),
         }
     }
 }

@@ -42,7 +42,7 @@ impl Default for Rules {
 }
 
 /// Every limit, by name.
-fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, Place<'a>); 20] {
+fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, Place<'a>); 23] {
     let limits = &mut config.limits;
     [
         ("max_connections", Place::Count(&mut config.connections_max)),
@@ -53,6 +53,7 @@ fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, P
         ("max_head_bytes", Place::Count(&mut limits.head.bytes_max)),
         ("max_headers", Place::Count(&mut limits.head.headers_max)),
         ("max_body_bytes", Place::Count(&mut limits.body_bytes_max)),
+        ("max_chunk_overhead_bytes", Place::Count(&mut limits.chunk_overhead_bytes_max)),
         ("max_nesting", Place::Count(&mut limits.nesting_max)),
         ("max_batch_calls", Place::Count(&mut limits.batch_calls_max)),
         ("max_reply_bytes", Place::Count(&mut limits.reply_bytes_max)),
@@ -60,11 +61,13 @@ fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, P
         ("max_pipeline", Place::Count(&mut limits.pipeline_max)),
         ("max_output_bytes", Place::Count(&mut limits.output_bytes_max)),
         ("max_held_bytes", Place::Count(&mut limits.held_bytes_max)),
+        ("max_discarded_bytes", Place::Count(&mut limits.discarded_bytes_max)),
         ("handshake_timeout_s", Place::Time(&mut limits.handshake_timeout)),
         ("head_timeout_s", Place::Time(&mut limits.head_timeout)),
         ("body_timeout_s", Place::Time(&mut limits.body_timeout)),
         ("idle_timeout_s", Place::Time(&mut limits.idle_timeout)),
         ("send_timeout_s", Place::Time(&mut limits.send_timeout)),
+        ("discard_timeout_s", Place::Time(&mut limits.discard_timeout)),
     ]
 }
 

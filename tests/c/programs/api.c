@@ -94,7 +94,8 @@ static void defaults_are_written_back(void) {
     CHECK(config.max_nesting == 128 && config.max_reply_bytes == 64 << 20);
     CHECK(config.max_id_bytes == 1024 && config.max_pipeline == 128);
     CHECK(config.max_output_bytes == 1 << 20 && config.max_deferred_calls == 10000);
-    CHECK(config.max_held_bytes == 1 << 30);
+    CHECK(config.max_held_bytes == 1 << 30 && config.max_chunk_overhead_bytes == 16 << 10);
+    CHECK(config.max_discarded_bytes == 256 << 10 && config.discard_timeout_ms == 1000);
     CHECK(config.head_timeout_ms == 10000 && config.body_timeout_ms == 30000);
     CHECK(config.idle_timeout_ms == 75000 && config.send_timeout_ms == 30000);
     ucall_free(server);

@@ -189,7 +189,7 @@ impl Connection {
         let Some(mut chunked) = http.chunked.take() else { return Step::Incomplete };
         let limits = ChunkedLimits {
             body_bytes_max: environment.limits.body_bytes_max as u64,
-            ..ChunkedLimits::default()
+            overhead_bytes_max: environment.limits.chunk_overhead_bytes_max,
         };
         match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
             Err(error) => self.refuse_http(&error, Method::Other, environment, out),

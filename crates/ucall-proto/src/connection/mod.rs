@@ -38,9 +38,6 @@ use raw::Raw;
 
 /// White space that may come before the first byte that tells the protocol.
 const LEADING_SPACE_MAX: usize = 64;
-/// How much is thrown away after the last reply, and for how long, before the connection closes.
-const DISCARD_BYTES_MAX: usize = 256 << 10;
-const DISCARD_TIME: Duration = Duration::from_secs(1);
 
 /// What a connection borrows from its worker for one step.
 #[derive(Debug)]
@@ -150,6 +147,7 @@ pub struct Connection {
     session: Option<Arc<Session>>,
     protocol: Protocol,
     closing: Closing,
+    discarded_bytes_max: usize,
     ended_by_peer: bool,
     paused: bool,
     /// A large body is to be received straight to its place.
@@ -183,6 +181,7 @@ impl Connection {
             session: None,
             protocol: Protocol::Unknown,
             closing: Closing::Open,
+            discarded_bytes_max: limits.discarded_bytes_max,
             ended_by_peer: false,
             paused: false,
             fills: false,
@@ -363,7 +362,7 @@ impl Connection {
             Closing::Open if self.fills => Wish::Fill,
             Closing::Open => Wish::Receive,
             Closing::Draining { .. } if !self.exchanges.is_empty() => Wish::Receive,
-            Closing::Draining { discarded } if discarded > DISCARD_BYTES_MAX => Wish::Close,
+            Closing::Draining { discarded } if discarded > self.discarded_bytes_max => Wish::Close,
             Closing::Draining { .. } if self.ended_by_peer => Wish::Close,
             Closing::Draining { .. } => Wish::Finish,
             Closing::Done => Wish::Close,
@@ -572,7 +571,7 @@ impl Connection {
                 Some((environment.now + limits.body_timeout).min(self.awaits_since + total))
             }
             Awaits::Replies => None,
-            Awaits::End => Some(self.awaits_since + DISCARD_TIME),
+            Awaits::End => Some(self.awaits_since + limits.discard_timeout),
         };
     }
 
@@ -594,8 +593,8 @@ impl Connection {
     }
 }
 
-/// How long a body of so many bytes may take in all: no slower than 1 KiB a second. One whose length
-/// is not known has the time of what has come.
+/// How long a body of so many bytes may take in all: no slower than 1 KiB a second. One whose
+/// length is not known has the time of what has come.
 fn body_time(bytes: usize, limits: &Limits) -> Duration {
     limits.body_timeout + Duration::from_secs((bytes >> 10) as u64)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ucall_proto::Wish;
+use ucall_proto::{Limits, Wish};
 
 use crate::harness::{Driver, later, post, sum};
 
@@ -147,6 +147,25 @@ fn what_comes_after_the_last_request_is_thrown_away_up_to_a_limit() {
     }
     driver.receive(b"x");
     assert_eq!((driver.sent(), driver.connection.wish()), (String::new(), Wish::Close));
+}
+
+#[test]
+fn what_is_thrown_away_is_the_servers_to_say() {
+    let mut limits = Limits::default();
+    (limits.discarded_bytes_max, limits.discard_timeout) = (10, 3 * SECOND);
+    let mut driver = Driver::with_limits(limits);
+    driver.receive(b"garbage\n");
+    driver.receive(&[b'x'; 10]);
+    driver.pass(2 * SECOND);
+    assert_eq!(driver.connection.wish(), Wish::Finish);
+    driver.receive(b"x");
+    assert_eq!(driver.connection.wish(), Wish::Close);
+    let mut limits = Limits::default();
+    limits.discard_timeout = 3 * SECOND;
+    let mut driver = Driver::with_limits(limits);
+    driver.receive(b"garbage\n");
+    driver.pass(3 * SECOND);
+    assert_eq!(driver.connection.wish(), Wish::Close);
 }
 
 #[test]

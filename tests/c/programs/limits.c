@@ -1,0 +1,142 @@
+/*
+ * Serves the functions that limits are tried with, and has them set: --engine NAME
+ * [--certificate FILE] [--FIELD NUMBER]..., where FIELD is one of ucall_config_t.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ucall/ucall.h>
+
+enum { HELD_MAX = 100 };
+
+static ucall_server_t server;
+static ucall_call_t held[HELD_MAX];
+static int count;
+static int64_t texts;
+
+static void on_signal(int number) {
+    (void)number;
+    ucall_stop(server);
+}
+
+static void echo(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_str_t text;
+    size_t length;
+    (void)tag;
+    if (ucall_param_named_json(call, "value", 0, &text, &length))
+        ucall_call_reply_content(call, text, length);
+    else
+        ucall_call_reply_error_invalid_params(call);
+}
+
+static void text(ucall_call_t call, ucall_callback_tag_t tag) {
+    int64_t length;
+    (void)tag;
+    if (!ucall_param_named_i64(call, "length", 0, &length)) {
+        ucall_call_reply_error_invalid_params(call);
+        return;
+    }
+    char *letters = malloc((size_t)length + 1);
+    memset(letters, 'x', (size_t)length);
+    ++texts;
+    ucall_call_reply_str(call, letters, (size_t)length);
+    free(letters);
+}
+
+static void hold(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    held[count] = ucall_call_defer(call);
+    if (held[count]) ++count;
+}
+
+static void release(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    int const released = count;
+    while (count) {
+        ucall_call_reply_i64(held[--count], 1);
+        ucall_call_release(held[count]);
+    }
+    ucall_call_reply_i64(call, released);
+}
+
+static void how_many_are_held(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_i64(call, count);
+}
+
+static void served(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_i64(call, texts);
+}
+
+/* The field of the configuration that has this name behind two dashes; NULL for another. */
+static uint32_t *field(ucall_config_t *config, char const *name) {
+#define FIELD(known) \
+    if (!strcmp(name, "--" #known)) return &config->known
+    FIELD(max_concurrent_connections);
+    FIELD(max_head_bytes);
+    FIELD(max_headers);
+    FIELD(max_body_bytes);
+    FIELD(max_chunk_overhead_bytes);
+    FIELD(max_nesting);
+    FIELD(max_reply_bytes);
+    FIELD(max_id_bytes);
+    FIELD(max_pipeline);
+    FIELD(max_output_bytes);
+    FIELD(max_held_bytes);
+    FIELD(max_deferred_calls);
+    FIELD(max_discarded_bytes);
+    FIELD(handshake_timeout_ms);
+    FIELD(head_timeout_ms);
+    FIELD(body_timeout_ms);
+    FIELD(idle_timeout_ms);
+    FIELD(send_timeout_ms);
+    FIELD(discard_timeout_ms);
+#undef FIELD
+    return NULL;
+}
+
+int main(int words_count, char **words) {
+    ucall_config_t config;
+    memset(&config, 0, sizeof config);
+    config.pick_port = true;
+    char const *certificate = NULL;
+    config.ssl_certificates_paths = &certificate;
+    for (int i = 1; i + 1 < words_count; i += 2) {
+        char const *value = words[i + 1];
+        uint32_t *number = field(&config, words[i]);
+        if (number)
+            *number = (uint32_t)atol(value);
+        else if (!strcmp(words[i], "--max_batch_size"))
+            config.max_batch_size = (uint16_t)atoi(value);
+        else if (!strcmp(words[i], "--engine"))
+            config.engine = !strcmp(value, "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
+        else if (!strcmp(words[i], "--certificate")) {
+            certificate = value;
+            config.ssl_certificates_count = 1;
+            config.use_ssl = true;
+        } else {
+            fprintf(stderr, "there is no %s\n", words[i]);
+            return 1;
+        }
+    }
+    if (!ucall_init(&config, &server)) {
+        fprintf(stderr, "%s\n", ucall_last_error());
+        return 1;
+    }
+    ucall_add_procedure(server, "echo", echo, NULL);
+    ucall_add_procedure(server, "text", text, NULL);
+    ucall_add_procedure(server, "hold", hold, NULL);
+    ucall_add_procedure(server, "release", release, NULL);
+    ucall_add_procedure(server, "held", how_many_are_held, NULL);
+    ucall_add_procedure(server, "served", served, NULL);
+    signal(SIGTERM, on_signal);
+    printf("listening on %d\n", config.port);
+    fflush(stdout);
+    ucall_take_calls(server, 0);
+    ucall_free(server);
+    while (count) ucall_call_release(held[--count]);
+    return 0;
+}

@@ -1,0 +1,42 @@
+"""Every limit of the configuration in C: the last that is allowed, the first that is refused."""
+
+import ssl
+
+import limits
+import pytest
+import trustme
+from limits import LIMITS, TIMEOUT_S, TIMEOUTS, Peer
+
+import harness
+from harness import serving
+
+PROGRAM = harness.PROGRAMS / "limits.c"
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def security(request, tmp_path):
+    """What the program is told, and what its clients need."""
+    if request.param == "plain":
+        return [], None
+    authority = trustme.CA()
+    path = tmp_path / "server.pem"
+    authority.issue_cert(limits.HOST).private_key_and_cert_chain_pem.write_to_path(path)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return ["--certificate", path], context
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.c)
+def test_every_limit_by_its_field(built, engine, security, limit):
+    flags, context = security
+    command = [built(PROGRAM), "--engine", engine, *flags, f"--{limit.c}", limit.value]
+    with serving(command) as server:
+        limit.check(Peer(server.port, context), limit.value)
+
+
+def test_every_limit_in_time_by_its_field(built, engine, security):
+    flags, context = security
+    for name in TIMEOUTS:
+        flags = [*flags, f"--{name}_ms", round(TIMEOUT_S * 1000)]
+    with serving([built(PROGRAM), "--engine", engine, *flags]) as server:
+        limits.check_timeouts(Peer(server.port, context))

@@ -1,0 +1,436 @@
+"""What every limit lets pass last, and refuses first, when it is set by its option.
+
+The same for servers in Python and in C, on each engine, in the clear and under TLS. A server that
+is tried has the functions of `served.py` and `programs/limits.c`: `echo(value)`, `text(length)`,
+`hold()`, which is answered by `release()`, and `held()` and `served()`, which count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+HOST = "127.0.0.1"
+#: Longer than a limit in time and the second in which those are looked at.
+PATIENCE_S = 10
+
+
+class Wire:
+    """A connection, in the clear or under TLS."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
+        self.socket = socket.create_connection((HOST, port), timeout=PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context:
+            self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
+        self.received = b""
+
+    def send(self, data: bytes) -> None:
+        # It may have been refused before all of it is there.
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            self.socket.sendall(data)
+
+    def more(self) -> bool:
+        try:
+            data = self.socket.recv(1 << 20)
+        except (ConnectionError, ssl.SSLError):
+            return False
+        self.received += data
+        return bool(data)
+
+    def take(self, pattern: bytes) -> re.Match[bytes] | None:
+        """What comes next, once it is there; ``None`` at the end."""
+        while not (found := re.match(pattern, self.received, re.DOTALL)):
+            if not self.more():
+                return None
+        self.received = self.received[found.end() :]
+        return found
+
+    def word(self) -> str:
+        """The next reply in a word or two: status and code, or "closed"."""
+        while len(self.received) < 5 and self.more():
+            pass
+        if not self.received.startswith(b"HTTP/"):
+            line = self.take(rb"([^\n]*)\n")
+            return code_in(line[1]) if line else "closed"
+        head = self.take(rb"HTTP/1.1 (\d+) .*?\r\n\r\n")
+        if not head:
+            return "closed"
+        length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head[0])
+        body = self.take(b".{%s}" % (length[1] if length else b"0"))
+        status = head[1].decode()
+        return f"{status} {code_in(body[0])}" if body and status == "200" else status
+
+    def rest(self) -> str:
+        words = [self.word()]
+        while words[-1] != "closed":
+            words.append(self.word())
+        return ", ".join(words)
+
+    def ask(self, data: bytes) -> str:
+        self.send(data)
+        return self.word()
+
+
+def code_in(text: bytes) -> str:
+    """The code of an error, or "ok"."""
+    found = json.loads(text)
+    return str(found["error"]["code"]) if "error" in found else "ok"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A server that is tried."""
+
+    port: int
+    context: ssl.SSLContext | None = None
+
+    @contextlib.contextmanager
+    def wires(self, count: int) -> Iterator[list[Wire]]:
+        wires = [Wire(self.port, self.context) for _ in range(count)]
+        try:
+            yield wires
+        finally:
+            for wire in wires:
+                wire.socket.close()
+
+    def ask(self, data: bytes) -> str:
+        """What comes back on a connection of its own; "closed" behind it if it ends."""
+        with self.wires(1) as [wire]:
+            word = wire.ask(data)
+            if wire.ask(call("served") if data[:1] in b"{[" else post(call("served"))) == "closed":
+                return f"{word}, closed"
+            return word
+
+    def result(self, method: str) -> Any:
+        with self.wires(1) as [wire]:
+            wire.send(call(method))
+            line = wire.take(rb"([^\n]*)\n")
+            assert line
+            return json.loads(line[1])["result"]
+
+
+def call(method: str, id: object = 1, **params: Any) -> bytes:
+    named = {"jsonrpc": "2.0", "method": method, "params": params, "id": id}
+    return json.dumps(named, separators=(",", ":")).encode()
+
+
+def post(body: bytes, *headers: str) -> bytes:
+    lines = ["POST / HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def chunked(body: bytes, extension: str = "") -> bytes:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"%x%s\r\n%s\r\n0\r\n\r\n" % (len(body), extension.encode(), body)
+
+
+Check = Callable[[Peer, int], None]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit by its options, what it is set to, and what tries it."""
+
+    python: str
+    c: str
+    value: int
+    check: Check
+
+
+def _pairs(*forms: tuple[Callable[[int], bytes], str, str]) -> Check:
+    """Requests that are as long, or as many, as they are told; the replies to the last that is
+    allowed and to the first that is not."""
+
+    def check(peer: Peer, limit: int) -> None:
+        for form, allowed, refused in forms:
+            assert peer.ask(form(limit)) == allowed
+            assert peer.ask(form(limit + 1)) == refused
+
+    return check
+
+
+def _head(length: int) -> bytes:
+    empty = len(post(b"", "X: "))
+    return post(b"", "X: " + "x" * (length - empty))
+
+
+def _headers(count: int) -> bytes:
+    return post(b"", *["X: x"] * (count - 2))
+
+
+def _document(length: int) -> bytes:
+    text = call("served")
+    return text[:-1] + b" " * (length - len(text)) + b"}"
+
+
+def _nested(depth: int) -> bytes:
+    value: list[Any] = []
+    # The request and its params are two levels, and so are the lists around this one.
+    for _ in range(depth - 3):
+        value = [value]
+    return call("echo", value=value)
+
+
+def _batch(count: int) -> bytes:
+    # One reply stands for all: it is an array, which has no error of its own.
+    return b"[" + b",".join([call("served", id=None)] * count) + b"]"
+
+
+def _text(length: int) -> bytes:
+    return call("text", length=length - len('{"jsonrpc":"2.0","id":1,"result":""}'))
+
+
+def _id(length: int) -> bytes:
+    return call("served", id="x" * (length - 2))
+
+
+def _pipeline(peer: Peer, limit: int) -> None:
+    with peer.wires(1) as [wire]:
+        wire.send(call("hold") * (limit + 1))
+        assert _eventually(lambda: peer.result("held") == limit)
+        time.sleep(0.05)
+        assert peer.result("held") == limit
+        peer.result("release")
+        assert [wire.word() for _ in range(limit)] == ["ok"] * limit
+        assert _eventually(lambda: peer.result("held") == 1)
+        peer.result("release")
+        assert wire.word() == "ok"
+
+
+def _running(peer: Peer, limit: int) -> None:
+    with peer.wires(limit + 1) as wires:
+        for wire in wires[:limit]:
+            wire.send(call("hold"))
+        assert _eventually(lambda: peer.result("held") == limit)
+        assert wires[limit].ask(call("hold")) == "-32003"
+        peer.result("release")
+        assert {wire.word() for wire in wires[:limit]} == {"ok"}
+
+
+def _output(peer: Peer, limit: int) -> None:
+    """Replies that are not taken: what the kernel has room for, and no more than this beyond."""
+    asked, length = 100, 200_000
+    with peer.wires(1) as [wire]:
+        wire.send(call("text", length=length) * asked)
+        count = 0
+        while (before := count) != (count := peer.result("served")):
+            time.sleep(0.2)
+        # Kernels take up to 4 MiB on one side and 6 on the other.
+        assert 0 < count < asked - 30
+        assert [wire.word() for _ in range(asked)] == ["ok"] * asked
+    assert before == count
+
+
+def _held(peer: Peer, limit: int) -> None:
+    with peer.wires(1) as [wire]:
+        wire.send(post(b" " * limit * 4)[: limit // 2])
+        assert peer.ask(post(call("served"))) == "200 ok"
+    with peer.wires(1) as [wire]:
+        wire.send(post(b" " * limit * 4)[: limit * 2])
+        assert _eventually(lambda: peer.ask(post(call("served"))) == "503, closed")
+        with peer.wires(1) as [raw]:
+            assert raw.ask(call("served")) == "-32003"
+    assert _eventually(lambda: peer.ask(post(call("served"))) == "200 ok")
+
+
+def _connections(peer: Peer, limit: int) -> None:
+    with peer.wires(limit) as wires:
+        for wire in wires:
+            assert wire.ask(call("served")) == "ok"
+        with peer.wires(1) as [newcomer]:
+            assert newcomer.ask(call("served")) == "ok"
+            assert wires[0].word() == "closed"
+            assert {wire.ask(call("served")) for wire in wires[1:]} == {"ok"}
+
+
+def _discarded(peer: Peer, limit: int) -> None:
+    with peer.wires(1) as [wire]:
+        assert wire.ask(b"BAD\n") == "400"
+        plain = _under(wire)
+        plain.sendall(b"x" * limit)
+        time.sleep(0.2)
+        plain.sendall(b"x")
+        assert _eventually(lambda: not _sends(plain))
+
+
+def _under(wire: Wire) -> socket.socket:
+    """The same connection without TLS, of which nothing more is wanted."""
+    assert wire.word() == "closed"
+    return socket.socket(fileno=wire.socket.detach())
+
+
+def _sends(plain: socket.socket) -> bool:
+    try:
+        plain.sendall(b"x")
+        return True
+    except OSError:
+        return False
+
+
+def _eventually(holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+OK, HTTP_OK = "ok", "200 ok"
+
+#: Each is tried on a server of its own, which has only this option.
+LIMITS = [
+    Limit("max_head_bytes", "max_head_bytes", 300, _pairs((_head, "200 -32700", "431, closed"))),
+    Limit("max_headers", "max_headers", 5, _pairs((_headers, "200 -32700", "431, closed"))),
+    Limit(
+        "max_body_bytes",
+        "max_body_bytes",
+        300,
+        _pairs(
+            (_document, OK, "-32600, closed"),
+            (lambda length: post(_document(length)), HTTP_OK, "413, closed"),
+            (lambda length: chunked(_document(length)), HTTP_OK, "413, closed"),
+        ),
+    ),
+    Limit(
+        "max_chunk_overhead_bytes",
+        "max_chunk_overhead_bytes",
+        40,
+        _pairs(
+            (
+                lambda length: chunked(call("served"), ";" + "x" * (length - 1)),
+                HTTP_OK,
+                "400, closed",
+            )
+        ),
+    ),
+    Limit(
+        "max_nesting",
+        "max_nesting",
+        7,
+        _pairs(
+            (_nested, OK, "-32700, closed"),
+            (lambda depth: post(_nested(depth)), HTTP_OK, "200 -32700"),
+        ),
+    ),
+    Limit(
+        "max_batch_calls",
+        "max_batch_size",
+        3,
+        _pairs((_batch, OK, "-32600"), (lambda count: post(_batch(count)), HTTP_OK, "200 -32600")),
+    ),
+    Limit(
+        "max_reply_bytes",
+        "max_reply_bytes",
+        200,
+        _pairs((_text, OK, "-32603"), (lambda size: post(_text(size)), HTTP_OK, "200 -32603")),
+    ),
+    Limit(
+        "max_id_bytes",
+        "max_id_bytes",
+        20,
+        _pairs((_id, OK, "-32600"), (lambda length: post(_id(length)), HTTP_OK, "200 -32600")),
+    ),
+    Limit("max_pipeline", "max_pipeline", 4, _pipeline),
+    Limit("max_output_bytes", "max_output_bytes", 100_000, _output),
+    Limit("max_held_bytes", "max_held_bytes", 200_000, _held),
+    Limit("max_running_calls", "max_deferred_calls", 3, _running),
+    Limit("max_connections", "max_concurrent_connections", 4, _connections),
+    Limit("max_discarded_bytes", "max_discarded_bytes", 2_000, _discarded),
+]
+
+#: Those in time, by their names without a unit: all set to this, and tried at once.
+TIMEOUTS = [
+    "head_timeout",
+    "body_timeout",
+    "idle_timeout",
+    "send_timeout",
+    "handshake_timeout",
+    "discard_timeout",
+]
+TIMEOUT_S = 0.5
+
+
+def check_timeouts(peer: Peer) -> None:
+    """What is in time, and what is not, of each kind."""
+    requests = post(call("served")), chunked(call("served")), call("served")
+    checks = [
+        *(_in_two(peer, data, len(data) - 60, "ok") for data in requests),
+        _in_two(peer, post(call("served")), 20, "ok"),
+        *(_half(peer, data[:-5], "408, closed") for data in requests[:2]),
+        _half(peer, requests[0][:20], "408, closed"),
+        _half(peer, requests[2][:-5], "-32700, closed"),
+        _half(peer, b"", "closed"),
+        _half(peer, requests[2], "ok, closed"),
+        lambda: _not_taking(peer, TIMEOUT_S / 2, True),
+        lambda: _not_taking(peer, 2 * TIMEOUT_S + 1.1, False),
+        lambda: _behind_an_error(peer),
+        lambda: _silent(peer),
+    ]
+    with ThreadPoolExecutor(len(checks)) as pool:
+        for done in [pool.submit(check) for check in checks]:
+            done.result()
+
+
+def _in_two(peer: Peer, data: bytes, cut: int, expected: str) -> Callable[[], None]:
+    """A request that stops, and goes on in time."""
+
+    def check() -> None:
+        with peer.wires(1) as [wire]:
+            wire.send(data[:cut])
+            time.sleep(TIMEOUT_S / 2)
+            assert wire.ask(data[cut:]).endswith(expected)
+
+    return check
+
+
+def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
+    """One that stops for good."""
+
+    def check() -> None:
+        with peer.wires(1) as [wire]:
+            start = time.monotonic()
+            wire.send(data)
+            assert wire.rest() == expected
+            assert time.monotonic() - start > 0.9 * TIMEOUT_S
+
+    return check
+
+
+def _not_taking(peer: Peer, pause_s: float, comes: bool) -> None:
+    """Replies that are taken only after a while, and are more than kernels have room for."""
+    with peer.wires(1) as [wire]:
+        wire.send(call("text", length=4_000_000) * 5)
+        time.sleep(pause_s)
+        lines = 0
+        while lines < 5 and wire.more():
+            lines += wire.received.count(b"\n")
+            wire.received = b""
+        assert (lines == 5) == comes
+
+
+def _behind_an_error(peer: Peer) -> None:
+    with peer.wires(1) as [wire]:
+        assert wire.ask(b"BAD\n") == "400"
+        plain = _under(wire)
+        plain.sendall(b"x")
+        time.sleep(TIMEOUT_S / 2)
+        assert _sends(plain)
+        assert _eventually(lambda: not _sends(plain))
+
+
+def _silent(peer: Peer) -> None:
+    """In the clear this is an idle connection."""
+    start = time.monotonic()
+    with socket.create_connection((HOST, peer.port), timeout=PATIENCE_S) as silent:
+        assert silent.recv(1) == b""
+    assert time.monotonic() - start > 0.9 * TIMEOUT_S

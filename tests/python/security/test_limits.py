@@ -1,0 +1,85 @@
+"""Every limit by its option: the last that is allowed, the first that is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import limits
+import pytest
+import trustme
+from limits import LIMITS, TIMEOUT_S, TIMEOUTS, Limit, Peer
+from serving import Serve
+
+from ucall import _core
+
+Security = tuple[dict[str, Any], ssl.SSLContext | None]
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def security(request: pytest.FixtureRequest, tmp_path: Path) -> Security:
+    """What the server is told, and what its clients need."""
+    if request.param == "plain":
+        return {}, None
+    authority = trustme.CA()
+    path = tmp_path / "server.pem"
+    authority.issue_cert(limits.HOST).private_key_and_cert_chain_pem.write_to_path(path)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return {"ssl_certfile": path}, context
+
+
+def functions() -> list[Callable[..., Any]]:
+    waiting: list[asyncio.Future[None]] = []
+    texts = 0
+
+    def echo(value: Any) -> Any:
+        return value
+
+    def text(length: int) -> str:
+        nonlocal texts
+        texts += 1
+        return "x" * length
+
+    async def hold() -> int:
+        waiting.append(asyncio.get_running_loop().create_future())
+        await waiting[-1]
+        return 1
+
+    def release() -> int:
+        released = len(waiting)
+        while waiting:
+            waiting.pop().set_result(None)
+        return released
+
+    def held() -> int:
+        return len(waiting)
+
+    def served() -> int:
+        return texts
+
+    return [echo, text, hold, release, held, served]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.python)
+def test_every_limit_by_its_option(serve: Serve, security: Security, limit: Limit) -> None:
+    options, context = security
+    server = serve(*functions(), **options, **{limit.python: limit.value})
+    limit.check(Peer(server.port, context), limit.value)
+
+
+def test_every_limit_in_time_by_its_option(serve: Serve, security: Security) -> None:
+    options, context = security
+    times = {f"{name}_s": TIMEOUT_S for name in TIMEOUTS}
+    server = serve(*functions(), **options, **times)
+    limits.check_timeouts(Peer(server.port, context))
+
+
+def test_no_limit_is_left_out() -> None:
+    tried = {limit.python for limit in LIMITS} | {f"{name}_s" for name in TIMEOUTS}
+    # These bound what runs and not what comes: test_threads, test_drain and test_loop try them.
+    others = {"max_threads", "drain_timeout_s", "slow_call_s"}
+    assert tried | others == set(_core.Server.default_limits())
