@@ -6,6 +6,8 @@
 //! bytes arrive.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ucall_buffer::Target;
 
@@ -14,6 +16,7 @@ use crate::frame::{
     SEGMENT_ENTRY_BYTES, word,
 };
 use crate::message::{Body, Segment};
+use crate::pool::Pool;
 use crate::shared::record_bytes;
 
 /// A message longer than this gets memory of its own.
@@ -22,6 +25,9 @@ const SHARED_BYTES_MAX: usize = 32 * 1024;
 const TARGET_BYTES_MIN: usize = 16 * 1024;
 /// A target is at most this long, so that a slow peer is seen to get on.
 const TARGET_BYTES_MAX: usize = 8 << 20;
+
+/// A smaller copy of a read is shared, however little of it is used.
+const COPY_BYTES_MIN: usize = 1024;
 
 /// What was decoded.
 #[derive(Debug)]
@@ -34,6 +40,7 @@ pub(crate) enum Frame {
 #[derive(Debug)]
 pub(crate) struct Decoder {
     state: State,
+    pool: Arc<Pool>,
     message_bytes_max: usize,
     /// A handshake comes first.
     is_shaken: bool,
@@ -67,9 +74,9 @@ struct Long {
 }
 
 impl Decoder {
-    pub(crate) fn new(message_bytes_max: usize) -> Self {
+    pub(crate) fn new(message_bytes_max: usize, pool: Arc<Pool>) -> Self {
         let state = State::Whole(Vec::new());
-        Self { state, message_bytes_max, is_shaken: false, is_shared: false }
+        Self { state, pool, message_bytes_max, is_shaken: false, is_shared: false }
     }
 
     /// The handshake is over.
@@ -211,7 +218,7 @@ impl Decoder {
             Kind::Refuse => header.length <= REASON_BYTES_MAX as u64,
             Kind::Acknowledge => header.length == PROGRESS_BYTES as u64,
             Kind::Gap => header.length == 8,
-            Kind::End | Kind::Ping | Kind::Pong => header.length == 0,
+            Kind::End | Kind::Ping | Kind::Pong | Kind::Blocked => header.length == 0,
             Kind::Shared | Kind::Release if !self.is_shared => {
                 return Err(ProtocolError::Unexpected);
             }
@@ -238,7 +245,7 @@ impl Decoder {
         } else if header.segments > 1 {
             State::Table(header, Vec::new())
         } else {
-            State::Long(Long::new(header, vec![header.length as usize])?)
+            State::Long(Long::new(header, vec![header.length as usize], &self.pool)?)
         };
         Ok(Found::GoOn)
     }
@@ -266,7 +273,7 @@ impl Decoder {
             return Err(ProtocolError::Malformed);
         }
         lengths.reverse();
-        self.state = State::Long(Long::new(header, lengths)?);
+        self.state = State::Long(Long::new(header, lengths, &self.pool)?);
         Ok(Found::GoOn)
     }
 
@@ -280,7 +287,7 @@ impl Decoder {
             self.state = State::Long(long);
             return Ok(Found::More);
         }
-        if long.next()? {
+        if long.next(&self.pool)? {
             self.state = State::Long(long);
             return Ok(Found::GoOn);
         }
@@ -314,26 +321,25 @@ enum Found {
 }
 
 impl Long {
-    fn new(header: Header, lengths: Vec<usize>) -> Result<Box<Self>, ProtocolError> {
+    fn new(header: Header, lengths: Vec<usize>, pool: &Pool) -> Result<Box<Self>, ProtocolError> {
         let done = Vec::with_capacity(lengths.len());
         let mut long = Box::new(Self { header, lengths, done, current: Vec::new(), length: 0 });
-        long.begin()?;
+        long.begin(pool)?;
         Ok(long)
     }
 
     /// Makes room for the next segment; `false` when there is none.
-    fn begin(&mut self) -> Result<bool, ProtocolError> {
+    fn begin(&mut self, pool: &Pool) -> Result<bool, ProtocolError> {
         let Some(length) = self.lengths.pop() else { return Ok(false) };
         self.length = length;
-        self.current = Vec::new();
-        self.current.try_reserve_exact(length).map_err(|_| ProtocolError::OutOfMemory)?;
+        self.current = pool.take(length).map_err(|_| ProtocolError::OutOfMemory)?;
         Ok(true)
     }
 
     /// Puts the segment away that is complete; `false` when it was the last.
-    fn next(&mut self) -> Result<bool, ProtocolError> {
-        self.done.push(Segment::Owned(std::mem::take(&mut self.current)));
-        self.begin()
+    fn next(&mut self, pool: &Arc<Pool>) -> Result<bool, ProtocolError> {
+        self.done.push(Segment::Owned(pool.lend(std::mem::take(&mut self.current))));
+        self.begin(pool)
     }
 }
 
@@ -341,11 +347,18 @@ impl Long {
 pub(crate) struct Shared<'a> {
     bytes: &'a [u8],
     copy: Option<Bytes>,
+    used_bytes: usize,
 }
 
 impl<'a> Shared<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, copy: None }
+        Self { bytes, copy: None, used_bytes: 0 }
+    }
+
+    /// Whether so little of the copy is used that its parts should not keep the whole of it.
+    pub(crate) fn is_wasteful(&self) -> bool {
+        let length = self.bytes.len();
+        self.copy.is_some() && length > COPY_BYTES_MIN && self.used_bytes < length / 4
     }
 
     /// The copy of a part.
@@ -355,6 +368,7 @@ impl<'a> Shared<'a> {
         }
         let start = part.as_ptr() as usize - self.bytes.as_ptr() as usize;
         let copy = self.copy.get_or_insert_with(|| Bytes::copy_from_slice(self.bytes));
+        self.used_bytes += part.len();
         copy.slice(start..start + part.len())
     }
 }

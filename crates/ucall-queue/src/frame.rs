@@ -65,10 +65,12 @@ pub(crate) enum Kind {
     Shared,
     /// A slot of shared memory, by its number, may be written again.
     Release,
+    /// There are messages, and no room for them: all that was taken is to be told at once.
+    Blocked,
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Hello,
         Self::Welcome,
         Self::Refuse,
@@ -81,6 +83,7 @@ impl Kind {
         Self::Pong,
         Self::Shared,
         Self::Release,
+        Self::Blocked,
     ];
 
     fn byte(self) -> u8 {

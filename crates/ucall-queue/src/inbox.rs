@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -30,6 +30,8 @@ pub struct Inbox {
     messages: Mutex<VecDeque<Incoming>>,
     /// What was moved here from there, many at a time, and is taken one by one.
     moved: Mutex<VecDeque<Incoming>>,
+    /// The weight of all that came and was not taken, also from peers that are gone.
+    weight: AtomicUsize,
     /// No message will come any more, and why.
     closed: OnceLock<Failure>,
     events: Mutex<VecDeque<Event>>,
@@ -79,6 +81,7 @@ impl Inbox {
         drop(moved);
         match found {
             Some(message) => {
+                self.weight.fetch_sub(message.weight, Ordering::Relaxed);
                 if is_more {
                     // Others may wait who have seen that nothing is left where it is handed in.
                     self.arrived.ring();
@@ -87,6 +90,11 @@ impl Inbox {
             }
             None => closed.map_or(Taken::Nothing, |failure| Taken::Closed(failure.clone())),
         }
+    }
+
+    /// Whether there is nothing to take just now.
+    pub fn is_empty(&self) -> bool {
+        self.weight() == 0
     }
 
     /// As [`Inbox::take`], after waiting for there to be one, until the deadline.
@@ -106,6 +114,11 @@ impl Inbox {
     /// Whether everything is over, and nothing is listened to any more.
     pub fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
+    }
+
+    /// What there is in it.
+    pub(crate) fn weight(&self) -> usize {
+        self.weight.load(Ordering::Relaxed)
     }
 
     pub(crate) fn finish(&self) {
@@ -136,6 +149,8 @@ impl Inbox {
         if messages.is_empty() {
             return;
         }
+        let weight = messages.iter().map(|message| message.weight).sum();
+        self.weight.fetch_add(weight, Ordering::Relaxed);
         lock(&self.messages).append(messages);
         self.arrived.ring();
         self.call_hook(true);

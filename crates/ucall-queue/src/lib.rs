@@ -24,6 +24,7 @@ mod link;
 mod message;
 mod options;
 mod outbox;
+mod pool;
 mod session;
 #[cfg(target_os = "linux")]
 mod shared;
@@ -41,6 +42,7 @@ pub use inbox::{Event, Inbox, Taken};
 pub use message::{Body, Incoming, Outgoing, Segment};
 pub use options::{Acknowledge, Full, Options};
 pub use outbox::{Outbox, Receipt, Refusal};
+pub use pool::Pooled;
 #[cfg(target_os = "linux")]
 pub use shared::Channel;
 pub use shared::{View, shared_memory};

@@ -46,10 +46,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(role: Role, message_bytes_max: usize, now: Instant) -> Self {
+    pub(crate) fn new(role: Role, decoder: Decoder, now: Instant) -> Self {
         Self {
             role,
-            decoder: Decoder::new(message_bytes_max),
+            decoder,
             shared: None,
             session: None,
             is_open: false,

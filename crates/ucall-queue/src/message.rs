@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::frame::{Encoding, HEADER_BYTES, Header, Kind, SEGMENT_ENTRY_BYTES};
 use crate::identity::Identity;
+use crate::pool::Pooled;
 use crate::shared::View;
 use crate::standing::Intake;
 
@@ -75,7 +76,7 @@ pub enum Segment {
     /// Part of what one read brought, shared with its neighbours.
     Shared(Bytes),
     /// Memory of its own.
-    Owned(Vec<u8>),
+    Owned(Pooled),
     /// Memory that another process has, too.
     Mapped(View),
 }
@@ -101,6 +102,13 @@ impl Segment {
             Self::Mapped(view) => (view.as_ptr(), view.len()),
         }
     }
+
+    /// Leaves the neighbours.
+    pub(crate) fn part(&mut self) {
+        if let Self::Shared(bytes) = self {
+            *bytes = Bytes::copy_from_slice(bytes);
+        }
+    }
 }
 
 /// The pieces of a message that came.
@@ -110,6 +118,16 @@ pub enum Body {
     One(Segment),
     /// What the serializer wrote, then the buffers it left out.
     Many(Vec<Segment>),
+}
+
+impl Body {
+    /// Leaves what else the same read has brought.
+    pub(crate) fn part(&mut self) {
+        match self {
+            Self::One(segment) => segment.part(),
+            Self::Many(segments) => segments.iter_mut().for_each(Segment::part),
+        }
+    }
 }
 
 /// A message that came.

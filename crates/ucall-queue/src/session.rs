@@ -68,6 +68,8 @@ struct Sending {
     /// Chunks that were sent and not taken: their last numbers and weights.
     untaken: VecDeque<(u64, u64)>,
     untaken_weight: u64,
+    /// The peer was told that there is no room, and has not answered yet.
+    has_asked: bool,
 }
 
 /// A chunk that was sent, for as long as it may have to be sent again.
@@ -91,6 +93,8 @@ struct Receiving {
     has_ended: bool,
     told: Progress,
     wants_taken: bool,
+    /// The peer waits for room, so that all that was taken is to be told, however little.
+    is_peer_blocked: bool,
     is_due: bool,
 }
 
@@ -121,6 +125,7 @@ impl Session {
                 window: 0,
                 untaken: VecDeque::new(),
                 untaken_weight: 0,
+                has_asked: false,
             },
             incoming: Receiving {
                 intake: Arc::new(Intake::new(index, 0)),
@@ -132,6 +137,7 @@ impl Session {
                 has_ended: false,
                 told: Progress::default(),
                 wants_taken: false,
+                is_peer_blocked: false,
                 is_due: false,
             },
         }
@@ -160,7 +166,9 @@ impl Session {
             self.incoming.begin(hello.oldest - 1);
         }
         self.incoming.wants_taken = hello.wants_taken;
+        self.incoming.is_peer_blocked = false;
         self.outgoing.window = hello.progress.window;
+        self.outgoing.has_asked = false;
         if is_known && hello.known == self.incarnation {
             self.progress(&hello.progress, outbox)?;
             self.outgoing.rewind_to(hello.progress.received);
@@ -181,6 +189,7 @@ impl Session {
             return Err(ProtocolError::OutOfOrder);
         }
         outgoing.window = progress.window;
+        outgoing.has_asked = false;
         outgoing.received = outgoing.received.max(progress.received);
         outgoing.taken = outgoing.taken.max(progress.taken);
         outgoing.count_taken();
@@ -208,6 +217,24 @@ impl Session {
         }
         let chunk = outbox.take(self.standing.index).or_else(|| self.take_end(outbox))?;
         Some(self.outgoing.send(chunk))
+    }
+
+    /// Whether the peer is to be told that something waits for room, which it has not been yet.
+    pub(crate) fn wants_room(&mut self, outbox: &Outbox) -> bool {
+        let outgoing = &self.outgoing;
+        let is_blocked = outgoing.untaken_weight >= outgoing.window && !outgoing.has_asked;
+        let has_more = || {
+            let has_end = self.ending == Ending::Flushing;
+            has_end || outgoing.next < outgoing.store.len() || !outbox.is_empty(self.standing.index)
+        };
+        let wants_room = is_blocked && has_more();
+        self.outgoing.has_asked |= wants_room;
+        wants_room
+    }
+
+    /// The peer waits for room.
+    pub(crate) fn note_blocked_peer(&mut self) {
+        self.incoming.is_peer_blocked = true;
     }
 
     /// Our end, once everything before it is out of the way.
@@ -277,7 +304,8 @@ impl Session {
         incoming.window = incoming.window.max(window);
         let taken = incoming.taken();
         let has_news = incoming.wants_taken && taken > incoming.told.taken;
-        let has_room = incoming.freed_since_told() >= incoming.told_window / 4;
+        let has_room = incoming.freed_since_told() >= incoming.told_window / 4
+            || incoming.is_peer_blocked && incoming.untaken() == 0;
         if !(std::mem::take(&mut incoming.is_due) || has_news || has_room) {
             incoming.wake_when_due();
             return None;
@@ -404,6 +432,7 @@ impl Receiving {
         let (received, taken) = (self.received, self.taken());
         self.told = Progress { received, taken, window: freed };
         self.told_window = window;
+        self.is_peer_blocked &= freed < self.weight;
         self.wake_when_due();
         Progress { received, taken, window }
     }
@@ -411,6 +440,10 @@ impl Receiving {
     /// Has `get` wake us once there is something to tell.
     fn wake_when_due(&mut self) {
         let bytes = if self.wants_taken { 1 } else { (self.told_window / 4).max(1) };
-        self.is_due |= !self.intake.wake_when_freed(self.told.window + bytes);
+        let mut freed = self.told.window + bytes;
+        if self.is_peer_blocked {
+            freed = freed.min(self.weight);
+        }
+        self.is_due |= !self.intake.wake_when_freed(freed);
     }
 }

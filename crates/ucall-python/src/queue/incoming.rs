@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use bytes::Bytes;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -64,9 +65,9 @@ impl Reader {
             Body::One(first) => (first, Vec::new()),
             Body::Many(mut segments) if !segments.is_empty() => {
                 let rest = segments.split_off(1);
-                (segments.pop().unwrap_or(Segment::Owned(Vec::new())), rest)
+                (segments.pop().unwrap_or(Segment::Shared(Bytes::new())), rest)
             }
-            Body::Many(_) => (Segment::Owned(Vec::new()), Vec::new()),
+            Body::Many(_) => (Segment::Shared(Bytes::new()), Vec::new()),
         };
         let plain = match encoding {
             Encoding::Bytes => {

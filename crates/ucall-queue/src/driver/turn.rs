@@ -51,6 +51,8 @@ struct Socket {
     /// The link, until that is over.
     key: Option<LinkKey>,
     is_sending: bool,
+    /// How far its target was when it was last looked at.
+    filled_bytes: usize,
     /// Closed at this moment at the latest.
     lingers_until: Option<Instant>,
 }
@@ -301,6 +303,18 @@ impl<E: Engine> Driver<E> {
         self.offer_target(key, socket);
     }
 
+    /// Tells the hub of what came into targets that are not full yet: who sends slowly is alive.
+    fn look_at_targets(&mut self, now: Instant) {
+        for (&socket, held) in &mut self.sockets {
+            let filled = self.engine.filled_bytes(socket);
+            if std::mem::replace(&mut held.filled_bytes, filled) < filled
+                && let Some(key) = held.key
+            {
+                self.hub.heard(key, now);
+            }
+        }
+    }
+
     fn offer_target(&mut self, key: LinkKey, socket: Id) {
         if let Some(target) = self.hub.poll_target(key) {
             self.engine.receive_into(socket, target);
@@ -333,7 +347,7 @@ impl<E: Engine> Driver<E> {
             Ok((socket, key)) => {
                 self.carriers.insert(key, Carrier::Socket(socket));
                 let key = Some(key);
-                let held = Socket { key, is_sending: false, lingers_until: None };
+                let held = Socket { key, is_sending: false, filled_bytes: 0, lingers_until: None };
                 self.sockets.insert(socket, held);
             }
             Err(error) if role == Role::Dialed => {
@@ -377,7 +391,10 @@ impl<E: Engine> Driver<E> {
     }
 
     fn look_at_time(&mut self, now: Instant) {
-        self.hub.handle_timeout(now);
+        if self.hub.timeout_is_due(now) {
+            self.look_at_targets(now);
+            self.hub.handle_timeout(now);
+        }
         if let Err(error) = self.dialer.look(&mut self.engine, now) {
             self.connected(Err(error), Role::Dialed, now);
         }

@@ -14,6 +14,9 @@ use crate::session::{Ending, Session};
 use crate::shared::SharedMemory;
 use crate::standing::Failure;
 
+/// Why somebody new is refused for now: what those before have sent was not taken.
+const INBOX_FULL: &str = "busy: too much waits to be taken";
+
 impl Hub {
     pub(super) fn take_frame(
         &mut self,
@@ -38,6 +41,11 @@ impl Hub {
                 Kind::Pong => Ok(()),
                 Kind::Shared => self.take_shared(key, header, &body),
                 Kind::Release => self.shared_of(key)?.release(header.sequence),
+                Kind::Blocked => {
+                    self.session_of(key)?.1.note_blocked_peer();
+                    self.enlist(key);
+                    Ok(())
+                }
                 Kind::Void | Kind::Gap | Kind::End | Kind::Data => {
                     self.take_number(key, &header, &body, now)
                 }
@@ -152,9 +160,13 @@ impl Hub {
         if hello.identity == self.identity {
             return Err("the id is the server's own");
         }
+        let is_full = self.inbox_is_full();
         if let Some(&index) = self.by_peer.get(&hello.identity) {
             let session = self.session(index).ok_or("busy: try again")?;
             let is_same = session.peer_incarnation == hello.incarnation;
+            if !is_same && is_full {
+                return Err(INBOX_FULL);
+            }
             match session.link {
                 // The same peer lost a link that looks whole from here.
                 Some(old) if is_same => self.close_link(old, false, now),
@@ -174,6 +186,9 @@ impl Hub {
         if self.is_closing {
             return Err("closed: the server is closing");
         }
+        if is_full {
+            return Err(INBOX_FULL);
+        }
         if self.by_peer.len() >= self.options.peers_max {
             return Err("busy: too many peers");
         }
@@ -191,7 +206,12 @@ impl Hub {
         if role != Some(Role::Dialed) || hello.identity == self.identity {
             return Err(ProtocolError::Unexpected);
         }
+        let is_full = self.inbox_is_full();
         let (index, session) = self.session_of(key)?;
+        if is_full && session.peer_incarnation != hello.incarnation {
+            // Closes the link; it is tried again later.
+            return Err(ProtocolError::TooMuch);
+        }
         if session.peer != Some(hello.identity) {
             session.peer = Some(hello.identity);
             session.standing.set_peer(hello.identity);

@@ -17,7 +17,7 @@ use hashbrown::HashMap;
 use ucall_buffer::{Payload, Target};
 
 use crate::bell::Doorbell;
-use crate::decoder::Shared;
+use crate::decoder::{Decoder, Shared};
 use crate::frame::{Header, Kind, ProtocolError};
 use crate::identity::{Identity, Incarnation};
 use crate::inbox::{Event, Inbox};
@@ -26,6 +26,7 @@ pub use crate::link::{LinkKey, Role};
 use crate::message::Incoming;
 use crate::options::Options;
 use crate::outbox::Outbox;
+use crate::pool::Pool;
 use crate::session::{Ending, Session};
 use crate::shared::Returned;
 #[cfg(target_os = "linux")]
@@ -38,6 +39,8 @@ const OUTPUT_BYTES_MAX: usize = 1 << 20;
 const OUTPUT_PARTS_MAX: usize = 60;
 /// A peer's window is never smaller.
 const WINDOW_BYTES_MIN: u64 = 64 * 1024;
+/// The inbox may have as many windows, however small a queue is.
+const WINDOWS_KEPT: usize = 4;
 /// A link that is quiet for so many times `keepalive` is given up.
 const QUIET_KEEPALIVES: u32 = 3;
 
@@ -68,6 +71,7 @@ pub struct Hub {
     outbox: Arc<Outbox>,
     inbox: Arc<Inbox>,
     arrived: VecDeque<Incoming>,
+    pool: Arc<Pool>,
     changed: Vec<u32>,
     returned: Arc<Returned>,
     has_progress: bool,
@@ -90,6 +94,7 @@ impl Hub {
     ) -> Self {
         let (queue, message) = (options.queue_bytes_max, options.message_bytes_max);
         let returned = Arc::new(Returned::new(doorbell.clone()));
+        let pool = Pool::new(options.window_bytes);
         let outbox = Arc::new(Outbox::new(doorbell, queue, message, options.full));
         let mut hub = Self {
             identity,
@@ -106,6 +111,7 @@ impl Hub {
             outbox,
             inbox: Arc::default(),
             arrived: VecDeque::new(),
+            pool,
             changed: Vec::new(),
             returned,
             has_progress: false,
@@ -139,7 +145,7 @@ impl Hub {
     pub fn open_link(&mut self, role: Role, now: Instant) -> LinkKey {
         self.next_link += 1;
         let key = LinkKey(self.next_link);
-        self.begin_link(key, Link::new(role, self.options.message_bytes_max, now));
+        self.begin_link(key, Link::new(role, self.decoder(), now));
         key
     }
 
@@ -151,11 +157,15 @@ impl Hub {
         let (trusts, returned) = (self.options.trusts_peers, self.returned.clone());
         // As much as may be under way, and as much again that is looked at.
         let kept = self.options.window_bytes.saturating_mul(2);
-        let mut link = Link::new(role, self.options.message_bytes_max, now);
+        let mut link = Link::new(role, self.decoder(), now);
         link.shared = Some(SharedMemory::new(channel, key, trusts, kept, returned));
         link.decoder.share();
         self.begin_link(key, link);
         key
+    }
+
+    fn decoder(&self) -> Decoder {
+        Decoder::new(self.options.message_bytes_max, self.pool.clone())
     }
 
     fn begin_link(&mut self, key: LinkKey, mut link: Link) {
@@ -180,12 +190,28 @@ impl Hub {
         bytes: &[u8],
         now: Instant,
     ) -> Result<(), ProtocolError> {
-        let (mut input, mut shared) = (bytes, Shared::new(bytes));
+        let (earlier, mut shared) = (self.arrived.len(), Shared::new(bytes));
+        let received = self.receive_frames(key, bytes, &mut shared, now);
+        if shared.is_wasteful() {
+            for message in self.arrived.iter_mut().skip(earlier) {
+                message.body.part();
+            }
+        }
+        received
+    }
+
+    fn receive_frames(
+        &mut self,
+        key: LinkKey,
+        mut input: &[u8],
+        shared: &mut Shared<'_>,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
         loop {
             // It may have been closed by what came before.
             let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
             link.heard = now;
-            let taken = match link.decoder.next(&mut input, &mut shared) {
+            let taken = match link.decoder.next(&mut input, shared) {
                 Ok(None) => return Ok(()),
                 Ok(Some(frame)) => self.take_frame(key, frame, now),
                 Err(error) => Err(error),
@@ -281,6 +307,9 @@ impl Hub {
                     output.push(part);
                 }
             }
+            if session.wants_room(&self.outbox) {
+                output.extend(&Header::control(Kind::Blocked, 0, 0).write());
+            }
             is_due = session.acknowledgement_is_due();
         }
         if !output.is_empty() {
@@ -315,17 +344,30 @@ impl Hub {
     /// When [`Hub::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let is_idle = self.links.is_empty() && self.sessions.iter().all(Option::is_none);
-        (!is_idle).then_some(self.sweep_at)
+        (!is_idle || !self.pool.is_empty()).then_some(self.sweep_at)
+    }
+
+    /// Whether [`Hub::handle_timeout`] has something to look after.
+    pub fn timeout_is_due(&self, now: Instant) -> bool {
+        now >= self.sweep_at
+    }
+
+    /// Notes a sign of life of a link whose bytes are not handed in yet.
+    pub fn heard(&mut self, key: LinkKey, now: Instant) {
+        if let Some(link) = self.links.get_mut(&key) {
+            link.heard = now;
+        }
     }
 
     /// Looks after everything that depends on time, if that is due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if now < self.sweep_at {
+        if !self.timeout_is_due(now) {
             return;
         }
         let (keepalive, expire) = (self.options.keepalive, self.options.expire);
         let nearest = keepalive.min(expire).min(self.options.handshake);
         self.sweep_at = now + (nearest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        self.pool.tidy();
         for key in self.links.keys().copied().collect::<Vec<_>>() {
             self.sweep_link(key, now);
         }
@@ -374,12 +416,22 @@ impl Hub {
         let is_late = !link.is_open && now >= link.opened + self.options.handshake;
         if is_late || now >= link.heard + keepalive * QUIET_KEEPALIVES {
             self.close_link(key, false, now);
-        } else if link.is_open && now >= link.spoke.max(link.heard) + keepalive {
-            link.control.extend(Header::control(Kind::Ping, 0, 0).write());
-            // One question at a time.
+        } else if link.is_open && now >= link.spoke + keepalive {
+            // Who hears us well enough may hear nothing from us while he sends a long message.
+            let is_quiet = now >= link.heard + keepalive;
+            let sign = if is_quiet { Kind::Ping } else { Kind::Pong };
+            link.control.extend(Header::control(sign, 0, 0).write());
+            // One at a time.
             link.spoke = now;
             self.enlist(key);
         }
+    }
+
+    /// Whether nobody may begin to send who has not yet: the window of a session counts only what
+    /// this life of its peer has sent, and that of others may still lie in the inbox.
+    fn inbox_is_full(&self) -> bool {
+        let Options { queue_bytes_max, window_bytes, .. } = self.options;
+        self.inbox.weight() > queue_bytes_max.max(window_bytes.saturating_mul(WINDOWS_KEPT))
     }
 
     /// What each peer may have under way: less when there are many.

@@ -105,6 +105,24 @@ fn a_link_that_is_quiet_is_asked_and_then_given_up() {
 }
 
 #[test]
+fn who_takes_in_a_long_message_shows_that_he_lives() {
+    let mut world = World::new(Options { window_bytes: 64 << 20, ..Options::default() });
+    world.client.put(b"here");
+    world.run_until(|world| world.server.take().is_some());
+    world.run();
+    let opened = world.client.link;
+    world.client.put(&vec![7; 30 << 20]);
+    let keepalive = Options::default().keepalive;
+    // It comes in over 30 times that, and nobody has anything else to say.
+    while world.server.inbox.is_empty() {
+        world.now += keepalive;
+        world.turn(1 << 20);
+        assert_eq!(world.client.link, opened);
+    }
+    assert_eq!(world.server.take_all()[0].len(), 30 << 20);
+}
+
+#[test]
 fn both_sides_end_in_order_and_then_get_says_so() {
     let mut world = World::new(Options::default());
     world.client.put(b"a");

@@ -112,6 +112,43 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_window_is_so_small_that_messages_stop(
+        window_bytes in 1..200_000usize,
+        lengths in prop::collection::vec(
+            prop_oneof![3 => 0..200usize, 3 => 0..9000usize, 1 => 30_000..100_000usize], 1..120),
+        copies in 1..8usize,
+        cancelled in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+        takes in 1..20usize,
+        taken in any::<bool>(),
+    ) {
+        let acknowledge = if taken { Acknowledge::Taken } else { Acknowledge::Received };
+        let mut world = World::new(Options { acknowledge, window_bytes, ..Options::default() });
+        let count = lengths.len() * copies;
+        let receipts: Vec<_> = (0..count)
+            .map(|number| world.client.put(&message(number, lengths[number % lengths.len()])))
+            .collect();
+        let mut expected: Vec<_> = (0..count).collect();
+        for number in cancelled.iter().map(|index| index.index(count)) {
+            let Receipt::One(standing, sequence) = &receipts[number] else { panic!() };
+            if world.client.outbox.cancel(standing, *sequence) {
+                expected.retain(|&it| it != number);
+            }
+        }
+        let mut come = Vec::new();
+        world.run_until(|world| {
+            for message in std::iter::from_fn(|| world.server.take()).take(takes) {
+                come.push(usize::from_le_bytes(bytes(&message)[..8].try_into().unwrap()));
+            }
+            come.len() == expected.len()
+        });
+        prop_assert_eq!(come, expected);
+    }
+}
+
 #[test]
 fn a_cut_after_every_byte_loses_nothing() {
     // The handshake and the first messages, cut after 1, 2, 3, … bytes each way.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use ucall_buffer::Payload;
-use ucall_queue::{Event, Identity, LinkKey, Options, ProtocolError, Role};
+use ucall_queue::{Body, Event, Identity, LinkKey, Options, ProtocolError, Role, Segment};
 
 use crate::world::{CLIENT, SERVER, Side, World};
 
@@ -128,6 +128,49 @@ fn what_was_refused_for_want_of_room_is_taken_when_it_comes_again() {
     side.hub.receive(key, &frame(refused), now).unwrap();
     side.hub.settle();
     assert_eq!(side.take().map(|message| message.sequence), Some(refused));
+}
+
+#[test]
+fn new_lives_of_a_peer_are_not_welcome_while_too_much_of_the_old_waits() {
+    let options =
+        Options { queue_bytes_max: 10 << 20, window_bytes: 1 << 20, ..Options::default() };
+    let now = Instant::now();
+    let mut side = Side::new(SERVER, &options, 1, now);
+    let mut key = side.hub.open_link(Role::Accepted, now);
+    let frame = |sequence| [header(4, 1, sequence, 100_000), vec![0; 100_000]].concat();
+    let mut come = 0;
+    for life in 0..100u8 {
+        let mut bytes = hello(CLIENT);
+        bytes[24 + 24..][..16].fill(life + 1);
+        side.hub.receive(key, &bytes, now).unwrap();
+        let mut sequence = 0;
+        while sequence < 10 && side.hub.receive(key, &frame(sequence + 1), now).is_ok() {
+            sequence += 1;
+        }
+        side.hub.settle();
+        side.hub.link_closed(key, now);
+        come += sequence;
+        key = side.hub.open_link(Role::Accepted, now);
+    }
+    assert!((100..=120).contains(&come), "{come} messages of 100,000 bytes");
+    // Once they are taken, there is room again.
+    assert_eq!(side.take_all().len() as u64, come);
+    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    side.hub.receive(key, &frame(1), now).unwrap();
+}
+
+#[test]
+fn a_short_message_keeps_nothing_else_of_its_read() {
+    let (mut side, key, now) = server();
+    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    let mut bytes = [header(4, 1, 1, 3), b"abc".to_vec()].concat();
+    bytes.extend(header(9, 0, 0, 0).repeat(1000));
+    side.hub.receive(key, &bytes, now).unwrap();
+    side.hub.settle();
+    let Body::One(Segment::Shared(body)) = side.take().unwrap().body else { panic!("long") };
+    let memory = body.try_into_mut().unwrap();
+    assert_eq!(memory, b"abc"[..]);
+    assert!(memory.capacity() < 100, "{}", memory.capacity());
 }
 
 #[test]

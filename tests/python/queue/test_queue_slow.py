@@ -1,0 +1,53 @@
+"""A peer whose bytes come slowly is not one that is gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+from pairs import Pairs
+
+from ucall import queue as nq
+
+SIZE = 3 << 20
+
+
+def carry_slowly(source: socket.socket, target: socket.socket, bytes_a_second: int) -> None:
+    piece = bytes_a_second // 100
+    while data := source.recv(piece):
+        target.sendall(data)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("engine", ["auto", "posix"])
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_a_long_message_arrives_over_a_slow_link(pairs: Pairs, engine: str) -> None:
+    # It takes 2 seconds, and who is silent is given up after 0.6.
+    given = {"keepalive_s": 0.2, "engine": engine}
+    server = pairs.server(**given)
+    assert server.address is not None
+    with socket.socket() as listener:
+        # Small windows, or the kernel would take all of it at once.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        client = pairs.client(
+            server, netloc=nq.NetworkLocation(*listener.getsockname()), **given
+        )
+        put = client.put(b"x" * SIZE)
+        listener.settimeout(10)
+        near, _ = listener.accept()
+        with near, socket.create_connection(server.address) as far:
+            back = threading.Thread(target=carry_slowly, args=(far, near, 1 << 20), daemon=True)
+            back.start()
+            there = threading.Thread(
+                target=carry_slowly, args=(near, far, SIZE // 2), daemon=True
+            )
+            there.start()
+            # Over this one connection: another is not accepted.
+            put.result(20)
+            assert len(server.get(timeout=1).data) == SIZE
+            client.close()
+            server.close()
