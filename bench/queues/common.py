@@ -2,8 +2,9 @@
 
     python PAIR.py {put|get} MODE PORT SIZE SECONDS
 
-The end is told by an empty message. The side that gets prints messages, seconds between the first
-and the last, its CPU seconds and its peak RSS in MB; the side that puts prints its own CPU and RSS.
+The side that gets says when it listens. The end is told by an empty message. Then the side that
+gets prints messages, seconds between the first and the last, its CPU seconds and its peak RSS in
+MB; the side that puts prints its own CPU and RSS.
 """
 
 import resource
@@ -18,6 +19,11 @@ WINDOW_MESSAGES_MAX = 10_000
 
 def window(size: int) -> int:
     return max(2, min(WINDOW_MESSAGES_MAX, WINDOW_BYTES // max(size, 1)))
+
+
+def listening() -> None:
+    """The other side may be started."""
+    print("listening", flush=True)
 
 
 def used() -> str:

@@ -1,17 +1,32 @@
 """A pair of net-queue, from PyPI: the server gets. Modes: sync, async (its futures, awaited)."""
 
 import asyncio
+import sys
+import time
 
 import net_queue as nq
-from common import arguments, count, put_for, put_for_async
+from common import arguments, count, listening, put_for, put_for_async
 
 role, mode, port, size, seconds = arguments()
 purpose = nq.Purpose.SERVER if role == "get" else nq.Purpose.CLIENT
 options = nq.CommunicatorOptions(netloc=nq.NetworkLocation("127.0.0.1", port))
 with nq.new(purpose=purpose, options=options) as queue:
     if role == "get":
+        listening()
+        # It greets, as net-queue's own benchmark does: before that its client may lose a put.
+        peer = queue.get().peer
+        queue.put(None, peer)
         count(lambda: queue.get().data)
-    elif mode == "async":
+        sys.exit()
+    while True:
+        try:
+            queue.put(None).result()
+            break
+        except ConnectionError:
+            # While they shake hands, a peer is known by another name.
+            time.sleep(0.01)
+    queue.get()
+    if mode == "async":
 
         async def main() -> None:
             await put_for_async(seconds, size, lambda data: asyncio.wrap_future(queue.put(data)))

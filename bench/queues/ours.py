@@ -1,15 +1,18 @@
-"""A pair of ucall.queue: the server gets. Modes: tcp, unix (threads), async (asyncio, TCP)."""
+"""A pair of ucall.queue: the server gets. Modes: tcp, posix (TCP on epoll), unix, async
+(asyncio, TCP)."""
 
 import asyncio
 
-from common import arguments, count, count_async, put_for, put_for_async
+from common import arguments, count, count_async, listening, put_for, put_for_async
 
 from ucall import queue as nq
 
 role, mode, port, size, seconds = arguments()
 purpose = nq.Purpose.SERVER if role == "get" else nq.Purpose.CLIENT
 protocol = nq.Protocol.UNIX if mode == "unix" else nq.Protocol.TCP
-options = nq.CommunicatorOptions(netloc=nq.NetworkLocation("127.0.0.1", port))
+options = nq.CommunicatorOptions(
+    netloc=nq.NetworkLocation("127.0.0.1", port), engine="posix" if mode == "posix" else "auto"
+)
 
 
 async def main() -> None:
@@ -21,6 +24,7 @@ async def main() -> None:
             async def take() -> object:
                 return (await queue.get()).data
 
+            listening()
             await count_async(take)
         else:
             await put_for_async(seconds, size, queue.put)
@@ -31,6 +35,7 @@ if mode == "async":
 else:
     with nq.new(protocol, purpose, options) as queue:
         if role == "get":
+            listening()
             count(lambda: queue.get().data)
         else:
             put_for(seconds, size, queue.put, lambda future: future.result())

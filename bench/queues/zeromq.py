@@ -4,7 +4,7 @@ import asyncio
 
 import zmq
 import zmq.asyncio
-from common import arguments, count, count_async, put_for, put_for_async
+from common import arguments, count, count_async, listening, put_for, put_for_async
 
 role, mode, port, size, seconds = arguments()
 context = zmq.asyncio.Context() if mode == "async" else zmq.Context()
@@ -12,6 +12,7 @@ socket = context.socket(zmq.PULL if role == "get" else zmq.PUSH)
 where = f"tcp://127.0.0.1:{port}"
 if role == "get":
     socket.bind(where)
+    listening()
 else:
     socket.connect(where)
 
