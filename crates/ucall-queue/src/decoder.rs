@@ -46,6 +46,9 @@ pub(crate) struct Decoder {
     is_shaken: bool,
     /// Messages may lie in shared memory.
     is_shared: bool,
+    /// The last message was long. The next may be too, and it is not copied if its header is all
+    /// that is received before its memory is there.
+    was_long: bool,
 }
 
 #[derive(Debug)]
@@ -60,6 +63,8 @@ enum State {
     Skip(Header, u64),
     /// A segment is in the hands of the engine.
     Lent(Box<Long>),
+    /// Memory for the next header is.
+    LentHead,
 }
 
 #[derive(Debug)]
@@ -75,8 +80,14 @@ struct Long {
 
 impl Decoder {
     pub(crate) fn new(message_bytes_max: usize, pool: Arc<Pool>) -> Self {
-        let state = State::Whole(Vec::new());
-        Self { state, pool, message_bytes_max, is_shaken: false, is_shared: false }
+        Self {
+            state: State::Whole(Vec::new()),
+            pool,
+            message_bytes_max,
+            is_shaken: false,
+            is_shared: false,
+            was_long: false,
+        }
     }
 
     /// The handshake is over.
@@ -105,7 +116,7 @@ impl Decoder {
                 State::Table(header, table) => self.read_table(header, table, input)?,
                 State::Long(long) => self.read_long(long, input)?,
                 State::Skip(header, left) => self.skip(header, left, input),
-                lent @ State::Lent(_) => {
+                lent @ (State::Lent(_) | State::LentHead) => {
                     self.state = lent;
                     return Ok(None);
                 }
@@ -120,9 +131,16 @@ impl Decoder {
     }
 
     /// Memory that the next bytes are to be received into, if there are many of one segment to
-    /// come.
+    /// come, or into which the header of the next long message is.
     pub(crate) fn poll_target(&mut self) -> Option<Target> {
-        let State::Long(long) = &mut self.state else { return None };
+        let long = match &mut self.state {
+            State::Long(long) => long,
+            State::Whole(partial) if partial.is_empty() && self.was_long => {
+                self.state = State::LentHead;
+                return Some(Target::from_vec(Vec::new(), HEADER_BYTES));
+            }
+            _ => return None,
+        };
         let missing = long.length - long.current.len();
         if missing < TARGET_BYTES_MIN {
             return None;
@@ -143,6 +161,7 @@ impl Decoder {
                 long.current = target.into_vec().unwrap_or_default();
                 State::Long(long)
             }
+            State::LentHead => State::Whole(target.into_vec().unwrap_or_default()),
             state => state,
         };
     }
@@ -153,7 +172,7 @@ impl Decoder {
             State::Long(long) => long.current.len() == long.length,
             State::Skip(_, left) => *left == 0,
             State::Table(header, table) => table.len() == table_bytes(header),
-            State::Whole(_) | State::Lent(_) => false,
+            State::Whole(_) | State::Lent(_) | State::LentHead => false,
         }
     }
 
@@ -208,11 +227,12 @@ impl Decoder {
     }
 
     /// Believes a header, or does not.
-    fn check(&self, header: Header) -> Result<Header, ProtocolError> {
+    fn check(&mut self, header: Header) -> Result<Header, ProtocolError> {
         let is_handshake = matches!(header.kind, Kind::Hello | Kind::Welcome | Kind::Refuse);
         if is_handshake == self.is_shaken {
             return Err(ProtocolError::Unexpected);
         }
+        self.was_long = self.is_long(&header);
         let is_well_formed = match header.kind {
             Kind::Hello | Kind::Welcome => header.length == HELLO_BYTES as u64,
             Kind::Refuse => header.length <= REASON_BYTES_MAX as u64,

@@ -98,6 +98,8 @@ pub struct Uring {
     deferred: Vec<Completion>,
     /// Sockets to go on receiving with, once deliveries are settled.
     restart: Vec<Id>,
+    /// Sockets to go on receiving with, once the caller has heard that their targets are full.
+    filled: Vec<Id>,
     /// Places of streams that send silently.
     silent: Vec<u32>,
     /// Something waits for a silent send to be through, so the next wait must not block before it
@@ -148,6 +150,7 @@ impl Uring {
             spare_messages: Vec::new(),
             deferred: Vec::new(),
             restart: Vec::new(),
+            filled: Vec::new(),
             silent: Vec::new(),
             prompt: false,
             files: 0,
@@ -406,6 +409,7 @@ impl Engine for Uring {
     ) -> io::Result<()> {
         let before = completions.len();
         completions.append(&mut self.deferred);
+        self.restart.append(&mut self.filled);
         self.settle(completions);
         self.reap(completions);
         loop {

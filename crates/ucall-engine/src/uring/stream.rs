@@ -260,15 +260,14 @@ impl Uring {
             Err(error) => Err(error),
         };
         let retry = matches!(&result, Err(error) if is_passing(error));
-        if retired {
-            let result = Err(io::ErrorKind::Interrupted.into());
-            completions.push(Completion::Filled { socket, target, result });
-        } else if retry || (result.is_ok() && !target.is_full()) {
+        if !retired && (retry || (result.is_ok() && !target.is_full())) {
             stream.target = Some(target);
-        } else {
-            completions.push(Completion::Filled { socket, target, result });
+            return self.receive_next(index);
         }
-        self.receive_next(index);
+        let result = if retired { Err(io::ErrorKind::Interrupted.into()) } else { result };
+        completions.push(Completion::Filled { socket, target, result });
+        // Whoever hears of this may have another target, and bytes in buffers would be copied there.
+        self.filled.push(socket);
         self.free_if_idle(index);
     }
 
