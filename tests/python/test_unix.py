@@ -11,7 +11,9 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,30 @@ def test_a_path_that_is_used_is_taken_and_one_left_behind_is_not(serve: Serve, p
     assert precious.read_text() == "data"
     with pytest.raises(OSError):
         ucall.Server(uds="/nowhere/at/all")
+
+
+def test_a_folder_that_somebody_keeps_locked_is_no_place_to_wait_for(
+    serve: Serve, path: Path
+) -> None:
+    keeper = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print(1, flush=True)"
+    command = [sys.executable, "-c", f"{keeper}; sys.stdin.read()", str(path.parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        began, steps = time.monotonic(), 0
+        with ThreadPoolExecutor() as pool:
+            started = pool.submit(ucall.Server, uds=path)
+            while not started.done():
+                time.sleep(0.01)
+                steps += 1
+        with pytest.raises(TimeoutError, match=r"keeps .* locked \(flock\).*lslocks"):
+            started.result()
+        # Others had the interpreter meanwhile.
+        assert steps > 20 and time.monotonic() - began < 5
+        assert not path.exists()
+        process.communicate()
+    serve(add, uds=path)
+    assert json.loads(_exchange(path, request("add", [1, 1])))["result"] == 2
 
 
 def test_it_knows_the_process_at_the_other_end(serve: Serve, path: Path) -> None:

@@ -1,18 +1,28 @@
 //! Unix sockets that listen, and the files they are reached by.
 //!
 //! A file stays behind when its server is killed. It is replaced when nobody listens there any
-//! more, and only then. Two servers that start at once take turns, by a lock on the folder.
+//! more, and only then. Two servers that start at once take turns, by a lock on the folder. Whoever
+//! may read the folder may hold that lock for ever, so it is waited for only as long as others take
+//! to start.
 
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::listen::BACKLOG;
+
+/// How long the lock on a folder is waited for. Those who start a server hold it for microseconds.
+const LOCK_TIME_MAX: Duration = Duration::from_secs(1);
+/// How often it is tried.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The file of a Unix socket, removed when dropped, if it is still the same file.
 #[derive(Debug)]
@@ -30,21 +40,39 @@ fn identity(found: &fs::Metadata) -> FileIdentity {
 }
 
 /// Binds a Unix socket at `path` and listens. Whoever may write to the file may connect, so `mode`,
-/// such as `0o600`, says who that is.
+/// such as `0o600`, says who that is. May sleep for about a second.
 ///
 /// # Errors
-/// `AddrInUse` when somebody listens there, or when what is there is no socket.
+/// `AddrInUse` when somebody listens there, or when what is there is no socket; `TimedOut` when
+/// somebody keeps the folder locked.
 pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
     let explain = |error: io::Error| {
         let reason = format!("cannot listen on {}: {error}", path.display());
         io::Error::new(error.kind(), reason)
     };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let lock = File::open(folder.unwrap_or(Path::new("."))).map_err(explain)?;
-    // Where folders cannot be locked, servers that start at once have to be careful themselves.
-    flock(&lock, FlockOperation::LockExclusive).unwrap_or(());
+    let _lock = lock(folder.unwrap_or(Path::new("."))).map_err(explain)?;
     make_way(path)?;
     bind(path, mode).map_err(explain)
+}
+
+/// Locks a folder until the result is dropped.
+fn lock(folder: &Path) -> io::Result<File> {
+    let opened = File::open(folder)?;
+    let until = Instant::now() + LOCK_TIME_MAX;
+    while let Err(Errno::WOULDBLOCK) = flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+        if Instant::now() >= until {
+            let folder = folder.display();
+            let reason = format!(
+                "another process keeps {folder} locked (flock): end it, `lslocks` names it, or put \
+                 the socket into a folder that nobody else may read"
+            );
+            return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+        }
+        thread::sleep(LOCK_INTERVAL);
+    }
+    // Where folders cannot be locked, servers that start at once have to be careful themselves.
+    Ok(opened)
 }
 
 fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
@@ -128,6 +156,21 @@ mod tests {
         // The first one's file is gone; that of its successor is not its own.
         drop(file);
         UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn a_lock_of_somebody_else_is_waited_for_but_not_for_ever() {
+        let path = place("locked");
+        let folder = File::open(path.parent().unwrap()).unwrap();
+        flock(&folder, FlockOperation::LockExclusive).unwrap();
+        let error = bind_unix(&path, 0o600).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("`lslocks` names it"), "{error}");
+        assert!(!path.exists());
+        let starting = thread::spawn(move || bind_unix(&path, 0o600).map(drop));
+        thread::sleep(5 * LOCK_INTERVAL);
+        drop(folder);
+        starting.join().unwrap().unwrap();
     }
 
     #[test]

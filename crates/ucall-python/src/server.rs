@@ -102,7 +102,7 @@ impl Server {
         }
         let mut state = State::new(engine, address, tls.map(Described::load).transpose()?);
         if bound {
-            state.bind()?;
+            py.detach(|| state.bind())?;
         }
         Ok(Self {
             number: MADE.fetch_add(1, Ordering::Relaxed),
@@ -161,12 +161,15 @@ impl Server {
     }
 
     /// Binds and listens, unless it does already.
-    fn bind(&self) -> PyResult<()> {
-        let mut state = self.state();
-        if state.listener.is_none() && state.worker.is_none() {
-            state.bind()?;
-        }
-        Ok(())
+    fn bind(&self, py: Python<'_>) -> PyResult<()> {
+        // It may have to wait, and lets go of the state before it asks for the interpreter again.
+        py.detach(|| {
+            let mut state = self.state();
+            match state.listener.is_none() && state.worker.is_none() {
+                true => state.bind(),
+                false => Ok(()),
+            }
+        })
     }
 
     /// Closes the socket that nothing was served on yet, so that others may bind its address.
@@ -351,7 +354,7 @@ impl Server {
 impl Server {
     /// A worker for this thread, and the socket that it is to listen on.
     fn station(&self, py: Python<'_>, is_guest: bool) -> PyResult<(Station, Option<Listener>)> {
-        self.bind()?;
+        self.bind(py)?;
         let (engine, tls, listener, page) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
@@ -508,6 +511,7 @@ pub(crate) fn bind(address: &Address) -> PyResult<ucall_engine::Bound> {
             io::ErrorKind::AddrInUse => libc::EADDRINUSE,
             io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
             io::ErrorKind::PermissionDenied => libc::EACCES,
+            io::ErrorKind::TimedOut => libc::ETIMEDOUT,
             _ => return error.into(),
         };
         PyOSError::new_err((number, error.to_string()))

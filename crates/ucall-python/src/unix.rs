@@ -16,8 +16,8 @@ pub(crate) struct UnixSocket(Mutex<Option<(ucall_engine::Listener, Option<UnixFi
 #[pymethods]
 impl UnixSocket {
     #[new]
-    fn new(path: PathBuf, mode: u32) -> PyResult<Self> {
-        let bound = bind(&Address::Unix { path, mode })?;
+    fn new(py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<Self> {
+        let bound = py.detach(|| bind(&Address::Unix { path, mode }))?;
         Ok(Self(Mutex::new(Some((bound.listener, bound.file)))))
     }
 

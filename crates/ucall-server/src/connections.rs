@@ -8,6 +8,7 @@ use ucall_engine::Id;
 use ucall_proto::Connection;
 
 use crate::Caller;
+use crate::floods::Unread;
 
 /// How many of the longest idle connections one look for them remembers.
 const IDLE_REMEMBERED: usize = 256;
@@ -33,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) paused: bool,
     /// Whether our side of the stream is ended.
     pub(crate) finished: bool,
+    /// What has come of a handshake whose turn has not; see [`Floods`](crate::floods::Floods).
+    pub(crate) unread: Unread,
 }
 
 impl Entry {
@@ -67,6 +70,15 @@ impl Connections {
         self.len
     }
 
+    /// Places there are, with or without a connection.
+    pub(crate) fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut Entry> {
+        self.entries.get_mut(place)?.as_mut()
+    }
+
     #[inline]
     pub(crate) fn find(&mut self, id: Id) -> Option<&mut Entry> {
         self.entries.get_mut(id.index as usize)?.as_mut().filter(|entry| entry.id() == id)
@@ -88,6 +100,7 @@ impl Connections {
             filled: 0,
             paused: false,
             finished: false,
+            unread: Unread::default(),
         };
         if let Some(place) = self.entries.get_mut(index)
             && place.replace(entry).is_none()
@@ -102,12 +115,12 @@ impl Connections {
         self.entries.get_mut(id.index as usize)?.take()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().flatten()
+    pub(crate) fn ids(&self) -> Vec<Id> {
+        self.iter().map(Entry::id).collect()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        self.entries.iter_mut().flatten()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().flatten()
     }
 
     /// The connection without a request for the longest time, other than `newcomer`.

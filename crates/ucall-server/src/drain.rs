@@ -63,6 +63,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if now >= drain.until {
             self.office.handler.abandon();
             self.take_replies();
+            self.send_outbox();
+            for id in self.connections.ids() {
+                self.dismiss(id);
+            }
             return true;
         }
         if now >= drain.next_look {
@@ -73,10 +77,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             }
             self.accept_what_waits();
             for id in self.done_with(now) {
-                self.close(id);
+                self.dismiss(id);
             }
         }
-        self.sockets.is_empty() && self.connections.len() == 0 && self.office.handler.running() == 0
+        let is_empty = self.connections.len() == 0 && !self.floods.is_waiting();
+        self.sockets.is_empty() && is_empty && self.office.handler.running() == 0
     }
 
     /// Takes connections that the engine, which has stopped to accept, was to hear of.

@@ -8,6 +8,7 @@ mod connections;
 mod counters;
 mod dispatch;
 mod drain;
+mod floods;
 mod handler;
 mod mailbox;
 mod output;

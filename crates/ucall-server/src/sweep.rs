@@ -1,22 +1,71 @@
 //! What a worker does once a second: it looks at every deadline, so that they cost nothing a call.
+//!
+//! Thousands of connections may be due at once, and each costs a reply and a close. So a sweep goes
+//! on from turn to turn, a few connections at a time, and calls that come meanwhile are served in
+//! between.
 
 use std::cmp::Reverse;
 use std::mem;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ucall_engine::{Engine, Id};
 
 use crate::Handler;
 use crate::connections::Entry;
+use crate::dispatch::Office;
 use crate::worker::Worker;
 
 /// How often deadlines are looked at. They are in whole seconds.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Places looked at in one turn.
+const LOOKED_AT_PER_TURN: usize = 1024;
+/// Connections that are answered, or closed, in one turn of a sweep.
+const ENDED_PER_TURN: usize = 16;
+
+/// How far the sweep under way has come.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    /// When the next one begins.
+    pub(crate) next: Instant,
+    /// The next place to look at; `None` between sweeps.
+    place: Option<usize>,
+}
+
+/// What a look at a connection finds.
+enum Due {
+    No,
+    /// The time for what its peer should have sent is over.
+    Expired,
+    /// Its peer has taken nothing for too long of what is being sent.
+    Stuck,
+}
+
+impl Sweep {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { next: now, place: None }
+    }
+
+    /// When it goes on: at once while it is under way.
+    pub(crate) fn deadline(&self, now: Instant) -> Instant {
+        if self.place.is_some() { now } else { self.next }
+    }
+}
 
 impl<E: Engine, H: Handler> Worker<E, H> {
-    /// Looks at every deadline.
+    /// Begins a sweep if it is time, and goes on with the one under way.
+    #[inline]
     pub(crate) fn sweep(&mut self) {
-        self.next_sweep = self.office.now + SWEEP_INTERVAL;
+        if self.office.now >= self.sweep.next && self.sweep.place.is_none() {
+            self.begin_sweep();
+        }
+        if let Some(place) = self.sweep.place {
+            self.sweep.place = self.sweep_from(place);
+        }
+    }
+
+    #[cold]
+    fn begin_sweep(&mut self) {
+        self.sweep = Sweep { next: self.office.now + SWEEP_INTERVAL, place: Some(0) };
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.office.replies.set_time(unix_time.as_secs());
         self.make_room();
@@ -24,72 +73,93 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.office.refresh_tls();
         self.out.tidy();
         self.office.scratch.tidy();
-        self.note_progress();
-        self.feed_the_starved();
-        let now = self.office.now;
-        let due = |entry: &&Entry| entry.proto.deadline().is_some_and(|deadline| deadline <= now);
-        let expired: Vec<Id> =
-            self.connections.iter().filter(due).map(|entry| entry.id()).collect();
-        for id in expired {
-            self.step(id, |connection, environment, out| connection.expire(environment, out));
-            self.settle(id);
-        }
-        for id in self.stuck() {
-            self.close(id);
-        }
     }
 
-    /// Looks how far the large bodies are that the engine receives by itself.
-    fn note_progress(&mut self) {
-        let engine = &self.engine;
-        for entry in self.connections.iter_mut().filter(|entry| entry.proto.is_filling()) {
-            let filled = engine.filled_bytes(entry.id());
-            if mem::replace(&mut entry.filled, filled) != filled {
-                self.office.step(entry, |connection, environment| {
-                    connection.note_progress(environment);
-                });
+    /// Looks at some places; where to go on, unless those were the last.
+    fn sweep_from(&mut self, place: usize) -> Option<usize> {
+        let end = (place + LOOKED_AT_PER_TURN).min(self.connections.places());
+        let mut ended = 0;
+        for place in place..end {
+            let Some(entry) = self.connections.at_mut(place) else { continue };
+            let id = entry.id();
+            match look(entry, &self.engine, &mut self.office) {
+                Due::No => continue,
+                Due::Stuck => self.close(id),
+                Due::Expired => {
+                    self.step(id, |connection, environment, out| {
+                        connection.expire(environment, out);
+                    });
+                    self.settle(id);
+                }
+            }
+            ended += 1;
+            if ended == ENDED_PER_TURN {
+                return Some(place + 1);
             }
         }
+        (end < self.connections.places()).then_some(end)
     }
 
     /// Goes on with requests that waited for memory, as long as there is some; else with one.
-    fn feed_the_starved(&mut self) {
-        self.office.weigh();
+    pub(crate) fn feed_the_starved(&mut self) {
+        let favoured = self.favoured.and_then(|id| self.connections.find(id));
+        if favoured.is_some_and(|entry| entry.proto.is_favoured()) && !self.office.has_room() {
+            return;
+        }
         let starved = self.connections.iter().filter(|entry| entry.proto.is_starved());
         let mut starved: Vec<(usize, Id)> =
             starved.map(|entry| (entry.proto.held_bytes(), entry.id())).collect();
-        if starved.is_empty() {
-            return;
-        }
         // Those that hold most set most free.
         starved.sort_unstable_by_key(|(held_bytes, _)| Reverse(*held_bytes));
-        if !self.connections.iter().any(|entry| entry.proto.is_favoured())
-            && let Some(entry) = starved.first().and_then(|(_, id)| self.connections.find(*id))
-        {
-            entry.proto.favour();
-        }
-        for (_, id) in starved {
-            let is_favoured =
-                self.connections.find(id).is_some_and(|entry| entry.proto.is_favoured());
-            if is_favoured || self.office.has_room() {
-                self.step(id, |connection, environment, out| connection.proceed(environment, out));
-                self.settle(id);
+        self.favour(starved.first().map(|(_, id)| *id));
+        for (_, id) in &starved {
+            if self.favoured == Some(*id) || self.office.has_room() {
+                self.step(*id, |connection, environment, out| connection.proceed(environment, out));
+                self.settle(*id);
             }
         }
+        self.has_starved = self.connections.iter().any(|entry| entry.proto.is_starved());
     }
 
-    /// Connections whose peer has taken nothing for too long of what is being sent.
-    fn stuck(&mut self) -> Vec<Id> {
-        let (now, patience) = (self.office.now, self.office.config.limits.send_timeout);
-        let engine = &self.engine;
-        let is_stuck = |entry: &mut Entry| {
-            let taken = engine.sent_bytes(entry.id());
-            if taken != entry.taken {
-                (entry.taken_at, entry.taken) = (now, taken);
-            }
-            entry.taken_at + patience <= now
-        };
-        let sending = self.connections.iter_mut().filter(|entry| entry.sending > 0);
-        sending.filter_map(|entry| is_stuck(entry).then_some(entry.id())).collect()
+    /// Lets one go on whatever is held, if none may already.
+    fn favour(&mut self, id: Option<Id>) {
+        let is_favoured = |entry: &mut Entry| entry.proto.is_favoured();
+        if self.favoured.and_then(|id| self.connections.find(id)).is_some_and(is_favoured) {
+            return;
+        }
+        self.favoured = id;
+        if let Some(entry) = id.and_then(|id| self.connections.find(id)) {
+            entry.proto.favour();
+        }
     }
+}
+
+fn look<H: Handler>(entry: &mut Entry, engine: &impl Engine, office: &mut Office<H>) -> Due {
+    if entry.proto.is_filling() {
+        note_progress(entry, engine, office);
+    }
+    if entry.sending > 0 && is_stuck(entry, engine, office) {
+        Due::Stuck
+    } else if entry.proto.deadline().is_some_and(|deadline| deadline <= office.now) {
+        Due::Expired
+    } else {
+        Due::No
+    }
+}
+
+/// Looks how far a large body is that the engine receives by itself.
+fn note_progress<H: Handler>(entry: &mut Entry, engine: &impl Engine, office: &mut Office<H>) {
+    let filled = engine.filled_bytes(entry.id());
+    if mem::replace(&mut entry.filled, filled) != filled {
+        office.step(entry, |connection, environment| connection.note_progress(environment));
+    }
+}
+
+/// Whether the peer has taken nothing for too long of what is being sent.
+fn is_stuck<H: Handler>(entry: &mut Entry, engine: &impl Engine, office: &Office<H>) -> bool {
+    let taken = engine.sent_bytes(entry.id());
+    if taken != entry.taken {
+        (entry.taken_at, entry.taken) = (office.now, taken);
+    }
+    entry.taken_at + office.config.limits.send_timeout <= office.now
 }

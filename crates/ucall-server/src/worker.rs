@@ -18,9 +18,11 @@ use crate::connections::Connections;
 use crate::counters::{Counters, Stats};
 use crate::dispatch::{Dispatch, Office, UNCOUNTED_BYTES};
 use crate::drain::Draining;
+use crate::floods::Floods;
 use crate::mailbox::{Mailbox, Message};
 use crate::output::Output;
 use crate::procedures::Procedures;
+use crate::sweep::Sweep;
 use crate::{CallId, Config, Handler};
 
 /// Replies that wait for each other at most. Those of slow functions should not wait for many.
@@ -65,7 +67,12 @@ pub struct Worker<E: Engine, H: Handler> {
     pub(crate) out: Output,
     /// Connections with a reply of this turn that is still to be sent.
     outbox: Vec<Id>,
-    pub(crate) next_sweep: Instant,
+    pub(crate) sweep: Sweep,
+    pub(crate) floods: Floods,
+    /// Whether a connection may wait for memory.
+    pub(crate) has_starved: bool,
+    /// The one that may go on without.
+    pub(crate) favoured: Option<Id>,
     /// Whether the last turn had work of several connections, so that more is likely there.
     busy: bool,
     /// Whether something waits to hear of a send, for which a wait need not return.
@@ -103,7 +110,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             text: Vec::new(),
             out: Output::default(),
             outbox: Vec::new(),
-            next_sweep: now,
+            sweep: Sweep::new(now),
+            floods: Floods::default(),
+            has_starved: false,
+            favoured: None,
             busy: false,
             asks: false,
             stats: Stats::default(),
@@ -155,9 +165,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// When a turn is due, whatever else happens.
     pub fn deadline(&self) -> Option<Instant> {
         let sweeps = self.connections.len() > 0 || self.accept_paused || self.keeps_memory();
-        let sweep = sweeps.then_some(self.next_sweep);
+        let sweep = sweeps.then(|| self.sweep.deadline(self.office.now));
         let drain = self.drain.as_ref().map(|drain| drain.next_look);
-        [sweep, drain, self.office.handler.deadline()].into_iter().flatten().min()
+        let flood = self.floods.is_waiting().then_some(self.office.now);
+        [sweep, drain, flood, self.office.handler.deadline()].into_iter().flatten().min()
     }
 
     /// The engine.
@@ -194,9 +205,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.office.handler.turn_began(self.office.now);
         self.office.view.refresh();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet: false };
-        if self.office.now >= self.next_sweep {
-            self.sweep();
-        }
+        self.sweep();
+        self.begin_floods();
         let mut completions = mem::take(&mut self.completions);
         self.busy = completions.len() > 1;
         turn.quiet = completions.is_empty();
@@ -204,9 +214,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.take(completion, &mut turn)?;
         }
         self.completions = completions;
+        self.go_on_with_handshakes();
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);
         self.take_replies();
+        self.office.weigh();
+        if self.has_starved {
+            self.feed_the_starved();
+        }
         self.send_outbox();
         if self.drain.is_some() {
             turn.stopped |= self.go_on_draining();
@@ -245,7 +260,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         match completion {
             Completion::Received(arrival) => self.receive(arrival),
             Completion::Sent { socket, payload, result } => self.sent(socket, payload, result),
-            Completion::Accepted { socket, .. } => self.accept(socket),
+            Completion::Accepted { socket, .. } => self.welcome(socket),
             Completion::AcceptFailed { error, .. } => self.accept_failed(&error),
             Completion::Filled { socket, target, result } => self.filled(socket, target, &result),
             Completion::Ready { watch, .. } if self.signals == Some(watch) => {
@@ -275,6 +290,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             Err(_) => return self.close(id),
         };
         self.stats.bytes_received += bytes.len() as u64;
+        if entry.proto.is_handshaking() && self.floods.postpones(entry, bytes) {
+            return self.pause(id);
+        }
         let out = self.out.head_mut();
         self.office.step(entry, |connection, environment| {
             if bytes.is_empty() {
@@ -357,7 +375,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Sends the replies that were kept for the end of the turn.
     #[inline]
-    fn send_outbox(&mut self) {
+    pub(crate) fn send_outbox(&mut self) {
         let mut outbox = mem::take(&mut self.outbox);
         for id in outbox.drain(..) {
             self.send(id);
@@ -439,8 +457,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if entry.proto.wish() != Wish::Pause {
             return self.keep_receiving(id);
         }
-        if !entry.paused {
-            entry.paused = true;
+        self.has_starved |= entry.proto.is_starved();
+        self.pause(id);
+    }
+
+    fn pause(&mut self, id: Id) {
+        if let Some(entry) = self.connections.find(id)
+            && !mem::replace(&mut entry.paused, true)
+        {
             self.engine.pause(id);
         }
     }
@@ -479,7 +503,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.stats.connections = self.connections.len() as u64;
         if self.is_crowded() {
             match self.connections.longest_idle(Some(socket)) {
-                Some(idle) => self.close(idle),
+                Some(idle) => self.dismiss(idle),
                 None => self.pause_accepting(),
             }
         }
@@ -495,7 +519,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.office.handler.warn(&line);
         }
         if let Some(idle) = idle {
-            self.close(idle);
+            self.dismiss(idle);
             self.resume_accepting();
         }
     }
@@ -514,7 +538,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         match self.is_crowded().then(|| self.connections.longest_idle(None)) {
             Some(None) => {}
-            Some(Some(idle)) => self.close(idle),
+            Some(Some(idle)) => self.dismiss(idle),
             None => self.resume_accepting(),
         }
     }
@@ -525,6 +549,24 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.engine.resume(listener);
             }
         }
+    }
+
+    /// Closes a connection on which nothing is under way. Under TLS the peer is told, if that goes
+    /// out at once: it then knows that nobody else has cut the stream.
+    pub(crate) fn dismiss(&mut self, id: Id) {
+        self.out.clear();
+        if let Some(entry) = self.connections.find(id)
+            && entry.queued_bytes() == 0
+        {
+            entry.proto.say_goodbye(self.out.head_mut());
+            let goodbye = self.out.take();
+            self.stats.bytes_sent += goodbye.len() as u64;
+            // What does not go out at once is cancelled by the close.
+            if let SendState::Done(payload) = self.engine.send(id, goodbye) {
+                self.out.give_back(payload);
+            }
+        }
+        self.close(id);
     }
 
     pub(crate) fn close(&mut self, id: Id) {

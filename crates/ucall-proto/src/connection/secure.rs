@@ -40,6 +40,19 @@ impl Connection {
         self.session.as_deref()
     }
 
+    /// Whether the next bytes belong to a handshake.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.awaits == Awaits::Handshake
+    }
+
+    /// Says, under TLS, that nothing more follows. The connection is to be closed.
+    pub fn say_goodbye(&mut self, out: &mut Vec<u8>) {
+        if let Some(stage) = &mut self.stage {
+            stage.close(out);
+        }
+    }
+
     pub(super) fn is_tls(&self) -> bool {
         self.session.is_some()
     }
