@@ -74,6 +74,12 @@ pub trait Engine {
     /// [`Completion::Received`] says so once more. A socket has at most one target at a time.
     fn receive_into(&mut self, socket: Id, target: Target);
 
+    /// Makes sure, once a connection has been silent for a while, that it is still there. An engine
+    /// that may not have been told reports the end, or the error, as ever; see [`Engine::wait`].
+    fn check(&mut self, socket: Id) {
+        let _ = socket;
+    }
+
     /// Bytes that the target under way has so far; 0 when none is. It tells a peer that is slow
     /// from one that is silent.
     fn filled_bytes(&self, socket: Id) -> usize;

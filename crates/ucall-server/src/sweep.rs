@@ -82,7 +82,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         for place in place..end {
             let Some(entry) = self.connections.at_mut(place) else { continue };
             let id = entry.id();
-            match look(entry, &self.engine, &mut self.office) {
+            match look(entry, &mut self.engine, &mut self.office) {
                 Due::No => continue,
                 Due::Stuck => self.close(id),
                 Due::Expired => {
@@ -134,7 +134,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 }
 
-fn look<H: Handler>(entry: &mut Entry, engine: &impl Engine, office: &mut Office<H>) -> Due {
+fn look<H: Handler>(entry: &mut Entry, engine: &mut impl Engine, office: &mut Office<H>) -> Due {
+    engine.check(entry.id());
     if entry.proto.is_filling() {
         note_progress(entry, engine, office);
     }

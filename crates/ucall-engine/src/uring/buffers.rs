@@ -17,6 +17,7 @@ const COUNT: u16 = 256;
 const BUFFER_BYTES: usize = 16 * 1024;
 /// The ring comes first in the mapping, in whole pages of any size in use.
 const RING_BYTES: usize = 64 * 1024;
+const _: () = assert!(RING_BYTES > COUNT as usize * size_of::<BufRingEntry>());
 
 pub(super) struct Buffers {
     mapping: Mapping,
@@ -40,6 +41,12 @@ impl Buffers {
         }
         buffers.publish();
         Ok(buffers)
+    }
+
+    /// A byte that anything may be written to, as long as the mapping lives, and nobody reads.
+    pub(super) fn dustbin(&self) -> *mut u8 {
+        // SAFETY: the ring's part of the mapping is larger than the ring; this is its last byte.
+        unsafe { self.mapping.start().add(RING_BYTES - 1) }.as_ptr()
     }
 
     /// The bytes of a buffer that the kernel filled and that was not given back since.

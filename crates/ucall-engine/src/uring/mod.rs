@@ -192,6 +192,7 @@ impl Uring {
         match operation {
             Operation::Receive => self.on_receive(index, entry, completions),
             Operation::Fill => self.on_fill(index, entry, completions),
+            Operation::Check => self.on_check(index, entry, completions),
             Operation::Shutdown => self.on_shutdown(index),
             Operation::Accept => self.on_accept(index, entry, completions),
             Operation::ReceiveFrom => self.on_receive_from(index, entry, completions),
@@ -343,6 +344,10 @@ impl Engine for Uring {
 
     fn receive_into(&mut self, socket: Id, target: Target) {
         self.fill(socket, target);
+    }
+
+    fn check(&mut self, socket: Id) {
+        self.check_stream(socket);
     }
 
     fn filled_bytes(&self, socket: Id) -> usize {

@@ -11,6 +11,11 @@
 //! | Target   | last completion                   | Idle, then `receive_next` |
 //!
 //! After the end of the stream, or an error, and when closed, it stays Idle.
+//!
+//! A multishot receive may miss a reset: when bytes and the reset come before the kernel gets to
+//! either, it delivers the bytes, is told that none are left (of an end it would be told otherwise),
+//! and waits for an event that was already there (seen on Linux 6.18). So a stream on which bytes
+//! came last can be checked, by a look for more.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -39,6 +44,10 @@ pub(super) struct Stream {
     paused: bool,
     /// The peer's side has ended or broken, and that is on its way to the caller.
     ended: bool,
+    /// Bytes have come since the last check.
+    unchecked: bool,
+    /// A check is under way.
+    checking: bool,
     pub(super) sending: Option<Sending>,
     pub(super) ending: Ending,
 }
@@ -91,6 +100,8 @@ impl Stream {
             cancelled: false,
             paused: false,
             ended: false,
+            unchecked: false,
+            checking: false,
             sending: None,
             ending: Ending::No,
         }
@@ -99,6 +110,7 @@ impl Stream {
     pub(super) fn is_idle(&self) -> bool {
         self.receiving == Receiving::Idle
             && self.sending.is_none()
+            && !self.checking
             && self.ending != Ending::UnderWay
     }
 
@@ -216,6 +228,7 @@ impl Uring {
         completions: &mut Vec<Completion>,
     ) {
         let Some((id, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
+        stream.unchecked = true;
         let source = match (entry.result(), cqueue::buffer_select(entry.flags())) {
             (1.., Some(buffer)) => Some(Source::Buffer(buffer)),
             (_, Some(buffer)) => {
@@ -225,7 +238,10 @@ impl Uring {
             (0.., None) => Some(Source::End),
             (errno, None) => Source::from_errno(-errno),
         };
-        stream.ended |= matches!(source, Some(Source::End | Source::Failed(_)));
+        let is_last = matches!(source, Some(Source::End | Source::Failed(_)));
+        // A check may have told already.
+        let source = source.filter(|_| !(is_last && stream.ended));
+        stream.ended |= is_last;
         let over = !cqueue::more(entry.flags());
         if over {
             stream.receiving = Receiving::Idle;
@@ -237,6 +253,48 @@ impl Uring {
             self.restart.push(id);
         } else if over {
             self.receive_next(index);
+        }
+        self.free_if_idle(index);
+    }
+
+    /// Looks for more where bytes came last and a multishot receive waits.
+    pub(super) fn check_stream(&mut self, id: Id) {
+        let is_multishot = self.features.multishot_receive;
+        let Some(Slot::Stream(stream)) = self.slots.get_mut(id) else { return };
+        if !is_multishot
+            || stream.ended
+            || stream.checking
+            || stream.receiving != Receiving::Buffers
+            || !std::mem::take(&mut stream.unchecked)
+        {
+            return;
+        }
+        stream.checking = true;
+        let entry = opcode::Recv::new(stream.file.descriptor(), self.buffers.dustbin(), 1);
+        let entry = entry.flags(libc::MSG_PEEK | libc::MSG_DONTWAIT).build();
+        let entry = entry.flags(stream.file.flags());
+        // SAFETY: the byte is the buffers', which live until all operations have ended.
+        unsafe { self.ring.push(entry, Operation::Check.at(id.index)) }
+    }
+
+    pub(super) fn on_check(
+        &mut self,
+        index: u32,
+        entry: &cqueue::Entry,
+        completions: &mut Vec<Completion>,
+    ) {
+        let Some((id, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
+        stream.checking = false;
+        let source = match entry.result() {
+            0 => Some(Source::End),
+            // There is more, and the receive has been told.
+            1.. => None,
+            errno => Source::from_errno(-errno),
+        };
+        if let Some(source) = source.filter(|_| !stream.ended) {
+            stream.ended = true;
+            self.cancel_receive(index);
+            self.deliver(source.delivery(id, 0), completions);
         }
         self.free_if_idle(index);
     }

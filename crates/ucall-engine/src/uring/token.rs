@@ -12,6 +12,7 @@ pub(super) enum Operation {
     Accept,
     Receive,
     Fill,
+    Check,
     Send,
     Shutdown,
     ReceiveFrom,
@@ -29,11 +30,12 @@ pub(super) struct Token {
 }
 
 impl Operation {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Ignored,
         Self::Accept,
         Self::Receive,
         Self::Fill,
+        Self::Check,
         Self::Send,
         Self::Shutdown,
         Self::ReceiveFrom,

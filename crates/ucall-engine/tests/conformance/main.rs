@@ -61,6 +61,7 @@ conformance! {
         answers_a_peer_that_ended_its_side
         ends_its_side_after_what_was_sent
         tells_of_a_reset
+        tells_of_a_reset_behind_bytes_when_asked
         tells_the_peer_address;
     targets:
         fills_what_comes_later

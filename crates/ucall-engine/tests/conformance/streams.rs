@@ -1,6 +1,6 @@
 //! Stream sockets: receive, send, pause, shut down.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -280,6 +280,38 @@ pub fn ends_its_side_after_what_was_sent(lab: &mut Lab<impl Engine>) {
         // The other direction is as it was.
         write(&mut peer, b"still here");
         lab.expect(socket, b"still here");
+    }
+}
+
+/// A reset behind more than the kernel reads in one go, while nothing is received: afterwards it may
+/// tell of the bytes alone.
+pub fn tells_of_a_reset_behind_bytes_when_asked(lab: &mut Lab<impl Engine>) {
+    let (_, address) = lab.listen();
+    let bytes = pattern(MEGABYTES);
+    for _ in 0..3 {
+        let (mut peer, socket) = lab.connect(address);
+        let warm = bytes.clone();
+        let warming = thread::spawn(move || {
+            // The kernel makes room for much where much was read.
+            write(&mut peer, &warm);
+            peer
+        });
+        lab.until(|lab| (lab.bytes(socket).len() == MEGABYTES).then_some(()));
+        let mut peer = warming.join().unwrap();
+        lab.engine.pause(socket);
+        lab.settle();
+        peer.set_nonblocking(true).unwrap();
+        while peer.write(&bytes[..65_536]).is_ok() {}
+        peer.reset();
+        lab.engine.resume(socket);
+        lab.settle();
+        lab.engine.check(socket);
+        lab.until(|lab| lab.streams[&socket].error.as_ref().map(drop));
+        assert!(lab.bytes(socket).len() > MEGABYTES);
+        lab.engine.check(socket);
+        lab.engine.close(socket);
+        lab.engine.check(socket);
+        lab.turn();
     }
 }
 
