@@ -7,12 +7,16 @@ import json
 import logging
 import os
 import re
+import select
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -453,6 +457,98 @@ def test_connections_end_in_order(serve: Serve, authority: Authority, files: Fil
         wire.send(http(request("add", [1, 2]), "Connection: close"))
         assert wire.reply()[0] == 200
         assert wire.rest() == b""
+
+
+def test_a_drain_and_a_newcomer_end_connections_in_order(
+    serve: Serve, authority: Authority, files: Files
+) -> None:
+    """Nothing is under way on them, and they are told that nobody else has cut them."""
+    context = authority.context()
+    strict = {"suppress_ragged_eofs": False}
+    server = serve(add, ssl_certfile=files.both, max_connections=2)
+    with ExitStack() as stack:
+        wires = [stack.enter_context(wrapped(server.port, context, **strict)) for _ in range(3)]
+        idle, *others = wires
+        # The longest idle one has made room for the third; it hears nothing behind the goodbye.
+        assert idle.rest() == b""
+        for wire in others:
+            assert wire.result("add", [1, 2]) == 3
+        with ThreadPoolExecutor() as pool:
+            stopped = pool.submit(server.stop)
+            assert [wire.rest() for wire in others] == [b"", b""]
+            stopped.result(10)
+
+
+def test_a_drain_waits_for_nobody_who_does_not_read(
+    serve: Serve, authority: Authority, files: Files
+) -> None:
+    server = serve(echo, ssl_certfile=files.both, drain_timeout_s=1)
+    with wrapped(server.port, authority.context()) as wire:
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.send(request("echo", ["x" * 8_000_000]))
+        assert eventually(lambda: server.stats()["calls"] == 1)
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 5
+
+
+def test_a_flood_of_handshakes_lets_calls_through(
+    serve: Serve, authority: Authority, files: Files
+) -> None:
+    server = serve(add, ssl_certfile=files.both)
+    context = authority.context()
+    flood = []
+    with wrapped(server.port, context) as wire:
+        assert wire.result("add", [1, 2]) == 3
+        for _ in range(300):
+            peer = _Handshake(server.port, context)
+            flood.append(peer)
+        assert eventually(lambda: server.stats()["connections"] == 301)
+        for peer in flood:
+            peer.say()
+        assert wire.result("add", [3, 4]) == 7
+        readable, _, _ = select.select([peer.socket for peer in flood], [], [], 0)
+        assert len(readable) < 250
+        # Each has its turn, those too that end their side behind their last word.
+        for number, peer in enumerate(flood):
+            peer.finish(request("add", [number, 1]), ends=number % 2 == 0)
+            assert json.loads(peer.line())["result"] == number + 1
+            peer.socket.close()
+        assert eventually(lambda: server.stats()["connections"] == 1)
+
+
+class _Handshake:
+    """A client that goes through a handshake step by step."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self.socket = socket.create_connection((HOST, port), 10)
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+
+    def say(self) -> None:
+        self.socket.sendall(self.outgoing.read())
+
+    def finish(self, data: bytes, ends: bool) -> None:
+        """Goes on to the end, with data and perhaps the end of the stream right behind it."""
+        self._reading(self.tls.do_handshake)
+        self.tls.write(data)
+        self.say()
+        if ends:
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def line(self) -> bytes:
+        return self._reading(lambda: self.tls.read(65536))
+
+    def _reading(self, step: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                data = self.socket.recv(65536)
+                assert data, "the server has ended it"
+                self.incoming.write(data)
 
 
 def test_one_who_leaves_in_the_middle(serve: Serve, authority: Authority, files: Files) -> None:

@@ -57,6 +57,24 @@ def test_openssl(server: ucall.Server, authority: Authority, version: str) -> No
     assert json.loads(second)["error"]["code"] == -32700
 
 
+def test_openssl_hears_the_goodbye(serve: Serve, authority: Authority, files: Files) -> None:
+    """It warns of a stream that ends without: by `unexpected eof` and a status of 1."""
+    server = serve(add, ssl_certfile=files.both)
+    command = [tool("openssl"), "s_client", "-quiet", "-verify_return_error"]
+    command += ["-connect", f"127.0.0.1:{server.port}", "-servername", "localhost"]
+    command += ["-CAfile", str(authority.path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as client:
+        assert client.stdin is not None and client.stdout is not None
+        client.stdin.write(request("add", [1, 2]))
+        client.stdin.flush()
+        assert json.loads(client.stdout.readline())["result"] == 3
+        # Nothing is under way, so the drain closes the connection.
+        server.stop()
+        _, complaint = client.communicate(timeout=10)
+    assert client.returncode == 0 and b"eof" not in complaint, complaint
+
+
 @pytest.mark.parametrize("version", ["--tls-max 1.2", "--tlsv1.3"])
 def test_curl(server: ucall.Server, authority: Authority, version: str) -> None:
     uri = f"https://localhost:{server.port}/"

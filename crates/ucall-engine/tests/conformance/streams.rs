@@ -184,7 +184,7 @@ pub fn adopts_a_connected_socket(lab: &mut Lab<impl Engine>) {
 pub fn adopts_a_unix_socket(lab: &mut Lab<impl Engine>) {
     let (ours, mut peer) = UnixStream::pair().unwrap();
     let socket = lab.engine.adopt(ours.into()).unwrap();
-    io::Write::write_all(&mut peer, b"hello").unwrap();
+    peer.write_all(b"hello").unwrap();
     lab.expect(socket, b"hello");
     lab.send(socket, b"there".to_vec());
     let mut back = [0; 5];
