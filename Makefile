@@ -5,7 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# Another interpreter for .venv: make PYTHON=/path/to/python3 (after make clean).
+# Another interpreter for .venv: make PYTHON=/path/to/python3 (after make clean); or one beside it:
+# make VENV=.bench/python3.13 PYTHON=python3.13 CARGO_TARGET_DIR=target/python3.13 test-python
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMPS := $(VENV)/stamps
