@@ -1,7 +1,7 @@
 """Functions that take many calls at once: each parameter is a list, or an array of arrays.
 
-Callers give one item for each parameter. Lists are collected by the core; arrays are then stacked
-along a new first axis, those of one shape and type together.
+Callers give one item for each parameter. Lists are collected by the core, those of the calls'
+contexts too; arrays are then stacked along a new first axis, those of one shape and type together.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ucall import _signature
+from ucall._core import Context
 from ucall.types.faults import Unserved
 
 if TYPE_CHECKING:
@@ -54,13 +55,8 @@ def _refuse_what_is_no_column(parameter: _signature.Parameter, name: str) -> Non
     named, kind, takes, has_default, _ = parameter
     if kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
         raise TypeError(f"{name}: parameter {named!r}: a batch is called by position")
-    if has_default:
+    if has_default and takes != "context":
         raise TypeError(f"{name}: parameter {named!r}: a batch has no defaults")
-    if takes == "context":
-        raise TypeError(
-            f"{name}: parameter {named!r}: a batch has no ucall.Context of its own, as it answers "
-            "many calls; leave it out, or serve one call at a time by @server"
-        )
 
 
 def _item_of_list(annotation: Any) -> Any:
@@ -70,6 +66,8 @@ def _item_of_list(annotation: Any) -> Any:
         return Any
     if origin in (list, Sequence) and arguments:
         return arguments[0]
+    if annotation is Context:
+        raise Unserved("expected list[ucall.Context], as a batch answers many calls")
     raise Unserved("expected a list or an array, as a batch is called with")
 
 

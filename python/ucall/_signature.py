@@ -131,11 +131,11 @@ def _describe_parameter(
     item_of: Callable[[object], object] | None,
 ) -> Parameter:
     annotation = hints.get(parameter.name, parameter.annotation)
-    if annotation is Context:
-        return parameter.name, int(parameter.kind), "context", True, None
     try:
         if item_of is not None:
             annotation = item_of(annotation)
+        if annotation is Context:
+            return parameter.name, int(parameter.kind), "context", True, None
         takes = describe_annotation(annotation, known)
     except Unserved as unserved:
         raise TypeError(f"{name}: parameter {parameter.name!r}: {unserved}") from None

@@ -264,6 +264,7 @@ class Server:
         together are one batch; while one runs, the next is collected. The function returns a list
         of as many results, in order; an exception in the list fails that call alone. Parameters
         are lists, or NumPy's arrays: stacked along a new first axis, those of one shape together.
+        One that is annotated ``list[ucall.Context]`` gets the contexts of the calls.
 
         Args:
             function: A plain or an async function.

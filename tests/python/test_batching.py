@@ -233,7 +233,59 @@ def test_arrays_are_stacked(serve: Serve) -> None:
     assert sorted(shapes) == [(1, 4), (3, 3)]
 
 
-@pytest.mark.parametrize("bad", ["number", "default", "keyword", "none"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_contexts_are_those_of_the_calls(serve: Serve, kind: str) -> None:
+    def told(texts: list[str], contexts: list[ucall.Context]) -> list[Any]:
+        assert len(texts) == len(contexts)
+        return [
+            [text, ctx.id, ctx.method, ctx.headers.get("x-caller"), (ctx.time_left or 0) > 0]
+            for text, ctx in zip(texts, contexts, strict=True)
+        ]
+
+    async def told_async(texts: list[str], contexts: list[ucall.Context]) -> list[Any]:
+        return told(texts, contexts)
+
+    server = serve()
+    function = told_async if kind == "async" else told
+    server.batch(name="told", threads=kind == "threads", timeout_ms=5000)(function)
+    with Wire(server.port) as first, Wire(server.port) as second:
+        first.send(http(request("told", ["a"], 1), "X-Caller: first") * 2)
+        second.send(request("told", {"texts": "b"}, "two"))
+        for _ in range(2):
+            result = json.loads(first.reply()[2])["result"]
+            assert result == ["a", 1, "told", "first", True]
+        assert json.loads(second.line())["result"] == ["b", "two", "told", None, True]
+        assert second.error("told", ["a", "b"])["code"] == -32602
+
+
+def test_a_context_tells_who_of_a_batch_has_left(serve: Serve) -> None:
+    seen: dict[str, bool] = {}
+
+    def wait(texts: list[str], contexts: list[ucall.Context]) -> list[str]:
+        if "first" not in texts:
+            late = time.monotonic() + 5
+            while not any(ctx.cancelled for ctx in contexts) and time.monotonic() < late:
+                time.sleep(0.01)
+            seen.update({text: ctx.cancelled for text, ctx in zip(texts, contexts, strict=True)})
+        else:
+            time.sleep(0.2)
+        return texts
+
+    server = serve()
+    server.batch(threads=True)(wait)
+    with Wire(server.port) as stays:
+        leaves = Wire(server.port)
+        stays.send(request("wait", ["first"]))
+        time.sleep(0.1)
+        stays.send(request("wait", ["stays"]))
+        leaves.send(http(request("wait", ["leaves"])))
+        assert json.loads(stays.line())["result"] == "first"
+        leaves.socket.close()
+        assert json.loads(stays.line())["result"] == "stays"
+    assert seen == {"stays": False, "leaves": True}
+
+
+@pytest.mark.parametrize("bad", ["number", "default", "keyword", "none", "list"])
 def test_functions_that_make_no_batch_are_refused(bad: str) -> None:
     def number(a: int) -> None: ...
 
@@ -243,7 +295,10 @@ def test_functions_that_make_no_batch_are_refused(bad: str) -> None:
 
     def none() -> None: ...
 
-    function = {"number": number, "default": default, "keyword": keyword, "none": none}[bad]
+    def context(a: list[int], ctx: ucall.Context) -> None: ...
+
+    functions = {"number": number, "default": default, "keyword": keyword, "none": none}
+    function = functions.get(bad, context)
     with pytest.raises(TypeError, match=bad):
         ucall.Server(port=0).batch(function)
 

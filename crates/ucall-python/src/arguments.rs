@@ -38,10 +38,11 @@ pub(crate) fn call<'py>(
 }
 
 /// The arguments that `procedure` would be called with, all of them by position.
-pub(crate) fn take(
-    py: Python<'_>,
+pub(crate) fn take<'py>(
+    py: Python<'py>,
     procedure: &Procedure,
     params: Option<&[u8]>,
+    context: Option<Bound<'py, PyAny>>,
     scratch: &mut Vec<u8>,
 ) -> Result<Vec<Py<PyAny>>, Failure> {
     let mut input = Input::new(py, params.unwrap_or(b"[]"), scratch);
@@ -49,7 +50,7 @@ pub(crate) fn take(
         Failure::Params(Fault::value("unexpected, the function tells no parameters"))
     })?;
     let mut arguments = Arguments::new();
-    arguments.slots.make(signature.params.len());
+    arguments.make(signature, context);
     arguments.fill(signature, &mut input).map_err(Failure::Params)?;
     Ok(arguments.slots.split_off(0).into_iter().map(Bound::unbind).collect())
 }
@@ -62,10 +63,7 @@ fn call_by_signature<'py>(
     mut input: Input<'_, '_, 'py>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let mut arguments = Arguments::new();
-    arguments.slots.make(signature.params.len());
-    if let Some(slot) = signature.context.and_then(|it| arguments.slots.places().get_mut(it)) {
-        *slot = context;
-    }
+    arguments.make(signature, context);
     arguments.fill(signature, &mut input).map_err(Failure::Params)?;
     arguments.call(callable, signature).map_err(Failure::Raised)
 }
@@ -83,6 +81,15 @@ impl<'py> Arguments<'py> {
     #[inline]
     fn new() -> Self {
         Self { slots: Slots::new(), rest: Vec::new(), extra: None }
+    }
+
+    /// Makes a place for each parameter, that of the context filled already.
+    #[inline]
+    fn make(&mut self, signature: &Signature, context: Option<Bound<'py, PyAny>>) {
+        self.slots.make(signature.params.len());
+        if let Some(slot) = signature.context.and_then(|it| self.slots.places().get_mut(it)) {
+            *slot = context;
+        }
     }
 
     #[inline]

@@ -30,15 +30,6 @@ struct Beginning<'a, 'call> {
 }
 
 impl Beginning<'_, '_> {
-    fn context(
-        &self,
-        py: Python<'_>,
-        user: Option<&Py<PyAny>>,
-        cancelled: Arc<AtomicBool>,
-    ) -> Context {
-        Context::new(py, self.call, self.caller, user, self.deadline, cancelled)
-    }
-
     fn entry(&self, began: Instant, cancelled: Option<Arc<AtomicBool>>) -> Entry {
         let call = Deferred {
             id: self.caller.call_id(self.call),
@@ -93,11 +84,9 @@ impl Interpreter {
         reply: &mut Reply<'_>,
     ) -> Result<Replied, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
-        let cancelled = procedure.takes_context().then(Arc::default);
-        let (context, variables) = match &cancelled {
-            Some(cancelled) => self.context(py, beginning, cancelled)?,
-            None => (None, None),
-        };
+        let (context, cancelled) = self.context(py, beginning)?;
+        let variables = context.as_ref().map(|_| context::own_variables(py)).transpose();
+        let variables = variables.map_err(Failure::Raised)?;
         let coroutine = arguments::call(py, procedure, call.params, context, &mut self.scratch)?;
         let task = self.tasks(py)?.start(&coroutine, variables.as_ref());
         let task = task.map_err(Failure::Raised)?;
@@ -152,13 +141,11 @@ impl Interpreter {
         beginning: &Beginning<'_, '_>,
     ) -> Result<Replied, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
-        let cancelled = Arc::<AtomicBool>::default();
-        let context = procedure
-            .takes_context()
-            .then(|| Py::new(py, beginning.context(py, self.user.as_ref(), cancelled.clone())));
+        let (context, cancelled) = self.context(py, beginning)?;
+        let cancelled = cancelled.unwrap_or_default();
         let work = Work::Call {
             params: call.params.map(<[u8]>::to_vec),
-            context: context.transpose().map_err(Failure::Raised)?,
+            context: context.map(Bound::unbind),
             cancelled: cancelled.clone(),
         };
         let token = self.calls.insert(beginning.entry(self.turn_began, Some(cancelled)));
@@ -185,24 +172,29 @@ impl Interpreter {
         rules: BatchRules,
     ) -> Result<Replied, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
-        let arguments = arguments::take(py, procedure, call.params, &mut self.scratch)?;
-        let token = self.calls.insert(beginning.entry(self.turn_began, None));
+        let (context, cancelled) = self.context(py, beginning)?;
+        let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
+        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled));
         self.batches.push(procedure, rules, token, arguments, self.turn_began);
         Ok(Replied::Deferred)
     }
 
-    /// The context of a call, and variables of its own for its task.
+    /// The context of a call, if its function takes one, and what tells that it was cancelled.
     #[expect(clippy::type_complexity, reason = "named, it would explain no more")]
     fn context<'py>(
         &self,
         py: Python<'py>,
         beginning: &Beginning<'_, '_>,
-        cancelled: &Arc<AtomicBool>,
-    ) -> Result<(Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>), Failure> {
-        let context = beginning.context(py, self.user.as_ref(), cancelled.clone());
+    ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<AtomicBool>>), Failure> {
+        let Beginning { procedure, call, caller, deadline } = *beginning;
+        if !procedure.takes_context() {
+            return Ok((None, None));
+        }
+        let cancelled = Arc::<AtomicBool>::default();
+        let user = self.user.as_ref();
+        let context = Context::new(py, call, caller, user, deadline, cancelled.clone());
         let context = Bound::new(py, context).map_err(Failure::Raised)?;
-        let variables = context::own_variables(py).map_err(Failure::Raised)?;
-        Ok((Some(context.into_any()), Some(variables)))
+        Ok((Some(context.into_any()), Some(cancelled)))
     }
 
     /// Where tasks are made. The first async function that was added to a running server has the

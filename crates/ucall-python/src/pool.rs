@@ -14,7 +14,7 @@ use ucall_proto::RpcError;
 use crate::arguments::{self, Failure};
 use crate::batch;
 use crate::calls::{Outcome, Outcomes, Token};
-use crate::context::{Context, in_own_variables};
+use crate::context::in_own_variables;
 use crate::convert;
 use crate::errors;
 use crate::leaving::{self, busy, in_function};
@@ -53,7 +53,7 @@ pub(crate) struct Job {
 
 pub(crate) enum Work {
     /// One call: the text of its params, and what it may know of itself.
-    Call { params: Option<Vec<u8>>, context: Option<Py<Context>>, cancelled: Arc<AtomicBool> },
+    Call { params: Option<Vec<u8>>, context: Option<Py<PyAny>>, cancelled: Arc<AtomicBool> },
     /// A batch: an argument for each parameter, and the calls it is made of.
     Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
 }
@@ -136,7 +136,7 @@ impl Shared {
             // Whoever asked for it has been answered, or is gone.
             Work::Call { cancelled, .. } if cancelled.load(Ordering::Relaxed) => {}
             Work::Call { params, context, .. } => {
-                let context = context.map(|it| it.into_bound(py).into_any());
+                let context = context.map(|it| it.into_bound(py));
                 let params = params.as_deref();
                 let outcome = self.call(py, &job.procedure, params, context, scratch);
                 self.outcomes.push_from_afar(job.token, Outcome::Text(outcome));
