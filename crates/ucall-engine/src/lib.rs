@@ -26,5 +26,5 @@ pub use descriptors::raise_descriptor_limit;
 pub use engine::{Engine, SendState, Waker};
 pub use id::Id;
 pub use listen::{Listener, bind};
-pub use peer::Peer;
+pub use peer::{Peer, peer_of};
 pub use unix::{UnixFile, bind_unix};

@@ -21,7 +21,8 @@ pub enum Peer {
     },
 }
 
-pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+/// Who is at the other end of a connected socket.
+pub fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let peer = socket2::SockRef::from(&socket).peer_addr()?;
     match peer.as_socket() {
         Some(address) => Ok(Peer::Address(address)),

@@ -6,10 +6,11 @@
 //!
 //! A descriptor is sent before the frame that tells of it, straight into the other side's queue,
 //! so it is there when the frame is read; and nobody ever waits on the channel.
+#![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -18,6 +19,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
     sendmsg, socketpair, sockopt,
 };
+use ucall_engine::Peer;
 
 use crate::frame::ProtocolError;
 
@@ -101,21 +103,8 @@ pub(crate) fn take_greeting(connection: BorrowedFd<'_>) -> io::Result<Option<Cha
 
 /// Whether the process at the other end is of our user.
 fn is_same_user(connection: BorrowedFd<'_>) -> bool {
-    // Not through rustix, which takes a process of another namespace, whose number is 0, for an
-    // error.
-    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `peer` has room for as many bytes as `length` says, and may have any contents.
-    let state = unsafe {
-        libc::getsockopt(
-            connection.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut length,
-        )
-    };
-    state == 0 && peer.uid == rustix::process::geteuid().as_raw()
+    let ours = rustix::process::geteuid().as_raw();
+    matches!(ucall_engine::peer_of(connection), Ok(Peer::Process { uid, .. }) if uid == ours)
 }
 
 fn send_with(
