@@ -31,6 +31,8 @@ CONTENDERS = {
     "ucall": (Path(sys.executable), "ours.py", "tcp"),
     "ucall, epoll": (Path(sys.executable), "ours.py", "posix"),
     "ucall, Unix": (Path(sys.executable), "ours.py", "unix"),
+    "ucall, SHM": (Path(sys.executable), "ours.py", "shm"),
+    "ucall, SHM, trusted": (Path(sys.executable), "ours.py", "trusted"),
     "ucall, asyncio": (Path(sys.executable), "ours.py", "async"),
     "pyzmq": (ZEROMQ, "zeromq.py", "sync"),
     "pyzmq, asyncio": (ZEROMQ, "zeromq.py", "async"),

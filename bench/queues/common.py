@@ -48,9 +48,10 @@ async def count_async(take) -> None:
     print(messages, time.perf_counter() - begin, used(), flush=True)
 
 
-def put_for(seconds: float, size: int, put, wait) -> None:
+def put_for(seconds: float, size: int, put, wait, data=None) -> None:
     """Puts, and waits for what was put a window ago."""
-    data, under_way, most = b"x" * size, deque(), window(size)
+    data = b"x" * size if data is None else data
+    under_way, most = deque(), window(size)
     put(data)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:

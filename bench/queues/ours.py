@@ -1,18 +1,34 @@
-"""A pair of ucall.queue: the server gets. Modes: tcp, posix (TCP on epoll), unix, async
-(asyncio, TCP)."""
+"""A pair of ucall.queue: the server gets.
+
+Modes: tcp, posix (TCP on epoll), unix, shm, trusted (shared memory that is used again), async
+(asyncio, TCP). Over shared memory arrays are sent, which is what it is for, over the others bytes.
+"""
 
 import asyncio
 
+import numpy as np
 from common import arguments, count, count_async, listening, put_for, put_for_async
 
 from ucall import queue as nq
 
 role, mode, port, size, seconds = arguments()
 purpose = nq.Purpose.SERVER if role == "get" else nq.Purpose.CLIENT
-protocol = nq.Protocol.UNIX if mode == "unix" else nq.Protocol.TCP
-options = nq.CommunicatorOptions(
-    netloc=nq.NetworkLocation("127.0.0.1", port), engine="posix" if mode == "posix" else "auto"
+protocol = {"unix": nq.Protocol.UNIX, "shm": nq.Protocol.SHM, "trusted": nq.Protocol.SHM}.get(
+    mode, nq.Protocol.TCP
 )
+options = nq.CommunicatorOptions(
+    netloc=nq.NetworkLocation("127.0.0.1", port),
+    connection=nq.ConnectionOptions(trusted=mode == "trusted"),
+    engine="posix" if mode == "posix" else "auto",
+)
+
+
+def take_shared():
+    """The next array, of which a byte in each page is looked at: the others had to be written."""
+    array = queue.get().data
+    if len(array) > 4096:
+        array[::4096].max()
+    return array
 
 
 async def main() -> None:
@@ -36,6 +52,7 @@ else:
     with nq.new(protocol, purpose, options) as queue:
         if role == "get":
             listening()
-            count(lambda: queue.get().data)
+            count(take_shared if protocol == nq.Protocol.SHM else lambda: queue.get().data)
         else:
-            put_for(seconds, size, queue.put, lambda future: future.result())
+            data = np.full(size, 7, np.uint8) if protocol == nq.Protocol.SHM else None
+            put_for(seconds, size, queue.put, lambda future: future.result(), data)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from frames import GREETING_BYTES
 from pairs import Pairs
 from proxy import Proxy
 
@@ -79,7 +80,7 @@ def test_each_message_comes_once_and_in_order(
     given["trusted"] = trusted
     server = pairs.server(**given)
     if server.address is None:
-        greeting = 16 if pairs.protocol == "shm" else 0
+        greeting = GREETING_BYTES if pairs.protocol == "shm" else 0
         proxy = Proxy(server.options.netloc.host, str(tmp_path / "proxy.sock"), greeting)
         netloc = nq.NetworkLocation(proxy.address, 0)
     else:

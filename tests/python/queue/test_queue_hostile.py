@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from frames import frame, hello
 from pairs import Pairs
 
 from ucall.queue.utils.stream import PickleSerializer, Stream
@@ -229,15 +230,6 @@ def test_what_a_pickle_claims_is_checked_first(hostile: bytes) -> None:
 
 
 streams = pytest.mark.parametrize("pairs", ["tcp", "unix", "shm"], indirect=True)
-
-
-def frame(kind: int, length: int, body: bytes = b"", sequence: int = 0, segments: int = 0) -> bytes:
-    return struct.pack("<BBH4sQQ", kind, 0, segments, b"uclQ", sequence, length) + body
-
-
-def hello(id: bytes) -> bytes:
-    numbers = struct.pack("<6Q", 0, 0, 1 << 20, 1, 1 << 20, 0)
-    return frame(1, 104, b"ucall-q1" + id + b"\1" * 16 + bytes(16) + numbers)
 
 
 @streams

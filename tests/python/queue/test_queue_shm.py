@@ -1,0 +1,229 @@
+"""Shared memory: what is viewed, for how long, and what happens where there is none."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import numpy as np
+import pytest
+from frames import GREETING_BYTES
+from held import shared_maps, wait_until
+from pairs import Pairs
+
+from ucall import queue as nq
+
+WAIT_S = 10
+LONG = 100_000
+pytestmark = pytest.mark.parametrize("pairs", ["shm"], indirect=True)
+
+# A client that the system refuses memory to be shared, or descriptors; says what it got, and
+# sends it back.
+REFUSED = """
+import ctypes, logging, resource, os, platform, struct, sys
+import numpy as np
+from ucall import queue as nq
+logging.basicConfig(format="%(name)s: %(message)s")
+path, refuse, engine = sys.argv[1:]
+if refuse == "memory":
+    number = {"x86_64": 319, "aarch64": 279}[platform.machine()]
+    steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    told = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, told, 0, 0) == 0
+options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(path, 0), engine=engine)
+with nq.new("shm", "client", options) as queue:
+    queue.put("here")
+    if refuse == "descriptors":
+        assert queue.get(timeout=10).data == "begin"
+        most = max(map(int, os.listdir("/proc/self/fd")))
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(most)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, max(held) + 1))
+        queue.put(np.arange(100_000)).result(10)
+        print("put", flush=True)
+        for descriptor in held:
+            os.close(descriptor)
+    array = queue.get(timeout=10).data
+    print(array.flags.writeable, flush=True)
+    queue.put(array + 1).result(10)
+"""
+
+
+@pytest.fixture(params=["posix", "uring"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_arrays_are_views_that_keep_their_memory(pairs: Pairs, engine: str) -> None:
+    server = pairs.server(engine=engine)
+    client = pairs.client(server, engine=engine)
+    client.put("here")
+    server.get(timeout=WAIT_S)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    held = []
+    for number in range(20):
+        client.put({"a": np.full(LONG, number), "b": np.full(LONG, -number)}).result(WAIT_S)
+        held.append(server.get(timeout=WAIT_S).data)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert shared_maps("r--p") == 20
+    for number, data in enumerate(held):
+        assert (data["a"] == number).all()
+        assert (data["b"] == -number).all()
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            data["a"].flags.writeable = True
+    last = held[7]["b"][5:10]
+    del held, data
+    wait_until(lambda: shared_maps() == 1)
+    client.close()
+    server.close()
+    assert last.tolist() == [-7] * 5
+    del last
+    wait_until(lambda: shared_maps() == 0)
+
+
+@pytest.mark.parametrize("trusting", ["both", "server", "client"])
+def test_memory_is_used_again_only_by_two_that_trust_each_other(
+    pairs: Pairs, engine: str, trusting: str
+) -> None:
+    server = pairs.server(engine=engine, trusted=trusting != "client")
+    client = pairs.client(server, engine=engine, trusted=trusting != "server")
+    held = []
+    for number in range(100):
+        client.put(np.full(LONG, number)).result(WAIT_S)
+        array = server.get(timeout=WAIT_S).data
+        assert (array == number).all()
+        if number % 10 == 0:
+            held.append(array)
+        del array
+    if trusting == "both":
+        # Those that are held, and a few that change hands.
+        assert shared_maps("r--p") == 0
+        assert len(held) <= shared_maps("r--s") <= len(held) + 5
+    else:
+        assert shared_maps("r--s") == 0
+        assert shared_maps("r--p") <= len(held) + 1
+    for position, array in enumerate(held):
+        assert (array == 10 * position).all()
+        assert not array.flags.writeable
+
+
+def test_more_is_under_way_than_slots_hold(pairs: Pairs, engine: str) -> None:
+    given = {"engine": engine, "trusted": True, "transport_size": 1 << 20}
+    server = pairs.server(**given)
+    client = pairs.client(server, **given)
+    futures = [client.put(np.full(LONG, number)) for number in range(10)]
+    held = [server.get(timeout=WAIT_S).data for _ in futures]
+    assert 0 < shared_maps("r--s") <= 2
+    assert shared_maps("r--p") >= 8
+    for number, array in enumerate(held):
+        assert (array == number).all()
+    futures[-1].result(WAIT_S)
+
+
+def test_what_cannot_be_viewed_is_as_it_was(pairs: Pairs, engine: str) -> None:
+    server = pairs.server(engine=engine, trusted=True)
+    client = pairs.client(server, engine=engine, trusted=True)
+    for data in (b"b" * LONG, "t" * LONG, "\N{SNOWMAN}" * LONG, ["x" * LONG, b"y" * LONG]):
+        for _ in range(3):
+            client.put(data)
+            assert server.get(timeout=WAIT_S).data == data
+    assert shared_maps("r--s") > 0
+
+
+def test_broadcasts_come_to_all(pairs: Pairs, engine: str) -> None:
+    server = pairs.server(engine=engine)
+    clients = [pairs.client(server, engine=engine) for _ in range(5)]
+    for client in clients:
+        client.put("here")
+        server.get(timeout=WAIT_S)
+    future = server.put(np.arange(LONG))
+    for client in clients:
+        assert (client.get(timeout=WAIT_S).data == np.arange(LONG)).all()
+    future.result(WAIT_S)
+
+
+@pytest.mark.parametrize("count", [10 << 20, 40 << 20])
+def test_a_message_longer_than_a_turn(pairs: Pairs, engine: str, count: int) -> None:
+    server = pairs.server(engine=engine)
+    client = pairs.client(server, engine=engine)
+    array = np.random.default_rng(1).integers(0, 256, count, np.uint8)
+    client.put(array)
+    after = client.put("after")
+    assert np.array_equal(server.get(timeout=WAIT_S).data, array)
+    assert server.get(timeout=WAIT_S).data == "after"
+    after.result(WAIT_S)
+
+
+@pytest.mark.parametrize("refuse", ["memory", "descriptors"])
+def test_what_is_refused_goes_through_the_socket(pairs: Pairs, engine: str, refuse: str) -> None:
+    server = pairs.server(engine=engine)
+    command = [sys.executable, "-c", REFUSED, server.options.netloc.host, refuse, engine]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.get(timeout=WAIT_S).data == "here"
+        if refuse == "descriptors":
+            server.put("begin")
+            array = server.get(timeout=WAIT_S).data
+            assert array.flags.writeable
+            assert (array == np.arange(LONG)).all()
+        server.put(np.arange(LONG))
+        array = server.get(timeout=WAIT_S).data
+        assert (array == np.arange(LONG) + 1).all()
+        assert array.flags.writeable == (refuse == "memory")
+        printed, logged = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    # What it is given it can take all the same.
+    assert printed.split()[-1] == "False"
+    assert logged.startswith("ucall: no shared memory (") == (refuse == "memory"), logged
+    del array
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_gets_no_channel(pairs: Pairs) -> None:
+    folder = tempfile.mkdtemp()
+    path = f"{folder}/q.sock"
+    server = pairs.server(netloc=nq.NetworkLocation(path, 0))
+    for reached in (folder, path):
+        os.chmod(reached, 0o777)
+    near, far = socket.socketpair()
+    stranger = socket.socket(socket.AF_UNIX)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            stranger.connect(path)
+            data, descriptors, _, _ = socket.recv_fds(stranger, GREETING_BYTES, 2)
+            far.sendall(bytes([len(data), len(descriptors)]))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    near.settimeout(WAIT_S)
+    assert near.recv(2) == bytes([GREETING_BYTES, 0])
+    client = pairs.client(server)
+    client.put(np.arange(LONG))
+    assert (server.get(timeout=WAIT_S).data == np.arange(LONG)).all()
+    server.close(0.2)
+    os.rmdir(folder)
+
+
+def test_memory_that_is_viewed_is_counted_once(pairs: Pairs) -> None:
+    server = pairs.server(message_size=1 << 30)
+    client = pairs.client(server, message_size=1 << 30)
+    array = np.ones(64 << 20, np.uint8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    client.put(array).result(WAIT_S)
+    got = server.get(timeout=WAIT_S).data
+    assert got.sum() == 64 << 20
+    # Sender and receiver are one process here, and have it once.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
