@@ -34,7 +34,7 @@ impl Place {
             return self.is_named_escaped(name, text, scratch);
         }
         // A key stands behind a quote, so it is never at 0.
-        self.key != 0 && part(text, self.key, self.key_len) == name
+        self.key != 0 && is_same(part(text, self.key, self.key_len), name)
     }
 
     #[cold]
@@ -47,111 +47,121 @@ impl Place {
     }
 }
 
+/// Whether two names are the same. Most are too short to be worth a call.
+#[inline(always)]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    match one.len() {
+        len if len != other.len() => false,
+        0..=SHORT => one.iter().zip(other).all(|(one, other)| one == other),
+        _ => one == other,
+    }
+}
+
 #[inline]
 fn part(text: &[u8], start: u32, len: u32) -> &[u8] {
     text.get(start as usize..start as usize + len as usize).unwrap_or_default()
 }
 
 /// Appends the members of the object that `text` is.
-#[inline]
+#[inline(always)]
 pub(crate) fn members(text: &[u8], places: &mut Vec<Place>) {
-    let mut walk = Walk { text, position: 1 };
-    while let Some(b'"') = walk.next_part() {
-        let (key, key_end, key_is_escaped) = walk.string();
-        walk.next_part();
-        let (value, value_end) = walk.value();
-        places.push(place((key, key_end), key_is_escaped, (value, value_end)));
+    let mut position = next_part(text, 1);
+    while byte(text, position) == b'"' {
+        let key = position + 1;
+        let (key_end, key_is_escaped) = string_end(text, key);
+        let value = next_part(text, key_end + 1);
+        let value_end = value_end(text, value);
+        push(places, (key, key_end), key_is_escaped, (value, value_end));
+        position = next_part(text, value_end);
     }
 }
 
 /// Appends the items of the array that `text` is.
-#[inline]
+#[inline(always)]
 pub(crate) fn items(text: &[u8], places: &mut Vec<Place>) {
-    let mut walk = Walk { text, position: 1 };
-    while !matches!(walk.next_part(), None | Some(b']')) {
-        places.push(place((0, 0), false, walk.value()));
+    let mut position = next_part(text, 1);
+    while !matches!(byte(text, position), 0 | b']') {
+        let end = value_end(text, position);
+        if end == position {
+            // No JSON, and no way on.
+            break;
+        }
+        push(places, (0, 0), false, (position, end));
+        position = next_part(text, end);
     }
 }
 
-#[inline]
-fn place(key: (usize, usize), key_is_escaped: bool, value: (usize, usize)) -> Place {
+#[inline(always)]
+fn push(places: &mut Vec<Place>, key: (usize, usize), key_is_escaped: bool, value: (usize, usize)) {
     // Documents are smaller than 4 GiB, which `Limits` promises.
-    Place {
+    places.push(Place {
         key: key.0 as u32,
         key_len: (key.1 - key.0) as u32,
         key_is_escaped,
         value: value.0 as u32,
         value_len: (value.1 - value.0) as u32,
+    });
+}
+
+/// The byte there; 0, which no JSON has, behind the end.
+#[inline(always)]
+fn byte(text: &[u8], position: usize) -> u8 {
+    text.get(position).copied().unwrap_or(0)
+}
+
+/// Where the next byte is that is neither white space nor a separator.
+#[inline(always)]
+fn next_part(text: &[u8], mut position: usize) -> usize {
+    while matches!(byte(text, position), b' ' | b'\t' | b'\n' | b'\r' | b',' | b':') {
+        position += 1;
+    }
+    position
+}
+
+/// Where the closing quote is of a string whose inside begins there, and whether it has escapes.
+#[inline(always)]
+fn string_end(text: &[u8], start: usize) -> (usize, bool) {
+    let mut end = start;
+    while end < start + SHORT {
+        match byte(text, end) {
+            b'"' => return (end, false),
+            b'\\' => break,
+            _ => end += 1,
+        }
+    }
+    long_string_end(text, start)
+}
+
+#[inline(never)]
+fn long_string_end(text: &[u8], start: usize) -> (usize, bool) {
+    let inside = Reader::new(text.get(start - 1..).unwrap_or_default()).string();
+    (start + inside.raw().len(), inside.is_escaped())
+}
+
+/// Where a value ends that begins there.
+#[inline(always)]
+fn value_end(text: &[u8], start: usize) -> usize {
+    match byte(text, start) {
+        b'"' => string_end(text, start + 1).0 + 1,
+        b'{' | b'[' => nested_end(text, start),
+        _ => plain_end(text, start),
     }
 }
 
-struct Walk<'a> {
-    text: &'a [u8],
-    position: usize,
+#[inline(never)]
+fn nested_end(text: &[u8], start: usize) -> usize {
+    start + Reader::new(text.get(start..).unwrap_or_default()).skip().len()
 }
 
-impl Walk<'_> {
-    /// Steps to the next byte that is neither white space nor a separator, which stays unread.
-    #[inline]
-    fn next_part(&mut self) -> Option<u8> {
-        loop {
-            match *self.text.get(self.position)? {
-                b' ' | b'\t' | b'\n' | b'\r' | b',' | b':' => self.position += 1,
-                byte => return Some(byte),
-            }
-        }
+/// Where a number or a word ends.
+#[inline(always)]
+fn plain_end(text: &[u8], mut position: usize) -> usize {
+    // Both closing brackets are one when this bit is set; the end of the text is less than a space.
+    let goes_on = |byte: u8| byte > b' ' && byte != b',' && byte | 0x20 != b'}';
+    while goes_on(byte(text, position)) {
+        position += 1;
     }
-
-    /// Steps over a string; returns where its inside begins and ends, and whether it has escapes.
-    #[inline]
-    fn string(&mut self) -> (usize, usize, bool) {
-        let start = self.position + 1;
-        let inside = self.text.get(start..).unwrap_or_default();
-        for (len, byte) in inside.iter().take(SHORT).enumerate() {
-            match byte {
-                b'"' => {
-                    self.position = start + len + 1;
-                    return (start, start + len, false);
-                }
-                b'\\' => break,
-                _ => {}
-            }
-        }
-        self.long_string(start)
-    }
-
-    fn long_string(&mut self, start: usize) -> (usize, usize, bool) {
-        let inside = Reader::new(self.text.get(start - 1..).unwrap_or_default()).string();
-        let end = start + inside.raw().len();
-        self.position = end + 1;
-        (start, end, inside.is_escaped())
-    }
-
-    /// Steps over a value; returns where it begins and ends.
-    #[inline]
-    fn value(&mut self) -> (usize, usize) {
-        let start = self.position;
-        match self.text.get(start) {
-            Some(b'"') => {
-                self.string();
-            }
-            Some(b'{' | b'[') => {
-                let rest = self.text.get(start..).unwrap_or_default();
-                self.position += Reader::new(rest).skip().len();
-            }
-            _ => self.plain(),
-        }
-        (start, self.position)
-    }
-
-    /// Steps over a number or a word.
-    #[inline]
-    fn plain(&mut self) {
-        let rest = self.text.get(self.position..).unwrap_or_default();
-        // Both closing brackets are one when this bit is set.
-        let is_end = |&byte: &u8| byte <= b' ' || byte == b',' || byte | 0x20 == b'}';
-        self.position += rest.iter().position(is_end).unwrap_or(rest.len());
-    }
+    position
 }
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ pub struct Arrival {
 /// Appends what `make` gives, made where it stays: built elsewhere first, it would be copied right
 /// after it was written, and wait for that.
 #[inline(always)]
-pub(crate) fn push(completions: &mut Vec<Completion>, make: impl FnOnce() -> Completion) {
-    completions.reserve(1);
+pub(crate) fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
+    list.reserve(1);
     // Tells the compiler that pushing calls nothing any more.
-    assert!(completions.len() < completions.capacity(), "there is room for one");
-    completions.push(make());
+    assert!(list.len() < list.capacity(), "there is room for one");
+    list.push(make());
 }
 
 /// What a watched descriptor is ready for.

@@ -226,6 +226,9 @@ impl Interpreter {
 impl Handler for Interpreter {
     type Procedure = Arc<Procedure>;
 
+    /// It lets go of the interpreter.
+    const WAITING_COSTS: bool = true;
+
     #[inline]
     fn call(
         &mut self,

@@ -42,6 +42,9 @@ pub trait Handler {
     /// What is kept of a registered function.
     type Procedure;
 
+    /// Whether [`Handler::while_waiting`] costs more than a look of the engine that does not wait.
+    const WAITING_COSTS: bool = false;
+
     /// Runs a call of `procedure`: writes the reply; or takes what it needs of the call, returns
     /// [`Outcome::Deferred`], and replies to its [`CallId`] later: through the
     /// [`Mailbox`](crate::Mailbox), or by [`Handler::next_reply`].

@@ -4,6 +4,9 @@
 //! that it sleeps; the worker says so, looks again, and only then waits. Both sides put a
 //! sequentially consistent fence between their write and their read, so at least one of them sees
 //! the other, and no message is left lying.
+//!
+//! That it sleeps may stay said while it works: then the first message wakes it for nothing, but a
+//! worker to which nobody sends pays for no fence.
 
 use crate::CallId;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence};
@@ -69,7 +72,13 @@ impl<T> Mailbox<T> {
 
     /// Says that the worker is about to sleep. `false` when a message came before: then it must
     /// not.
+    #[inline]
     pub(crate) fn fall_asleep(&self) -> bool {
+        // Said before, and nobody has taken it down: who sends now will, and wakes.
+        self.shared.sleeps.load(Ordering::Relaxed) || self.begin_to_sleep()
+    }
+
+    fn begin_to_sleep(&self) -> bool {
         self.shared.sleeps.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         let may_sleep = !self.shared.full.load(Ordering::Relaxed);
@@ -79,7 +88,7 @@ impl<T> Mailbox<T> {
         may_sleep
     }
 
-    /// Says that the worker is awake.
+    /// Says that the worker is awake, and will look: whoever sends meanwhile need not wake it.
     pub(crate) fn wake_up(&self) {
         self.shared.sleeps.store(false, Ordering::Relaxed);
     }
@@ -113,7 +122,16 @@ mod tests {
     /// In every interleaving, the worker ends with all messages: it never sleeps over one.
     #[test]
     fn no_message_is_slept_over() {
-        loom::model(|| {
+        sleeps_over_none(true);
+    }
+
+    #[test]
+    fn nor_when_the_worker_never_says_that_it_is_awake() {
+        sleeps_over_none(false);
+    }
+
+    fn sleeps_over_none(says_awake: bool) {
+        loom::model(move || {
             let notify = Arc::new(Notify::new());
             let wake = notify.clone();
             let mailbox = Mailbox::new(move || wake.notify());
@@ -128,7 +146,9 @@ mod tests {
                 mailbox.take(&mut messages);
                 if messages.len() < 2 && mailbox.fall_asleep() {
                     notify.wait();
-                    mailbox.wake_up();
+                    if says_awake {
+                        mailbox.wake_up();
+                    }
                 }
             }
             for producer in producers {

@@ -73,8 +73,10 @@ pub struct Worker<E: Engine, H: Handler> {
     pub(crate) has_starved: bool,
     /// The one that may go on without.
     pub(crate) favoured: Option<Id>,
-    /// Whether the last turn had work of several connections, so that more is likely there.
-    busy: bool,
+    /// How many connections the last turn heard from: after several, more is likely there.
+    arrivals: usize,
+    /// Whether the last turn found messages, so that more are likely to come.
+    hears: bool,
     /// Whether something waits to hear of a send, for which a wait need not return.
     asks: bool,
     stats: Stats,
@@ -114,7 +116,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             floods: Floods::default(),
             has_starved: false,
             favoured: None,
-            busy: false,
+            arrivals: 0,
+            hears: false,
             asks: false,
             stats: Stats::default(),
             counters: Arc::default(),
@@ -208,7 +211,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.sweep();
         self.begin_floods();
         let mut completions = mem::take(&mut self.completions);
-        self.busy = completions.len() > 1;
+        self.arrivals = 0;
         turn.quiet = completions.is_empty();
         for completion in completions.drain(..) {
             self.take(completion, &mut turn)?;
@@ -240,8 +243,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         {
             self.engine.rewatch(watch, READABLE)?;
         }
-        let asks = mem::take(&mut self.asks);
-        if asks || self.busy || !self.mailbox.fall_asleep() {
+        let busy = H::WAITING_COSTS && self.arrivals > 1;
+        if mem::take(&mut self.asks) || busy || !self.mailbox.fall_asleep() {
             self.engine.wait(Some(self.office.now), &mut self.completions)?;
             if !self.completions.is_empty() || !self.mailbox.fall_asleep() {
                 return Ok(());
@@ -250,7 +253,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let until = [deadline, self.deadline()].into_iter().flatten().min();
         let (engine, completions) = (&mut self.engine, &mut self.completions);
         let waited = self.office.handler.while_waiting(|| engine.wait(until, completions));
-        self.mailbox.wake_up();
+        if self.hears {
+            self.mailbox.wake_up();
+        }
         waited
     }
 
@@ -280,6 +285,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     #[inline]
     fn receive(&mut self, arrival: Arrival) {
         let id = arrival.socket;
+        self.arrivals += 1;
         let Some(entry) = self.connections.find(id) else { return };
         if self.office.view.wants_peers && entry.caller.peer.is_none() {
             entry.caller.peer = self.engine.peer(id).ok();
@@ -417,7 +423,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if result.is_err() {
             return self.close(id);
         }
-        if !entry.queued.is_empty() {
+        let has_more = !entry.queued.is_empty();
+        if !has_more && entry.held_bytes == 0 && entry.proto.wish() == Wish::Receive {
+            return;
+        }
+        if has_more {
             self.send(id);
         }
         let Some(entry) = self.connections.find(id) else { return };
@@ -599,6 +609,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn read_mailbox(&mut self) -> bool {
         let mut messages = mem::take(&mut self.messages);
         self.mailbox.take(&mut messages);
+        self.hears = !messages.is_empty();
         let mut stopped = false;
         for message in messages.drain(..) {
             match message {

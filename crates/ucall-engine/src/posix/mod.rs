@@ -47,6 +47,8 @@ pub struct Posix {
     deferred: Vec<Completion>,
     buffer: Box<[u8]>,
     waker: Arc<mio::Waker>,
+    /// The last poll found several events, so that more are likely there.
+    busy: bool,
     system_calls: u64,
 }
 
@@ -85,6 +87,7 @@ impl Posix {
             deferred: Vec::new(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             waker,
+            busy: false,
             // The poll and the waker: create, create, register.
             system_calls: 3,
         })
@@ -348,7 +351,9 @@ impl Engine for Posix {
         loop {
             let idle = completions.len() == before && self.ready.is_empty();
             let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-            let timeout = if idle { deadline.map(left) } else { Some(Duration::ZERO) };
+            // A look that is likely to find something needs no clock, neither ours nor the kernel's.
+            let looks = mem::take(&mut self.busy) || !idle;
+            let timeout = if looks { Some(Duration::ZERO) } else { deadline.map(left) };
             self.system_calls += 1;
             match self.poll.poll(&mut self.events, timeout) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -356,6 +361,7 @@ impl Engine for Posix {
             }
             self.take_events(completions);
             self.walk_ready(completions);
+            self.busy = completions.len() > before + 1;
             let passed = || deadline.is_some_and(|deadline| deadline <= Instant::now());
             if completions.len() > before || passed() {
                 return Ok(());

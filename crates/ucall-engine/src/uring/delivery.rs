@@ -40,6 +40,7 @@ impl Source {
         }
     }
 
+    #[inline(always)]
     pub(super) fn delivery(self, socket: Id, result: i32) -> Delivery {
         let len = u32::try_from(result).unwrap_or(0);
         Delivery { socket, source: self, start: 0, len, taken: false }
@@ -48,22 +49,37 @@ impl Source {
 
 impl Uring {
     /// Reports something that has come, unless the socket's target takes all of it.
-    pub(super) fn deliver(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
-        let socket = delivery.socket;
-        let place = self.deliveries.len() as u32;
-        let arrival = Arrival { socket, place };
-        match self.slots.get(socket) {
-            Some(Slot::Stream(_)) => {
-                self.pour_into_target(&mut delivery, completions);
-                if delivery.taken {
-                    return self.release(&delivery);
-                }
-                completion::push(completions, || Completion::Received(arrival));
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, delivery: Delivery, completions: &mut Vec<Completion>) {
+        match self.slots.get(delivery.socket) {
+            Some(Slot::Stream(stream)) if stream.target.is_none() => {
+                self.report(delivery, Completion::Received, completions);
             }
-            Some(Slot::Datagrams(_)) => completions.push(Completion::Datagram(arrival)),
-            _ => return self.release(&delivery),
+            Some(Slot::Datagrams(_)) => self.report(delivery, Completion::Datagram, completions),
+            _ => self.deliver_to_target(delivery, completions),
         }
-        self.deliveries.push(delivery);
+    }
+
+    #[inline(always)]
+    fn report(
+        &mut self,
+        delivery: Delivery,
+        completion: impl FnOnce(Arrival) -> Completion,
+        completions: &mut Vec<Completion>,
+    ) {
+        let arrival = Arrival { socket: delivery.socket, place: self.deliveries.len() as u32 };
+        completion::push(completions, || completion(arrival));
+        completion::push(&mut self.deliveries, || delivery);
+    }
+
+    #[cold]
+    fn deliver_to_target(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
+        self.pour_into_target(&mut delivery, completions);
+        let is_open = matches!(self.slots.get(delivery.socket), Some(Slot::Stream(_)));
+        if delivery.taken || !is_open {
+            return self.release(&delivery);
+        }
+        self.report(delivery, Completion::Received, completions);
     }
 
     fn pour_into_target(&mut self, delivery: &mut Delivery, completions: &mut Vec<Completion>) {

@@ -79,19 +79,24 @@ impl Features {
         Self { install_descriptor, ..self }
     }
 
+    /// Whether the kernel holds work back until we enter it for completions.
+    pub(super) fn defers_work(self) -> bool {
+        self.defer_taskrun && self.single_issuer
+    }
+
     /// A ring set up with these features.
     pub(super) fn ring(self, submissions: u32, completions: u32) -> io::Result<IoUring> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(completions).setup_clamp().setup_submit_all().dontfork();
-        // The flag tells that the kernel holds work back for us, so that looking costs no call.
-        builder.setup_taskrun_flag();
         if self.single_issuer {
             builder.setup_single_issuer();
         }
-        if self.defer_taskrun && self.single_issuer {
+        if self.defers_work() {
+            // Without the flag that tells of work held back: the kernel sets it from the core that
+            // brings the work, in the line of memory that both queues' ends are in.
             builder.setup_defer_taskrun();
         } else {
-            builder.setup_coop_taskrun();
+            builder.setup_coop_taskrun().setup_taskrun_flag();
         }
         builder.build(submissions)
     }

@@ -14,6 +14,7 @@
 //! child leaks it.
 
 mod accept;
+mod alarm;
 mod buffers;
 mod datagrams;
 mod delivery;
@@ -40,6 +41,7 @@ use crate::table::Table;
 use crate::{Arrival, Completion, Engine, Id, Peer, Readiness, SendState, Waker, peer};
 
 use accept::Listener;
+use alarm::{Alarm, Bound};
 use buffers::Buffers;
 use datagrams::{Datagrams, Outgoing};
 use delivery::Delivery;
@@ -86,6 +88,7 @@ pub struct Uring {
     features: Features,
     buffers: ManuallyDrop<Buffers>,
     wakeups: ManuallyDrop<Wakeups>,
+    alarm: Alarm,
     slots: Table<Slot>,
     /// Holds completions while they are taken in.
     reaped: Vec<cqueue::Entry>,
@@ -134,7 +137,7 @@ impl Slot {
 impl Uring {
     /// An engine with nothing in it, to be driven by this thread.
     pub fn new(config: Config, features: Features) -> io::Result<Self> {
-        let mut ring = Ring::new(set_up(config.queue_depth, features)?);
+        let mut ring = Ring::new(set_up(config.queue_depth, features)?, features);
         let files_max = register_files(&mut ring, config.sockets_max)?;
         let buffers = Buffers::new(&ring.submitter())?;
         let mut engine = Self {
@@ -142,6 +145,7 @@ impl Uring {
             features,
             buffers: ManuallyDrop::new(buffers),
             wakeups: ManuallyDrop::new(Wakeups::new()?),
+            alarm: Alarm::new(),
             slots: Table::new(),
             reaped: Vec::new(),
             outgoing: Table::new(),
@@ -199,6 +203,7 @@ impl Uring {
             Operation::SendTo => self.on_send_to(index, entry, completions),
             Operation::Poll => self.on_poll(index, entry, completions),
             Operation::Wake => self.on_wake(completions),
+            Operation::Alarm => self.alarm.rings_at = None,
             Operation::Send | Operation::Ignored | Operation::Install => {}
         }
     }
@@ -420,20 +425,22 @@ impl Engine for Uring {
         loop {
             self.restart_receives(completions);
             self.buffers.publish();
-            let timeout = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            let passed = timeout.is_some_and(|timeout| timeout.is_zero());
             let prompt = mem::take(&mut self.prompt);
-            let entered = if passed || prompt || completions.len() > before {
-                self.ring.submit()
-            } else {
-                self.ring.submit_and_wait(timeout)
+            let bound = match prompt || completions.len() > before {
+                true => Bound::Now,
+                false => self.bound(deadline),
+            };
+            let entered = match bound {
+                Bound::Now => self.ring.submit(),
+                Bound::In(timeout) => self.ring.submit_and_wait_for(timeout),
+                Bound::ByAlarm => self.ring.submit_and_wait(),
             };
             match entered {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
                 entered => entered?,
             }
             self.reap(completions);
-            if passed || completions.len() > before {
+            if bound == Bound::Now && !prompt || completions.len() > before {
                 return Ok(());
             }
         }
@@ -501,7 +508,7 @@ impl Uring {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let entered = self.ring.submit_and_wait(Some(left));
+            let entered = self.ring.submit_and_wait_for(left);
             let failed = entered.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
             if failed || left.is_zero() {
                 return false;

@@ -7,8 +7,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, Submitter, cqueue, opcode, squeue};
+use io_uring::{EnterFlags, IoUring, Submitter, cqueue, opcode, squeue};
 
+use super::Features;
 use super::token::{Operation, Token};
 
 pub(super) struct Ring {
@@ -17,15 +18,18 @@ pub(super) struct Ring {
     backlog: VecDeque<squeue::Entry>,
     /// Completions that were passed over while looking for another.
     early: VecDeque<cqueue::Entry>,
+    /// The kernel says, in memory, that it holds work back for us.
+    tells_of_work: bool,
     pub(super) system_calls: u64,
 }
 
 impl Ring {
-    pub(super) fn new(uring: IoUring) -> Self {
+    pub(super) fn new(uring: IoUring, features: Features) -> Self {
         Self {
             uring: ManuallyDrop::new(uring),
             backlog: VecDeque::new(),
             early: VecDeque::new(),
+            tells_of_work: !features.defers_work(),
             system_calls: 1,
         }
     }
@@ -91,27 +95,41 @@ impl Ring {
     }
 
     /// Hands the kernel what was queued, and lets it do the work that it holds back for us. Makes
-    /// no call if there is neither.
+    /// no call if there is neither, as far as the kernel tells.
     pub(super) fn submit(&mut self) -> io::Result<()> {
         self.flush_backlog();
         let queue = self.uring.submission();
-        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+        let may_idle = self.tells_of_work && queue.is_empty();
+        let idle = may_idle && !queue.taskrun() && !queue.cq_overflow();
         drop(queue);
-        if idle {
-            return Ok(());
-        }
-        self.system_calls += 1;
-        forgive(self.uring.submit())
+        if idle { Ok(()) } else { self.enter(0) }
     }
 
-    /// The same, and waits for a completion or the end of the time.
-    pub(super) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    /// The same, and waits for a completion.
+    pub(super) fn submit_and_wait(&mut self) -> io::Result<()> {
+        self.enter(1)
+    }
+
+    /// The same, and waits no longer than so.
+    pub(super) fn submit_and_wait_for(&mut self, timeout: Duration) -> io::Result<()> {
         self.flush_backlog();
         self.system_calls += 1;
-        let Some(timeout) = timeout else { return forgive(self.uring.submit_and_wait(1)) };
         let timeout = Timespec::from(timeout);
         let arguments = SubmitArgs::new().timespec(&timeout);
         forgive(self.uring.submitter().submit_with_args(1, &arguments))
+    }
+
+    /// Enters the kernel once, for everything: to submit, to do what was held back, and to wait
+    /// for so many completions.
+    #[inline]
+    fn enter(&mut self, wanted: u32) -> io::Result<()> {
+        self.flush_backlog();
+        self.system_calls += 1;
+        let queued = self.uring.submission().len() as u32;
+        let flags = EnterFlags::GETEVENTS.bits();
+        let submitter = self.uring.submitter();
+        // SAFETY: the flags ask for no argument.
+        forgive(unsafe { submitter.enter::<libc::sigset_t>(queued, wanted, flags, None) })
     }
 
     /// Whether the kernel has everything that was queued, and we can see all that it completed.

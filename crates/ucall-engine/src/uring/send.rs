@@ -49,6 +49,10 @@ impl Sending {
     /// Where the next bytes lie, how many one operation may take, and whether others lie elsewhere.
     #[inline]
     fn first_slice(&self) -> (*const u8, usize, bool) {
+        if self.payload.is_contiguous() {
+            let rest = self.payload.head().get(self.sent..).unwrap_or_default();
+            return (rest.as_ptr(), rest.len().min(OPERATION_BYTES_MAX), false);
+        }
         let mut slices = self.payload.slices_from(self.sent);
         let first = slices.next().unwrap_or(&[]);
         (first.as_ptr(), first.len().min(OPERATION_BYTES_MAX), slices.next().is_some())

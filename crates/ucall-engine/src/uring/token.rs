@@ -19,6 +19,7 @@ pub(super) enum Operation {
     SendTo,
     Poll,
     Wake,
+    Alarm,
     Install,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Token {
 }
 
 impl Operation {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Ignored,
         Self::Accept,
         Self::Receive,
@@ -42,6 +43,7 @@ impl Operation {
         Self::SendTo,
         Self::Poll,
         Self::Wake,
+        Self::Alarm,
         Self::Install,
     ];
 

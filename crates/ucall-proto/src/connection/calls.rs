@@ -36,16 +36,15 @@ pub(super) fn run_document<S: Service>(
     out: &mut Vec<u8>,
 ) -> Ran {
     let items = std::mem::take(&mut environment.scratch.items);
+    let origin = Origin { head, session };
     let mut run = Run {
         text,
         request,
-        head,
-        session,
         limit: &ReplyLimit::behind(out, environment.limits.reply_bytes_max),
         service: environment.service,
     };
     let ran = match items.first() {
-        Some(item) if !document.is_batch => run.single(item, out),
+        Some(item) if !document.is_batch => run.single(item, origin, out),
         _ if document.count == 0 => {
             refuse(out, "expected at least one request in a batch");
             Ran::Replied
@@ -55,7 +54,7 @@ pub(super) fn run_document<S: Service>(
             refuse(out, &format!("expected at most {max} calls in a batch"));
             Ran::Replied
         }
-        _ => run.batch(&items, out),
+        _ => run.batch(&items, origin, out),
     };
     environment.scratch.items = items;
     ran
@@ -66,20 +65,26 @@ fn refuse(out: &mut Vec<u8>, expected: &str) {
     write_error_reply(out, None, &RpcError::invalid_request(expected));
 }
 
+/// What the calls of a document came in. Apart from [`Run`], so that it stays in registers: read
+/// from there in one go, right after it was written in two, it would wait for that.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    head: Option<&'a Head<'a>>,
+    session: Option<&'a Arc<Session>>,
+}
+
 struct Run<'a, S> {
     text: &'a [u8],
     request: u64,
-    head: Option<&'a Head<'a>>,
-    session: Option<&'a Arc<Session>>,
     limit: &'a ReplyLimit,
     service: &'a mut S,
 }
 
-impl<S: Service> Run<'_, S> {
+impl<'a, S: Service> Run<'a, S> {
     #[inline]
-    fn single(&mut self, item: &Item, out: &mut Vec<u8>) -> Ran {
+    fn single(&mut self, item: &Item, origin: Origin<'a>, out: &mut Vec<u8>) -> Ran {
         let start = out.len();
-        match (self.item(0, item, out), item.id(self.text)) {
+        match (self.item(0, item, origin, out), item.id(self.text)) {
             (Outcome::Deferred, Some(id)) => {
                 Ran::Waiting(Answer::Single(Part::Waiting { item: 0, id: id.to_vec() }))
             }
@@ -88,18 +93,20 @@ impl<S: Service> Run<'_, S> {
         }
     }
 
-    fn batch(&mut self, items: &[Item], out: &mut Vec<u8>) -> Ran {
+    fn batch(&mut self, items: &[Item], origin: Origin<'a>, out: &mut Vec<u8>) -> Ran {
         let start = out.len();
         out.push(b'[');
         for (index, item) in items.iter().enumerate() {
             let before = out.len();
-            if self.item(index as u32, item, out) == Outcome::Deferred
+            if self.item(index as u32, item, origin, out) == Outcome::Deferred
                 && item.id(self.text).is_some()
             {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = Part::Written(without_comma(written).to_vec());
                 out.truncate(start);
-                return Ran::Waiting(Answer::Batch(self.rest_of_batch(first, items, index)));
+                return Ran::Waiting(Answer::Batch(
+                    self.rest_of_batch(first, items, index, origin),
+                ));
             }
             if out.len() > before {
                 out.push(b',');
@@ -115,12 +122,18 @@ impl<S: Service> Run<'_, S> {
     }
 
     /// Goes on with a batch whose call at `deferred` was the first to be deferred.
-    fn rest_of_batch(&mut self, first: Part, items: &[Item], deferred: usize) -> Vec<Part> {
+    fn rest_of_batch(
+        &mut self,
+        first: Part,
+        items: &[Item],
+        deferred: usize,
+        origin: Origin<'a>,
+    ) -> Vec<Part> {
         let mut parts = vec![first];
         for (index, item) in items.iter().enumerate().skip(deferred) {
             let (index, mut out) = (index as u32, Vec::new());
-            let is_deferred =
-                index as usize == deferred || self.item(index, item, &mut out) == Outcome::Deferred;
+            let is_deferred = index as usize == deferred
+                || self.item(index, item, origin, &mut out) == Outcome::Deferred;
             parts.push(match item.id(self.text) {
                 Some(id) if is_deferred => Part::Waiting { item: index, id: id.to_vec() },
                 _ => Part::Written(out),
@@ -130,7 +143,7 @@ impl<S: Service> Run<'_, S> {
     }
 
     #[inline]
-    fn item(&mut self, index: u32, item: &Item, out: &mut Vec<u8>) -> Outcome {
+    fn item(&mut self, index: u32, item: &Item, origin: Origin<'a>, out: &mut Vec<u8>) -> Outcome {
         let id = item.id(self.text);
         if let Some(expected) = item.invalid {
             write_error_reply(out, id, &RpcError::invalid_request(expected));
@@ -141,8 +154,8 @@ impl<S: Service> Run<'_, S> {
             params: item.params(self.text),
             id,
             exchange: ExchangeId { request: self.request, item: index },
-            head: self.head,
-            session: self.session,
+            head: origin.head,
+            session: origin.session,
         };
         let mut reply = Reply::new(out, id, self.limit);
         let outcome = self.service.call(&call, &mut reply);
