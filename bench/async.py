@@ -157,7 +157,7 @@ def main() -> None:
         "beside": lambda rounds, engines: beside.beside_sleepers(
             [("ideal C", [str(BENCH / "floor-sleeper"), "0", "100"]), *ours(engines)], rounds, tell
         ),
-        "embeddings": lambda rounds, _: embeddings.gain(min(rounds, 3)),
+        "embeddings": lambda rounds, engines: embeddings.gain(min(rounds, 3), engines),
         "sleepers": sleepers,
     }
     parser = argparse.ArgumentParser(description=__doc__)

@@ -7,6 +7,8 @@ import statistics
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from harness import processes
 from harness.rows import OUTPUT, ROOT
@@ -17,33 +19,43 @@ SECONDS = 3.0
 METHODS = ("embed_one_by_one", "embed")
 
 
-def gain(rounds: int) -> str:
+def gain(rounds: int, engines: list[str]) -> str:
     """A table, or why there is none."""
     if not PYTHON.exists():
         return "Embeddings were not measured: `make bench-embeddings` installs the model, and does."
-    port = _free_port()
-    script = ROOT / "examples/python/embeddings.py"
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    lines = [
+        f"| embeddings at {CONNECTIONS} connections | one by one, calls/s | batched | ratio |",
+        "|---|---|---|---|",
+    ]
+    for engine in engines:
+        with _serving(engine) as port:
+            found = [[_rate(port, method) for method in METHODS] for _ in range(rounds)]
+        alone, batched = (statistics.median(row[index] for row in found) for index in (0, 1))
+        ratio = statistics.median(row[1] / row[0] for row in found)
+        lines.append(f"| ucall {engine} | {alone:.0f} | {batched:.0f} | {ratio:.1f} |")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _serving(engine: str) -> Iterator[int]:
+    """Runs the example, and gives its port once the model is loaded."""
+    port = processes.free_port()
+    command = [str(PYTHON), "-m", "ucall", "embeddings:server"]
     with (OUTPUT / "embeddings.log").open("wb") as log:
         process = processes.start_pinned(
-            [str(PYTHON), str(script), str(port)],
+            [*command, "--engine", engine, "--port", str(port)],
             processes.cores()[0],
             stdout=log,
             stderr=log,
-            env=environment,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            cwd=ROOT / "examples/python",
         )
     try:
         _wait_until_answered(port)
-        found = [[_rate(port, method) for method in METHODS] for _ in range(rounds)]
+        yield port
     finally:
         process.kill()
         process.wait()
-    alone, batched = (statistics.median(row[index] for row in found) for index in (0, 1))
-    ratio = statistics.median(row[1] / row[0] for row in found)
-    return (
-        f"| embeddings at {CONNECTIONS} connections | calls/s |\n|---|---|\n"
-        f"| one by one | {alone:.0f} |\n| batched | {batched:.0f}, {ratio:.1f} times as many |"
-    )
 
 
 def _call(method: str, text: str) -> bytes:
@@ -82,9 +94,3 @@ def _rate(port: int, method: str) -> float:
     for thread in callers:
         thread.join()
     return sum(counts) / SECONDS
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

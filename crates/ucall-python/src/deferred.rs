@@ -19,6 +19,7 @@ use crate::errors;
 use crate::handler::Interpreter;
 use crate::pool::{Job, Pool, Work};
 use crate::procedure::{BatchRules, BatchRuns, How, Procedure};
+use crate::spare::First;
 use crate::tasks::{self, Tasks};
 
 /// What all ways to begin a call need to know of it.
@@ -88,17 +89,44 @@ impl Interpreter {
         let variables = context.as_ref().map(|_| context::own_variables(py)).transpose();
         let variables = variables.map_err(Failure::Raised)?;
         let coroutine = arguments::call(py, procedure, call.params, context, &mut self.scratch)?;
-        let task = self.tasks(py)?.start(&coroutine, variables.as_ref());
-        let task = task.map_err(Failure::Raised)?;
+        let begun = self.take_first_step(py, procedure, &coroutine, variables.as_ref());
         self.note_time(py, procedure);
-        if tasks::is_done(&task).map_err(Failure::Raised)? {
-            let result = tasks::result_of(&task).map_err(Failure::Raised)?;
-            self.write(procedure, &result, reply)?;
-            return Ok(Replied::Done);
-        }
+        let task = match begun? {
+            First::Returned(result) => {
+                self.write(procedure, &result, reply)?;
+                return Ok(Replied::Done);
+            }
+            First::Task(task) => task,
+        };
         let token = self.calls.insert(beginning.entry(self.turn_began, cancelled));
         self.follow(&task, token, true)?;
         Ok(Replied::Deferred)
+    }
+
+    /// Lets a coroutine go on until it waits or is through.
+    fn take_first_step<'py>(
+        &mut self,
+        py: Python<'py>,
+        procedure: &Procedure,
+        coroutine: &Bound<'py, PyAny>,
+        variables: Option<&Bound<'py, PyAny>>,
+    ) -> Result<First<'py>, Failure> {
+        let tasks = self.tasks(py)?;
+        let stepped = match procedure.waits.load(Ordering::Relaxed) {
+            true => None,
+            false => tasks.step(coroutine, variables).map_err(Failure::Raised)?,
+        };
+        let task = match stepped {
+            Some(First::Returned(result)) => return Ok(First::Returned(result)),
+            Some(First::Task(task)) => task,
+            None => tasks.start(coroutine, variables).map_err(Failure::Raised)?,
+        };
+        let is_done = tasks::is_done(&task).map_err(Failure::Raised)?;
+        procedure.waits.store(!is_done, Ordering::Relaxed);
+        match is_done {
+            true => tasks::result_of(&task).map(First::Returned).map_err(Failure::Raised),
+            false => Ok(First::Task(task)),
+        }
     }
 
     /// A function that returns a future.
@@ -199,7 +227,7 @@ impl Interpreter {
 
     /// Where tasks are made. The first async function that was added to a running server has the
     /// event loop made: its worker goes on within that.
-    fn tasks(&mut self, py: Python<'_>) -> Result<&Tasks, Failure> {
+    fn tasks(&mut self, py: Python<'_>) -> Result<&mut Tasks, Failure> {
         match &mut self.tasks {
             Some(tasks) => Ok(tasks),
             none => {

@@ -37,6 +37,7 @@ mod schedule;
 mod server;
 mod shared;
 mod signals;
+mod spare;
 mod tasks;
 mod tls;
 mod unix;

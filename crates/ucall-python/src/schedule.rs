@@ -63,7 +63,7 @@ enum Item {
     Foreign(Py<PyAny>),
 }
 
-struct Work {
+pub(crate) struct Work {
     callback: Py<PyAny>,
     arguments: Py<PyTuple>,
     variables: Py<PyAny>,
@@ -169,7 +169,7 @@ impl Work {
         })
     }
 
-    fn run(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn run(&self, py: Python<'_>) -> PyResult<()> {
         run_in(self.variables.bind(py), || {
             ffi::call_with_tuple(self.callback.bind(py), self.arguments.bind(py)).map(drop)
         })
@@ -341,6 +341,16 @@ impl Schedule {
         py: Python<'_>,
         work: impl FnOnce() -> PyResult<T>,
     ) -> PyResult<T> {
+        let (made, caught) = self.caught(work)?;
+        caught.map_or(Ok(()), |step| step.run(py))?;
+        Ok(made)
+    }
+
+    /// Runs `work`, and gives the callback that it asks for instead of keeping it.
+    pub(crate) fn caught<T>(
+        &self,
+        work: impl FnOnce() -> PyResult<T>,
+    ) -> PyResult<(T, Option<Work>)> {
         self.queues().catching = true;
         let made = work();
         let caught = {
@@ -348,9 +358,12 @@ impl Schedule {
             queues.catching = false;
             queues.caught.take()
         };
-        let made = made?;
-        caught.map_or(Ok(()), |step| step.run(py))?;
-        Ok(made)
+        Ok((made?, caught))
+    }
+
+    /// Whether tasks are to be looked at closely.
+    pub(crate) fn is_debugged(&self) -> bool {
+        self.debug.load(Ordering::Relaxed)
     }
 
     fn soon<'py>(

@@ -4,14 +4,17 @@
 //! that a coroutine which never waits has its result within the turn of its call. From 3.12 on
 //! asyncio does that by itself (`eager_start`). On 3.11 a new task asks its loop by `call_soon` to
 //! be stepped; on a loop of ours that request is caught and done at once. On somebody else's loop
-//! under 3.11 the task waits for the loop's next round.
+//! under 3.11 the task waits for the loop's next round. Functions that do not wait, as their calls
+//! before have shown, need no task of their own on a loop of ours: see `spare`.
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::context::own_variables;
 use crate::ffi;
 use crate::schedule::Schedule;
+use crate::spare::{First, Spares};
 
 /// Starts tasks on one event loop.
 pub(crate) struct Tasks {
@@ -23,6 +26,8 @@ pub(crate) struct Tasks {
     contain: Option<Py<PyAny>>,
     /// The names of the keyword arguments that tasks are made with, without and with variables.
     names: (Py<PyTuple>, Py<PyTuple>),
+    /// For functions that do not wait; `None` on somebody else's loop.
+    spares: Option<Spares>,
 }
 
 enum Start {
@@ -56,6 +61,7 @@ impl Tasks {
             false => Some(py.import("ucall._guest")?.getattr("contained")?.unbind()),
         };
         Ok(Self {
+            spares: is_ours.then(|| Spares::new(event_loop)).transpose()?,
             contain,
             event_loop: event_loop.clone().unbind(),
             task: py.import("asyncio")?.getattr("Task")?.unbind(),
@@ -66,6 +72,23 @@ impl Tasks {
 
     pub(crate) fn event_loop<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.event_loop.bind(py)
+    }
+
+    /// The first step of a coroutine whose function did not wait lately, if it can be taken without
+    /// a task of its own.
+    #[inline]
+    pub(crate) fn step<'py>(
+        &mut self,
+        coroutine: &Bound<'py, PyAny>,
+        variables: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<First<'py>>> {
+        let Some(spares) = self.spares.as_mut().filter(|spares| spares.take(coroutine)) else {
+            return Ok(None);
+        };
+        match variables {
+            Some(variables) => spares.step(coroutine, variables),
+            None => spares.step(coroutine, &own_variables(coroutine.py())?),
+        }
     }
 
     /// A task for a coroutine, its first step taken if the loop runs; `variables` are its

@@ -6,11 +6,14 @@
 //! the thread sleeps there until the process ends, as from 3.14 on CPython has it. It costs the
 //! calls that come back nothing. pyo3 does the same where it attaches a thread.
 
+use std::ffi::c_int;
 use std::ptr;
 
 use pyo3::ffi::PyObject;
 
 mod raw {
+    use std::ffi::c_int;
+
     use pyo3::ffi::PyObject;
 
     unsafe extern "C-unwind" {
@@ -26,6 +29,11 @@ mod raw {
             flagged_count: usize,
             keywords: *mut PyObject,
         ) -> *mut PyObject;
+        pub(super) fn PyIter_Send(
+            iterator: *mut PyObject,
+            argument: *mut PyObject,
+            result: *mut *mut PyObject,
+        ) -> c_int;
         pub(super) fn PyObject_Call(
             callable: *mut PyObject,
             arguments: *mut PyObject,
@@ -98,4 +106,21 @@ pub(super) unsafe fn call(callable: *mut PyObject, arguments: *mut PyObject) -> 
     let result = unsafe { raw::PyObject_Call(callable, arguments, ptr::null_mut()) };
     std::mem::forget(halt);
     result
+}
+
+/// `PyIter_Send`.
+///
+/// # Safety
+/// As that asks for, with the thread attached.
+#[inline]
+pub(super) unsafe fn send(
+    iterator: *mut PyObject,
+    argument: *mut PyObject,
+    result: *mut *mut PyObject,
+) -> c_int {
+    let halt = Halt;
+    // SAFETY: the caller's.
+    let status = unsafe { raw::PyIter_Send(iterator, argument, result) };
+    std::mem::forget(halt);
+    status
 }
