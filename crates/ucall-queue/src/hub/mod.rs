@@ -8,13 +8,14 @@
 #![forbid(unsafe_code)]
 
 mod frames;
+mod output;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
-use ucall_buffer::{Payload, Target};
+use ucall_buffer::Target;
 
 use crate::bell::Doorbell;
 use crate::decoder::{Decoder, Shared};
@@ -33,10 +34,6 @@ use crate::shared::Returned;
 use crate::shared::{Channel, SharedMemory};
 use crate::standing::{Failure, Standing};
 
-/// One output is not begun with more than this behind it.
-const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// Parts of one output, which is what one system call takes.
-const OUTPUT_PARTS_MAX: usize = 60;
 /// A peer's window is never smaller.
 const WINDOW_BYTES_MIN: u64 = 64 * 1024;
 /// The inbox may have as many windows, however small a queue is.
@@ -259,72 +256,6 @@ impl Hub {
         self.redial();
     }
 
-    /// The next link that may have something to send.
-    pub fn next_ready(&mut self) -> Option<LinkKey> {
-        self.look_at_outbox();
-        self.give_slots_back();
-        while let Some(key) = self.ready.pop_front() {
-            if let Some(link) = self.links.get_mut(&key) {
-                link.is_listed = false;
-                return Some(key);
-            }
-        }
-        None
-    }
-
-    /// Whether [`Hub::next_ready`] has a link, without looking at what others put.
-    pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// Writes what a link has to send, as much as goes out in one piece. It may have more: it is
-    /// asked again once that is out.
-    pub fn poll_output(&mut self, key: LinkKey, output: &mut Payload, now: Instant) {
-        let window = self.window();
-        let Some(link) = self.links.get_mut(&key) else { return };
-        if !link.control.is_empty() {
-            output.extend(&link.control);
-            link.control.clear();
-        }
-        if std::mem::take(&mut link.pong_is_due) {
-            output.extend(&Header::control(Kind::Pong, 0, 0).write());
-        }
-        let session = link.session.filter(|_| link.is_open && !link.is_ending);
-        let session = session.and_then(|index| self.sessions.get_mut(index as usize)?.as_mut());
-        let mut is_due = false;
-        if let Some(session) = session {
-            if let Some(progress) = session.take_acknowledgement(window) {
-                let mut written = Vec::new();
-                progress.write(&mut written);
-                output.extend(&written);
-            }
-            let mut parts = 0;
-            link.begin_output();
-            while output.len() < OUTPUT_BYTES_MAX && parts < OUTPUT_PARTS_MAX {
-                let Some(chunk) = link.next_chunk(session, &self.outbox) else { break };
-                parts += chunk.len();
-                for part in chunk {
-                    output.push(part);
-                }
-            }
-            if session.wants_room(&self.outbox) {
-                output.extend(&Header::control(Kind::Blocked, 0, 0).write());
-            }
-            is_due = session.acknowledgement_is_due();
-        }
-        if !output.is_empty() {
-            link.spoke = now;
-        }
-        if link.is_copying() {
-            self.unfinished.push(key);
-        }
-        if link.is_ending {
-            self.close_link(key, true, now);
-        } else if is_due {
-            self.enlist(key);
-        }
-    }
-
     /// What the caller is to do next.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -439,48 +370,6 @@ impl Hub {
         let sessions = self.by_peer.len().max(1);
         let share = (self.options.queue_bytes_max / sessions) as u64;
         share.min(self.options.window_bytes as u64).max(WINDOW_BYTES_MIN)
-    }
-
-    fn enlist(&mut self, key: LinkKey) {
-        if let Some(link) = self.links.get_mut(&key)
-            && !std::mem::replace(&mut link.is_listed, true)
-        {
-            self.ready.push_back(key);
-        }
-    }
-
-    /// Lists a link again, whose last output is out.
-    pub fn output_sent(&mut self, key: LinkKey) {
-        self.enlist(key);
-    }
-
-    fn look_at_outbox(&mut self) {
-        let mut changed = std::mem::take(&mut self.changed);
-        self.outbox.take_changed(&mut changed);
-        for index in changed.drain(..) {
-            let session = self.sessions.get(index as usize).and_then(Option::as_ref);
-            if let Some(key) = session.and_then(|session| session.link) {
-                self.enlist(key);
-            }
-        }
-        self.changed = changed;
-    }
-
-    /// Tells peers which slots of shared memory nobody looks at any more.
-    fn give_slots_back(&mut self) {
-        for (key, slot) in self.returned.take() {
-            if let Some(link) = self.links.get_mut(&key) {
-                link.give_slot_back(slot);
-                self.enlist(key);
-            }
-        }
-    }
-
-    /// Lists the link of a session, because messages of it were taken.
-    pub fn look_at(&mut self, index: u32) {
-        if let Some(key) = self.session(index).and_then(|session| session.link) {
-            self.enlist(key);
-        }
     }
 
     fn open_session(&mut self, peer: Option<Identity>, now: Instant) -> u32 {
