@@ -156,6 +156,21 @@ def test_futures_are_futures(pair: Pair) -> None:
     assert list(concurrent.futures.as_completed([future])) == [future]
 
 
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_a_future_is_not_done_while_somebody_looks_at_it(pair: Pair) -> None:
+    """`concurrent.futures.wait` looks twice with the lock held, and counts on seeing the same."""
+    server, client = pair(ack="taken")
+    future = client.put("x")
+    with future._condition:
+        assert future._state == "PENDING"
+        server.get(timeout=WAIT_S)
+        future.result(WAIT_S)
+        assert future.done()
+        assert future._state == "PENDING"
+    assert concurrent.futures.wait([future], timeout=WAIT_S).done == {future}
+    assert future._state == "FINISHED"
+
+
 def test_futures_are_awaited_by_asyncio(pair: Pair) -> None:
     server, client = pair(ack="taken")
 

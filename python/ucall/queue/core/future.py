@@ -54,14 +54,21 @@ class Future(Receipt, concurrent.futures.Future[None]):
 
     @property
     def _state(self) -> str:  # type: ignore[override]
-        if self.cancelled():
-            return _base.CANCELLED_AND_NOTIFIED
-        return _base.FINISHED if self.done() else _base.PENDING
+        # `concurrent.futures.wait` looks twice with the lock held, and must see the same.
+        if not self.__dict__.get("told", self.done()):
+            return _base.PENDING
+        return _base.CANCELLED_AND_NOTIFIED if self.cancelled() else _base.FINISHED
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
+        held = self.__dict__
         with _lock:
-            condition: threading.Condition = self._made("condition", threading.Condition)
+            if "condition" not in held:
+                held["told"] = self.done()
+                held["condition"] = threading.Condition()
+        if not held["told"]:
+            self._watch()
+        condition: threading.Condition = held["condition"]
         return condition
 
     @property
@@ -89,11 +96,13 @@ class Future(Receipt, concurrent.futures.Future[None]):
             self._notifier.watch(self)
 
     def _finish(self) -> None:
-        """It is done: tells all who wait."""
+        """It is done: tells all who wait, once."""
         held = self.__dict__
-        if "waiters" in held:
-            with self._condition:
-                for waiter in held["waiters"]:
+        if "condition" in held:
+            with held["condition"]:
+                waiters = [] if held["told"] else held.get("waiters", [])
+                held["told"] = True
+                for waiter in waiters:
                     if self.cancelled():
                         waiter.add_cancelled(self)
                     elif self.exception() is not None:
