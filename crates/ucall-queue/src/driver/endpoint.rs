@@ -4,15 +4,18 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use ucall_engine::{UnixFile, bind, bind_unix};
 
 #[cfg(target_os = "linux")]
 use crate::shared::{self, Channel};
+
+/// Whoever may write to the file of a Unix socket may connect: its owner alone.
+const UNIX_FILE_MODE: u32 = 0o600;
 
 /// Where a communicator listens, or connects to.
 #[derive(Clone, Debug)]
@@ -31,9 +34,16 @@ pub enum Endpoint {
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix {
+        listener: UnixListener,
+        /// Goes with it.
+        _file: UnixFile,
+    },
     #[cfg(target_os = "linux")]
-    Shared(UnixListener, PathBuf),
+    Shared {
+        listener: UnixListener,
+        _file: UnixFile,
+    },
 }
 
 /// A connection that was made.
@@ -59,10 +69,16 @@ impl Connection {
 impl Endpoint {
     pub(super) fn listen(&self) -> io::Result<Option<Listener>> {
         Ok(match self {
-            Self::Tcp(..) => Some(Listener::Tcp(ucall_engine::bind(self.resolve(0)?, false)?)),
-            Self::Unix(path) => Some(Listener::Unix(bind_path(path)?, path.clone())),
+            Self::Tcp(..) => Some(Listener::Tcp(bind(self.resolve(0)?, false)?)),
+            Self::Unix(path) => {
+                let (listener, _file) = bind_unix(path, UNIX_FILE_MODE)?;
+                Some(Listener::Unix { listener, _file })
+            }
             #[cfg(target_os = "linux")]
-            Self::Shared(path) => Some(Listener::Shared(bind_path(path)?, path.clone())),
+            Self::Shared(path) => {
+                let (listener, _file) = bind_unix(path, UNIX_FILE_MODE)?;
+                Some(Listener::Shared { listener, _file })
+            }
             Self::Foreign => None,
         })
     }
@@ -124,9 +140,9 @@ impl Listener {
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(listener) => listener.as_fd(),
-            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Unix { listener, .. } => listener.as_fd(),
             #[cfg(target_os = "linux")]
-            Self::Shared(listener, _) => listener.as_fd(),
+            Self::Shared { listener, .. } => listener.as_fd(),
         }
     }
 
@@ -134,8 +150,8 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             #[cfg(target_os = "linux")]
-            Self::Shared(..) => None,
-            Self::Unix(..) => None,
+            Self::Shared { .. } => None,
+            Self::Unix { .. } => None,
         }
     }
 
@@ -143,16 +159,16 @@ impl Listener {
     pub(super) fn accept(&self) -> io::Result<OwnedFd> {
         prepare(match self {
             Self::Tcp(listener) => listener.accept()?.0.into(),
-            Self::Unix(listener, _) => listener.accept()?.0.into(),
+            Self::Unix { listener, .. } => listener.accept()?.0.into(),
             #[cfg(target_os = "linux")]
-            Self::Shared(listener, _) => listener.accept()?.0.into(),
+            Self::Shared { listener, .. } => listener.accept()?.0.into(),
         })
     }
 
     /// Says what has to be said first on a connection that was accepted.
     pub(super) fn greet(&self, socket: OwnedFd) -> io::Result<Connection> {
         #[cfg(target_os = "linux")]
-        if let Self::Shared(..) = self {
+        if let Self::Shared { .. } = self {
             let channel = shared::greet(socket.as_fd())?;
             return Ok(Connection { socket, channel });
         }
@@ -161,37 +177,9 @@ impl Listener {
 }
 
 impl Drop for Listener {
+    /// A ring may hold on to the socket for a moment longer. The address is free all the same.
     fn drop(&mut self) {
-        let path = match self {
-            Self::Tcp(_) => return,
-            Self::Unix(_, path) => path,
-            #[cfg(target_os = "linux")]
-            Self::Shared(_, path) => path,
-        };
-        // Somebody may have removed it.
-        let _ = std::fs::remove_file(path);
+        // What is not possible on this system is not necessary either.
+        let _ = rustix::net::shutdown(self.descriptor(), rustix::net::Shutdown::Both);
     }
-}
-
-/// Listens at a path. A socket that a dead server left there is replaced.
-fn bind_path(path: &Path) -> io::Result<UnixListener> {
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_dead(path) => {
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)
-        }
-        bound => bound,
-    };
-    let told = |error: io::Error| {
-        io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display()))
-    };
-    let listener = listener.map_err(told)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-fn is_dead(path: &Path) -> bool {
-    let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-    let refused = UnixStream::connect(path).err().map(|error| error.kind());
-    is_socket && refused == Some(io::ErrorKind::ConnectionRefused)
 }
