@@ -279,6 +279,7 @@ impl Config {
             password: password.map(|password| password.as_bytes().to_vec()),
             client_auth,
             client_authorities: authorities.map(PathBuf::from),
+            alpn: TlsFiles::HTTP,
         };
         let tickets = TicketSecret::random().ok_or("use_ssl: the system has no randomness")?;
         let tls = Tls::load(files, tickets).map_err(|error| format!("use_ssl: {error}"))?;

@@ -22,8 +22,13 @@ pub(crate) struct Described {
 }
 
 impl Described {
-    /// Reads the files.
+    /// Reads the files of a server of functions.
     pub(crate) fn load(self) -> PyResult<Arc<Tls>> {
+        self.load_for(TlsFiles::HTTP)
+    }
+
+    /// Reads the files of a server that speaks this inside.
+    pub(crate) fn load_for(self, alpn: &'static [&'static [u8]]) -> PyResult<Arc<Tls>> {
         let client_auth = match self.client_auth.as_str() {
             "optional" => ClientAuth::Optional,
             "required" => ClientAuth::Required,
@@ -39,6 +44,7 @@ impl Described {
             password: self.password,
             client_auth,
             client_authorities: self.client_authorities,
+            alpn,
         };
         let no_randomness = || PyRuntimeError::new_err("the system has no randomness to give");
         let secret = self.tickets.map(TicketSecret::new).or_else(TicketSecret::random);
@@ -46,7 +52,8 @@ impl Described {
     }
 }
 
-fn raised(error: TlsFilesError) -> PyErr {
+/// The exception for files that cannot be used.
+pub(crate) fn raised(error: TlsFilesError) -> PyErr {
     match error {
         TlsFilesError::Read(path, error) => {
             let text = error.to_string();

@@ -16,6 +16,7 @@ mod procedures;
 mod sweep;
 mod sync;
 mod tls;
+mod watched;
 mod worker;
 
 pub use config::Config;
@@ -25,4 +26,5 @@ pub use mailbox::{Mailbox, Message};
 pub use procedures::Procedures;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 pub use ucall_proto::Drain;
+pub use watched::Watched;
 pub use worker::{Turn, Worker};

@@ -6,11 +6,10 @@
 //! somebody erred, change nothing, and are told once.
 
 use std::fmt;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ucall_proto::Connection;
 use ucall_proto::tls::{
@@ -19,10 +18,8 @@ use ucall_proto::tls::{
 };
 
 use crate::dispatch::Office;
+use crate::watched::Watched;
 use crate::{Config, Handler};
-
-/// What is spoken inside.
-const ALPN: &[&[u8]] = &[b"http/1.1"];
 
 /// The files that a server reads, and how to read them. All are PEM.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +33,8 @@ pub struct TlsFiles {
     pub client_auth: ClientAuth,
     /// Who signs those of clients.
     pub client_authorities: Option<PathBuf>,
+    /// What is spoken inside, the preferred one first (RFC 7301); none: anything.
+    pub alpn: &'static [&'static [u8]],
 }
 
 /// A certificate and its key.
@@ -78,12 +77,8 @@ pub struct Tls {
     files: TlsFiles,
     tickets: TicketSecret,
     current: RwLock<Arc<ServerConfig>>,
-    /// What tells the files that were read from others.
-    seen: Mutex<Vec<Option<Stamp>>>,
+    watched: Watched,
 }
-
-/// What changes when a file does.
-type Stamp = (u64, u64, i64, i64);
 
 impl Tls {
     /// Reads the files. Servers with the same `tickets` resume each other's sessions.
@@ -91,9 +86,10 @@ impl Tls {
     /// # Errors
     /// A file cannot be read, or used.
     pub fn load(files: TlsFiles, tickets: TicketSecret) -> Result<Self, TlsFilesError> {
-        let seen = files.stamps();
+        // Looked at before they are read: what changes meanwhile is found the next time.
+        let watched = Watched::new(files.paths());
         let current = files.config(&tickets)?;
-        Ok(Self { files, tickets, current: RwLock::new(current), seen: Mutex::new(seen) })
+        Ok(Self { files, tickets, current: RwLock::new(current), watched })
     }
 
     /// The server's end of a connection that was accepted just now.
@@ -108,17 +104,9 @@ impl Tls {
     /// Reads the files again if one of them has changed. `None` when none has, or when another
     /// worker is at it.
     pub fn refresh(&self) -> Option<Result<(), TlsFilesError>> {
-        let mut seen = match self.seen.try_lock() {
-            Ok(seen) => seen,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        // Looked at before they are read: what changes meanwhile is found the next time.
-        let stamps = self.files.stamps();
-        if *seen == stamps {
+        if !self.watched.have_changed() {
             return None;
         }
-        *seen = stamps;
         Some(self.files.config(&self.tickets).map(|config| {
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
         }))
@@ -126,9 +114,12 @@ impl Tls {
 }
 
 impl TlsFiles {
-    fn stamps(&self) -> Vec<Option<Stamp>> {
+    /// What servers of functions speak inside.
+    pub const HTTP: &'static [&'static [u8]] = &[b"http/1.1"];
+
+    fn paths(&self) -> Vec<PathBuf> {
         let paths = self.identities.iter().flat_map(IdentityFiles::paths);
-        paths.chain(&self.client_authorities).map(|path| stamp(path)).collect()
+        paths.chain(&self.client_authorities).cloned().collect()
     }
 
     fn config(&self, tickets: &TicketSecret) -> Result<Arc<ServerConfig>, TlsFilesError> {
@@ -141,7 +132,7 @@ impl TlsFiles {
             identities: &identities,
             client_auth: self.client_auth,
             client_authorities: authorities.as_deref(),
-            alpn: ALPN,
+            alpn: self.alpn,
             tickets,
         };
         settings.build().map_err(|error| self.blame(&identities, error))
@@ -200,11 +191,6 @@ impl IdentityTexts {
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     fs::read(path).map_err(|error| TlsFilesError::Read(path.to_owned(), error))
-}
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let of = |data: Metadata| (data.ino(), data.len(), data.mtime(), data.mtime_nsec());
-    fs::metadata(path).ok().map(of)
 }
 
 impl<H: Handler> Office<H> {

@@ -18,6 +18,8 @@ pub type ClientConfig = rustls::ClientConfig;
 pub enum Trust<'a> {
     /// One whose certificate has the name asked for and is signed by one of these, in PEM.
     Authorities(&'a [u8]),
+    /// As those, in DER. One that cannot be read is passed over: systems' stores have such.
+    Store(&'a [CertificateDer<'a>]),
     /// Anyone. What is sent is encrypted, but nobody knows for whom.
     Anyone,
 }
@@ -45,6 +47,9 @@ impl ClientSettings<'_> {
             .map_err(refused)?;
         let builder = match self.trust {
             Trust::Authorities(pem) => builder.with_root_certificates(identity::authorities(pem)?),
+            Trust::Store(certificates) => {
+                builder.with_root_certificates(identity::store(certificates)?)
+            }
             Trust::Anyone => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(AnyServer { provider: provider() })),

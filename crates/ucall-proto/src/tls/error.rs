@@ -17,6 +17,15 @@ pub enum TlsError {
     Closed,
 }
 
+impl TlsError {
+    /// Whether what came is no TLS at all.
+    pub fn is_no_tls(&self) -> bool {
+        use rustls::InvalidMessage::{InvalidContentType, UnknownProtocolVersion};
+        let Self::Peer(rustls::Error::InvalidMessage(message)) = self else { return false };
+        matches!(message, InvalidContentType | UnknownProtocolVersion)
+    }
+}
+
 impl fmt::Display for TlsError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -71,6 +71,16 @@ pub(super) fn authorities(pem: &[u8]) -> Result<RootCertStore, SettingsError> {
     Ok(store)
 }
 
+/// Those of a system, as far as they can be read.
+pub(super) fn store(certificates: &[CertificateDer<'_>]) -> Result<RootCertStore, SettingsError> {
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(certificates.iter().map(|it| it.clone().into_owned()));
+    if store.is_empty() {
+        return Err(SettingsError::Missing("the system's certificates of authorities"));
+    }
+    Ok(store)
+}
+
 fn private_key(
     pem: &[u8],
     password: Option<&[u8]>,

@@ -26,6 +26,7 @@ pub use certificate::CertificateSummary;
 pub use client::{ClientConfig, ClientSettings, Trust};
 pub use error::{SettingsError, TlsError};
 pub use identity::Identity;
+pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use server::{ClientAuth, ServerConfig, ServerSettings};
 pub use session::Session;
 pub use stage::{Stage, begins_record};
