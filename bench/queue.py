@@ -33,6 +33,7 @@ CONTENDERS = {
     "ucall, Unix": (Path(sys.executable), "ours.py", "unix"),
     "ucall, SHM": (Path(sys.executable), "ours.py", "shm"),
     "ucall, SHM, trusted": (Path(sys.executable), "ours.py", "trusted"),
+    "ucall, TLS": (Path(sys.executable), "ours.py", "tls"),
     "ucall, asyncio": (Path(sys.executable), "ours.py", "async"),
     "pyzmq": (ZEROMQ, "zeromq.py", "sync"),
     "pyzmq, asyncio": (ZEROMQ, "zeromq.py", "async"),
@@ -52,6 +53,13 @@ class TurnFailed(Exception):
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
+
+
+def make_certificates(folder: Path) -> None:
+    """For the pair that speaks TLS."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "trustme", "--quiet", "--dir", str(folder)]
+    subprocess.run([*command, "--identities", "localhost", "127.0.0.1"], check=True)
 
 
 def measure_c_pair(size: int, seconds: float) -> Turn:
@@ -129,6 +137,7 @@ def main() -> None:
     given = parser.parse_args()
     if not NET_QUEUE.exists():
         given.only = [name for name in given.only if not name.startswith("net-queue")]
+    make_certificates(BENCH / "certs")
     results = {size: measure(size, given) for size in given.sizes}
     BENCH.mkdir(exist_ok=True)
     (BENCH / "queue.json").write_text(json.dumps(results, indent=1), encoding="utf-8")

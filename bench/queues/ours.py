@@ -1,10 +1,12 @@
 """A pair of ucall.queue: the server gets.
 
-Modes: tcp, posix (TCP on epoll), unix, shm, trusted (shared memory that is used again), async
-(asyncio, TCP). Over shared memory arrays are sent, which is what it is for, over the others bytes.
+Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (shared memory that is used again),
+async (asyncio, TCP). Over shared memory arrays are sent, which is what it is for, over the others
+bytes.
 """
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 from common import arguments, count, count_async, listening, put_for, put_for_async
@@ -16,9 +18,16 @@ purpose = nq.Purpose.SERVER if role == "get" else nq.Purpose.CLIENT
 protocol = {"unix": nq.Protocol.UNIX, "shm": nq.Protocol.SHM, "trusted": nq.Protocol.SHM}.get(
     mode, nq.Protocol.TCP
 )
+CERTIFICATES = Path(__file__).resolve().parents[2] / ".bench" / "certs"
+security = None
+if mode == "tls" and role == "get":
+    security = nq.SecurityOptions(CERTIFICATES / "server.key", CERTIFICATES / "server.pem")
+elif mode == "tls":
+    security = nq.SecurityOptions(authority=CERTIFICATES / "client.pem")
 options = nq.CommunicatorOptions(
     netloc=nq.NetworkLocation("127.0.0.1", port),
     connection=nq.ConnectionOptions(trusted=mode == "trusted"),
+    security=security,
     engine="posix" if mode == "posix" else "auto",
 )
 

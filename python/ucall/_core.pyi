@@ -10,6 +10,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from ucall._peer import Process
 from ucall._tls import Described
+from ucall.queue.core.security import ClientDescribed
 
 __all__ = [
     "TLS",
@@ -23,6 +24,7 @@ __all__ = [
     "Pieces",
     "Pump",
     "QueueCore",
+    "QueueJournal",
     "QueueLink",
     "Receipt",
     "Reply",
@@ -331,6 +333,11 @@ class QueueLink:
     def is_over(self) -> bool: ...
     def closed(self) -> None: ...
 
+@final
+class QueueJournal:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> str: ...
+
 @disjoint_base
 class QueueCore:
     def __new__(
@@ -346,12 +353,14 @@ class QueueCore:
             Callable[[Any, list[Any]], Any],
             Callable[[Any], Any] | None,
         ],
+        tls: Described | ClientDescribed | None = None,
     ) -> Self: ...
     def put(self, data: Any, *peers: uuid.UUID) -> Any: ...
     def get(self, *peers: uuid.UUID, timeout: float | None = None) -> Message: ...
     def peers(self) -> list[uuid.UUID]: ...
     @property
     def address(self) -> tuple[str, int] | None: ...
+    def _journal(self) -> QueueJournal: ...
     def _close(self, at_once: bool) -> None: ...
     def _wait_closed(self, timeout: float | None = None) -> bool: ...
     @property

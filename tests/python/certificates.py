@@ -32,9 +32,15 @@ class Authority:
         self.path = folder / "authority.pem"
         self._authority.cert_pem.write_to_path(self.path)
 
-    def sign(self, *names: str, file: str | None = None, common_name: str | None = None) -> Files:
+    def sign(
+        self,
+        *names: str,
+        file: str | None = None,
+        common_name: str | None = None,
+        valid_days: tuple[int, int] = (-1, 90),
+    ) -> Files:
         """Files for these names, called after the first unless told otherwise."""
-        since, until = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 90))
+        since, until = (datetime.now(UTC) + timedelta(days=days) for days in valid_days)
         issued = self._authority.issue_cert(
             *names, common_name=common_name, not_before=since, not_after=until
         )

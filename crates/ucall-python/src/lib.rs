@@ -60,7 +60,8 @@ mod _core {
     use crate::pump::Pump;
     #[pymodule_export]
     use crate::queue::{
-        Block, Message, QueueCore, QueueLink, Receipt, check_pickle, check_shared_memory,
+        Block, Message, QueueCore, QueueJournal, QueueLink, Receipt, check_pickle,
+        check_shared_memory,
     };
     #[pymodule_export]
     use crate::schedule::{Handle, Schedule};

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::bell::Bell;
 use crate::identity::Identity;
+use crate::journal::Journal;
 use crate::message::Incoming;
 use crate::standing::Failure;
 
@@ -42,6 +43,8 @@ pub struct Inbox {
     pub arrived: Bell,
     /// Rung for acknowledgements, failures and events.
     pub progressed: Bell,
+    /// What the log is to be told.
+    pub journal: Journal,
     /// Called beside the bells, for whoever waits in a way of his own.
     hook: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
 }
@@ -123,6 +126,7 @@ impl Inbox {
 
     pub(crate) fn finish(&self) {
         self.finished.store(true, Ordering::Release);
+        self.journal.finish();
         self.progress();
     }
 

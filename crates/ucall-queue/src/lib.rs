@@ -11,7 +11,7 @@
 //! from the [`Inbox`], and see in a [`Standing`] how far a peer is; all three are locked briefly
 //! and woken only when somebody sleeps.
 //!
-//! It may import `ucall-buffer` and `ucall-engine`.
+//! It may import `ucall-buffer`, `ucall-engine`, and of `ucall-proto` what does TLS.
 
 mod bell;
 mod decoder;
@@ -20,6 +20,7 @@ mod frame;
 mod hub;
 mod identity;
 mod inbox;
+mod journal;
 mod link;
 mod message;
 mod options;
@@ -34,11 +35,12 @@ mod shared;
 mod standing;
 
 pub use bell::{Bell, Doorbell};
-pub use driver::{Endpoint, Foreign, Handle, Settings, start};
+pub use driver::{Endpoint, Foreign, Handle, Security, Settings, start};
 pub use frame::{Encoding, ProtocolError};
 pub use hub::{Action, Hub, LinkKey, Role};
 pub use identity::{Identity, Incarnation};
 pub use inbox::{Event, Inbox, Taken};
+pub use journal::Journal;
 pub use message::{Body, Incoming, Outgoing, Segment};
 pub use options::{Acknowledge, Full, Options};
 pub use outbox::{Outbox, Receipt, Refusal};

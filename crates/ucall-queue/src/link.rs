@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::shared::SharedMemory;
 
 /// Names a link of a hub. A number is never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkKey(pub(crate) u64);
 
 /// Which side of the link speaks first.

@@ -48,6 +48,8 @@ pub struct Options {
     pub reconnect: (Duration, Duration),
     /// Time for a handshake.
     pub handshake: Duration,
+    /// Links that others have made and on which nobody has said yet who they are.
+    pub handshakes_max: usize,
     /// Peers at the same time.
     pub peers_max: usize,
     /// Shared memory is used again with peers that trust us as well: they, and we, could write to
@@ -67,6 +69,7 @@ impl Default for Options {
             expire: Duration::from_secs(30),
             reconnect: (Duration::from_millis(20), Duration::from_secs(2)),
             handshake: Duration::from_secs(10),
+            handshakes_max: 1024,
             peers_max: 16_384,
             trusts_peers: false,
         }

@@ -29,6 +29,10 @@ pub enum Failure {
     PeerClosed,
     /// The peer was gone for too long.
     Expired,
+    /// It was, and the last attempt to reach it failed for this reason.
+    Unreachable(String),
+    /// It is not the one it should be, or will not speak TLS with us: why.
+    Insecure(String),
     /// This side has closed.
     Closed,
     /// There is no such peer.
@@ -44,6 +48,10 @@ impl fmt::Display for Failure {
         match self {
             Self::PeerClosed => formatter.write_str("the peer has closed"),
             Self::Expired => formatter.write_str("the peer was gone for longer than expire_s"),
+            Self::Unreachable(reason) => {
+                write!(formatter, "the peer was gone for longer than expire_s: {reason}")
+            }
+            Self::Insecure(reason) => formatter.write_str(reason),
             Self::Closed => formatter.write_str("this side has closed"),
             Self::Unknown => formatter.write_str("there is no such peer"),
             Self::Dropped => formatter.write_str("dropped from a full queue"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from broker import Broker
+from certificates import Authority, authority  # noqa: F401
 from pairs import PROTOCOLS, Pairs
 
 from ucall import queue as nq
@@ -24,9 +25,12 @@ def shared_broker() -> Iterator[Callable[[], Broker]]:
 
 @pytest.fixture(params=PROTOCOLS)
 def pairs(
-    request: pytest.FixtureRequest, tmp_path: Path, shared_broker: Callable[[], Broker]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    shared_broker: Callable[[], Broker],
+    authority: Authority,  # noqa: F811
 ) -> Iterator[Pairs]:
-    made = Pairs(request.param, tmp_path, shared_broker)
+    made = Pairs(request.param, tmp_path, shared_broker, authority)
     yield made
     for communicator in reversed(made.made):
         communicator.close(0.2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import random
 import socket
 import uuid
@@ -11,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from broker import Broker
+from certificates import Authority
 
 from ucall import queue as nq
 
-PROTOCOLS = ["tcp", "unix", "shm", "mqtt", "grpc"]
+PROTOCOLS = ["tcp", "unix", "tcp+tls", "unix+tls", "shm", "mqtt", "grpc"]
+STREAMS = ["tcp", "unix", "tcp+tls", "unix+tls"]
 
 
 def free_location() -> nq.NetworkLocation:
@@ -28,11 +32,24 @@ def free_location() -> nq.NetworkLocation:
             continue
 
 
+def sockets() -> int:
+    """Those of this process. A communicator keeps descriptors of another kind while it lives."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return found
+
+
 class Pairs:
     """Makes servers, and clients of them."""
 
-    def __init__(self, protocol: str, folder: Path, broker: Callable[[], Broker]) -> None:
-        self.protocol = nq.Protocol(protocol)
+    def __init__(
+        self, protocol: str, folder: Path, broker: Callable[[], Broker], authority: Authority
+    ) -> None:
+        name, _, tls = protocol.partition("+")
+        self.protocol = nq.Protocol(name)
+        self._authority = authority if tls else None
         self._folder = folder
         self._broker = broker
         self.made: list[nq.Communicator] = []
@@ -49,6 +66,9 @@ class Pairs:
         return nq.CommunicatorOptions(connection=nq.ConnectionOptions(**connection), **given)
 
     def server(self, **given: Any) -> nq.Communicator:
+        if self._authority:
+            files = self._authority.sign("localhost", "127.0.0.1")
+            given.setdefault("security", nq.SecurityOptions(files.key, files.certificate))
         if self.protocol == "mqtt":
             given.setdefault("netloc", nq.NetworkLocation(port=self._broker().port))
             given.setdefault("broker", nq.BrokerOptions(topic=f"test/{uuid.uuid4()}"))
@@ -64,5 +84,7 @@ class Pairs:
         if server.address is not None:
             netloc = nq.NetworkLocation(*server.address)
         given.setdefault("netloc", netloc)
+        if self._authority:
+            given.setdefault("security", nq.SecurityOptions(authority=self._authority.path))
         given.setdefault("broker", server.options.broker)
         return self._new("client", self.options(**given))

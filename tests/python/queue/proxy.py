@@ -29,6 +29,8 @@ class Proxy:
             self._listener.listen()
         self.address = path or self._listener.getsockname()
         self.cuts = 0
+        #: What each connection began with.
+        self.openings: list[bytes] = []
         #: Bytes until the next cut are up to this; 0 cuts no more.
         self.cut_after = 0
         self._open = True
@@ -48,6 +50,7 @@ class Proxy:
             except OSError:
                 near.close()
                 continue
+            self.openings.append(near.recv(1, socket.MSG_PEEK))
             for source, target in ((near, far), (far, near)):
                 threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
 

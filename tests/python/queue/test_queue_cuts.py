@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from frames import GREETING_BYTES
-from pairs import Pairs
+from pairs import STREAMS, Pairs
 from proxy import Proxy
 
 from ucall import queue as nq
@@ -69,7 +69,7 @@ def take(communicator: nq.Communicator, failures: list[BaseException]) -> None:
 @pytest.mark.timeout(3 * WAIT_S)
 @pytest.mark.parametrize(
     ("pairs", "trusted"),
-    [("tcp", False), ("unix", False), ("shm", False), ("shm", True)],
+    [*((name, False) for name in STREAMS), ("shm", False), ("shm", True)],
     indirect=["pairs"],
 )
 @pytest.mark.parametrize("ack", ["received", "taken"])

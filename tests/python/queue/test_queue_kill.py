@@ -13,21 +13,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pairs import free_location
+from certificates import Authority
+from pairs import STREAMS, free_location
 
 from ucall import queue as nq
 
 WAIT_S = 10
 # Gets as many as it is told, says which, and then hangs with the rest unread.
 READER = """
-import sys, time, uuid
+import dataclasses, sys, time, uuid
 from ucall import queue as nq
-protocol, purpose, where, port, count, id = sys.argv[1:]
+protocol, purpose, where, port, count, id, *files = sys.argv[1:]
+key, certificate, authority = files or (None, None, None)
 options = nq.CommunicatorOptions(
     id=uuid.UUID(id),
     netloc=nq.NetworkLocation(where, int(port)),
     connection=nq.ConnectionOptions(reconnect=(0.01, 0.05)),
+    security=nq.SecurityOptions(key or None, certificate or None, authority or None),
 )
+if not files:
+    options = dataclasses.replace(options, security=None)
 queue = nq.new(nq.Protocol(protocol), nq.Purpose(purpose), options)
 if purpose == "client":
     queue.put("here")
@@ -39,6 +44,7 @@ time.sleep(60)
 """
 
 Start = Callable[..., "subprocess.Popen[str]"]
+Files = tuple[str, ...]
 
 
 @pytest.fixture
@@ -67,9 +73,18 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def options(location: nq.NetworkLocation, ack: str) -> nq.CommunicatorOptions:
+def options(location: nq.NetworkLocation, ack: str, files: Files) -> nq.CommunicatorOptions:
     connection = nq.ConnectionOptions(ack=ack, reconnect=(0.01, 0.05))  # type: ignore[arg-type]
-    return nq.CommunicatorOptions(netloc=location, connection=connection)
+    security = nq.SecurityOptions(*(file or None for file in files)) if files else None
+    return nq.CommunicatorOptions(netloc=location, connection=connection, security=security)
+
+
+def files_for(protocol: str, authority: Authority) -> tuple[Files, Files]:
+    """The server's key, certificate and authority, and the client's; none without TLS."""
+    if not protocol.endswith("+tls"):
+        return (), ()
+    signed = authority.sign("localhost", "127.0.0.1")
+    return (str(signed.key), str(signed.certificate), ""), ("", "", str(authority.path))
 
 
 def numbered(protocol: str, number: int) -> object:
@@ -78,24 +93,26 @@ def numbered(protocol: str, number: int) -> object:
 
 
 def location_for(protocol: str, folder: Path) -> nq.NetworkLocation:
-    if protocol != "tcp":
+    if not protocol.startswith("tcp"):
         return nq.NetworkLocation(str(folder / "kill.sock"), 0)
     return free_location()
 
 
-@pytest.mark.parametrize("protocol", ["tcp", "unix", "shm"])
-def test_a_killed_server(protocol: str, start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", [*STREAMS, "shm"])
+def test_a_killed_server(protocol: str, start: Start, tmp_path: Path, authority: Authority) -> None:
+    ours, theirs = files_for(protocol, authority)
+    protocol = protocol.partition("+")[0]
     for ack in ("taken", "received"):
         where = location_for(protocol, tmp_path)
         server_id = uuid.uuid4()
-        first = start(protocol, "server", *where, 2, server_id)
-        client = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, options(where, ack))
+        first = start(protocol, "server", *where, 2, server_id, *ours)
+        client = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, options(where, ack, theirs))
         futures = [client.put(numbered(protocol, number)) for number in range(4)]
         assert lines(first) == ["0 False", "1 False"]
         futures[1 if ack == "taken" else 3].result(WAIT_S)
         kill(first)
         futures.append(client.put(numbered(protocol, 4)))
-        second = start(protocol, "server", *where, 3 if ack == "taken" else 1, server_id)
+        second = start(protocol, "server", *where, 3 if ack == "taken" else 1, server_id, *ours)
         # The last one may have gone to the dead, too: nobody can tell.
         came = [line.split() for line in lines(second)]
         assert [data for data, _ in came] == (["2", "3", "4"] if ack == "taken" else ["4"])
@@ -106,13 +123,15 @@ def test_a_killed_server(protocol: str, start: Start, tmp_path: Path) -> None:
         client.close(0)
 
 
-@pytest.mark.parametrize("protocol", ["tcp", "unix", "shm"])
-def test_a_killed_client(protocol: str, start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", [*STREAMS, "shm"])
+def test_a_killed_client(protocol: str, start: Start, tmp_path: Path, authority: Authority) -> None:
+    ours, theirs = files_for(protocol, authority)
+    protocol = protocol.partition("+")[0]
     for ack in ("taken", "received"):
         where = location_for(protocol, tmp_path)
         client_id = uuid.uuid4()
-        server = nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, options(where, ack))
-        first = start(protocol, "client", *where, 2, client_id)
+        server = nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, options(where, ack, ours))
+        first = start(protocol, "client", *where, 2, client_id, *theirs)
         assert server.get(timeout=WAIT_S).peer == client_id
         futures = [server.put(numbered(protocol, number)) for number in range(4)]
         assert lines(first) == ["0 False", "1 False"]
@@ -120,7 +139,7 @@ def test_a_killed_client(protocol: str, start: Start, tmp_path: Path) -> None:
         kill(first)
         # It is away, and its queue goes on.
         futures.append(server.put(numbered(protocol, 4), client_id))
-        second = start(protocol, "client", *where, 3 if ack == "taken" else 1, client_id)
+        second = start(protocol, "client", *where, 3 if ack == "taken" else 1, client_id, *theirs)
         # The last one may have gone to the dead, too: nobody can tell.
         came = [line.split() for line in lines(second)]
         assert [data for data, _ in came] == (["2", "3", "4"] if ack == "taken" else ["4"])

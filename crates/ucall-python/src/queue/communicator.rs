@@ -18,10 +18,12 @@ use ucall_queue::{
 };
 
 use super::incoming::Reader;
+use super::journal::QueueJournal;
 use super::lent;
 use super::link::QueueLink;
 use super::message::Message;
 use super::receipt::{Receipt, SLICE};
+use super::security::security;
 use super::settings;
 use super::watching::Watching;
 use crate::detach::detached;
@@ -64,8 +66,10 @@ impl QueueCore {
     ///     options: By the names of `ConnectionOptions`.
     ///     engine: "auto", "posix" or "uring".
     ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
+    ///     tls: What `ucall.queue.core.security.described` returns; None for plaintext.
     #[new]
-    #[pyo3(signature = (id, is_server, location, options, engine, codec))]
+    #[pyo3(signature = (id, is_server, location, options, engine, codec, tls = None))]
+    #[expect(clippy::too_many_arguments, reason = "a constructor, whose arguments have names")]
     fn new(
         py: Python<'_>,
         id: &Bound<'_, PyAny>,
@@ -74,6 +78,7 @@ impl QueueCore {
         options: &Bound<'_, PyDict>,
         engine: &str,
         codec: (Py<PyType>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>),
+        tls: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let options = settings::options(options)?;
         let blocks = options.full == Full::Block;
@@ -82,6 +87,7 @@ impl QueueCore {
             is_server,
             endpoint: endpoint(location)?,
             options,
+            security: tls.map(|tls| security(tls, is_server)).transpose()?,
             #[cfg(target_os = "linux")]
             uring: match EngineKind::choose(py, engine)? {
                 EngineKind::Uring(features) => Some(features),
@@ -187,6 +193,11 @@ impl QueueCore {
     #[getter]
     fn address(&self) -> Option<(String, u16)> {
         self.handle.address().map(|address| (address.ip().to_string(), address.port()))
+    }
+
+    /// Lines for the log.
+    fn _journal(&self) -> QueueJournal {
+        QueueJournal { inbox: self.handle.inbox.clone() }
     }
 
     /// Begins to end in order, or ends at once.

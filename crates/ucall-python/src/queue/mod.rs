@@ -8,16 +8,19 @@
 
 mod communicator;
 mod incoming;
+mod journal;
 mod lent;
 mod link;
 mod message;
 mod pickle;
 mod receipt;
+mod security;
 mod settings;
 mod watching;
 
 pub(crate) use communicator::{QueueCore, check_shared_memory};
 pub(crate) use incoming::Block;
+pub(crate) use journal::QueueJournal;
 pub(crate) use link::QueueLink;
 pub(crate) use message::Message;
 pub(crate) use pickle::check_pickle;

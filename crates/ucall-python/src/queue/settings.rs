@@ -21,6 +21,8 @@ pub(super) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
             "ack" => options.acknowledge = acknowledge(&value)?,
             "keepalive_s" => options.keepalive = time(&name, &value)?,
             "expire_s" => options.expire = time(&name, &value)?,
+            "handshake_s" => options.handshake = time(&name, &value)?,
+            "handshakes" => options.handshakes_max = count(&name, &value)?,
             "reconnect" => {
                 let (first, most) = value.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
                 options.reconnect = (time(&name, &first)?, time(&name, &most)?);
@@ -54,7 +56,7 @@ fn acknowledge(value: &Bound<'_, PyAny>) -> PyResult<Acknowledge> {
 fn count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     match value.extract::<usize>() {
         Ok(count) if count > 0 && count < 1 << 48 => Ok(count),
-        _ => Err(PyValueError::new_err(format!("{name}: expected a number of bytes above 0"))),
+        _ => Err(PyValueError::new_err(format!("{name}: expected a whole number above 0"))),
     }
 }
 

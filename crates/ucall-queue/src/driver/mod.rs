@@ -8,6 +8,7 @@ mod dial;
 mod endpoint;
 mod foreign;
 mod handle;
+mod secure;
 mod turn;
 
 use std::fs::File;
@@ -29,6 +30,7 @@ use crate::options::Options;
 pub use endpoint::Endpoint;
 pub use foreign::Foreign;
 pub use handle::Handle;
+pub use secure::Security;
 
 use endpoint::Listener;
 use handle::Commands;
@@ -45,6 +47,8 @@ pub struct Settings {
     pub endpoint: Endpoint,
     /// Its limits.
     pub options: Options,
+    /// TLS, if links of its own are to have that.
+    pub security: Option<Box<dyn Security>>,
     /// io_uring with these features, if it is to run on that.
     #[cfg(target_os = "linux")]
     pub uring: Option<uring::Features>,
@@ -72,13 +76,13 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
         // Before there is an engine nobody sleeps; a wake that fails has nobody to tell.
         let _ = rung.get().map(Waker::wake);
     }));
-    let Settings { identity, is_server, options, .. } = settings;
+    let Settings { identity, is_server, options, security, endpoint, .. } = settings;
     let now = Instant::now();
     let hub = Hub::new(identity, is_server, options, doorbell.clone(), random, now);
     let commands = Arc::new(Commands::default());
     let (outbox, inbox) = (hub.outbox(), hub.inbox());
     let handle = Handle::new(outbox, inbox, doorbell.clone(), commands.clone(), address);
-    let thread = Thread { hub, doorbell, commands, waker, listener, endpoint: settings.endpoint };
+    let thread = Thread { hub, doorbell, commands, waker, listener, endpoint, security };
     let (report, started) = mpsc::channel();
     #[cfg(target_os = "linux")]
     let features = settings.uring;
@@ -102,6 +106,7 @@ struct Thread {
     waker: Arc<OnceLock<Waker>>,
     listener: Option<Listener>,
     endpoint: Endpoint,
+    security: Option<Box<dyn Security>>,
 }
 
 impl Thread {

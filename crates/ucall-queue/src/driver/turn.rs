@@ -1,25 +1,27 @@
 //! The turn of a communicator's thread.
 
+mod lingering;
+mod links;
+
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use ucall_buffer::{Payload, Target};
-use ucall_engine::{Arrival, Completion, Engine, Id, Readiness, SendState};
+use ucall_engine::{Completion, Engine, Id, Readiness};
 
 use super::Thread;
 use super::dial::Dialer;
-use super::endpoint::{Connection, Listener};
+use super::endpoint::Listener;
 use super::foreign::Foreign;
 use super::handle::{Command, Commands};
+use super::secure::{Secure, Security};
 use crate::bell::Doorbell;
 use crate::hub::{Action, Hub, LinkKey, Role};
 use crate::inbox::Inbox;
+use lingering::Lingering;
 
-/// How long a socket whose link is over is kept for the peer to close, so that a reset does not
-/// eat what was sent last.
-const LINGER: Duration = Duration::from_secs(1);
 /// How long nobody is accepted after that was not possible.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const READABLE: Readiness = Readiness { readable: true, writable: false };
@@ -35,7 +37,9 @@ pub(super) struct Driver<E> {
     /// When to try to accept again.
     accept_at: Option<Instant>,
     dialer: Dialer,
+    security: Option<Box<dyn Security>>,
     sockets: HashMap<Id, Socket>,
+    lingering: Lingering,
     carriers: HashMap<LinkKey, Carrier>,
     spare: Payload,
     completions: Vec<Completion>,
@@ -53,13 +57,14 @@ struct Socket {
     is_sending: bool,
     /// How far its target was when it was last looked at.
     filled_bytes: usize,
-    /// Closed at this moment at the latest.
-    lingers_until: Option<Instant>,
+    /// Something has come.
+    is_heard: bool,
+    secure: Option<Box<Secure>>,
 }
 
 impl<E: Engine> Driver<E> {
     pub(super) fn new(mut engine: E, thread: Thread) -> io::Result<Self> {
-        let Thread { hub, doorbell, commands, listener, endpoint, .. } = thread;
+        let Thread { hub, doorbell, commands, listener, endpoint, security, .. } = thread;
         let listener = match listener {
             Some(listener) => Some((engine.watch(listener.descriptor(), READABLE)?, listener)),
             None => None,
@@ -73,7 +78,9 @@ impl<E: Engine> Driver<E> {
             listener,
             accept_at: None,
             dialer: Dialer::new(endpoint),
+            security,
             sockets: HashMap::new(),
+            lingering: Lingering::default(),
             carriers: HashMap::new(),
             spare: Payload::new(),
             completions: Vec::new(),
@@ -127,8 +134,7 @@ impl<E: Engine> Driver<E> {
     }
 
     fn wait(&mut self, now: Instant) -> io::Result<()> {
-        let lingering = self.sockets.values().filter_map(|socket| socket.lingers_until).min();
-        let dialing = self.dialer.deadline();
+        let (dialing, lingering) = (self.dialer.deadline(), self.lingering.deadline());
         let deadlines = [self.hub.poll_timeout(), dialing, lingering, self.accept_at];
         let may_sleep = self.doorbell.fall_asleep();
         let deadline = match may_sleep && !self.hub.has_ready() {
@@ -180,31 +186,12 @@ impl<E: Engine> Driver<E> {
     fn flush(&mut self, now: Instant) {
         while let Some(key) = self.hub.next_ready() {
             match self.carriers.get(&key) {
-                Some(&Carrier::Socket(socket)) => self.flush_socket(key, socket, now),
+                Some(&Carrier::Socket(socket)) => self.flush_socket(socket, now),
                 Some(Carrier::Foreign(link)) => {
                     let link = link.clone();
                     self.flush_foreign(key, &link, now);
                 }
                 None => {}
-            }
-        }
-    }
-
-    fn flush_socket(&mut self, key: LinkKey, socket: Id, now: Instant) {
-        let Some(held) = self.sockets.get_mut(&socket) else { return };
-        while !held.is_sending {
-            let mut payload = std::mem::take(&mut self.spare);
-            self.hub.poll_output(key, &mut payload, now);
-            if payload.is_empty() {
-                self.spare = payload;
-                return;
-            }
-            match self.engine.send(socket, payload) {
-                SendState::Done(mut payload) => {
-                    payload.clear();
-                    self.spare = payload;
-                }
-                SendState::Pending => held.is_sending = true,
             }
         }
     }
@@ -232,15 +219,10 @@ impl<E: Engine> Driver<E> {
 
     fn close(&mut self, key: LinkKey, after_output: bool, now: Instant) {
         match self.carriers.remove(&key) {
+            Some(Carrier::Socket(socket)) if after_output => self.linger(socket, now),
             Some(Carrier::Socket(socket)) => {
-                if let Some(held) = self.sockets.get_mut(&socket).filter(|_| after_output) {
-                    held.key = None;
-                    held.lingers_until = Some(now + LINGER);
-                    self.engine.shutdown(socket);
-                } else {
-                    self.sockets.remove(&socket);
-                    self.engine.close(socket);
-                }
+                self.sockets.remove(&socket);
+                self.engine.close(socket);
             }
             Some(Carrier::Foreign(link)) => link.end(),
             None => {}
@@ -255,10 +237,8 @@ impl<E: Engine> Driver<E> {
                 Completion::Filled { socket, target, result } => {
                     self.filled(socket, target, result, now);
                 }
-                Completion::Sent { socket, mut payload, result } => {
-                    // Its parts belong to others, who wait for them.
-                    payload.clear();
-                    self.spare = payload;
+                Completion::Sent { socket, payload, result } => {
+                    self.spare = links::emptied(payload);
                     self.sent(socket, result, now);
                 }
                 Completion::Ready { watch, .. } if self.dialer.is_waiting_for(watch) => {
@@ -271,26 +251,6 @@ impl<E: Engine> Driver<E> {
             }
         }
         self.completions = completions;
-    }
-
-    fn receive(&mut self, arrival: Arrival, now: Instant) {
-        let socket = arrival.socket;
-        let key = self.sockets.get(&socket).map(|held| held.key);
-        let is_over = match (self.engine.receive(arrival), key) {
-            (Ok([]), _) => true,
-            // What still comes on a link that is over is nobody's.
-            (Ok(_), Some(None) | None) => false,
-            (Ok(bytes), Some(Some(key))) => {
-                // An error has closed the link.
-                let _ = self.hub.receive(key, bytes, now);
-                self.offer_target(key, socket);
-                false
-            }
-            (Err(error), _) => error.kind() != io::ErrorKind::WouldBlock,
-        };
-        if is_over {
-            self.drop_socket(socket, now);
-        }
     }
 
     fn filled(&mut self, socket: Id, target: Target, result: io::Result<()>, now: Instant) {
@@ -321,57 +281,6 @@ impl<E: Engine> Driver<E> {
         }
     }
 
-    fn sent(&mut self, socket: Id, result: io::Result<()>, now: Instant) {
-        let Some(held) = self.sockets.get_mut(&socket) else { return };
-        held.is_sending = false;
-        match (result, held.key) {
-            (Ok(()), Some(key)) => self.hub.output_sent(key),
-            (Ok(()), None) => {}
-            (Err(_), _) => self.drop_socket(socket, now),
-        }
-    }
-
-    /// A socket has broken, or the peer has closed it.
-    fn drop_socket(&mut self, socket: Id, now: Instant) {
-        if let Some(held) = self.sockets.remove(&socket) {
-            self.engine.close(socket);
-            if let Some(key) = held.key {
-                self.carriers.remove(&key);
-                self.hub.link_closed(key, now);
-            }
-        }
-    }
-
-    fn connected(&mut self, made: io::Result<Connection>, role: Role, now: Instant) {
-        match made.and_then(|made| self.open_link(made, role, now)) {
-            Ok((socket, key)) => {
-                self.carriers.insert(key, Carrier::Socket(socket));
-                let key = Some(key);
-                let held = Socket { key, is_sending: false, filled_bytes: 0, lingers_until: None };
-                self.sockets.insert(socket, held);
-            }
-            Err(error) if role == Role::Dialed => {
-                let refusals = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
-                self.hub.dial_failed(refusals.contains(&error.kind()), now);
-            }
-            Err(_) => {}
-        }
-    }
-
-    fn open_link(
-        &mut self,
-        made: Connection,
-        role: Role,
-        now: Instant,
-    ) -> io::Result<(Id, LinkKey)> {
-        let socket = self.engine.adopt(made.socket)?;
-        #[cfg(target_os = "linux")]
-        if let Some(channel) = made.channel {
-            return Ok((socket, self.hub.open_shared_link(role, channel, now)));
-        }
-        Ok((socket, self.hub.open_link(role, now)))
-    }
-
     fn accept(&mut self, now: Instant) {
         while let Some((watch, listener)) = &self.listener {
             match listener.accept() {
@@ -385,7 +294,10 @@ impl<E: Engine> Driver<E> {
                     return;
                 }
                 // No descriptors, as a rule: who waits would be told of again and again.
-                Err(_) => return self.accept_at = Some(now + ACCEPT_PAUSE),
+                Err(_) => {
+                    self.hub.close_oldest_stranger(now);
+                    return self.accept_at = Some(now + ACCEPT_PAUSE);
+                }
             }
         }
     }
@@ -401,9 +313,7 @@ impl<E: Engine> Driver<E> {
         if self.accept_at.take_if(|at| now >= *at).is_some() {
             self.accept(now);
         }
-        let is_late = |held: &Socket| held.lingers_until.is_some_and(|until| now >= until);
-        let late = self.sockets.iter().filter(|(_, held)| is_late(held));
-        for socket in late.map(|(socket, _)| *socket).collect::<Vec<_>>() {
+        while let Some(socket) = self.lingering.next_late(now) {
             self.drop_socket(socket, now);
         }
     }

@@ -220,6 +220,7 @@ impl Hub {
             self.by_peer.insert(hello.identity, index);
         }
         self.attempts = 0;
+        self.trouble = None;
         self.join(key, index, hello, None, now)
     }
 
@@ -253,6 +254,7 @@ impl Hub {
         link.is_open = true;
         link.decoder.shake();
         session.link = Some(key);
+        self.strangers.remove(&key);
         if !std::mem::replace(&mut session.is_told, true) {
             self.inbox.tell(Event::Started(hello.identity));
         }
@@ -262,7 +264,8 @@ impl Hub {
         Ok(())
     }
 
-    fn refuse(&mut self, key: LinkKey, reason: &str) {
+    /// Tells the other side why it is not wanted, and closes the link behind that.
+    pub fn refuse(&mut self, key: LinkKey, reason: &str) {
         if let Some(link) = self.links.get_mut(&key) {
             link.control.extend(Header::control(Kind::Refuse, 0, reason.len()).write());
             link.control.extend(reason.as_bytes());
@@ -280,6 +283,7 @@ impl Hub {
     ) -> Result<(), ProtocolError> {
         let (index, _) = self.session_of(key)?;
         let reason = String::from_utf8_lossy(reason).into_owned();
+        self.note_trouble(&reason);
         self.close_link(key, false, now);
         if !reason.starts_with("busy") {
             self.end_session(index, Failure::Refused(reason), now);

@@ -10,7 +10,7 @@
 mod frames;
 mod output;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ pub struct Hub {
     sessions: Vec<Option<Session>>,
     by_peer: HashMap<Identity, u32>,
     links: HashMap<LinkKey, Link>,
+    /// Links that others made and on which nobody has said yet who they are, the oldest first.
+    strangers: BTreeSet<LinkKey>,
     next_link: u64,
     ready: VecDeque<LinkKey>,
     /// Links that go on in the next turn.
@@ -75,6 +77,8 @@ pub struct Hub {
     sweep_at: Instant,
     /// Attempts to connect since one succeeded.
     attempts: u32,
+    /// What kept the last attempt from succeeding.
+    trouble: Option<String>,
     is_closing: bool,
 }
 
@@ -101,6 +105,7 @@ impl Hub {
             sessions: Vec::new(),
             by_peer: HashMap::new(),
             links: HashMap::new(),
+            strangers: BTreeSet::new(),
             next_link: 0,
             ready: VecDeque::new(),
             unfinished: Vec::new(),
@@ -114,6 +119,7 @@ impl Hub {
             has_progress: false,
             sweep_at: now,
             attempts: 0,
+            trouble: None,
             is_closing: false,
         };
         if !is_server {
@@ -133,15 +139,19 @@ impl Hub {
         self.inbox.clone()
     }
 
+    /// Whether others come to it.
+    pub fn is_server(&self) -> bool {
+        self.is_server
+    }
+
     /// Whether everything is over after [`Hub::close`], and all is said.
     pub fn is_over(&self) -> bool {
         self.is_closing && self.sessions.iter().all(Option::is_none) && self.links.is_empty()
     }
 
-    /// Begins a link.
+    /// Begins a link. When too many have not told who they are, the oldest of those makes room.
     pub fn open_link(&mut self, role: Role, now: Instant) -> LinkKey {
-        self.next_link += 1;
-        let key = LinkKey(self.next_link);
+        let key = self.next_key(role, now);
         self.begin_link(key, Link::new(role, self.decoder(), now));
         key
     }
@@ -149,8 +159,7 @@ impl Hub {
     /// Begins a link that has a channel for shared memory beside its stream.
     #[cfg(target_os = "linux")]
     pub fn open_shared_link(&mut self, role: Role, channel: Channel, now: Instant) -> LinkKey {
-        self.next_link += 1;
-        let key = LinkKey(self.next_link);
+        let key = self.next_key(role, now);
         let (trusts, returned) = (self.options.trusts_peers, self.returned.clone());
         // As much as may be under way, and as much again that is looked at.
         let kept = self.options.window_bytes.saturating_mul(2);
@@ -161,12 +170,23 @@ impl Hub {
         key
     }
 
+    /// The name of a link that is about to begin, for which there is room.
+    fn next_key(&mut self, role: Role, now: Instant) -> LinkKey {
+        if role == Role::Accepted && self.strangers.len() >= self.options.handshakes_max {
+            self.close_oldest_stranger(now);
+        }
+        self.next_link += 1;
+        LinkKey(self.next_link)
+    }
+
     fn decoder(&self) -> Decoder {
         Decoder::new(self.options.message_bytes_max, self.pool.clone())
     }
 
     fn begin_link(&mut self, key: LinkKey, mut link: Link) {
-        if link.role == Role::Dialed {
+        if link.role == Role::Accepted {
+            self.strangers.insert(key);
+        } else {
             let window = self.window();
             if let Some(Some(session)) = self.sessions.first_mut() {
                 let limit = self.options.message_bytes_max;
@@ -178,6 +198,15 @@ impl Hub {
         }
         self.links.insert(key, link);
         self.enlist(key);
+        // Who comes when all is over is not waited for.
+        self.check_closed();
+    }
+
+    /// Closes the link that has been open for longest without anybody saying who they are.
+    pub fn close_oldest_stranger(&mut self, now: Instant) {
+        if let Some(&oldest) = self.strangers.first() {
+            self.close_link(oldest, false, now);
+        }
     }
 
     /// Takes in what came on a link. An error has closed the link.
@@ -207,6 +236,9 @@ impl Hub {
         loop {
             // It may have been closed by what came before.
             let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
+            if link.is_ending {
+                return Ok(());
+            }
             link.heard = now;
             let taken = match link.decoder.next(&mut input, shared) {
                 Ok(None) => return Ok(()),
@@ -242,6 +274,25 @@ impl Hub {
     pub fn link_closed(&mut self, key: LinkKey, now: Instant) {
         if let Some(link) = self.links.remove(&key) {
             self.unlink(key, &link, now);
+        }
+    }
+
+    /// A link has broken for a reason that has a name. When that `is_final` and the other side was
+    /// never met, there is no session: asking again would end as it did.
+    pub fn link_failed(&mut self, key: LinkKey, reason: &str, is_final: bool, now: Instant) {
+        self.note_trouble(reason);
+        let was_met =
+            self.sessions.first().is_none_or(|it| it.as_ref().is_none_or(|it| it.is_told));
+        if is_final && !self.is_server && !was_met {
+            self.end_session(0, Failure::Insecure(reason.to_owned()), now);
+        }
+        self.link_closed(key, now);
+    }
+
+    /// Keeps what a client that gives up in the end is to say of its last attempt.
+    pub fn note_trouble(&mut self, reason: &str) {
+        if !self.is_server {
+            self.trouble = Some(reason.to_owned());
         }
     }
 
@@ -306,7 +357,8 @@ impl Hub {
             let Some(Some(session)) = self.sessions.get(index) else { continue };
             let gone = session.link.is_none() && now >= session.gone_since + expire;
             if gone {
-                self.end_session(index as u32, Failure::Expired, now);
+                let failure = self.trouble.clone().map_or(Failure::Expired, Failure::Unreachable);
+                self.end_session(index as u32, failure, now);
             }
         }
     }
@@ -320,10 +372,9 @@ impl Hub {
         for index in 0..self.sessions.len() as u32 {
             self.flush_session(index, now);
         }
-        // Nobody has a word to say on those that have not told who they are.
-        let strangers = self.links.iter().filter(|(_, link)| link.session.is_none());
-        for key in strangers.map(|(key, _)| *key).collect::<Vec<_>>() {
-            self.close_link(key, false, now);
+        // Those who come to go on with a session find it later, too.
+        while !self.strangers.is_empty() {
+            self.close_oldest_stranger(now);
         }
         self.check_closed();
     }
@@ -345,7 +396,11 @@ impl Hub {
         let keepalive = self.options.keepalive;
         let Some(link) = self.links.get_mut(&key) else { return };
         let is_late = !link.is_open && now >= link.opened + self.options.handshake;
+        let is_dialed = link.role == Role::Dialed;
         if is_late || now >= link.heard + keepalive * QUIET_KEEPALIVES {
+            if is_late && is_dialed {
+                self.note_trouble("there was no answer within handshake_s");
+            }
             self.close_link(key, false, now);
         } else if link.is_open && now >= link.spoke + keepalive {
             // Who hears us well enough may hear nothing from us while he sends a long message.
@@ -457,9 +512,14 @@ impl Hub {
         self.check_closed();
     }
 
-    /// After a close, once no session is left, no message will come.
+    /// After a close, once no session is left, no message will come, and nobody has a word to say
+    /// to those who have not told who they are.
     fn check_closed(&mut self) {
         if self.is_closing && self.sessions.iter().all(Option::is_none) {
+            for key in std::mem::take(&mut self.strangers) {
+                self.links.remove(&key);
+                self.actions.push_back(Action::Close(key, false));
+            }
             self.inbox.hand_in(&mut self.arrived);
             self.inbox.close(Failure::Closed);
         }
@@ -474,6 +534,7 @@ impl Hub {
     }
 
     fn unlink(&mut self, key: LinkKey, link: &Link, now: Instant) {
+        self.strangers.remove(&key);
         let index = link.session;
         if let Some(session) = index.and_then(|index| self.session(index))
             && session.link == Some(key)

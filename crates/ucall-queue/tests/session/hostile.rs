@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use ucall_buffer::Payload;
-use ucall_queue::{Body, Event, Identity, LinkKey, Options, ProtocolError, Role, Segment};
+use ucall_queue::{Action, Body, Event, Identity, LinkKey, Options, ProtocolError, Role, Segment};
 
 use crate::world::{CLIENT, SERVER, Side, World};
 
@@ -138,23 +138,21 @@ fn new_lives_of_a_peer_are_not_welcome_while_too_much_of_the_old_waits() {
     let mut side = Side::new(SERVER, &options, 1, now);
     let mut key = side.hub.open_link(Role::Accepted, now);
     let frame = |sequence| [header(4, 1, sequence, 100_000), vec![0; 100_000]].concat();
-    let mut come = 0;
     for life in 0..100u8 {
         let mut bytes = hello(CLIENT);
         bytes[24 + 24..][..16].fill(life + 1);
         side.hub.receive(key, &bytes, now).unwrap();
-        let mut sequence = 0;
-        while sequence < 10 && side.hub.receive(key, &frame(sequence + 1), now).is_ok() {
-            sequence += 1;
+        for sequence in 1..=10 {
+            // Who was refused is not listened to.
+            side.hub.receive(key, &frame(sequence), now).unwrap();
         }
         side.hub.settle();
         side.hub.link_closed(key, now);
-        come += sequence;
         key = side.hub.open_link(Role::Accepted, now);
     }
+    let come = side.take_all().len();
     assert!((100..=120).contains(&come), "{come} messages of 100,000 bytes");
     // Once they are taken, there is room again.
-    assert_eq!(side.take_all().len() as u64, come);
     side.hub.receive(key, &hello(CLIENT), now).unwrap();
     side.hub.receive(key, &frame(1), now).unwrap();
 }
@@ -199,6 +197,40 @@ fn events_that_nobody_asks_for_are_let_go() {
     let kept: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
     assert_eq!(kept.len(), 1024);
     assert_eq!(kept[0], Event::Started(identity(1)));
+}
+
+#[test]
+fn strangers_do_not_hold_up_the_end() {
+    let (mut side, key, now) = server();
+    side.hub.abort(now);
+    assert!(side.hub.is_over());
+    let late = side.hub.open_link(Role::Accepted, now);
+    assert_eq!(closed(&mut side), [key, late].map(|key| Action::Close(key, false)));
+    assert!(side.hub.is_over());
+}
+
+fn closed(side: &mut Side) -> Vec<Action> {
+    std::iter::from_fn(|| side.hub.poll_action()).collect()
+}
+
+#[test]
+fn of_too_many_strangers_the_oldest_makes_room() {
+    let now = Instant::now();
+    let options = Options { handshakes_max: 3, ..Options::default() };
+    let mut side = Side::new(SERVER, &options, 1, now);
+    let known = side.hub.open_link(Role::Accepted, now);
+    side.hub.receive(known, &hello(CLIENT), now).unwrap();
+    let strangers = [(); 3].map(|()| side.hub.open_link(Role::Accepted, now));
+    assert_eq!(closed(&mut side), []);
+    side.hub.open_link(Role::Accepted, now);
+    assert_eq!(closed(&mut side), [Action::Close(strangers[0], false)]);
+    // Who goes, or tells who it is, makes room as well.
+    side.hub.link_closed(strangers[1], now);
+    side.hub.receive(strangers[2], &hello(Identity([3; 16])), now).unwrap();
+    side.hub.open_link(Role::Accepted, now);
+    side.hub.open_link(Role::Accepted, now);
+    assert_eq!(closed(&mut side), []);
+    assert_eq!(side.outbox.peers().len(), 2);
 }
 
 proptest! {

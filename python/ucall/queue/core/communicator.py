@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import ClassVar, Self
 
 from ucall._core import QueueCore
+from ucall.queue.core import journal
 from ucall.queue.core.codec import codec_of
 from ucall.queue.core.future import Future
 from ucall.queue.core.notifier import Notifier
 from ucall.queue.core.options import CommunicatorOptions
+from ucall.queue.core.security import described
 
 __all__ = ["Communicator"]
 
@@ -49,13 +51,19 @@ class Communicator(QueueCore):
         given = {name: getattr(connection, name) for name in names}
         kind = type("Future", (Future,), {"__module__": Future.__module__})
         location = cls._location(options)
+        tls = None
+        if options.security is not None and location is not None:
+            tls = described(options.security, cls.is_server, cls._verified_name(options))
+        codec = codec_of(options, kind)
         made = super().__new__(
-            cls, options.id, cls.is_server, location, given, options.engine, codec_of(options, kind)
+            cls, options.id, cls.is_server, location, given, options.engine, codec, tls
         )
         made._options = options
         made._notifier = Notifier(made)
         setattr(kind, "_notifier", made._notifier)  # noqa: B010
         cls._open.add(made)
+        if location is not None and (cls.is_server or tls is not None):
+            journal.start(made._journal(), str(options.id))
         return made
 
     def __init__(self, options: CommunicatorOptions | None = None) -> None:
@@ -65,6 +73,11 @@ class Communicator(QueueCore):
     def _location(cls, options: CommunicatorOptions) -> tuple[str, int | str] | str | None:
         """Where the core listens or connects; None if `_open_link` is used."""
         raise NotImplementedError
+
+    @classmethod
+    def _verified_name(cls, options: CommunicatorOptions) -> str:
+        """The name that a server's certificate is to be for, if the options do not say."""
+        return options.netloc.host
 
     @property
     def id(self) -> uuid.UUID:
@@ -120,6 +133,8 @@ _CORE_OPTIONS = (
     "ack",
     "keepalive_s",
     "expire_s",
+    "handshake_s",
+    "handshakes",
     "reconnect",
     "trusted",
 )

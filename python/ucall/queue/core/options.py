@@ -55,6 +55,10 @@ class ConnectionOptions:
             three times that its connection is given up.
         expire_s: A peer that is gone for so many seconds is given up: its futures fail and its
             memory is freed.
+        handshake_s: Time for a new connection to say who it is, that for TLS included; past it, it
+            is closed.
+        handshakes: Connections of a server that have not said yet who they are; past it, the one
+            that has been open for longest is closed.
         reconnect: Seconds before a lost connection is made again: at first, and at most. In between
             they double.
         trusted: Over shared memory, has memory used again that a message lay in, if the other side
@@ -71,6 +75,8 @@ class ConnectionOptions:
     ack: Literal["received", "taken"] = "received"
     keepalive_s: float = 10.0
     expire_s: float = 30.0
+    handshake_s: float = 10.0
+    handshakes: int = 1024
     reconnect: tuple[float, float] = (0.02, 2.0)
     trusted: bool = False
 
@@ -93,13 +99,16 @@ class SecurityOptions:
             who it is.
         authority: A file of the certificates that the other side's is checked against. A client
             without it trusts the system's; a server with it takes only clients that show one.
-        name: The name that the server's certificate is for; the host of the location by default.
+        name: The name that the server's certificate is to be for. By default that is the host of
+            the location, a name or an IP address; ``"localhost"`` over a Unix socket.
+        password: That of an encrypted ``key``.
     """
 
     key: str | os.PathLike[str] | None = None
     certificate: str | os.PathLike[str] | None = None
     authority: str | os.PathLike[str] | None = None
     name: str | None = None
+    password: str | bytes | None = field(default=None, repr=False)
 
 
 _LOCATION = NetworkLocation()

@@ -10,8 +10,6 @@ __all__ = ["Communicator"]
 class Communicator(core.Communicator):
     """Listens at, or connects to, a host and a port. Port 0 is any free one: see `address`."""
 
-    has_tls = False
-
     @classmethod
     def _location(cls, options: core.CommunicatorOptions) -> tuple[str, int]:
         return options.netloc.host, options.netloc.port

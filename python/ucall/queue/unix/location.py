@@ -14,11 +14,13 @@ __all__ = ["Communicator", "socket_path"]
 class Communicator(core.Communicator):
     """Listens at, or connects to, a socket in the file system."""
 
-    has_tls = False
-
     @classmethod
     def _location(cls, options: core.CommunicatorOptions) -> str:
         return socket_path(options.netloc)
+
+    @classmethod
+    def _verified_name(cls, options: core.CommunicatorOptions) -> str:
+        return "localhost"
 
 
 def socket_path(netloc: core.NetworkLocation) -> str:

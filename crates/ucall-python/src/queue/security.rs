@@ -1,0 +1,144 @@
+//! TLS of a queue, by the names that Python has for it.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use ucall_proto::tls::{
+    CertificateDer, ClientConfig, ClientSettings, Identity, ServerName, Stage, TlsError, Trust,
+};
+use ucall_queue::Security;
+use ucall_server::{Tls, TlsFilesError, Watched};
+
+use crate::tls::{Described, raised};
+
+/// What queues speak inside of TLS. Who speaks something else under the same certificate is told.
+const ALPN: &[&[u8]] = &[b"ucall-queue"];
+
+/// What `ucall.queue.core.security.described` returns.
+pub(super) fn security(
+    described: &Bound<'_, PyAny>,
+    is_server: bool,
+) -> PyResult<Box<dyn Security>> {
+    if is_server {
+        return Ok(Box::new(Server(described.extract::<Described>()?.load_for(ALPN)?)));
+    }
+    Ok(Box::new(Client::load(described.extract::<ClientFiles>()?)?))
+}
+
+struct Server(Arc<Tls>);
+
+impl Security for Server {
+    fn refresh(&self) -> Option<String> {
+        self.0.refresh()?.err().map(|error| error.to_string())
+    }
+
+    fn begin(&self, _out: &mut Vec<u8>) -> Result<Stage, TlsError> {
+        self.0.stage()
+    }
+}
+
+/// The files of a client, and the name that its server's certificate is to have.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct ClientFiles {
+    name: String,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    password: Option<Vec<u8>>,
+    authority: Option<PathBuf>,
+}
+
+struct Client {
+    files: ClientFiles,
+    name: ServerName<'static>,
+    /// Whom the system trusts, if that is asked for.
+    store: Vec<CertificateDer<'static>>,
+    current: RefCell<Arc<ClientConfig>>,
+    watched: Watched,
+}
+
+impl Client {
+    fn load(files: ClientFiles) -> PyResult<Self> {
+        let name = ServerName::try_from(files.name.clone()).map_err(|_| {
+            let name = &files.name;
+            PyValueError::new_err(format!("security: {name:?} is no name that can be verified"))
+        })?;
+        let store = match files.authority {
+            // What of it cannot be read is passed over.
+            None => rustls_native_certs::load_native_certs().certs,
+            Some(_) => Vec::new(),
+        };
+        let paths = [&files.certificate, &files.key, &files.authority];
+        let watched = Watched::new(paths.into_iter().flatten().cloned().collect());
+        let current = RefCell::new(files.config(&store).map_err(raised)?);
+        Ok(Self { files, name, store, current, watched })
+    }
+}
+
+impl Security for Client {
+    fn refresh(&self) -> Option<String> {
+        if !self.watched.have_changed() {
+            return None;
+        }
+        match self.files.config(&self.store) {
+            Ok(config) => {
+                self.current.replace(config);
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    fn begin(&self, out: &mut Vec<u8>) -> Result<Stage, TlsError> {
+        Stage::client(self.current.borrow().clone(), self.name.clone(), out)
+    }
+}
+
+impl ClientFiles {
+    fn config(
+        &self,
+        store: &[CertificateDer<'static>],
+    ) -> Result<Arc<ClientConfig>, TlsFilesError> {
+        let certificates = self.certificate.as_deref().map(read).transpose()?;
+        let private_key = self.key.as_deref().map(read).transpose()?;
+        let authorities = self.authority.as_deref().map(read).transpose()?;
+        let identity = certificates.as_deref().zip(private_key.as_deref());
+        let identity = identity.map(|(certificates, private_key)| Identity {
+            certificates,
+            private_key,
+            password: self.password.as_deref(),
+        });
+        let trust = match &authorities {
+            Some(authorities) => Trust::Authorities(authorities),
+            None => Trust::Store(store),
+        };
+        self.check(identity.as_ref())?;
+        let settings = ClientSettings { trust, identity, alpn: ALPN };
+        settings.build().map_err(|error| match &self.authority {
+            Some(path) => TlsFilesError::Content(path.clone(), error),
+            None => TlsFilesError::Settings(error),
+        })
+    }
+
+    /// Names the file that cannot be used.
+    fn check(&self, identity: Option<&Identity<'_>>) -> Result<(), TlsFilesError> {
+        let Some(identity) = identity else { return Ok(()) };
+        let Err(error) = identity.check() else { return Ok(()) };
+        let path = match identity.check_certificates() {
+            Ok(()) => &self.key,
+            Err(_) => &self.certificate,
+        };
+        Err(match path {
+            Some(path) => TlsFilesError::Content(path.clone(), error),
+            None => TlsFilesError::Settings(error),
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
+    fs::read(path).map_err(|error| TlsFilesError::Read(path.to_owned(), error))
+}

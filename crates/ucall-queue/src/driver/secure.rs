@@ -1,0 +1,133 @@
+//! One socket's end of TLS, between what a hub writes and what an engine sends.
+//!
+//! What the hub writes stays as it is, where it lies, and is encrypted a piece at a time, each once
+//! the one before is out: a message of any length takes no more memory than a piece of it. The hub
+//! is asked for nothing before the handshake is over.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use ucall_buffer::Payload;
+use ucall_proto::tls::{Stage, TlsError};
+
+/// Plaintext that is encrypted in one go.
+const PIECE_BYTES_MAX: usize = 256 << 10;
+/// Records and their heads around that much.
+const RECORDS_BYTES: usize = 1024;
+/// Of what TLS itself answers, this much may wait for a peer that takes nothing.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// Makes this side's end of the TLS of each connection.
+pub trait Security: Send {
+    /// Looks whether what it is made from has changed; why that cannot be used, if it cannot.
+    fn refresh(&self) -> Option<String>;
+
+    /// The end of a connection that begins. What it says first goes behind `out`.
+    ///
+    /// # Errors
+    /// There is none.
+    fn begin(&self, out: &mut Vec<u8>) -> Result<Stage, TlsError>;
+}
+
+impl fmt::Debug for dyn Security {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Security")
+    }
+}
+
+pub(super) struct Secure {
+    stage: Stage,
+    /// What TLS itself has to say.
+    answer: Vec<u8>,
+    /// What the hub has written, of which so many bytes are encrypted.
+    plaintext: Payload,
+    encrypted: usize,
+    /// TLS itself has something to say, or its handshake is over, and nobody knows yet.
+    is_due: bool,
+    is_closing: bool,
+}
+
+impl Secure {
+    pub(super) fn begin(security: &dyn Security) -> Result<Self, TlsError> {
+        let mut answer = Vec::new();
+        let stage = security.begin(&mut answer)?;
+        let plaintext = Payload::new();
+        Ok(Self { stage, answer, plaintext, encrypted: 0, is_due: false, is_closing: false })
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.stage.is_handshaking()
+    }
+
+    /// Whether the peer has said that nothing more follows.
+    pub(super) fn is_ended_by_peer(&self) -> bool {
+        self.stage.is_ended_by_peer()
+    }
+
+    /// Whether there may be something to send that there was not before: once.
+    pub(super) fn take_due(&mut self) -> bool {
+        std::mem::take(&mut self.is_due)
+    }
+
+    /// Takes records; what was in them goes to `take`. After an error only the rest of the output
+    /// is to be sent.
+    pub(super) fn receive(
+        &mut self,
+        bytes: &mut [u8],
+        take: impl FnMut(&[u8]),
+    ) -> Result<(), TlsError> {
+        let was_handshaking = self.stage.is_handshaking();
+        let received = self.stage.receive(bytes, &mut self.answer, take);
+        self.is_due |= was_handshaking || !self.answer.is_empty();
+        let is_flooded = self.answer.len() > ANSWER_BYTES_MAX;
+        let outcome = if is_flooded { received.and(Err(TlsError::TooLong)) } else { received };
+        outcome.inspect_err(|_| {
+            self.plaintext = Payload::new();
+            self.encrypted = 0;
+        })
+    }
+
+    /// Where the hub is to write what is sent next, once that is wanted.
+    pub(super) fn room(&mut self) -> Option<&mut Payload> {
+        let is_wanted = self.plaintext.is_empty() && !self.stage.is_handshaking();
+        is_wanted.then_some(&mut self.plaintext)
+    }
+
+    /// Lets nothing more follow what the hub has written.
+    pub(super) fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    /// Writes what is to be sent next, to an empty payload.
+    pub(super) fn write_output(&mut self, output: &mut Payload) -> Result<(), TlsError> {
+        let output = output.head_mut();
+        output.append(&mut self.answer);
+        if !self.plaintext.is_empty() && !self.stage.is_handshaking() {
+            self.encrypt(output)?;
+        }
+        if self.is_closing && self.plaintext.is_empty() {
+            self.stage.close(output);
+        }
+        Ok(())
+    }
+
+    fn encrypt(&mut self, output: &mut Vec<u8>) -> Result<(), TlsError> {
+        let left = self.plaintext.len() - self.encrypted;
+        let mut room = left.min(PIECE_BYTES_MAX);
+        output.reserve(room + RECORDS_BYTES);
+        for slice in self.plaintext.slices_from(self.encrypted) {
+            let count = slice.len().min(room);
+            self.stage.send(slice.get(..count).unwrap_or_default(), output)?;
+            self.encrypted += count;
+            room -= count;
+            if room == 0 {
+                break;
+            }
+        }
+        if self.encrypted == self.plaintext.len() {
+            self.plaintext.clear();
+            self.encrypted = 0;
+        }
+        Ok(())
+    }
+}

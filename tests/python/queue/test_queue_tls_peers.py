@@ -1,0 +1,170 @@
+"""Peers that others wrote: Python's ssl and OpenSSL, which speak the frames of a queue."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+from certificates import Authority, Files
+
+from ucall import queue as nq
+
+WAIT_S = 10
+HELLO, WELCOME, REFUSE, DATA, VOID, GAP, END, ACKNOWLEDGE = range(1, 9)
+BYTES, SERIALIZED = 2, 0
+HEADER = struct.Struct("<BBH4sQQ")
+Frame = tuple[int, int, bytes]
+
+
+def frame(kind: int, body: bytes = b"", sequence: int = 0, flags: int = 0) -> bytes:
+    return HEADER.pack(kind, flags, int(kind == DATA), b"uclQ", sequence, len(body)) + body
+
+
+def hello(kind: int, id: bytes) -> bytes:
+    numbers = struct.pack("<6Q", 0, 0, 1 << 20, 1, 1 << 20, 0)
+    return frame(kind, b"ucall-q1" + id + b"\1" * 16 + bytes(16) + numbers)
+
+
+def read(stream: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        came = stream.recv(length - len(data))
+        assert came, "the stream has ended"
+        data += came
+    return data
+
+
+def read_frame(stream: socket.socket) -> Frame:
+    kind, _flags, _segments, word, sequence, length = HEADER.unpack(read(stream, HEADER.size))
+    assert word == b"uclQ"
+    return kind, sequence, read(stream, length)
+
+
+def read_until(stream: socket.socket, wanted: int) -> Frame:
+    while True:
+        found = read_frame(stream)
+        if found[0] == wanted:
+            return found
+
+
+@pytest.fixture(scope="module")
+def files(authority: Authority) -> Files:
+    return authority.sign("localhost", "127.0.0.1")
+
+
+@pytest.fixture
+def server(authority: Authority, files: Files) -> Iterator[nq.Communicator]:
+    """One that asks for certificates."""
+    security = nq.SecurityOptions(files.key, files.certificate, authority.path)
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=security)
+    made = nq.new("tcp", "server", options)
+    yield made
+    made.close(0)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_by_pythons_ssl(
+    server: nq.Communicator, authority: Authority, version: ssl.TLSVersion
+) -> None:
+    context = authority.context(authority.sign("client"))
+    context.minimum_version = context.maximum_version = version
+    assert server.address is not None
+    with (
+        socket.create_connection(server.address, timeout=WAIT_S) as connected,
+        # An end without close_notify raises.
+        context.wrap_socket(
+            connected, server_hostname="localhost", suppress_ragged_eofs=False
+        ) as stream,
+    ):
+        stream.sendall(hello(HELLO, b"c" * 16))
+        kind, _, body = read_frame(stream)
+        assert (kind, body[8:24]) == (WELCOME, server.id.bytes)
+        stream.sendall(frame(DATA, b"from ssl", 1, BYTES))
+        assert server.get(timeout=WAIT_S).data == b"from ssl"
+        server.put(b"to ssl")
+        assert read_until(stream, DATA) == (DATA, 1, b"to ssl")
+        closing = threading.Thread(target=server.close)
+        closing.start()
+        assert read_until(stream, END)[1] == 2
+        stream.sendall(frame(ACKNOWLEDGE, struct.pack("<3Q", 2, 2, 1 << 20)))
+        stream.sendall(frame(END, b"", 2))
+        while stream.recv(1 << 16):
+            pass
+        closing.join(WAIT_S)
+        assert not closing.is_alive()
+
+
+def test_a_client_that_says_goodbye_hears_it(server: nq.Communicator, authority: Authority) -> None:
+    context = authority.context(authority.sign("client"))
+    assert server.address is not None
+    with socket.create_connection(server.address, timeout=WAIT_S) as connected:
+        stream = context.wrap_socket(connected, server_hostname="localhost")
+        stream.sendall(hello(HELLO, b"c" * 16))
+        assert read_frame(stream)[0] == WELCOME
+        # Waits for the server's own goodbye, and raises if there is none.
+        stream.unwrap().close()
+
+
+def test_a_server_by_pythons_ssl(authority: Authority, files: Files) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(authority.path)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["ucall-queue"])
+    mine = authority.sign("client")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(WAIT_S)
+        options = nq.CommunicatorOptions(
+            netloc=nq.NetworkLocation(*listener.getsockname()),
+            security=nq.SecurityOptions(mine.key, mine.certificate, authority.path),
+        )
+        client = nq.new("tcp", "client", options)
+        future = client.put(b"from ucall")
+        accepted, _ = listener.accept()
+        accepted.settimeout(WAIT_S)
+        with context.wrap_socket(accepted, server_side=True, suppress_ragged_eofs=False) as stream:
+            assert stream.selected_alpn_protocol() == "ucall-queue"
+            kind, _, body = read_frame(stream)
+            assert (kind, body[8:24]) == (HELLO, client.id.bytes)
+            stream.sendall(hello(WELCOME, b"s" * 16))
+            assert read_until(stream, DATA) == (DATA, 1, b"from ucall")
+            stream.sendall(frame(ACKNOWLEDGE, struct.pack("<3Q", 1, 1, 1 << 20)))
+            future.result(WAIT_S)
+            stream.sendall(frame(DATA, b"from ssl", 1, BYTES))
+            assert client.get(timeout=WAIT_S).data == b"from ssl"
+            closing = threading.Thread(target=client.close)
+            closing.start()
+            assert read_until(stream, END)[1] == 2
+            stream.sendall(frame(ACKNOWLEDGE, struct.pack("<3Q", 2, 2, 1 << 20)))
+            stream.sendall(frame(END, b"", 2))
+            while stream.recv(1 << 16):
+                pass
+            closing.join(WAIT_S)
+            assert not closing.is_alive()
+
+
+def test_openssl_as_a_client(server: nq.Communicator, authority: Authority) -> None:
+    mine = authority.sign("client")
+    assert server.address is not None
+    command = [
+        *("openssl", "s_client", "-quiet", "-verify_return_error", "-verify_hostname", "localhost"),
+        *("-connect", "{}:{}".format(*server.address), "-CAfile", str(authority.path)),
+        *("-cert", str(mine.certificate), "-key", str(mine.key), "-alpn", "ucall-queue"),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            said = hello(HELLO, b"o" * 16) + frame(DATA, b"from openssl", 1, BYTES)
+            process.stdin.write(said)
+            process.stdin.flush()
+            assert server.get(timeout=WAIT_S).data == b"from openssl"
+            assert process.stdout.read(24)[0] == WELCOME
+        finally:
+            process.kill()
