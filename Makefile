@@ -98,7 +98,7 @@ test-fuzz: ## Drive the fuzz targets for seconds (MUTATIONS=1000000 for more)
 
 SECONDS_EACH ?= 60
 TARGETS ?=
-fuzz: ## Fuzz every parser for a minute, on nightly (SECONDS_EACH=60 TARGETS="http_head")
+fuzz: setup ## Fuzz every parser for a minute, on nightly (SECONDS_EACH=60 TARGETS="http_head")
 	@tools/fuzz.sh $(SECONDS_EACH) $(TARGETS)
 
 test: test-bench

@@ -23,6 +23,17 @@ if ! cargo fuzz --version > /dev/null 2>&1; then
     cargo install --quiet --locked --root "$TOOLS" cargo-fuzz
 fi
 
+# The decoder of `.npy` is in Python, and its target with it.
+run_npy() {
+    local python="$PWD/.venv/bin/python"
+    "$python" -c "import atheris" 2> /dev/null \
+        || "$python" -m pip install --quiet "atheris>=3,<4" \
+        || fail "the target npy needs atheris, which is made for Linux"
+    mkdir -p "$TOOLS/corpus/npy"
+    "$python" fuzz/npy.py "$TOOLS/corpus/npy" fuzz/corpus/npy -dict=fuzz/dictionaries/npy.dict \
+        -max_len="$BYTES_MAX" -artifact_prefix="$TOOLS/" "$@" 2>&1 | progress npy
+}
+
 dictionary() {
     case "$1" in
         http_head | chunked) echo http ;;
@@ -46,6 +57,10 @@ progress() {
 run() {
     local target=$1 bytes_max=$BYTES_MAX
     shift
+    if [ "$target" = npy ]; then
+        run_npy "$@"
+        return
+    fi
     mkdir -p "$TOOLS/corpus/$target"
     cargo +nightly fuzz run --features libfuzzer "$target" "$TOOLS/corpus/$target" \
         "fuzz/corpus/$target" -- -dict="fuzz/dictionaries/$(dictionary "$target").dict" \
@@ -63,7 +78,7 @@ how=${1:-60}
 shift || true
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-    mapfile -t targets < <(ls fuzz/targets | sed 's/\.rs$//')
+    mapfile -t targets < <(ls fuzz/targets | sed 's/\.rs$//'; [ "$how" = keep ] || echo npy)
 fi
 for target in "${targets[@]}"; do
     if [ "$how" = keep ]; then

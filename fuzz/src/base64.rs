@@ -1,19 +1,50 @@
-//! The base64 that params and results carry, against the `base64` crate.
+//! The base64 that params and results carry, by each of our kernels, against the `base64` crate.
+
+use std::mem::MaybeUninit;
 
 use ::base64::Engine;
 use ::base64::engine::general_purpose::STANDARD as REFERENCE;
-use base64_simd::STANDARD;
 
-/// Any text decodes to the same bytes or to none, and any bytes are written the same.
+// They are the extension module's, which is no library that could be linked here.
+#[path = "../../crates/ucall-python/src/convert/base64/lengths.rs"]
+#[allow(dead_code, reason = "the rest is for the module that it belongs to")]
+mod lengths;
+#[path = "../../crates/ucall-python/src/convert/base64/portable.rs"]
+mod portable;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#[path = "../../crates/ucall-python/src/convert/base64/simdutf.rs"]
+mod simdutf_kernels;
+
+/// Any text decodes to the same bytes or to none, and any bytes are written the same, into memory
+/// that is as long as was told before.
 ///
 /// # Panics
 /// When they do not.
 pub fn run(input: &[u8]) {
-    let decoded = STANDARD.decode_to_vec(input).ok();
-    assert_eq!(decoded, REFERENCE.decode(input).ok());
-    if let (Some(decoded), Ok(len)) = (&decoded, STANDARD.decoded_length(input)) {
-        // Memory of this length is made before it is filled.
-        assert_eq!(decoded.len(), len);
-    }
-    assert_eq!(STANDARD.encode_to_string(input), REFERENCE.encode(input));
+    let decoded = REFERENCE.decode(input).ok();
+    let encoded = REFERENCE.encode(input);
+    check(input, decoded.as_deref(), &encoded, portable::decode, portable::encode);
+    #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+    check(input, decoded.as_deref(), &encoded, simdutf_kernels::decode, simdutf_kernels::encode);
+}
+
+fn check(
+    input: &[u8],
+    decoded: Option<&[u8]>,
+    encoded: &str,
+    decode: fn(&[u8], &mut [MaybeUninit<u8>]) -> bool,
+    encode: fn(&[u8], &mut Vec<u8>),
+) {
+    let ours = lengths::decoded_len(input).and_then(|len| {
+        let mut room = vec![MaybeUninit::new(0); len].into_boxed_slice();
+        let is_whole = decode(input, &mut room);
+        // SAFETY: it was made of zeros, and what writes to it writes bytes.
+        is_whole.then(|| unsafe { room.assume_init() })
+    });
+    assert_eq!(ours.as_deref(), decoded);
+    assert_eq!(lengths::encoded_len(input.len()), encoded.len());
+    let mut out = Vec::with_capacity(1 + encoded.len());
+    out.push(b'"');
+    encode(input, &mut out);
+    assert_eq!(out.get(1..), Some(encoded.as_bytes()));
 }

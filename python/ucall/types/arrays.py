@@ -114,6 +114,7 @@ def _header(data: bytes | bytearray | memoryview) -> tuple[Any, tuple[int, ...],
         refuse_dtype(dtype)
     except TypeError as error:
         raise ValueError(str(error)) from None
-    if any(side < 0 for side in shape):
+    # NumPy takes a bool for an int here, and not as a shape.
+    if any(isinstance(side, bool) or side < 0 for side in shape):
         raise ValueError(f"the .npy claims the shape {shape}")
     return dtype, shape, is_fortran, file.tell()

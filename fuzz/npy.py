@@ -1,0 +1,88 @@
+"""The `.npy` files that come as arrays, against NumPy's own reading of them.
+
+    python fuzz/npy.py CORPUS... [-max_total_time=60]     # under atheris, guided by coverage
+
+`tests/python/test_types_npy.py` drives the same function over the kept inputs and mutations of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import types
+import warnings
+
+import numpy
+
+from ucall.types import arrays
+
+#: NumPy's own limit, which makes it refuse what we do.
+HEADER_BYTES_MAX = 10_000
+
+
+def run(data: bytes) -> None:
+    """Any bytes are refused with a ValueError, or are the array that NumPy takes them for.
+
+    What is refused for more than its size or its dtype, NumPy refuses too. What was taken is
+    written as what is taken for the same again.
+
+    Raises:
+        AssertionError: They are not.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            array = arrays.decode_array(data)
+        except ValueError as refused:
+            # NumPy would allocate what a shape claims.
+            if str(refused).startswith("no .npy") and data[6:8] != b"\3\0":
+                assert _by_numpy(data) is None, f"refused: {refused}"
+            return
+        expected = _by_numpy(data)
+    assert expected is not None, "taken for an array"
+    assert (array.dtype, array.shape) == (expected.dtype, expected.shape)
+    assert array.tobytes() == expected.tobytes()
+    assert array.flags.writeable and not array.dtype.hasobject
+    again = b"".join(bytes(piece) for piece in arrays.array_pieces(array))
+    assert again == bytes(arrays.encode_array(array))
+    in_place = arrays.decode_array(bytearray(again))
+    assert (in_place.dtype, in_place.shape) == (array.dtype, array.shape)
+    assert in_place.tobytes() == array.tobytes()
+
+
+def _by_numpy(data: bytes) -> numpy.ndarray | None:
+    try:
+        return numpy.lib.format.read_array(
+            io.BytesIO(data), allow_pickle=False, max_header_size=HEADER_BYTES_MAX
+        )
+    except Exception:  # Whatever its parsing happens to raise.
+        return None
+
+
+def with_its_length(data: bytearray) -> None:
+    """Makes the header as long as its first version says, so that what is in it is read."""
+    end = data.find(b"\n")
+    if data.startswith(b"\x93NUMPY\1\0") and 10 < end < 1 << 16:
+        data[8:10] = (end + 1 - 10).to_bytes(2, "little")
+
+
+def main() -> None:
+    import atheris
+
+    def mutate(data: bytes, bytes_max: int, seed: int) -> bytes:
+        mutated = bytearray(atheris.Mutate(data, len(data)))
+        if seed % 8:
+            with_its_length(mutated)
+        return bytes(mutated[:bytes_max])
+
+    reading = sys.modules[numpy.lib.format.read_array.__module__]
+    for function in (*vars(arrays).values(), *vars(reading).values(), ast.literal_eval):
+        if isinstance(function, types.FunctionType):
+            atheris.instrument_func(function)
+    atheris.Setup(sys.argv, run, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
