@@ -2,7 +2,7 @@
 
     python fuzz/npy.py CORPUS... [-max_total_time=60]     # under atheris, guided by coverage
 
-`tests/python/test_types_npy.py` drives the same function over the kept inputs and mutations of them.
+`tests/python/test_types_npy.py` drives the same over the kept inputs and mutations of them.
 """
 
 from __future__ import annotations
