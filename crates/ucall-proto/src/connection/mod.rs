@@ -483,7 +483,7 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
-        let space = bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        let space = bytes.iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
         self.protocol = match bytes.get(space) {
             _ if space > LEADING_SPACE_MAX => Protocol::Unknown,
             None => return Step::Incomplete,
@@ -496,7 +496,8 @@ impl Connection {
         } else if self.is_raw() && environment.service.is_guarded() {
             self.admit_raw(environment, out);
         }
-        Step::Consumed(space)
+        // What may stand before a request is for HTTP to say: empty lines (RFC 9112, 2.2).
+        Step::Consumed(if self.is_raw() { space } else { 0 })
     }
 
     /// Says to whoever speaks none of our protocols that these are spoken. Clients of TLS show an
@@ -593,8 +594,7 @@ impl Connection {
     }
 }
 
-/// How long a body of so many bytes may take in all: no slower than 1 KiB a second. One whose
-/// length is not known has the time of what has come.
+/// How long so many bytes of a body, all or those that came, may take: at 1 KiB a second.
 fn body_time(bytes: usize, limits: &Limits) -> Duration {
     limits.body_timeout + Duration::from_secs((bytes >> 10) as u64)
 }

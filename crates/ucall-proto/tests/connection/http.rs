@@ -27,6 +27,16 @@ fn chunked_bodies_are_joined() {
 }
 
 #[test]
+fn nothing_but_empty_lines_may_come_before_a_request() {
+    assert_eq!(bodies(&answer("\r\n\r\n".to_owned() + &post(&sum(1))).0), [sum_reply(1)]);
+    for before in ["\n", " ", "\t", " \r\n", "\r\n ", "\r\n\n", "\r"] {
+        let (reply, wish) = answer(before.to_owned() + &post(&sum(1)));
+        assert!(reply.starts_with("HTTP/1.1 400 "), "{before:?}: {reply}");
+        assert_eq!(wish, Wish::Finish);
+    }
+}
+
+#[test]
 fn the_body_may_be_anything_that_is_json() {
     for (body, code) in [
         ("", "-32700"),

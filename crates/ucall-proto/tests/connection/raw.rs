@@ -26,7 +26,7 @@ fn what_breaks_the_grammar_is_answered_at_once_and_ends_the_connection() {
 #[test]
 fn bytes_that_begin_no_protocol_are_refused() {
     let space = [vec![b' '; 65], b"{".to_vec()].concat();
-    for bytes in [b"\"text\"".to_vec(), b"1".to_vec(), space] {
+    for bytes in [b"\"text\"".to_vec(), b"1".to_vec(), space, b"\x0c{}".to_vec()] {
         let (reply, wish) = answer(bytes);
         assert!(reply.contains("-32700"), "{reply}");
         assert_eq!(wish, Wish::Finish);
