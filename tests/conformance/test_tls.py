@@ -1,0 +1,38 @@
+"""testssl.sh: nothing that it calls worse than low is found, but for what is told here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from limits import Peer
+
+TESTSSL = shutil.which("testssl") or shutil.which("testssl.sh")
+#: The authority is made for the test: nobody trusts it, it answers no questions, and what it signs
+#: is valid for ever. The order of the ciphers is the client's, as in Mozilla's intermediate profile:
+#: all of them are good, and the client knows which it has in hardware.
+EXPECTED = {
+    "cert_chain_of_trust",
+    "cert_trust",
+    "cert_revocation",
+    "cert_crlDistribution",
+    "cert_validityPeriod",
+    "cipher_order",
+}
+WORSE_THAN_LOW = ("MEDIUM", "HIGH", "CRITICAL", "FATAL")
+
+
+@pytest.mark.skipif(not TESTSSL, reason="testssl.sh is not installed")
+def test_nothing_is_found(secure_peer: Peer, tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    checks = ["--protocols", "--server-defaults", "--vulnerable", "--fs", "--server-preference"]
+    command = [str(TESTSSL), "--quiet", "--warnings", "off", "--nodns", "none", "--ip", "127.0.0.1"]
+    command += [*checks, "--jsonfile", str(path), f"localhost:{secure_peer.port}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    found = json.loads(path.read_text())
+    assert len(found) > 50, done.stdout
+    worse = {it["id"]: it["finding"] for it in found if it["severity"] in WORSE_THAN_LOW}
+    assert {name: what for name, what in worse.items() if name not in EXPECTED} == {}
