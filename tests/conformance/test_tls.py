@@ -12,8 +12,7 @@ from limits import Peer
 
 TESTSSL = shutil.which("testssl") or shutil.which("testssl.sh")
 #: The authority is made for the test: nobody trusts it, it answers no questions, and what it signs
-#: is valid for ever. The order of ciphers is the client's, as in Mozilla's intermediate profile: all
-#: of them are good, and the client knows which it has in hardware.
+#: is valid for ever. The order of ciphers is the client's, as in Mozilla's intermediate profile.
 EXPECTED = {
     "cert_chain_of_trust",
     "cert_trust",
