@@ -139,6 +139,11 @@ impl Header {
         Self { kind, encoding, repeated: false, segments: 0, sequence, length: length as u64 }
     }
 
+    /// The same, of a message that has so many.
+    pub(crate) fn with_segments(self, segments: u16) -> Self {
+        Self { segments, ..self }
+    }
+
     #[inline]
     pub(crate) fn write(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -179,17 +184,21 @@ pub(crate) fn mark_repeated(frames: &mut [u8], through: u64) {
     });
 }
 
-/// Turns a message into one that was cancelled; `false` if it is not among the frames.
-pub(crate) fn make_void(frames: &mut [u8], sequence: u64) -> bool {
-    let mut found = false;
+/// Turns a message into one that was cancelled, without its body; how long that was, or `None` if
+/// it is not among the frames.
+pub(crate) fn make_void(frames: &mut Vec<u8>, sequence: u64) -> Option<usize> {
+    let (mut at, mut found) = (0, None);
     for_each_header(frames, |header, bytes| {
+        let length = usize::try_from(header.length).unwrap_or(usize::MAX);
         if header.sequence == sequence && header.kind == Kind::Data {
-            bytes[0] = Kind::Void.byte();
-            found = true;
+            *bytes = Header::control(Kind::Void, sequence, 0).with_segments(1).write();
+            found = Some(at + HEADER_BYTES..at + HEADER_BYTES + length);
         }
+        at += HEADER_BYTES + length;
         header.sequence < sequence
     });
-    found
+    frames.drain(found.clone()?);
+    found.map(|body| body.len())
 }
 
 /// Walks over our own frames for as long as `see` says; the body of the last may lie elsewhere.

@@ -137,7 +137,12 @@ impl Outbox {
     pub fn cancel(&self, standing: &Standing, sequence: u64) -> bool {
         let mut lines = self.lock();
         let Some(line) = lines.line_mut(standing.index) else { return false };
-        std::ptr::eq(&*line.standing, standing) && line.cancel(sequence)
+        let is_cancelled = std::ptr::eq(&*line.standing, standing) && line.cancel(sequence);
+        drop(lines);
+        if is_cancelled {
+            self.room.ring();
+        }
+        is_cancelled
     }
 
     /// The peers that there are.
@@ -398,7 +403,11 @@ impl Line {
             return false;
         }
         if chunk.parts.is_empty() {
-            return frame::make_void(&mut chunk.frames, sequence);
+            // What is left of it counts as an empty message does.
+            let Some(freed) = frame::make_void(&mut chunk.frames, sequence) else { return false };
+            chunk.weight -= freed;
+            self.held -= freed;
+            return true;
         }
         let freed = chunk.weight - MESSAGE_WEIGHT;
         *chunk = Chunk::gap(sequence, sequence);

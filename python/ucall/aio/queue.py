@@ -45,6 +45,8 @@ class Communicator:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pipe: tuple[int, int] | None = None
         self._puts: dict[Any, asyncio.Future[None]] = {}
+        #: What came for gets that were cancelled.
+        self._given_back: deque[Message] = deque()
         self._gets: deque[tuple[tuple[uuid.UUID, ...], asyncio.Future[Message]]] = deque()
         self._is_looking = False
 
@@ -87,11 +89,18 @@ class Communicator:
         loop = self._attach()
         if not self._gets:
             with contextlib.suppress(TimeoutError):
-                return self._queue.get(*peers, timeout=0)
+                return self._take(peers)
         awaited: asyncio.Future[Message] = loop.create_future()
         self._gets.append((peers, awaited))
         self._look_soon()
-        return await asyncio.wait_for(awaited, timeout)
+        try:
+            return await asyncio.wait_for(awaited, timeout)
+        except BaseException:
+            if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
+                # It came just as this was cancelled, and is the next one's.
+                self._given_back.append(awaited.result())
+                self._look_soon()
+            raise
 
     def on_start(self, callback: Callable[[uuid.UUID], object]) -> None:
         """Has ``callback(peer)`` called, by the event loop, whenever a session begins."""
@@ -168,6 +177,13 @@ class Communicator:
                 callback(peer)
         return bool(futures or sessions)
 
+    def _take(self, peers: tuple[uuid.UUID, ...]) -> Message:
+        for message in self._given_back:
+            if not peers or message.peer in peers:
+                self._given_back.remove(message)
+                return message
+        return self._queue.get(*peers, timeout=0)
+
     def _settle_gets(self) -> bool:
         settled = False
         for _ in range(len(self._gets)):
@@ -175,7 +191,7 @@ class Communicator:
             if awaited.done():
                 continue
             try:
-                awaited.set_result(self._queue.get(*peers, timeout=0))
+                awaited.set_result(self._take(peers))
                 settled = True
             except TimeoutError:
                 self._gets.append((peers, awaited))

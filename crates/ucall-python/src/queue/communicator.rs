@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyOverflowError, PyTimeoutError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyOverflowError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError,
+};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 use ucall_queue::{
@@ -125,6 +128,7 @@ impl QueueCore {
         peers: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         lent::let_go(py);
+        refuse_orphan(&self.handle)?;
         let peers = identities(peers)?;
         let receipt = if self.is_plain
             && let Some((encoding, bytes)) = plain(data)
@@ -160,6 +164,7 @@ impl QueueCore {
         timeout: Option<f64>,
     ) -> PyResult<Message> {
         lent::let_go(py);
+        refuse_orphan(&self.handle)?;
         let peers = identities(peers)?;
         let inbox = &self.handle.inbox;
         let mut taken = inbox.take(&peers);
@@ -185,6 +190,7 @@ impl QueueCore {
 
     /// The ids of the peers that there are.
     fn peers(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+        refuse_orphan(&self.handle)?;
         let peers = self.handle.outbox.peers();
         peers.into_iter().map(|peer| self.id_object(py, peer)).collect()
     }
@@ -211,12 +217,35 @@ impl QueueCore {
     /// Waits until everything has ended. `False` if it has not in time.
     #[pyo3(signature = (timeout = None))]
     fn _wait_closed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        if self.handle.is_orphan() {
+            return Ok(true);
+        }
         let inbox = &self.handle.inbox;
         let deadline = deadline_after(timeout)?;
         let closed = || inbox.is_finished().then_some(());
         let waited = wait_in_slices(py, deadline, |until| inbox.progressed.wait(until, closed))?;
         lent::let_go(py);
         Ok(waited.is_some())
+    }
+
+    /// Says that this process is a child, forked off, of the one with the communicator's thread.
+    fn _orphan(&self) {
+        self.handle.orphan();
+    }
+
+    /// Whether `_orphan` was called.
+    #[getter]
+    fn _is_orphan(&self) -> bool {
+        self.handle.is_orphan()
+    }
+
+    /// Shows the collector what the serializer and the callbacks may lead back to.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.dump)?;
+        visit.call(&self.future_type)?;
+        visit.call(&self.reader.load)?;
+        visit.call(&self.reader.load_plain)?;
+        self.watching.traverse(&visit)
     }
 
     /// Whether no message will come any more.
@@ -276,7 +305,8 @@ impl QueueCore {
         let deadline = deadline_after(timeout)?;
         let changed = || {
             let event = inbox.next_event();
-            (event.is_some() || self.watching.has_some()).then_some(event)
+            let is_over = || self.watching.has_some() || inbox.is_finished();
+            (event.is_some() || is_over()).then_some(event)
         };
         let found = wait_in_slices(py, deadline, |until| inbox.progressed.wait(until, changed))?;
         let mut next = found.flatten();
@@ -425,6 +455,14 @@ fn uuid(py: Python<'_>, id: Identity) -> PyResult<Bound<'_, PyAny>> {
     let keywords = PyDict::new(py);
     keywords.set_item("bytes", PyBytes::new(py, &id.0))?;
     py.import("uuid")?.getattr("UUID")?.call((), Some(&keywords))
+}
+
+/// In a child that was forked off nobody would carry anything.
+pub(super) fn refuse_orphan(handle: &Handle) -> PyResult<()> {
+    match handle.is_orphan() {
+        true => Err(PyRuntimeError::new_err("a queue stays with the process that made it")),
+        false => Ok(()),
+    }
 }
 
 /// The exception for a failure.

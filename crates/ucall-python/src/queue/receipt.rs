@@ -8,7 +8,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use ucall_queue::{Failure, Handle, Identity, Progress};
 
-use super::communicator::{deadline_after, failed, wait_in_slices};
+use super::communicator::{deadline_after, failed, refuse_orphan, wait_in_slices};
 use super::lent;
 
 /// Asks, when it is asked itself, how far the peers are: no memory is kept for it elsewhere.
@@ -103,6 +103,7 @@ impl Receipt {
         let Some(entry) = self.entry.get() else {
             return Err(PyRuntimeError::new_err("nothing was put"));
         };
+        refuse_orphan(&entry.handle)?;
         let over = || match (self.cancelled.load(Ordering::Acquire), self.state()) {
             (false, (_, Progress::Pending)) => None,
             (_, state) => Some(state),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use hashbrown::HashMap;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use super::receipt::Receipt;
@@ -32,6 +33,14 @@ impl Watching {
             }
             None => waiting.others.push(held),
         }
+    }
+
+    /// Shows the collector the futures, whose callbacks may lead anywhere.
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Whoever holds the lock is at work with them, and they are not garbage.
+        let Ok(waiting) = self.waiting.try_lock() else { return Ok(()) };
+        let ordered = waiting.ordered.values().flat_map(BTreeMap::values).flatten();
+        ordered.chain(&waiting.others).try_for_each(|held| visit.call(held))
     }
 
     /// Whether one is over. Needs no interpreter.

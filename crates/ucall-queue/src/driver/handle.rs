@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -23,6 +24,7 @@ pub struct Handle {
     doorbell: Arc<Doorbell>,
     commands: Arc<Commands>,
     address: Option<SocketAddr>,
+    is_orphan: AtomicBool,
 }
 
 /// What was asked of the thread.
@@ -63,12 +65,25 @@ impl Handle {
         commands: Arc<Commands>,
         address: Option<SocketAddr>,
     ) -> Self {
-        Self { outbox, inbox, doorbell, commands, address }
+        let is_orphan = AtomicBool::new(false);
+        Self { outbox, inbox, doorbell, commands, address, is_orphan }
     }
 
     /// Where a TCP server listens.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// Says that this is a child that was forked off: the thread is its parent's, and may have held
+    /// any lock when the child began.
+    pub fn orphan(&self) {
+        self.is_orphan.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there is no thread in this process.
+    #[inline]
+    pub fn is_orphan(&self) -> bool {
+        self.is_orphan.load(Ordering::Relaxed)
     }
 
     /// Ends in order: what was put goes out, and what the peers have put comes in.
@@ -122,6 +137,9 @@ impl Handle {
     }
 
     fn send(&self, command: Command) {
+        if self.is_orphan() {
+            return;
+        }
         self.commands.push(command);
         self.doorbell.ring();
     }

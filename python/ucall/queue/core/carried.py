@@ -50,7 +50,8 @@ class Carried(Communicator):
     def close(self, timeout: float | None = None) -> None:
         """Ends in order: see `ucall.queue.core.Communicator.close`."""
         super().close(timeout)
-        self._carrier.close()
+        if not self._is_orphan:
+            self._carrier.close()
 
     @property
     def address(self) -> tuple[str, int] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import time
 import uuid
 import weakref
 from collections.abc import Callable
@@ -142,5 +144,20 @@ _CORE_OPTIONS = (
 
 @atexit.register
 def _close_all() -> None:
+    left = list(Communicator._open)
+    # All at once: none waits for the time of another.
+    for communicator in left:
+        communicator._close(False)
+    end = time.monotonic() + _EXIT_S
+    for communicator in left:
+        communicator.close(max(0.0, end - time.monotonic()))
+
+
+def _orphan_all() -> None:
+    """The threads of this process's communicators are its parent's."""
     for communicator in list(Communicator._open):
-        communicator.close(_EXIT_S)
+        communicator._orphan()
+    Communicator._open.clear()
+
+
+os.register_at_fork(after_in_child=_orphan_all)

@@ -44,23 +44,29 @@ class Notifier:
                 thread.start()
 
     def _run(self) -> None:
-        while True:
-            core = self._core()
-            if core is None:
-                return
-            futures, sessions = core._next_changes(_IDLE_S)
-            is_closed = core._is_closed
-            del core
-            for future in futures:
-                future._finish()  # type: ignore[attr-defined]
-            for began, peer in sessions:
-                for callback in list(self.on_start if began else self.on_end):
-                    _call(callback, peer)
-            if is_closed and not futures and not sessions:
-                # Whoever comes later starts another.
-                with self._lock:
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Waits for changes and calls for them; False once there is nothing left to wait for."""
+        core = self._core()
+        if core is None:
+            return False
+        futures, sessions = core._next_changes(_IDLE_S)
+        if core._is_closed and not futures and not sessions:
+            with self._lock:
+                # Whoever has added something meanwhile saw this thread, and started none.
+                futures, sessions = core._next_changes(0)
+                if not futures and not sessions:
                     self._thread = None
-                return
+                    return False
+        del core
+        for future in futures:
+            future._finish()  # type: ignore[attr-defined]
+        for began, peer in sessions:
+            for callback in list(self.on_start if began else self.on_end):
+                _call(callback, peer)
+        return True
 
 
 def _call(callback: Callable[[uuid.UUID], object], peer: uuid.UUID) -> None:

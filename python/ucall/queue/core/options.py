@@ -41,7 +41,9 @@ class ConnectionOptions:
         get_merge: Hands the serializer's stream to ``load`` as one block.
         put_merge: Joins the pieces that ``dump`` makes into one block. Out-of-band buffers are sent
             from where they lie, either way.
-        transport_size: Bytes that a peer may have under way to us: sent, and not taken by `get`.
+        transport_size: Bytes that a peer may have under way to us: sent, and not taken by `get`. No
+            less than 64 KiB are told to a peer, and less than this when all peers together would
+            have more than ``queue_size``.
         queue_size: Bytes of messages for one peer that are not acknowledged yet. Each counts 128
             bytes more than its length.
         message_size: Bytes of one message, in either direction. Memory for one that comes is taken
@@ -141,8 +143,8 @@ class CommunicatorOptions:
         serialization: See `SerializationOptions`.
         security: TLS; None for none.
         broker: See `BrokerOptions`; for MQTT alone.
-        workers: Threads for transports whose library needs some (gRPC). TCP and Unix sockets
-            are served by one thread that never holds the interpreter's lock.
+        workers: For programs that set it; any number changes nothing. Each communicator has one
+            thread that never holds the interpreter's lock; MQTT and gRPC have one more.
         engine: ``"auto"`` takes io_uring where it may; ``"uring"`` and ``"posix"`` insist.
     """
 

@@ -1,0 +1,200 @@
+"""How long communicators live: forks, cycles, the ends of threads, tasks and programs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+import pytest
+from pairs import Pairs
+
+from ucall import queue as nq
+from ucall.aio import queue as anq
+
+WAIT_S = 10
+FORKS = """
+import os, sys
+from ucall import queue as nq
+
+here = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
+server = nq.new(purpose=nq.Purpose.SERVER, options=here)
+there = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
+client = nq.new(options=there)
+client.put("before").result(10)
+lost = nq.new(options=nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=1)))
+pending = lost.put("never")
+child = os.fork()
+if child == 0:
+    for use in (lambda: client.put("x"), server.get, client.peers, pending.result):
+        try:
+            use()
+        except RuntimeError:
+            print("refused")
+    client.close()
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+client.put("after").result(10)
+print([server.get(timeout=10).data for _ in range(2)])
+lost.close(0)
+"""
+EXITS = """
+import threading, time
+from ucall import queue as nq
+
+here = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
+server = nq.new(purpose=nq.Purpose.SERVER, options=here)
+there = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
+clients = [nq.new(options=there) for _ in range(3)]
+server.on_start(lambda peer: None)
+for client in clients:
+    client.on_end(lambda peer: None)
+    client.put("x").add_done_callback(lambda future: None)
+def get():
+    try:
+        while True:
+            server.get()
+    except ConnectionError:
+        pass
+threading.Thread(target=get, daemon=True).start()
+# Nobody answers these: the program waits for all of them together.
+lost = [
+    nq.new(options=nq.CommunicatorOptions(netloc=nq.NetworkLocation("192.0.2.1", 1)))
+    for _ in range(4)
+]
+for client in lost:
+    client.put("x")
+print("done", flush=True)
+"""
+
+
+def run(program: str, timeout_s: float) -> str:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_a_forked_child_has_no_queue_and_ends_all_the_same() -> None:
+    assert run(FORKS, 30).split() == ["refused"] * 4 + ["7", "['before',", "'after']"]
+
+
+def test_a_program_ends_with_communicators_open() -> None:
+    # Four peers that never answer take 5 seconds together, and not each.
+    assert run(EXITS, 15) == "done\n"
+
+
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_a_communicator_in_a_cycle_is_collected(pairs: Pairs) -> None:
+    class Owner:
+        def __init__(self) -> None:
+            serialization = nq.SerializationOptions(load=self.load, dump=lambda it: [it])
+            options = nq.CommunicatorOptions(
+                netloc=nq.NetworkLocation(port=0), serialization=serialization
+            )
+            self.queue = nq.new(purpose=nq.Purpose.SERVER, options=options)
+
+        def load(self, stream: nq.Stream) -> Any:
+            return stream.read()
+
+    owner = Owner()
+    port = owner.queue.address[1]  # type: ignore[index]
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None
+    # Its thread ends too, and leaves the port.
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        try:
+            pairs.server(netloc=nq.NetworkLocation("127.0.0.1", port))
+            return
+        except OSError:
+            time.sleep(0.01)
+    raise AssertionError("the port is still in use")
+
+
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_puts_cancels_and_closes_of_many_threads_lose_nothing(pairs: Pairs) -> None:
+    server = pairs.server()
+    client = pairs.client(server, transport_size=100_000)
+    kept: list[list[int]] = [[] for _ in range(4)]
+
+    def work(number: int) -> None:
+        choices = random.Random(number)
+        for place in range(3000):
+            name = number * 10_000 + place
+            data = (name, b"x" * choices.choice([0, 100, 20_000]))
+            future = client.put(data)
+            if choices.random() > 0.2 or not future.cancel():
+                kept[number].append(name)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    come: list[int] = []
+    closing = threading.Thread(target=lambda: ([it.join() for it in threads], client.close()))
+    closing.start()
+    while True:
+        try:
+            come.append(server.get(timeout=1).data[0])
+        except TimeoutError:
+            if not closing.is_alive():
+                break
+    for number in range(4):
+        assert [name for name in come if name // 10_000 == number] == kept[number]
+
+
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_a_future_called_for_at_the_end_is_called(pairs: Pairs) -> None:
+    for _ in range(20):
+        server = pairs.server()
+        client = pairs.client(server)
+        future = client.put("x")
+        future.result(WAIT_S)
+        client.on_end(lambda _: None)
+        closing = [threading.Thread(target=it.close) for it in (client, server)]
+        for thread in closing:
+            thread.start()
+        called = threading.Event()
+        client.put("late").add_done_callback(lambda _, called=called: called.set())  # type: ignore[misc]
+        assert called.wait(WAIT_S)
+        for thread in closing:
+            thread.join()
+
+
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_a_get_that_is_cancelled_loses_no_message(pairs: Pairs) -> None:
+    async def main() -> None:
+        async with anq.Communicator(pairs.server()) as server:
+            client = pairs.client(server._queue)
+            client.put(0)
+            assert (await server.get(timeout=WAIT_S)).data == 0
+            come: list[int] = []
+            choices = random.Random(7)
+            sent = 0
+            while sent < 300:
+                getting = asyncio.create_task(server.get())
+                await asyncio.sleep(0)
+                sent += 1
+                await asyncio.wrap_future(client.put(sent))
+                # Before, as, or after it comes.
+                for _ in range(choices.randrange(4)):
+                    await asyncio.sleep(0)
+                getting.cancel()
+                try:
+                    come.append((await getting).data)
+                except asyncio.CancelledError:
+                    come.append((await server.get(timeout=WAIT_S)).data)
+            assert come == list(range(1, 301))
+            with pytest.raises(TimeoutError):
+                await server.get(timeout=0)
+
+    asyncio.run(main())

@@ -1,0 +1,113 @@
+"""What the options of a connection do."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from pairs import Pairs, free_location
+
+from ucall import queue as nq
+
+WAIT_S = 10
+# Two messages of 1,000 bytes fill it.
+QUEUE_SIZE = 2 * (1000 + 128)
+
+pytestmark = pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+
+
+def full_client(pairs: Pairs, full: str) -> tuple[nq.Communicator, list[nq.Future]]:
+    """A client without a server, and what has filled its queue."""
+    client = pairs.client(pairs.server(), netloc=free_location(), queue_size=QUEUE_SIZE, full=full)
+    return client, [client.put(bytes([number]) * 1000) for number in range(2)]
+
+
+def come_to(pairs: Pairs, client: nq.Communicator) -> list[Any]:
+    """What a server gets that is there at last."""
+    server = pairs.server(netloc=client.options.netloc)
+    client.close()
+    come = []
+    while True:
+        try:
+            come.append(server.get(timeout=0.2).data)
+        except TimeoutError:
+            return come
+
+
+def test_a_full_queue_blocks_if_asked(pairs: Pairs) -> None:
+    client, futures = full_client(pairs, "block")
+    puts: list[nq.Future] = []
+    blocked = threading.Thread(target=lambda: puts.append(client.put(b"late")))
+    blocked.start()
+    blocked.join(0.2)
+    assert blocked.is_alive()
+    # Which makes room.
+    assert futures[1].cancel()
+    blocked.join(WAIT_S)
+    assert not blocked.is_alive()
+    assert come_to(pairs, client) == [bytes(1000), b"late"]
+    puts[0].result(WAIT_S)
+
+
+def test_a_full_queue_drops_the_oldest_if_asked(pairs: Pairs) -> None:
+    client, futures = full_client(pairs, "drop_oldest")
+    futures.append(client.put(b"new"))
+    with pytest.raises(nq.FullError):
+        futures[0].result(WAIT_S)
+    assert come_to(pairs, client) == [b"\1" * 1000, b"new"]
+    for future in futures[1:]:
+        future.result(WAIT_S)
+
+
+def test_a_full_queue_drops_the_newest_if_asked(pairs: Pairs) -> None:
+    client, futures = full_client(pairs, "drop_newest")
+    with pytest.raises(nq.FullError):
+        client.put(b"new").result(WAIT_S)
+    assert come_to(pairs, client) == [bytes(1000), b"\1" * 1000]
+    for future in futures:
+        future.result(WAIT_S)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_get_merge_hands_the_stream_over_as_one_block(pairs: Pairs, merge: bool) -> None:
+    def load(stream: nq.Stream) -> tuple[int, int]:
+        return len(stream.chunks), stream.nbytes
+
+    serialization = nq.SerializationOptions(dump=lambda data: [data], load=load)
+    server = pairs.server(serialization=serialization, get_merge=merge)
+    pairs.client(server, serialization=serialization).put(b"x" * 200_000)
+    chunks, length = server.get(timeout=WAIT_S).data
+    assert length == 200_000
+    assert (chunks == 1) is merge
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_put_merge_joins_what_dump_makes(pairs: Pairs, merge: bool) -> None:
+    pieces = [bytearray(b"a" * 10_000), bytearray(b"b" * 10_000)]
+    serialization = nq.SerializationOptions(
+        dump=lambda _: nq.Stream(pieces), load=lambda stream: stream.read()
+    )
+    client = pairs.client(
+        pairs.server(), netloc=free_location(), serialization=serialization, put_merge=merge
+    )
+    client.put(None)
+    # Which nobody should do: it shows whether they are sent from where they lie.
+    pieces[0][:] = b"c" * 10_000
+    server = pairs.server(netloc=client.options.netloc, serialization=serialization)
+    first = b"a" if merge else b"c"
+    assert server.get(timeout=WAIT_S).data == first * 10_000 + b"b" * 10_000
+
+
+def test_transport_size_bounds_what_is_not_taken(pairs: Pairs) -> None:
+    server = pairs.server(transport_size=1_000_000)
+    client = pairs.client(server, full="block", queue_size=4_000_000)
+    first = client.put(b"x" * 100_000)
+    first.result(WAIT_S)
+    later = [client.put(b"x" * 100_000) for _ in range(30)]
+    with pytest.raises(TimeoutError):
+        later[-1].result(0.3)
+    assert 8 <= sum(future.done() for future in later) <= 20
+    for _ in range(31):
+        server.get(timeout=WAIT_S)
+    later[-1].result(WAIT_S)
