@@ -8,11 +8,9 @@ batch: `embed` and `embed_one_by_one` differ in nothing else. The model runs in 
 the server goes on taking calls.
 """
 
-import sys
-
 from ucall import Server
 
-server = Server(port=int(sys.argv[1]) if len(sys.argv) > 1 else 8545)
+server = Server(port=8545)
 model = None
 
 
@@ -27,12 +25,12 @@ def load():
 
 @server.batch(max_size=64, threads=True)
 def embed(texts: list[str]) -> list[list[float]]:
-    return model.encode(texts).tolist()
+    return model.encode(texts, show_progress_bar=False).tolist()
 
 
 @server.batch(max_size=1, threads=True)
 def embed_one_by_one(texts: list[str]) -> list[list[float]]:
-    return model.encode(texts).tolist()
+    return model.encode(texts, show_progress_bar=False).tolist()
 
 
 if __name__ == "__main__":

