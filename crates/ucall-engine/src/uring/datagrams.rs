@@ -111,7 +111,7 @@ impl Uring {
         };
         if let Some(source) = source {
             datagrams.holding = matches!(source, Source::Inbox);
-            self.deliver(source.delivery(id, entry.result()), completions);
+            self.deliver(id, source, entry.result(), completions);
         }
         self.receive_datagram(id, false);
         self.free_if_idle(index);

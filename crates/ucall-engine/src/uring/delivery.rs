@@ -41,7 +41,7 @@ impl Source {
     }
 
     #[inline(always)]
-    pub(super) fn delivery(self, socket: Id, result: i32) -> Delivery {
+    fn delivery(self, socket: Id, result: i32) -> Delivery {
         let len = u32::try_from(result).unwrap_or(0);
         Delivery { socket, source: self, start: 0, len, taken: false }
     }
@@ -50,36 +50,39 @@ impl Source {
 impl Uring {
     /// Reports something that has come, unless the socket's target takes all of it.
     #[inline(always)]
-    pub(super) fn deliver(&mut self, delivery: Delivery, completions: &mut Vec<Completion>) {
-        match self.slots.get(delivery.socket) {
-            Some(Slot::Stream(stream)) if stream.target.is_none() => {
-                self.report(delivery, Completion::Received, completions);
-            }
-            Some(Slot::Datagrams(_)) => self.report(delivery, Completion::Datagram, completions),
-            _ => self.deliver_to_target(delivery, completions),
-        }
-    }
-
-    #[inline(always)]
-    fn report(
+    pub(super) fn deliver(
         &mut self,
-        delivery: Delivery,
-        completion: impl FnOnce(Arrival) -> Completion,
+        socket: Id,
+        source: Source,
+        result: i32,
         completions: &mut Vec<Completion>,
     ) {
-        let arrival = Arrival { socket: delivery.socket, place: self.deliveries.len() as u32 };
-        completion::push(completions, || completion(arrival));
-        completion::push(&mut self.deliveries, || delivery);
+        let arrival = Arrival { socket, place: self.deliveries.len() as u32 };
+        match self.slots.get(socket) {
+            Some(Slot::Stream(stream)) if stream.target.is_none() => {
+                completion::push(completions, || Completion::Received(arrival));
+                completion::push(&mut self.deliveries, || source.delivery(socket, result));
+            }
+            _ => self.deliver_otherwise(source.delivery(socket, result), completions),
+        }
     }
 
+    /// What does not go the usual way, or not at once.
     #[cold]
-    fn deliver_to_target(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
-        self.pour_into_target(&mut delivery, completions);
-        let is_open = matches!(self.slots.get(delivery.socket), Some(Slot::Stream(_)));
-        if delivery.taken || !is_open {
-            return self.release(&delivery);
+    fn deliver_otherwise(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
+        let arrival = Arrival { socket: delivery.socket, place: self.deliveries.len() as u32 };
+        match self.slots.get(delivery.socket) {
+            Some(Slot::Stream(_)) => {
+                self.pour_into_target(&mut delivery, completions);
+                if delivery.taken {
+                    return self.release(&delivery);
+                }
+                completions.push(Completion::Received(arrival));
+            }
+            Some(Slot::Datagrams(_)) => completions.push(Completion::Datagram(arrival)),
+            _ => return self.release(&delivery),
         }
-        self.report(delivery, Completion::Received, completions);
+        self.deliveries.push(delivery);
     }
 
     fn pour_into_target(&mut self, delivery: &mut Delivery, completions: &mut Vec<Completion>) {
@@ -114,7 +117,7 @@ impl Uring {
             if delivery.taken {
                 self.release(&delivery);
             } else {
-                self.deliver(delivery, completions);
+                self.deliver_otherwise(delivery, completions);
             }
         }
         self.spare_deliveries = reported;

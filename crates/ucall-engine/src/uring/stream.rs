@@ -247,7 +247,7 @@ impl Uring {
             stream.receiving = Receiving::Idle;
         }
         if let Some(source) = source {
-            self.deliver(source.delivery(id, entry.result()), completions);
+            self.deliver(id, source, entry.result(), completions);
         }
         if over && entry.result() == -libc::ENOBUFS {
             self.restart.push(id);
@@ -294,7 +294,7 @@ impl Uring {
         if let Some(source) = source.filter(|_| !stream.ended) {
             stream.ended = true;
             self.cancel_receive(index);
-            self.deliver(source.delivery(id, 0), completions);
+            self.deliver(id, source, 0, completions);
         }
         self.free_if_idle(index);
     }

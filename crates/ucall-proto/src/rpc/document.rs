@@ -177,7 +177,7 @@ impl Seen {
             Key::Method if first == b'"' => {
                 item.method_is_escaped = scanner.string()?.is_escaped();
             }
-            _ => scanner.value()?,
+            _ => scanner.value_inside()?,
         }
         let place = |is_valid| match is_valid {
             true => Span::new(start, scanner.position()),
