@@ -1,10 +1,10 @@
 //! The threads of pools when the program ends.
 //!
-//! A drain waits for calls, but not for ever: a function that is stuck leaves a thread behind, which
-//! may come back while the interpreter is finalised, and must not go on then (see `ffi::halt`). In
-//! the function itself the wrappers of `ffi` see to that. For the moments around it there is a hook
-//! that runs when the program ends, before that: from then on no thread comes out of a function, and
-//! those that are just busy before or after one are waited for.
+//! A drain waits for calls, but not for ever: a function that is stuck leaves a thread behind,
+//! which may come back while the interpreter is finalised, and must not go on then (`ffi::halt`).
+//! In the function itself the wrappers of `ffi` see to that. For the moments around it a hook runs
+//! when the program ends, before that: from then on no thread comes out of a function, and those
+//! that are just busy before or after one are waited for.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -2,11 +2,11 @@
 //! waits would be the making of its task.
 //!
 //! A spare task is a real `asyncio.Task` that was made and has never begun. It is the current task
-//! while a coroutine takes its first step. A coroutine that is through then leaves it as it was, for
-//! the next one. If the coroutine waits, or somebody has laid hands on the task (kept it, cancelled
-//! it, named it, wants to hear of its end), the task becomes that coroutine's own: its first step,
-//! which was held back, goes through a [`Carrier`] that tells it what the coroutine has said
-//! already.
+//! while a coroutine takes its first step. A coroutine that is through then leaves it as it was,
+//! for the next one. If the coroutine waits, or somebody has laid hands on the task (kept it,
+//! cancelled it, named it, wants to hear of its end), the task becomes that coroutine's own: its
+//! first step, which was held back, goes through a [`Carrier`] that tells it what the coroutine has
+//! said already.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

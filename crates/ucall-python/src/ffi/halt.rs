@@ -1,10 +1,10 @@
 //! Calls of Python code that a thread may not come back from.
 //!
 //! While the interpreter is finalised, a thread that asks for its lock is ended: before 3.14 by
-//! `pthread_exit`, which unwinds the thread's stack. Frames of Rust cannot be unwound like that; the
-//! whole process would abort. So the unwinding is stopped where it would enter the first of them:
-//! the thread sleeps there until the process ends, as from 3.14 on CPython has it. It costs the
-//! calls that come back nothing. pyo3 does the same where it attaches a thread.
+//! `pthread_exit`, which unwinds the thread's stack. Frames of Rust cannot be unwound like that;
+//! the whole process would abort. So the unwinding is stopped where it would enter the first of
+//! them: the thread sleeps there until the process ends, as from 3.14 on CPython has it. It costs
+//! the calls that come back nothing. pyo3 does the same where it attaches a thread.
 
 use std::ffi::c_int;
 use std::ptr;
