@@ -297,6 +297,7 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
+        let request = self.next_request();
         let begun = environment.replies.begin(out, extras);
         let document = match scan_document(body, environment.limits, &mut environment.scratch.items)
         {
@@ -311,7 +312,6 @@ impl Connection {
                 return environment.replies.end(out, begun);
             }
         };
-        let request = self.next_request();
         let session = self.session.as_ref();
         match run_document(&document, body, request, Some(head), session, environment, out) {
             Ran::Replied => environment.replies.end(out, begun),

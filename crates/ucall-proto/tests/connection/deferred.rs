@@ -130,6 +130,20 @@ fn a_refusal_waits_behind_what_is_deferred() {
 }
 
 #[test]
+fn what_does_not_parse_takes_no_deferred_reply_away() {
+    let mut driver = Driver::new();
+    let requests = [post(&later(1)), post("{"), post(&sum(3))].concat();
+    driver.receive(requests.as_bytes());
+    assert_eq!(driver.sent(), "");
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    let replies = bodies(&driver.sent());
+    let [first, second, third] = &replies[..] else { panic!("{replies:?}") };
+    assert_eq!((first, third), (&later_reply(1, "1"), &sum_reply(3)));
+    assert!(second.contains("-32700"), "{second}");
+}
+
+#[test]
 fn an_expected_100_waits_behind_what_is_deferred() {
     let mut driver = Driver::new();
     let head =
