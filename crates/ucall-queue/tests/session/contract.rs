@@ -105,6 +105,22 @@ fn a_link_that_is_quiet_is_asked_and_then_given_up() {
 }
 
 #[test]
+fn a_window_of_one_batch_is_given_back_however_slowly_it_is_taken() {
+    for length in [0, 100, 1000, 5000] {
+        let mut world = World::new(Options { window_bytes: 1, ..Options::default() });
+        let count = 700;
+        for _ in 0..count {
+            world.client.put(&vec![1; length]);
+        }
+        let mut come = 0;
+        world.run_until(|world| {
+            come += usize::from(world.server.take().is_some());
+            come == count
+        });
+    }
+}
+
+#[test]
 fn who_takes_in_a_long_message_shows_that_he_lives() {
     let mut world = World::new(Options { window_bytes: 64 << 20, ..Options::default() });
     world.client.put(b"here");
