@@ -176,9 +176,12 @@ impl Outbox {
     /// Ends a line: what is in it is gone.
     pub(crate) fn remove(&self, index: u32) {
         let mut lines = self.lock();
-        lines.by_peer.retain(|_, held| *held != index);
-        if let Some(line) = lines.lines.get_mut(index as usize) {
-            *line = None;
+        let line = lines.lines.get_mut(index as usize).and_then(Option::take);
+        // Not by a look at all: thousands may end at once.
+        if let Some(peer) = line.and_then(|line| line.standing.peer())
+            && lines.by_peer.get(&peer) == Some(&index)
+        {
+            lines.by_peer.remove(&peer);
         }
         drop(lines);
         self.room.ring();
@@ -450,7 +453,7 @@ impl Line {
 
 impl Chunk {
     /// In the place of messages that are not sent.
-    fn gap(first: u64, last: u64) -> Self {
+    pub(crate) fn gap(first: u64, last: u64) -> Self {
         let mut frames = Header::control(Kind::Gap, last, 8).write().to_vec();
         frames.extend(first.to_le_bytes());
         Self { first, last, weight: 0, frames, parts: Vec::new() }

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError, Sharing};
 use crate::identity::{Identity, Incarnation};
 use crate::link::LinkKey;
+use crate::message::COPIED_BYTES_MAX;
 use crate::options::Acknowledge;
 use crate::outbox::{Chunk, Outbox};
 use crate::standing::{Intake, Standing};
@@ -65,6 +66,8 @@ struct Sending {
     received: u64,
     taken: u64,
     window: u64,
+    /// The longest message that the peer takes.
+    message_bytes_max: u64,
     /// Chunks that were sent and not taken: their last numbers and weights.
     untaken: VecDeque<(u64, u64)>,
     untaken_weight: u64,
@@ -123,6 +126,7 @@ impl Session {
                 received: 0,
                 taken: 0,
                 window: 0,
+                message_bytes_max: u64::MAX,
                 untaken: VecDeque::new(),
                 untaken_weight: 0,
                 has_asked: false,
@@ -168,6 +172,7 @@ impl Session {
         self.incoming.wants_taken = hello.wants_taken;
         self.incoming.is_peer_blocked = false;
         self.outgoing.window = hello.progress.window;
+        self.outgoing.message_bytes_max = hello.message_bytes_max;
         self.outgoing.has_asked = false;
         if is_known && hello.known == self.incarnation {
             self.progress(&hello.progress, outbox)?;
@@ -212,11 +217,11 @@ impl Session {
         if self.outgoing.untaken_weight >= self.outgoing.window {
             return None;
         }
-        if let Some(parts) = self.outgoing.resend() {
+        if let Some(parts) = self.outgoing.resend(&self.standing) {
             return Some(parts);
         }
         let chunk = outbox.take(self.standing.index).or_else(|| self.take_end(outbox))?;
-        Some(self.outgoing.send(chunk))
+        Some(self.outgoing.send(chunk, &self.standing))
     }
 
     /// Whether the peer is to be told that something waits for room, which it has not been yet.
@@ -324,10 +329,39 @@ impl Session {
     }
 }
 
+impl Kept {
+    /// Leaves out what is longer than the peer takes: it would end every link.
+    fn fit(&mut self, message_bytes_max: u64, standing: &Standing) {
+        let Some(frames) = self.parts.first() else { return };
+        let is_short = self.first < self.last && message_bytes_max >= COPIED_BYTES_MAX as u64;
+        let is_too_long = |header: &Header| {
+            matches!(header.kind, Kind::Data | Kind::Void) && header.length > message_bytes_max
+        };
+        let (mut rest, mut fitting) = (&frames[..], Vec::new());
+        while !is_short && let Some((header, length)) = frame::first_frame(rest) {
+            if is_too_long(&header) {
+                if header.kind == Kind::Data {
+                    standing.leave_out(header.sequence, message_bytes_max);
+                }
+                fitting.extend(Chunk::gap(header.sequence, header.sequence).frames);
+            } else if self.first == self.last {
+                return;
+            } else {
+                fitting.extend_from_slice(rest.get(..length).unwrap_or_default());
+            }
+            rest = rest.get(length..).unwrap_or_default();
+        }
+        if !fitting.is_empty() {
+            self.parts = vec![Bytes::from(fitting)];
+        }
+    }
+}
+
 impl Sending {
     /// The next chunk that was sent before and has to be again.
-    fn resend(&mut self) -> Option<Vec<Bytes>> {
-        let kept = self.store.get(self.next)?;
+    fn resend(&mut self, standing: &Standing) -> Option<Vec<Bytes>> {
+        let kept = self.store.get_mut(self.next)?;
+        kept.fit(self.message_bytes_max, standing);
         self.next += 1;
         let (last, weight) = (kept.last, kept.weight as u64);
         if self.untaken.back().is_none_or(|&(before, _)| before < last) {
@@ -337,7 +371,7 @@ impl Sending {
         Some(kept.parts.clone())
     }
 
-    fn send(&mut self, chunk: Chunk) -> Vec<Bytes> {
+    fn send(&mut self, chunk: Chunk, standing: &Standing) -> Vec<Bytes> {
         let Chunk { first, last, weight, frames, parts: body } = chunk;
         let mut parts = Vec::with_capacity(1 + body.len());
         parts.push(Bytes::from(frames));
@@ -345,7 +379,10 @@ impl Sending {
         self.sent = self.sent.max(last);
         self.untaken.push_back((last, weight as u64));
         self.untaken_weight += weight as u64;
-        self.store.push_back(Kept { first, last, weight, parts: parts.clone() });
+        let mut kept = Kept { first, last, weight, parts };
+        kept.fit(self.message_bytes_max, standing);
+        let parts = kept.parts.clone();
+        self.store.push_back(kept);
         self.next = self.store.len();
         parts
     }

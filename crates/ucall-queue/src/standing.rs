@@ -39,6 +39,8 @@ pub enum Failure {
     Unknown,
     /// It was dropped from a full queue.
     Dropped,
+    /// It is longer than the peer takes, which is so many bytes.
+    TooLong(u64),
     /// The peer does not want us, and says why.
     Refused(String),
 }
@@ -55,6 +57,9 @@ impl fmt::Display for Failure {
             Self::Closed => formatter.write_str("this side has closed"),
             Self::Unknown => formatter.write_str("there is no such peer"),
             Self::Dropped => formatter.write_str("dropped from a full queue"),
+            Self::TooLong(most) => {
+                write!(formatter, "a message longer than the peer's message_size, {most} bytes")
+            }
             Self::Refused(reason) => write!(formatter, "the peer refuses: {reason}"),
         }
     }
@@ -70,6 +75,8 @@ pub struct Standing {
     failure: OnceLock<Failure>,
     has_dropped: AtomicBool,
     dropped: Mutex<Vec<(u64, u64)>>,
+    /// Messages that the peer would not take, and how long those may be that it does.
+    left_out: Mutex<Vec<(u64, u64)>>,
 }
 
 /// How much of what one life of a peer has sent was taken.
@@ -93,6 +100,7 @@ impl Standing {
             failure: OnceLock::new(),
             has_dropped: AtomicBool::new(false),
             dropped: Mutex::new(Vec::new()),
+            left_out: Mutex::new(Vec::new()),
         }
     }
 
@@ -108,8 +116,10 @@ impl Standing {
     /// What became of the message of this number.
     #[inline]
     pub fn progress(&self, sequence: u64) -> Progress {
-        if self.has_dropped.load(Ordering::Acquire) && self.was_dropped(sequence) {
-            return Progress::Failed(Failure::Dropped);
+        if self.has_dropped.load(Ordering::Acquire)
+            && let Some(failure) = self.why_dropped(sequence)
+        {
+            return Progress::Failed(failure);
         }
         // The failure first: what was acknowledged before it is done all the same.
         let failure = self.failure.get();
@@ -146,11 +156,24 @@ impl Standing {
         self.has_dropped.store(true, Ordering::Release);
     }
 
+    /// Notes that a message is not sent, because the peer takes none of more than so many bytes.
+    pub(crate) fn leave_out(&self, sequence: u64, bytes_max: u64) {
+        let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = left_out.partition_point(|&(other, _)| other < sequence);
+        left_out.insert(place, (sequence, bytes_max));
+        self.has_dropped.store(true, Ordering::Release);
+    }
+
     #[cold]
-    fn was_dropped(&self, sequence: u64) -> bool {
+    fn why_dropped(&self, sequence: u64) -> Option<Failure> {
         let ranges = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let next = ranges.partition_point(|&(_, last)| last < sequence);
-        ranges.get(next).is_some_and(|&(first, _)| first <= sequence)
+        if ranges.get(next).is_some_and(|&(first, _)| first <= sequence) {
+            return Some(Failure::Dropped);
+        }
+        let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = left_out.binary_search_by_key(&sequence, |&(left_out, _)| left_out).ok()?;
+        left_out.get(found).map(|&(_, bytes_max)| Failure::TooLong(bytes_max))
     }
 }
 

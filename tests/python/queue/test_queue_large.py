@@ -94,6 +94,17 @@ def test_a_message_is_as_long_as_allowed_and_no_longer(pairs: Pairs) -> None:
         client.put(b"x" * 1001)
 
 
+def test_a_message_longer_than_the_peer_takes_fails_alone(pairs: Pairs) -> None:
+    server = pairs.server(message_size=1000)
+    client = pairs.client(server)
+    for length in (1001, 100_000):
+        futures = [client.put(b"x" * size) for size in (1000, length, 5)]
+        with pytest.raises(ValueError, match="message_size, 1000 bytes"):
+            futures[1].result(WAIT_S)
+        futures[2].result(WAIT_S)
+        assert [len(server.get(timeout=WAIT_S).data) for _ in range(2)] == [1000, 5]
+
+
 def test_a_full_queue_refuses_by_default(pairs: Pairs) -> None:
     server = pairs.server()
     server.close()

@@ -473,6 +473,12 @@ pub(super) fn failed<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let module = py.import("ucall.queue.errors")?;
     let peer = peer.map(|peer| uuid(py, peer)).transpose()?;
+    if matches!(failure, Failure::TooLong(_)) {
+        return Ok(PyValueError::new_err(failure.to_string())
+            .into_value(py)
+            .into_bound(py)
+            .into_any());
+    }
     if *failure == Failure::Dropped {
         return module.getattr("FullError")?.call1((peer, failure.to_string()));
     }

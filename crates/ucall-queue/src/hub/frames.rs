@@ -282,7 +282,9 @@ impl Hub {
         now: Instant,
     ) -> Result<(), ProtocolError> {
         let (index, _) = self.session_of(key)?;
-        let reason = String::from_utf8_lossy(reason).into_owned();
+        // It is shown to people: nothing in it moves a cursor.
+        let shown = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let reason: String = String::from_utf8_lossy(reason).chars().map(shown).collect();
         self.note_trouble(&reason);
         self.close_link(key, false, now);
         if !reason.starts_with("busy") {

@@ -494,7 +494,9 @@ impl Hub {
         session.clear();
         session.standing.fail(failure.clone());
         self.outbox.remove(index);
-        self.by_peer.retain(|_, held| *held != index);
+        if let Some(peer) = session.peer.filter(|peer| self.by_peer.get(peer) == Some(&index)) {
+            self.by_peer.remove(&peer);
+        }
         self.has_progress = true;
         if let Some(peer) = session.peer.filter(|_| session.is_told) {
             self.inbox.tell(Event::Ended(peer));

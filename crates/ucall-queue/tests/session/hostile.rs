@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use ucall_buffer::Payload;
-use ucall_queue::{Action, Body, Event, Identity, LinkKey, Options, ProtocolError, Role, Segment};
+use ucall_queue::{
+    Action, Body, Event, Failure, Identity, LinkKey, Options, Progress, ProtocolError, Receipt,
+    Role, Segment,
+};
 
 use crate::world::{CLIENT, SERVER, Side, World};
 
@@ -96,7 +99,7 @@ fn an_id_in_use_is_not_taken_over_by_a_stranger() {
     world.server.hub.receive(key, &hello(CLIENT), world.now).unwrap();
     let receipt = world.server.put(b"for the client");
     world.run_until(|world| !world.client.take_all().is_empty());
-    assert!(matches!(receipt, ucall_queue::Receipt::One(..)));
+    assert!(matches!(receipt, Receipt::One(..)));
 }
 
 #[test]
@@ -197,6 +200,63 @@ fn events_that_nobody_asks_for_are_let_go() {
     let kept: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
     assert_eq!(kept.len(), 1024);
     assert_eq!(kept[0], Event::Started(identity(1)));
+}
+
+#[test]
+fn a_message_longer_than_the_peer_takes_fails_alone() {
+    for most in [20_000, 100] {
+        let mut world = World::new(Options::default());
+        let small = Options { message_bytes_max: most, ..Options::default() };
+        world.server = Side::new(SERVER, &small, 9, world.now);
+        let lengths = [most, most + 1, 5, most + 1];
+        let receipts = lengths.map(|length| world.client.put(&vec![7; length]));
+        world.run_until(|world| world.client.inbox.next_event().is_some());
+        world.run();
+        let came: Vec<_> = world.server.take_all().iter().map(Vec::len).collect();
+        assert_eq!(came, [most, 5]);
+        let progress = receipts.map(|receipt| match receipt {
+            Receipt::One(standing, sequence) => standing.progress(sequence),
+            other => panic!("{other:?}"),
+        });
+        let failed = || Progress::Failed(Failure::TooLong(most as u64));
+        assert_eq!(progress, [Progress::Done, failed(), Progress::Done, failed()]);
+    }
+}
+
+#[test]
+fn a_refusal_shows_no_control_characters() {
+    let now = Instant::now();
+    let mut side = Side::new(CLIENT, &Options::default(), 1, now);
+    let key = side.hub.open_link(Role::Dialed, now);
+    let reason = b"\x1b[2Jgo\r\naway";
+    let refusal = [header(3, 0, 0, reason.len() as u64), reason.to_vec()].concat();
+    side.hub.receive(key, &refusal, now).unwrap();
+    assert_eq!(side.inbox.closed(), Some(&Failure::Refused(" [2Jgo  away".to_owned())));
+}
+
+#[test]
+fn sixteen_thousand_ids_come_and_expire() {
+    let now = Instant::now();
+    let mut side = Side::new(SERVER, &Options::default(), 1, now);
+    let identity = |number: u16| {
+        let mut bytes = [7; 16];
+        bytes[..2].copy_from_slice(&number.to_le_bytes());
+        Identity(bytes)
+    };
+    let most = Options::default().peers_max as u16;
+    for number in 0..=most {
+        let key = side.hub.open_link(Role::Accepted, now);
+        side.hub.receive(key, &hello(identity(number)), now).unwrap();
+        side.hub.link_closed(key, now);
+    }
+    // The last one was refused.
+    assert_eq!(side.outbox.peers().len(), usize::from(most));
+    let mut later = now;
+    while !side.outbox.peers().is_empty() {
+        later += Options::default().keepalive;
+        assert!(later < now + 10 * Options::default().expire);
+        side.hub.handle_timeout(later);
+    }
 }
 
 #[test]
