@@ -123,31 +123,32 @@ impl Connections {
         self.entries.iter().flatten()
     }
 
-    /// The connection without a request for the longest time, other than `newcomer`.
+    /// The connection without a request for the longest time, since before `bound`.
     ///
     /// Looking at all of them for each newcomer would let a flood of those slow everybody down. So
     /// a look remembers many of the longest idle ones: as long as one of them is still idle, no
     /// other can have been idle for longer.
-    pub(crate) fn longest_idle(&mut self, newcomer: Option<Id>) -> Option<Id> {
-        self.next_idle(newcomer).or_else(|| {
-            self.look_for_idle();
-            self.next_idle(newcomer)
+    pub(crate) fn longest_idle(&mut self, bound: Instant) -> Option<Id> {
+        self.next_idle().or_else(|| {
+            self.look_for_idle(bound);
+            self.next_idle()
         })
     }
 
-    fn next_idle(&mut self, newcomer: Option<Id>) -> Option<Id> {
+    fn next_idle(&mut self) -> Option<Id> {
         while let Some((since, id)) = self.idle.pop() {
             let found = self.find(id).and_then(|entry| entry.idle_since());
-            if found == Some(since) && Some(id) != newcomer {
+            if found == Some(since) {
                 return Some(id);
             }
         }
         None
     }
 
-    fn look_for_idle(&mut self) {
+    fn look_for_idle(&mut self, bound: Instant) {
         let mut idle = std::mem::take(&mut self.idle);
-        idle.extend(self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id()))));
+        let looked_at = self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id())));
+        idle.extend(looked_at.filter(|(since, _)| *since < bound));
         if idle.len() > IDLE_REMEMBERED {
             idle.select_nth_unstable_by_key(IDLE_REMEMBERED, |(since, _)| *since);
             idle.truncate(IDLE_REMEMBERED);

@@ -1,8 +1,13 @@
 //! What comes by the thousand and costs much: connections, and the handshakes of TLS. A turn takes
 //! a few of each, so that a flood of them keeps nobody from his turn; the others wait in line.
+//!
+//! Past the limit on connections the longest idle one makes room. Who is idle is known only once all
+//! that has come is read, so that is decided at the end of a turn.
 
 use std::collections::VecDeque;
+use std::io;
 use std::mem;
+use std::time::Instant;
 
 use ucall_engine::{Engine, Id};
 
@@ -23,6 +28,8 @@ pub(crate) struct Floods {
     /// Those with something `unread`.
     handshakes: VecDeque<Id>,
     shaken: usize,
+    /// When the turn before this one began, and when this one did.
+    turns: (Option<Instant>, Option<Instant>),
 }
 
 /// What a peer has sent in a handshake, in the line.
@@ -60,6 +67,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     #[inline]
     pub(crate) fn begin_floods(&mut self) {
         (self.floods.accepted, self.floods.shaken) = (0, 0);
+        self.floods.turns = (self.floods.turns.1, Some(self.office.now));
         while self.floods.accepted < ACCEPTED_PER_TURN
             && let Some(socket) = self.floods.newcomers.pop_front()
         {
@@ -75,6 +83,76 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.accept(socket);
         } else {
             self.floods.newcomers.push_back(socket);
+        }
+    }
+
+    pub(crate) fn accept(&mut self, socket: Id) {
+        let Some(connection) = self.office.new_connection() else {
+            return self.engine.close(socket);
+        };
+        self.connections.insert(socket, connection, self.office.now);
+        self.stats.accepted += 1;
+        self.stats.connections = self.connections.len() as u64;
+    }
+
+    /// Makes room for the newcomers of this turn, or lets others wait.
+    #[inline]
+    pub(crate) fn end_floods(&mut self) {
+        if self.floods.accepted > 0 && self.is_crowded() {
+            self.thin_out();
+            if self.is_crowded() {
+                self.pause_accepting();
+            }
+        }
+        if let Some(error) = self.accept_error.take() {
+            self.accept_failed(&error);
+        }
+    }
+
+    /// Closes the longest idle connections, until there are no more than may be or none is idle.
+    fn thin_out(&mut self) {
+        while self.is_crowded()
+            && let Some(idle) = self.longest_idle()
+        {
+            self.dismiss(idle);
+        }
+    }
+
+    /// One that came in this turn or the last does not count: its request may be there already, and
+    /// is just not read yet.
+    fn longest_idle(&mut self) -> Option<Id> {
+        self.floods.turns.0.and_then(|before| self.connections.longest_idle(before))
+    }
+
+    /// Accepting has failed, and paused: for want of descriptors or of memory, as a rule. The
+    /// longest idle connection gives its place to the newcomer; with none idle, newcomers wait.
+    fn accept_failed(&mut self, error: &io::Error) {
+        self.accept_paused = true;
+        let idle = self.longest_idle();
+        if idle.is_none() || !mem::replace(&mut self.accept_failure_told, true) {
+            let line = format!("cannot accept a connection: {error}; will try again");
+            self.office.handler.warn(&line);
+        }
+        if let Some(idle) = idle {
+            self.dismiss(idle);
+            self.resume_accepting();
+        }
+    }
+
+    pub(crate) fn pause_accepting(&mut self) {
+        self.accept_paused = true;
+        for &listener in &self.listeners {
+            self.engine.pause(listener);
+        }
+    }
+
+    /// Goes on accepting, if it has paused and there is room, or some are idle by now.
+    pub(crate) fn make_room(&mut self) {
+        if self.accept_paused {
+            self.thin_out();
+            if !self.is_crowded() {
+                self.resume_accepting();
+            }
         }
     }
 

@@ -46,11 +46,13 @@ pub struct Worker<E: Engine, H: Handler> {
     pub(crate) engine: E,
     pub(crate) office: Office<H>,
     pub(crate) connections: Connections,
-    listeners: Vec<Id>,
+    pub(crate) listeners: Vec<Id>,
     /// The same sockets, for a last look when a drain begins; see `drain`.
     pub(crate) sockets: Vec<Listener>,
     /// Whether accepting has stopped until a connection closes or a little time has passed.
-    accept_paused: bool,
+    pub(crate) accept_paused: bool,
+    /// Why accepting has failed in this turn.
+    pub(crate) accept_error: Option<io::Error>,
     /// Whether the log was told, since the last sweep, that accepting fails.
     pub(crate) accept_failure_told: bool,
     signals: Option<Id>,
@@ -79,7 +81,7 @@ pub struct Worker<E: Engine, H: Handler> {
     hears: bool,
     /// Whether something waits to hear of a send, for which a wait need not return.
     asks: bool,
-    stats: Stats,
+    pub(crate) stats: Stats,
     counters: Arc<Counters>,
 }
 
@@ -100,6 +102,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             listeners: Vec::new(),
             sockets: Vec::new(),
             accept_paused: false,
+            accept_error: None,
             accept_failure_told: false,
             signals: None,
             event_loop: None,
@@ -218,6 +221,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         self.completions = completions;
         self.go_on_with_handshakes();
+        self.end_floods();
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);
         self.take_replies();
@@ -266,7 +270,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             Completion::Received(arrival) => self.receive(arrival),
             Completion::Sent { socket, payload, result } => self.sent(socket, payload, result),
             Completion::Accepted { socket, .. } => self.welcome(socket),
-            Completion::AcceptFailed { error, .. } => self.accept_failed(&error),
+            Completion::AcceptFailed { error, .. } => self.accept_error = Some(error),
             Completion::Filled { socket, target, result } => self.filled(socket, target, &result),
             Completion::Ready { watch, .. } if self.signals == Some(watch) => {
                 self.engine.rewatch(watch, READABLE)?;
@@ -504,56 +508,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.settle(id);
     }
 
-    pub(crate) fn accept(&mut self, socket: Id) {
-        let Some(connection) = self.office.new_connection() else {
-            return self.engine.close(socket);
-        };
-        self.connections.insert(socket, connection, self.office.now);
-        self.stats.accepted += 1;
-        self.stats.connections = self.connections.len() as u64;
-        if self.is_crowded() {
-            match self.connections.longest_idle(Some(socket)) {
-                Some(idle) => self.dismiss(idle),
-                None => self.pause_accepting(),
-            }
-        }
-    }
-
-    /// Accepting has failed, and paused: for want of descriptors or of memory, as a rule. The
-    /// longest idle connection gives its place to the newcomer; with none idle, newcomers wait.
-    fn accept_failed(&mut self, error: &io::Error) {
-        self.accept_paused = true;
-        let idle = self.connections.longest_idle(None);
-        if idle.is_none() || !mem::replace(&mut self.accept_failure_told, true) {
-            let line = format!("cannot accept a connection: {error}; will try again");
-            self.office.handler.warn(&line);
-        }
-        if let Some(idle) = idle {
-            self.dismiss(idle);
-            self.resume_accepting();
-        }
-    }
-
-    pub(crate) fn pause_accepting(&mut self) {
-        self.accept_paused = true;
-        for &listener in &self.listeners {
-            self.engine.pause(listener);
-        }
-    }
-
-    /// Goes on accepting, if it has paused and there is room, or one that is idle by now.
-    pub(crate) fn make_room(&mut self) {
-        if !self.accept_paused {
-            return;
-        }
-        match self.is_crowded().then(|| self.connections.longest_idle(None)) {
-            Some(None) => {}
-            Some(Some(idle)) => self.dismiss(idle),
-            None => self.resume_accepting(),
-        }
-    }
-
-    fn resume_accepting(&mut self) {
+    pub(crate) fn resume_accepting(&mut self) {
         if self.drain.is_none() && mem::take(&mut self.accept_paused) {
             for &listener in &self.listeners {
                 self.engine.resume(listener);
@@ -593,9 +548,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Whether there are more connections than there may be: the one that shows it, and for which
-    /// none was idle, is served all the same.
-    fn is_crowded(&self) -> bool {
+    /// Whether there are more connections than there may be. Those that show it, and for which none
+    /// was idle, are served all the same.
+    pub(crate) fn is_crowded(&self) -> bool {
         self.connections.len() > self.office.config.connections_max
     }
 

@@ -222,7 +222,7 @@ def _once_calm(target: Target, heard: str) -> str:
         time.sleep(0.05)
         return _newcomers(target, (CALL,)) == "result"
 
-    return heard if eventually(is_calm, 8) else f"{heard}, then nothing more"
+    return heard if eventually(is_calm, 3) else f"{heard}, then nothing more"
 
 
 def _newcomers(target: Target, requests: tuple[bytes, ...]) -> str:

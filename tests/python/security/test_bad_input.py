@@ -30,9 +30,9 @@ from target import CALL, OPTIONS, REPLY, Target
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-#: A process keeps what its largest requests took for the next ones, and no more with each time: two
-#: bodies of 16 MiB, in the clear and as they came through TLS.
-KEPT_KIB = 40 * 1024
+#: A process keeps what its largest requests took for the next ones, and no more with each time: a
+#: body of 16 MiB, and a little.
+KEPT_KIB = 20 * 1024
 
 ALL: list[Case] = [
     *cases.framing(),

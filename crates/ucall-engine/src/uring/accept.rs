@@ -1,6 +1,11 @@
 //! Accepting connections: one operation a listener, multishot if it can, into the file table.
+//!
+//! A connection that finds no place in the table is accepted by the kernel all the same, and
+//! dropped. A multishot accept takes all that wait before we can stop it; so it is used only while
+//! the table has a place for each of those, and one accept after another is made from there on.
 
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
@@ -10,6 +15,7 @@ use super::ring::result_of;
 use super::stream::{File, Stream};
 use super::token::{Operation, Token};
 use super::{Slot, Uring};
+use crate::listen::BACKLOG;
 use crate::{Completion, Id};
 
 pub(super) struct Listener {
@@ -19,23 +25,32 @@ pub(super) struct Listener {
     pub(super) paused: bool,
     /// An accept is under way.
     pub(super) accepting: bool,
+    /// It is a multishot one, which was not told to stop.
+    pub(super) is_multishot: bool,
+}
+
+impl Listener {
+    pub(super) fn new(socket: crate::Listener, is_shared: bool) -> Self {
+        Self { socket, is_shared, paused: false, accepting: false, is_multishot: false }
+    }
 }
 
 impl Uring {
     /// Accepts, unless that is under way already or must not be.
     pub(super) fn accept_next(&mut self, index: u32) {
-        let retired = self.slots.is_retired(index);
+        let (retired, has_room) = (self.slots.is_retired(index), self.has_room());
         let Some((_, Slot::Listener(listener))) = self.slots.at_mut(index) else { return };
         if retired || listener.paused || listener.accepting {
             return;
         }
         listener.accepting = true;
+        listener.is_multishot = has_room && !listener.is_shared;
         let descriptor = types::Fd(listener.socket.as_fd().as_raw_fd());
         // The kernel wakes only the first of those who wait. One accept after another goes to the
         // end of that line each time; a multishot one would stay at its front for ever.
-        let entry = match listener.is_shared {
-            false => opcode::AcceptMulti::new(descriptor).allocate_file_index(true).build(),
-            true => opcode::Accept::new(descriptor, ptr::null_mut(), ptr::null_mut())
+        let entry = match listener.is_multishot {
+            true => opcode::AcceptMulti::new(descriptor).allocate_file_index(true).build(),
+            false => opcode::Accept::new(descriptor, ptr::null_mut(), ptr::null_mut())
                 .file_index(Some(types::DestinationSlot::auto_target()))
                 .build(),
         };
@@ -105,7 +120,16 @@ impl Uring {
             self.pause_listener(id.index);
             let error = io::Error::from_raw_os_error(libc::ENFILE);
             completions.push(Completion::AcceptFailed { listener: id, error });
+        } else if self.files + BACKLOG as u32 > self.files_max
+            && mem::take(&mut listener.is_multishot)
+        {
+            self.ring.cancel(Operation::Accept.at(id.index));
         }
+    }
+
+    /// Whether there is a place for each connection that may wait.
+    fn has_room(&self) -> bool {
+        self.files + BACKLOG as u32 <= self.files_max
     }
 
     /// Closes a direct descriptor, behind all that was submitted for it before.

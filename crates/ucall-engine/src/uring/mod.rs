@@ -287,7 +287,7 @@ impl Engine for Uring {
         let socket = socket.into();
         // Workers share a Unix socket. Of TCP each has one of its own.
         let is_shared = socket.local_address()?.is_none();
-        let listener = Listener { socket, is_shared, paused: false, accepting: false };
+        let listener = Listener::new(socket, is_shared);
         let id = self.slots.insert(Slot::Listener(listener));
         self.accept_next(id.index);
         Ok(id)

@@ -260,6 +260,25 @@ fn thousands_that_connect_at_once_keep_nobody_from_his_turn() {
 }
 
 #[test]
+fn those_who_come_together_do_not_drive_each_other_out() {
+    let mut lab = Lab::with(|config| config.connections_max = 2);
+    let busy = [lab.connect(), lab.connect()];
+    for peer in &busy {
+        peer.write(call("later", "[]", "1").as_bytes());
+    }
+    lab.turn();
+    // All are accepted before any of their calls is read.
+    let crowd: Vec<Peer> = (0..10).map(|_| lab.network.connect()).collect();
+    for peer in &crowd {
+        peer.write(call("echo", "[]", "1").as_bytes());
+    }
+    lab.turns(3);
+    for peer in crowd.iter().filter(|peer| peer.socket().is_some()) {
+        assert_eq!(text(peer), reply("1", "[]"));
+    }
+}
+
+#[test]
 fn an_accept_that_fails_is_told_and_tried_again() {
     let mut lab = Lab::new();
     lab.network.fail_accept(ErrorKind::OutOfMemory);
