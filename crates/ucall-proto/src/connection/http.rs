@@ -234,10 +234,13 @@ impl Connection {
         if self.exchanges.is_empty() {
             self.answer(head, body, extras, environment, out);
         } else {
-            let mut later = Vec::new();
+            let (mut later, before) = (Vec::new(), self.requests);
             self.answer(head, body, extras, environment, &mut later);
             if !later.is_empty() {
-                self.answer_later(self.requests, later);
+                // What is refused has no number yet, and that of the last one is taken.
+                let is_numbered = self.requests != before;
+                let request = if is_numbered { self.requests } else { self.next_request() };
+                self.answer_later(request, later);
             }
         }
         if extras.connection == http1::Connection::Close {

@@ -489,3 +489,15 @@ fn a_descriptor_of_an_event_loop_ends_a_turn_once_a_wait() {
     assert!(!worker.rest(), "a message does");
     assert_eq!(worker.deadline(), None);
 }
+
+#[test]
+fn what_is_refused_behind_a_deferred_call_waits_for_it() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    peer.write((post(&call("later", "[]", "1")) + &post("{")).as_bytes());
+    lab.turns(3);
+    assert_eq!(text(&peer), "");
+    lab.complete("1", Ok(b"true".to_vec()));
+    lab.turns(3);
+    assert_eq!(text(&peer).matches("HTTP/1.1 200").count(), 2);
+}
