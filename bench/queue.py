@@ -4,18 +4,25 @@
     python bench/queue.py --sizes 64 2097152 --seconds 1 --rounds 5
 
 Ours is measured beside net-queue, pyzmq (raw bytes, no acknowledgement) and a pair of C programs of
-which the reader allocates memory for each message. All take their turns, round by round, since
+which the reader allocates memory for each message. Over MQTT each turn has a mosquitto of its own,
+which queues without limit: net-queue relies on that. (net-queue's gRPC is left out: 2.6.0 has it
+under a name that it does not find itself.) All take their turns, round by round, since
 machines drift: only ratios of one run hold. A turn that is not through in time is reported, and the
 next one begins. Prints a table and verdicts, and writes .bench/queue.json; with all sizes also
 docs/queue.svg and the table in docs/queues.md.
 """
 
 import argparse
+import contextlib
 import json
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from queues import report
@@ -39,7 +46,12 @@ CONTENDERS = {
     "pyzmq, asyncio": (ZEROMQ, "zeromq.py", "async"),
     "net-queue": (NET_QUEUE, "netqueue.py", "sync"),
     "net-queue, asyncio": (NET_QUEUE, "netqueue.py", "async"),
+    "ucall, MQTT": (Path(sys.executable), "ours.py", "mqtt"),
+    "net-queue, MQTT": (NET_QUEUE, "netqueue.py", "mqtt"),
+    "ucall, gRPC": (Path(sys.executable), "ours.py", "grpc"),
 }
+# Debian keeps servers where not every user looks.
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 # Beyond the time that it measures: interpreters start, and what is under way arrives.
 SPARE_S = 8.0
 
@@ -69,6 +81,33 @@ def measure_c_pair(size: int, seconds: float) -> Turn:
     return {"rate": rate, "cpu_us": cpu / (rate * seconds) * 1e6, "put_mb": 0, "get_mb": 0}
 
 
+@contextlib.contextmanager
+def broker(port: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A mosquitto that listens at a port."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as configuration:
+        configuration.write(f"listener {port} 127.0.0.1\nallow_anonymous true\nuser root\n")
+        configuration.write("max_queued_messages 0\n")
+        configuration.flush()
+        command = [str(MOSQUITTO), "-c", configuration.name]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", int(port))).close()
+                    break
+                time.sleep(0.01)
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def peak_mb(process: subprocess.Popen[bytes]) -> float:
+    """The most memory that a process had so far."""
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    return float(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+
+
 def measure_pair(contender: str, size: int, seconds: float) -> Turn:
     """One turn.
 
@@ -79,6 +118,17 @@ def measure_pair(contender: str, size: int, seconds: float) -> Turn:
         return measure_c_pair(size, seconds)
     python, script, mode = CONTENDERS[contender]
     port = str(free_port())
+    if mode != "mqtt":
+        return measure_sides(python, script, mode, port, size, seconds)
+    with broker(port) as between:
+        turn = measure_sides(python, script, mode, port, size, seconds)
+        return turn | {"broker_mb": peak_mb(between)}
+
+
+def measure_sides(
+    python: Path, script: str, mode: str, port: str, size: int, seconds: float
+) -> Turn:
+    """One turn of two processes: see `measure_pair`."""
 
     def start(role: str) -> subprocess.Popen[str]:
         command = [str(python), str(PAIRS / script), role, mode, port, str(size), str(seconds)]
@@ -137,6 +187,8 @@ def main() -> None:
     given = parser.parse_args()
     if not NET_QUEUE.exists():
         given.only = [name for name in given.only if not name.startswith("net-queue")]
+    if MOSQUITTO is None:
+        given.only = [name for name in given.only if not name.endswith("MQTT")]
     make_certificates(BENCH / "certs")
     results = {size: measure(size, given) for size in given.sizes}
     BENCH.mkdir(exist_ok=True)

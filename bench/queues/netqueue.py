@@ -1,4 +1,4 @@
-"""A pair of net-queue, from PyPI: the server gets. Modes: sync, async (its futures, awaited)."""
+"""A pair of net-queue, from PyPI: the server gets. Modes: sync, mqtt, async (futures)."""
 
 import asyncio
 import sys
@@ -10,7 +10,8 @@ from common import arguments, count, listening, put_for, put_for_async
 role, mode, port, size, seconds = arguments()
 purpose = nq.Purpose.SERVER if role == "get" else nq.Purpose.CLIENT
 options = nq.CommunicatorOptions(netloc=nq.NetworkLocation("127.0.0.1", port))
-with nq.new(purpose=purpose, options=options) as queue:
+protocol = nq.Protocol.MQTT if mode == "mqtt" else nq.Protocol.TCP
+with nq.new(protocol, purpose, options) as queue:
     if role == "get":
         listening()
         # It greets, as net-queue's own benchmark does: before that its client may lose a put.

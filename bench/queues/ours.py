@@ -1,8 +1,8 @@
 """A pair of ucall.queue: the server gets.
 
 Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (shared memory that is used again),
-async (asyncio, TCP). Over shared memory arrays are sent, which is what it is for, over the others
-bytes.
+mqtt, grpc, async (asyncio, TCP). Over shared memory arrays are sent, which is what it is for, over
+the others bytes.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from ucall import queue as nq
 
 role, mode, port, size, seconds = arguments()
 purpose = nq.Purpose.SERVER if role == "get" else nq.Purpose.CLIENT
-protocol = {"unix": nq.Protocol.UNIX, "shm": nq.Protocol.SHM, "trusted": nq.Protocol.SHM}.get(
-    mode, nq.Protocol.TCP
-)
+protocol = nq.Protocol(mode) if mode in [*nq.Protocol] else nq.Protocol.TCP
+if mode == "trusted":
+    protocol = nq.Protocol.SHM
 CERTIFICATES = Path(__file__).resolve().parents[2] / ".bench" / "certs"
 security = None
 if mode == "tls" and role == "get":

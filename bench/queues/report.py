@@ -24,6 +24,9 @@ COLOURS = [
     "#9467bd",
     "#bcbd22",
     "#7f7f7f",
+    "#98df8a",
+    "#ffbb78",
+    "#aec7e8",
 ]
 LARGE = 2 << 20
 
@@ -52,7 +55,7 @@ def table(results: Results) -> str:
     lines = []
     for size, turns in results.items():
         lines += ["", f"### {size_name(size)}", ""]
-        lines.append("| | messages/s | Gbit/s | CPU µs a message | RSS MB put, get |")
+        lines.append("| | messages/s | Gbit/s | CPU µs a message | RSS MB put, get, broker |")
         lines.append("|---|---:|---:|---:|---:|")
         for name, all_turns in turns.items():
             failed = all_turns.count(None)
@@ -63,6 +66,7 @@ def table(results: Results) -> str:
                 continue
             gigabits = row["rate"] * size * 8 / 1e9
             rss = f"{row['put_mb']:.0f}, {row['get_mb']:.0f}" if row["put_mb"] else ""
+            rss += f", {row['broker_mb']:.0f}" if "broker_mb" in row else ""
             cells = f"{row['rate']:,.0f} | {gigabits:.2f} | {row['cpu_us']:.2f} | {rss}"
             lines.append(f"| {name}{note} | {cells} |")
     return "\n".join(lines)
@@ -94,7 +98,22 @@ def verdicts(results: Results) -> str:
     # Ahead of it.
     for name in ("ucall, SHM", "ucall, SHM, trusted"):
         judge(LARGE, name, "C pair", 1)
+    for size in (LARGE, 64):
+        judge(size, "ucall, MQTT", "net-queue, MQTT", 2)
+    lines += memory_verdict(results.get(LARGE, {}))
     return "\n".join(lines)
+
+
+def memory_verdict(turns: Turns) -> list[str]:
+    """Of the two processes beside a broker, not of that itself."""
+    ours, theirs = (middle(turns.get(f"{name}, MQTT", [])) for name in ("ucall", "net-queue"))
+    if not ours or not theirs:
+        return []
+    share = (ours["put_mb"] + ours["get_mb"]) / (theirs["put_mb"] + theirs["get_mb"])
+    verdict = "met" if share <= 0.1 else "**missed**"
+    return [
+        f"| {size_name(LARGE)} | memory, MQTT: net-queue | 0.1 at most | {share:.2f} | {verdict} |"
+    ]
 
 
 def plot(results: Results) -> str:

@@ -90,6 +90,19 @@ impl Payload {
         other.clear();
     }
 
+    /// Takes all bytes out, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Bytes> {
+        let (head, parts) = match &mut self.contents {
+            Some(contents) => {
+                contents.parts_len = 0;
+                (std::mem::take(&mut contents.head), std::mem::take(&mut contents.parts))
+            }
+            None => (Vec::new(), Vec::new()),
+        };
+        let head = Some(Bytes::from(head)).filter(|head| !head.is_empty());
+        head.into_iter().chain(parts)
+    }
+
     /// The slices not yet sent, when `sent` bytes from the front have gone out.
     pub fn slices_from(&self, sent: usize) -> impl Iterator<Item = &[u8]> {
         let mut skip = sent;
@@ -189,6 +202,16 @@ mod tests {
         assert_eq!(joined(&payload, 0), b"abcd");
         assert_eq!(payload.len(), 4);
         assert!(other.is_empty());
+    }
+
+    #[test]
+    fn drain_takes_everything_out_in_order() {
+        let mut payload = Payload::from(b"head".to_vec());
+        payload.push(Bytes::from_static(b"part"));
+        payload.extend(b"tail");
+        assert_eq!(payload.drain().collect::<Vec<_>>(), [&b"head"[..], b"part", b"tail"]);
+        assert!(payload.is_empty());
+        assert_eq!(payload.drain().count(), 0);
     }
 
     #[test]

@@ -11,9 +11,13 @@
 //! from the [`Inbox`], and see in a [`Standing`] how far a peer is; all three are locked briefly
 //! and woken only when somebody sleeps.
 //!
+//! [`broker`] carries links through an MQTT broker, without I/O as well.
+//!
 //! It may import `ucall-buffer`, `ucall-engine`, and of `ucall-proto` what does TLS.
 
+mod backoff;
 mod bell;
+mod broker;
 mod decoder;
 mod driver;
 mod frame;
@@ -35,6 +39,7 @@ mod shared;
 mod standing;
 
 pub use bell::{Bell, Doorbell};
+pub use broker::Login;
 pub use driver::{Endpoint, Foreign, Handle, Security, Settings, start};
 pub use frame::{Encoding, ProtocolError};
 pub use hub::{Action, Hub, LinkKey, Role};

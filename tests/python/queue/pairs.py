@@ -54,6 +54,11 @@ class Pairs:
         self._broker = broker
         self.made: list[nq.Communicator] = []
 
+    @property
+    def broker(self) -> Broker:
+        """The broker of all tests, for MQTT."""
+        return self._broker()
+
     def _new(self, purpose: str, options: nq.CommunicatorOptions) -> nq.Communicator:
         made = nq.new(self.protocol, nq.Purpose(purpose), options)
         self.made.append(made)

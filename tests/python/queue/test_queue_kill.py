@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from broker import Broker
 from certificates import Authority
 from pairs import STREAMS, free_location
 
@@ -92,18 +93,26 @@ def numbered(protocol: str, number: int) -> object:
     return number if protocol != "shm" else np.full(20_000, number)
 
 
-def location_for(protocol: str, folder: Path) -> nq.NetworkLocation:
-    if not protocol.startswith("tcp"):
+def location_for(protocol: str, folder: Path, broker: Callable[[], Broker]) -> nq.NetworkLocation:
+    if protocol == "mqtt":
+        return nq.NetworkLocation(port=broker().port)
+    if protocol in ("unix", "shm"):
         return nq.NetworkLocation(str(folder / "kill.sock"), 0)
     return free_location()
 
 
-@pytest.mark.parametrize("protocol", [*STREAMS, "shm"])
-def test_a_killed_server(protocol: str, start: Start, tmp_path: Path, authority: Authority) -> None:
+@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc"])
+def test_a_killed_server(
+    protocol: str,
+    start: Start,
+    tmp_path: Path,
+    authority: Authority,
+    shared_broker: Callable[[], Broker],
+) -> None:
     ours, theirs = files_for(protocol, authority)
     protocol = protocol.partition("+")[0]
     for ack in ("taken", "received"):
-        where = location_for(protocol, tmp_path)
+        where = location_for(protocol, tmp_path, shared_broker)
         server_id = uuid.uuid4()
         first = start(protocol, "server", *where, 2, server_id, *ours)
         client = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, options(where, ack, theirs))
@@ -123,12 +132,18 @@ def test_a_killed_server(protocol: str, start: Start, tmp_path: Path, authority:
         client.close(0)
 
 
-@pytest.mark.parametrize("protocol", [*STREAMS, "shm"])
-def test_a_killed_client(protocol: str, start: Start, tmp_path: Path, authority: Authority) -> None:
+@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc"])
+def test_a_killed_client(
+    protocol: str,
+    start: Start,
+    tmp_path: Path,
+    authority: Authority,
+    shared_broker: Callable[[], Broker],
+) -> None:
     ours, theirs = files_for(protocol, authority)
     protocol = protocol.partition("+")[0]
     for ack in ("taken", "received"):
-        where = location_for(protocol, tmp_path)
+        where = location_for(protocol, tmp_path, shared_broker)
         client_id = uuid.uuid4()
         server = nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, options(where, ack, ours))
         first = start(protocol, "client", *where, 2, client_id, *theirs)
@@ -150,8 +165,8 @@ def test_a_killed_client(protocol: str, start: Start, tmp_path: Path, authority:
         server.close(0)
 
 
-def test_a_client_that_dies_is_given_up(start: Start, tmp_path: Path) -> None:
-    where = location_for("tcp", tmp_path)
+def test_a_client_that_dies_is_given_up(start: Start) -> None:
+    where = free_location()
     connection = nq.ConnectionOptions(expire_s=0.2, ack="taken")
     given = nq.CommunicatorOptions(netloc=where, connection=connection)
     with nq.new(purpose=nq.Purpose.SERVER, options=given) as server:

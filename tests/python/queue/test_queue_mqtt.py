@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
+import socket
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +21,12 @@ import pytest
 import trustme
 from broker import Broker
 from paho.mqtt.enums import CallbackAPIVersion
+from proxy import Proxy
 
 from ucall import queue as nq
 
 WAIT_S = 20
-MESSAGES = int(os.environ.get("UCALL_TEST_MESSAGES", "2000"))
+MESSAGES = 2000
 
 
 @pytest.fixture
@@ -108,44 +113,170 @@ def test_a_broker_that_wants_a_password_gets_it(tmp_path: Path) -> None:
         assert "secret" not in repr(login)
 
 
-def test_a_wrong_password_is_told_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wrong_password_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     passwords = tmp_path / "passwords"
     subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "ann", "secret"], check=True)
     with Broker(f"password_file {passwords}") as broker:
+        proxy = Proxy(("127.0.0.1", broker.port))
         login = nq.BrokerOptions(user="ann", password="guess")
-        client = nq.new("mqtt", "client", options(broker, broker=login))
-        give_up_at = time.monotonic() + WAIT_S
-        while "Not authorized" not in caplog.text:
-            assert time.monotonic() < give_up_at
-            time.sleep(0.01)
+        netloc = nq.NetworkLocation(*proxy.address)
+        connection = nq.ConnectionOptions(expire_s=1)
+        given = nq.CommunicatorOptions(netloc=netloc, broker=login, connection=connection)
+        client = nq.new("mqtt", "client", given)
+        with pytest.raises(ConnectionError, match="the broker refuses us: not authorized"):
+            client.put("for nobody").result(WAIT_S)
+        assert caplog.text.count("the broker refuses us: not authorized") == 1
+        # It has asked now and then, not again and again.
+        assert 1 < len(proxy.openings) < 12
         client.close(0)
+        proxy.close()
 
 
-def test_a_broker_with_tls_is_verified(tmp_path: Path) -> None:
-    authority, stranger = trustme.CA(), trustme.CA()
-    issued = authority.issue_cert("localhost")
-    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
-    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    stranger.cert_pem.write_to_path(tmp_path / "stranger.pem")
-    lines = [f"certfile {tmp_path}/certificate.pem", f"keyfile {tmp_path}/key.pem"]
-    with Broker(*lines) as broker:
-        trusting = nq.SecurityOptions(authority=tmp_path / "authority.pem")
+@dataclass
+class Certificates:
+    """Of a broker and a client, by one authority, and of somebody else's."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        authority, stranger = trustme.CA(), trustme.CA()
+        for name in ("broker", "client"):
+            issued = authority.issue_cert("localhost")
+            issued.private_key_pem.write_to_path(self.folder / f"{name}.key")
+            issued.cert_chain_pems[0].write_to_path(self.folder / f"{name}.pem")
+        authority.cert_pem.write_to_path(self.folder / "authority.pem")
+        stranger.cert_pem.write_to_path(self.folder / "stranger.pem")
+        self.lines = [f"certfile {self.folder}/broker.pem", f"keyfile {self.folder}/broker.key"]
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+def test_a_broker_with_tls_is_verified(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = certificates.folder
+    with Broker(*certificates.lines) as broker:
+        trusting = nq.SecurityOptions(authority=folder / "authority.pem")
         with (
             nq.new("mqtt", "server", options(broker, security=trusting)) as server,
             nq.new("mqtt", "client", options(broker, security=trusting)) as client,
         ):
-            client.put("in").result(WAIT_S)
-            assert server.get(timeout=WAIT_S).data == "in"
-            wary = nq.SecurityOptions(authority=tmp_path / "stranger.pem")
-            other = nq.new("mqtt", "client", options(broker, security=wary))
-            with pytest.raises(TimeoutError):
-                other.put("out").result(0.5)
+            large = os.urandom(5_000_000)
+            client.put(large).result(WAIT_S)
+            assert server.get(timeout=WAIT_S).data == large
+            wary = nq.SecurityOptions(authority=folder / "stranger.pem")
+            connection = nq.ConnectionOptions(expire_s=0.5)
+            given = options(broker, security=wary, connection=connection)
+            other = nq.new("mqtt", "client", given)
+            with pytest.raises(ConnectionError, match="TLS with the broker"):
+                other.put("out").result(WAIT_S)
             other.close(0)
+            assert "TLS with the broker" in caplog.text
             with pytest.raises(TimeoutError):
                 server.get(timeout=0.1)
+
+
+def test_a_broker_may_want_a_certificate(certificates: Certificates) -> None:
+    folder = certificates.folder
+    lines = [*certificates.lines, f"cafile {folder}/authority.pem", "require_certificate true"]
+    with Broker(*lines) as broker:
+        shown = nq.SecurityOptions(
+            folder / "client.key", folder / "client.pem", folder / "authority.pem"
+        )
+        with (
+            nq.new("mqtt", "server", options(broker, security=shown)) as server,
+            nq.new("mqtt", "client", options(broker, security=shown)) as client,
+        ):
+            client.put("in").result(WAIT_S)
+            assert server.get(timeout=WAIT_S).data == "in"
+
+
+class OlderBroker:
+    """A broker that knows MQTT 3.1.1 and nothing newer: mosquitto, behind a doorkeeper.
+
+    Args:
+        refusal: What it answers to others before it closes.
+    """
+
+    def __init__(self, broker: Broker, refusal: bytes) -> None:
+        self._broker, self._refusal = broker, refusal
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        #: The versions that were asked for.
+        self.asked: list[int] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                threading.Thread(target=self._open, args=(near,), daemon=True).start()
+
+    def _open(self, near: socket.socket) -> None:
+        # One byte of length, as we say so little; then the name of the protocol, and its version.
+        beginning = near.recv(9, socket.MSG_WAITALL)
+        self.asked.append(beginning[8])
+        if beginning[8] > 4:
+            near.sendall(self._refusal)
+            near.close()
+            return
+        far = socket.create_connection(("127.0.0.1", self._broker.port))
+        far.sendall(beginning)
+        for source, target in ((near, far), (far, near)):
+            threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize(
+    "refusal", [b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00", b""], ids=["3.1.1", "5", "silent"]
+)
+def test_an_older_broker_is_spoken_to_in_its_own_version(broker: Broker, refusal: bytes) -> None:
+    older = OlderBroker(broker, refusal)
+    netloc = nq.NetworkLocation("127.0.0.1", older.port)
+    with (
+        nq.new("mqtt", "server", nq.CommunicatorOptions(netloc=netloc)) as server,
+        nq.new("mqtt", "client", nq.CommunicatorOptions(netloc=netloc)) as client,
+    ):
+        large = os.urandom(300_000)
+        client.put(large).result(WAIT_S)
+        assert server.get(timeout=WAIT_S).data == large
+        server.put("back").result(WAIT_S)
+        assert client.get(timeout=WAIT_S).data == "back"
+    assert sorted(older.asked) == [4, 4, 5, 5]
+    older.close()
+
+
+@pytest.mark.parametrize("limit", ["message_size_limit 10000", "max_packet_size 20000"])
+@pytest.mark.parametrize("version", [5, 4])
+def test_a_broker_that_takes_only_short_packets_gets_short_ones(limit: str, version: int) -> None:
+    with Broker(limit) as broker:
+        older = OlderBroker(broker, b"\x20\x02\x00\x01") if version == 4 else None
+        netloc = nq.NetworkLocation("127.0.0.1", older.port if older else broker.port)
+        connection = nq.ConnectionOptions(keepalive_s=0.2, reconnect=(0.01, 0.1))
+        given = nq.CommunicatorOptions(netloc=netloc, connection=connection)
+        with (
+            nq.new("mqtt", "server", given) as server,
+            nq.new("mqtt", "client", replace(given, id=uuid.uuid4())) as client,
+        ):
+            large = os.urandom(3_000_000)
+            puts = [client.put(large), client.put("behind")]
+            assert server.get(timeout=WAIT_S).data == large
+            assert server.get(timeout=WAIT_S).data == "behind"
+            for put in puts:
+                put.result(WAIT_S)
+        if older:
+            older.close()
 
 
 def test_what_strangers_publish_changes_nothing(broker: Broker) -> None:

@@ -16,8 +16,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 use ucall_queue::{
-    Encoding, Endpoint, Event, Failure, Full, Handle, Identity, Outgoing, Refusal, Role, Settings,
-    Taken,
+    Encoding, Endpoint, Event, Failure, Full, Handle, Identity, Login, Outgoing, Refusal, Role,
+    Settings, Taken,
 };
 
 use super::incoming::Reader;
@@ -26,7 +26,7 @@ use super::lent;
 use super::link::QueueLink;
 use super::message::Message;
 use super::receipt::{Receipt, SLICE};
-use super::security::security;
+use super::security::{Speaks, security};
 use super::settings;
 use super::watching::Watching;
 use crate::detach::detached;
@@ -70,8 +70,10 @@ impl QueueCore {
     ///     engine: "auto", "posix" or "uring".
     ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
     ///     tls: What `ucall.queue.core.security.described` returns; None for plaintext.
+    ///     broker: ``(topic, user or None, password or None)``, if an MQTT broker listens at
+    ///         ``location``.
     #[new]
-    #[pyo3(signature = (id, is_server, location, options, engine, codec, tls = None))]
+    #[pyo3(signature = (id, is_server, location, options, engine, codec, tls = None, broker = None))]
     #[expect(clippy::too_many_arguments, reason = "a constructor, whose arguments have names")]
     fn new(
         py: Python<'_>,
@@ -82,15 +84,23 @@ impl QueueCore {
         engine: &str,
         codec: (Py<PyType>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>),
         tls: Option<&Bound<'_, PyAny>>,
+        broker: Option<(String, Option<String>, Option<String>)>,
     ) -> PyResult<Self> {
         let options = settings::options(options)?;
         let blocks = options.full == Full::Block;
+        let speaks = match (&broker, is_server) {
+            // The broker is the server of both.
+            (Some(_), _) => Speaks::ToBroker,
+            (None, true) => Speaks::AsServer,
+            (None, false) => Speaks::ToServer,
+        };
         let settings = Settings {
             identity: settings::identity(id)?,
             is_server,
             endpoint: endpoint(location)?,
             options,
-            security: tls.map(|tls| security(tls, is_server)).transpose()?,
+            security: tls.map(|tls| security(tls, speaks)).transpose()?,
+            broker: broker.map(|(topic, user, password)| Login { topic, user, password }),
             #[cfg(target_os = "linux")]
             uring: match EngineKind::choose(py, engine)? {
                 EngineKind::Uring(features) => Some(features),

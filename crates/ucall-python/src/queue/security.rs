@@ -17,16 +17,27 @@ use crate::tls::{Described, raised};
 
 /// What queues speak inside of TLS. Who speaks something else under the same certificate is told.
 const ALPN: &[&[u8]] = &[b"ucall-queue"];
+/// The registered name of MQTT.
+const BROKER_ALPN: &[&[u8]] = &[b"mqtt"];
+
+/// To whom TLS is spoken, and as what.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speaks {
+    AsServer,
+    ToServer,
+    ToBroker,
+}
 
 /// What `ucall.queue.core.security.described` returns.
 pub(super) fn security(
     described: &Bound<'_, PyAny>,
-    is_server: bool,
+    speaks: Speaks,
 ) -> PyResult<Box<dyn Security>> {
-    if is_server {
+    if speaks == Speaks::AsServer {
         return Ok(Box::new(Server(described.extract::<Described>()?.load_for(ALPN)?)));
     }
-    Ok(Box::new(Client::load(described.extract::<ClientFiles>()?)?))
+    let alpn = if speaks == Speaks::ToBroker { BROKER_ALPN } else { ALPN };
+    Ok(Box::new(Client::load(described.extract::<ClientFiles>()?, alpn)?))
 }
 
 struct Server(Arc<Tls>);
@@ -55,6 +66,7 @@ struct ClientFiles {
 struct Client {
     files: ClientFiles,
     name: ServerName<'static>,
+    alpn: &'static [&'static [u8]],
     /// Whom the system trusts, if that is asked for.
     store: Vec<CertificateDer<'static>>,
     current: RefCell<Arc<ClientConfig>>,
@@ -62,7 +74,7 @@ struct Client {
 }
 
 impl Client {
-    fn load(files: ClientFiles) -> PyResult<Self> {
+    fn load(files: ClientFiles, alpn: &'static [&'static [u8]]) -> PyResult<Self> {
         let name = ServerName::try_from(files.name.clone()).map_err(|_| {
             let name = &files.name;
             PyValueError::new_err(format!("security: {name:?} is no name that can be verified"))
@@ -74,8 +86,8 @@ impl Client {
         };
         let paths = [&files.certificate, &files.key, &files.authority];
         let watched = Watched::new(paths.into_iter().flatten().cloned().collect());
-        let current = RefCell::new(files.config(&store).map_err(raised)?);
-        Ok(Self { files, name, store, current, watched })
+        let current = RefCell::new(files.config(&store, alpn).map_err(raised)?);
+        Ok(Self { files, name, alpn, store, current, watched })
     }
 }
 
@@ -84,7 +96,7 @@ impl Security for Client {
         if !self.watched.have_changed() {
             return None;
         }
-        match self.files.config(&self.store) {
+        match self.files.config(&self.store, self.alpn) {
             Ok(config) => {
                 self.current.replace(config);
                 None
@@ -102,6 +114,7 @@ impl ClientFiles {
     fn config(
         &self,
         store: &[CertificateDer<'static>],
+        alpn: &[&[u8]],
     ) -> Result<Arc<ClientConfig>, TlsFilesError> {
         let certificates = self.certificate.as_deref().map(read).transpose()?;
         let private_key = self.key.as_deref().map(read).transpose()?;
@@ -117,7 +130,7 @@ impl ClientFiles {
             None => Trust::Store(store),
         };
         self.check(identity.as_ref())?;
-        let settings = ClientSettings { trust, identity, alpn: ALPN };
+        let settings = ClientSettings { trust, identity, alpn };
         settings.build().map_err(|error| match &self.authority {
             Some(path) => TlsFilesError::Content(path.clone(), error),
             None => TlsFilesError::Settings(error),

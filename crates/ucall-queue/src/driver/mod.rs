@@ -23,6 +23,7 @@ use ucall_engine::uring::{self, Uring};
 use ucall_engine::{Engine, Waker};
 
 use crate::bell::Doorbell;
+use crate::broker::Login;
 use crate::hub::Hub;
 use crate::identity::Identity;
 use crate::options::Options;
@@ -34,7 +35,7 @@ pub use secure::Security;
 
 use endpoint::Listener;
 use handle::Commands;
-use turn::Driver;
+use turn::{Brokered, Driver};
 
 /// What a communicator is to be.
 #[derive(Debug)]
@@ -45,9 +46,11 @@ pub struct Settings {
     pub is_server: bool,
     /// Where.
     pub endpoint: Endpoint,
+    /// A broker listens at the endpoint, and this is who we are to it.
+    pub broker: Option<Login>,
     /// Its limits.
     pub options: Options,
-    /// TLS, if links of its own are to have that.
+    /// TLS, if links of its own, or the connection to the broker, are to have that.
     pub security: Option<Box<dyn Security>>,
     /// io_uring with these features, if it is to run on that.
     #[cfg(target_os = "linux")]
@@ -56,16 +59,7 @@ pub struct Settings {
 
 /// Starts a communicator's thread. A server listens when this returns; a client has not connected.
 pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
-    let mut source = File::open("/dev/urandom")?;
-    let random = move || {
-        let mut bytes = [0; 16];
-        match source.read_exact(&mut bytes) {
-            Ok(()) => u128::from_ne_bytes(bytes),
-            // It has been read before, and does not fail. Zero is nobody's secret.
-            Err(_) => 0,
-        }
-    };
-    let listener = match settings.is_server {
+    let listener = match settings.is_server && settings.broker.is_none() {
         true => settings.endpoint.listen()?,
         false => None,
     };
@@ -78,11 +72,15 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
     }));
     let Settings { identity, is_server, options, security, endpoint, .. } = settings;
     let now = Instant::now();
-    let hub = Hub::new(identity, is_server, options, doorbell.clone(), random, now);
+    let brokered = match settings.broker {
+        Some(login) => Some(Brokered::new(login, is_server, &options, random()?, now)),
+        None => None,
+    };
+    let hub = Hub::new(identity, is_server, options, doorbell.clone(), random()?, now);
     let commands = Arc::new(Commands::default());
     let (outbox, inbox) = (hub.outbox(), hub.inbox());
     let handle = Handle::new(outbox, inbox, doorbell.clone(), commands.clone(), address);
-    let thread = Thread { hub, doorbell, commands, waker, listener, endpoint, security };
+    let thread = Thread { hub, doorbell, commands, waker, listener, endpoint, security, brokered };
     let (report, started) = mpsc::channel();
     #[cfg(target_os = "linux")]
     let features = settings.uring;
@@ -107,6 +105,20 @@ struct Thread {
     listener: Option<Listener>,
     endpoint: Endpoint,
     security: Option<Box<dyn Security>>,
+    brokered: Option<Brokered>,
+}
+
+/// Draws secrets.
+fn random() -> io::Result<impl FnMut() -> u128 + Send + 'static> {
+    let mut source = File::open("/dev/urandom")?;
+    Ok(move || {
+        let mut bytes = [0; 16];
+        match source.read_exact(&mut bytes) {
+            Ok(()) => u128::from_ne_bytes(bytes),
+            // It has been read before, and does not fail. Zero is nobody's secret.
+            Err(_) => 0,
+        }
+    })
 }
 
 impl Thread {

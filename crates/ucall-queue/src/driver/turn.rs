@@ -1,5 +1,6 @@
 //! The turn of a communicator's thread.
 
+mod brokered;
 mod lingering;
 mod links;
 
@@ -20,6 +21,7 @@ use super::secure::{Secure, Security};
 use crate::bell::Doorbell;
 use crate::hub::{Action, Hub, LinkKey, Role};
 use crate::inbox::Inbox;
+pub(super) use brokered::Brokered;
 use lingering::Lingering;
 
 /// How long nobody is accepted after that was not possible.
@@ -42,6 +44,7 @@ pub(super) struct Driver<E> {
     lingering: Lingering,
     carriers: HashMap<LinkKey, Carrier>,
     spare: Payload,
+    brokered: Option<Brokered>,
     completions: Vec<Completion>,
     asked: Vec<Command>,
 }
@@ -64,7 +67,7 @@ struct Socket {
 
 impl<E: Engine> Driver<E> {
     pub(super) fn new(mut engine: E, thread: Thread) -> io::Result<Self> {
-        let Thread { hub, doorbell, commands, listener, endpoint, security, .. } = thread;
+        let Thread { hub, doorbell, commands, listener, endpoint, security, brokered, .. } = thread;
         let listener = match listener {
             Some(listener) => Some((engine.watch(listener.descriptor(), READABLE)?, listener)),
             None => None,
@@ -83,6 +86,7 @@ impl<E: Engine> Driver<E> {
             lingering: Lingering::default(),
             carriers: HashMap::new(),
             spare: Payload::new(),
+            brokered,
             completions: Vec::new(),
             asked: Vec::new(),
         })
@@ -96,7 +100,7 @@ impl<E: Engine> Driver<E> {
             self.flush(now);
             self.act(now);
             self.hub.settle();
-            if self.hub.is_over() {
+            if self.hub.is_over() && self.leave_broker(now) {
                 self.stop_listening();
                 if self.sockets.is_empty() {
                     break;
@@ -135,7 +139,8 @@ impl<E: Engine> Driver<E> {
 
     fn wait(&mut self, now: Instant) -> io::Result<()> {
         let (dialing, lingering) = (self.dialer.deadline(), self.lingering.deadline());
-        let deadlines = [self.hub.poll_timeout(), dialing, lingering, self.accept_at];
+        let brokered = self.brokered.as_ref().and_then(Brokered::poll_timeout);
+        let deadlines = [self.hub.poll_timeout(), dialing, lingering, self.accept_at, brokered];
         let may_sleep = self.doorbell.fall_asleep();
         let deadline = match may_sleep && !self.hub.has_ready() {
             true => deadlines.into_iter().flatten().min(),
@@ -185,6 +190,10 @@ impl<E: Engine> Driver<E> {
     /// Sends what links have to send.
     fn flush(&mut self, now: Instant) {
         while let Some(key) = self.hub.next_ready() {
+            if let Some(brokered) = &mut self.brokered {
+                brokered.broker.enlist(key);
+                continue;
+            }
             match self.carriers.get(&key) {
                 Some(&Carrier::Socket(socket)) => self.flush_socket(socket, now),
                 Some(Carrier::Foreign(link)) => {
@@ -194,6 +203,7 @@ impl<E: Engine> Driver<E> {
                 None => {}
             }
         }
+        self.flush_broker(now);
     }
 
     fn flush_foreign(&mut self, key: LinkKey, link: &Foreign, now: Instant) {
@@ -211,13 +221,19 @@ impl<E: Engine> Driver<E> {
     fn act(&mut self, now: Instant) {
         while let Some(action) = self.hub.poll_action() {
             match action {
-                Action::Dial(delay) => self.dialer.schedule(now + delay),
+                Action::Dial(delay) => match &mut self.brokered {
+                    Some(brokered) => brokered.broker.dial_at(now + delay),
+                    None => self.dialer.schedule(now + delay),
+                },
                 Action::Close(key, after_output) => self.close(key, after_output, now),
             }
         }
     }
 
     fn close(&mut self, key: LinkKey, after_output: bool, now: Instant) {
+        if let Some(brokered) = &mut self.brokered {
+            return brokered.broker.close_link(key, after_output, now);
+        }
         match self.carriers.remove(&key) {
             Some(Carrier::Socket(socket)) if after_output => self.linger(socket, now),
             Some(Carrier::Socket(socket)) => {
@@ -307,6 +323,7 @@ impl<E: Engine> Driver<E> {
             self.look_at_targets(now);
             self.hub.handle_timeout(now);
         }
+        self.look_at_broker(now);
         if let Err(error) = self.dialer.look(&mut self.engine, now) {
             self.connected(Err(error), Role::Dialed, now);
         }

@@ -219,7 +219,7 @@ impl Hub {
             self.by_peer.clear();
             self.by_peer.insert(hello.identity, index);
         }
-        self.attempts = 0;
+        self.backoff.reset();
         self.trouble = None;
         self.join(key, index, hello, None, now)
     }

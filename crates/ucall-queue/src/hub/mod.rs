@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use ucall_buffer::Target;
 
+use crate::backoff::Backoff;
 use crate::bell::Doorbell;
 use crate::decoder::{Decoder, Shared};
 use crate::frame::{Header, Kind, ProtocolError};
@@ -75,8 +76,7 @@ pub struct Hub {
     returned: Arc<Returned>,
     has_progress: bool,
     sweep_at: Instant,
-    /// Attempts to connect since one succeeded.
-    attempts: u32,
+    backoff: Backoff,
     /// What kept the last attempt from succeeding.
     trouble: Option<String>,
     is_closing: bool,
@@ -96,6 +96,7 @@ impl Hub {
         let (queue, message) = (options.queue_bytes_max, options.message_bytes_max);
         let returned = Arc::new(Returned::new(doorbell.clone()));
         let pool = Pool::new(options.window_bytes);
+        let backoff = Backoff::new(options.reconnect);
         let outbox = Arc::new(Outbox::new(doorbell, queue, message, options.full));
         let mut hub = Self {
             identity,
@@ -118,7 +119,7 @@ impl Hub {
             returned,
             has_progress: false,
             sweep_at: now,
-            attempts: 0,
+            backoff,
             trouble: None,
             is_closing: false,
         };
@@ -554,12 +555,7 @@ impl Hub {
         if self.is_server || !matches!(self.sessions.first(), Some(Some(_))) {
             return;
         }
-        let (first, most) = self.options.reconnect;
-        let delay = first.saturating_mul(1 << self.attempts.min(16)).min(most);
-        // Not all at once, when many have lost the same server.
-        let share = ((self.random)() % 512) as u32;
-        let delay = delay / 2 + delay / 1024 * share;
-        self.attempts += 1;
+        let delay = self.backoff.next((self.random)());
         self.actions.push_back(Action::Dial(delay));
     }
 }

@@ -53,18 +53,19 @@ class Communicator(QueueCore):
         given = {name: getattr(connection, name) for name in names}
         kind = type("Future", (Future,), {"__module__": Future.__module__})
         location = cls._location(options)
-        tls = None
+        codec, broker, tls = codec_of(options, kind), cls._broker(options), None
         if options.security is not None and location is not None:
-            tls = described(options.security, cls.is_server, cls._verified_name(options))
-        codec = codec_of(options, kind)
+            # A broker is the server of both sides.
+            is_server = cls.is_server and broker is None
+            tls = described(options.security, is_server, cls._verified_name(options))
         made = super().__new__(
-            cls, options.id, cls.is_server, location, given, options.engine, codec, tls
+            cls, options.id, cls.is_server, location, given, options.engine, codec, tls, broker
         )
         made._options = options
         made._notifier = Notifier(made)
         setattr(kind, "_notifier", made._notifier)  # noqa: B010
         cls._open.add(made)
-        if location is not None and (cls.is_server or tls is not None):
+        if location is not None and (cls.is_server or tls is not None or broker is not None):
             journal.start(made._journal(), str(options.id))
         return made
 
@@ -80,6 +81,11 @@ class Communicator(QueueCore):
     def _verified_name(cls, options: CommunicatorOptions) -> str:
         """The name that a server's certificate is to be for, if the options do not say."""
         return options.netloc.host
+
+    @classmethod
+    def _broker(cls, options: CommunicatorOptions) -> tuple[str, str | None, str | None] | None:
+        """The topic, user and password, if peers meet at a broker."""
+        return None
 
     @property
     def id(self) -> uuid.UUID:

@@ -97,12 +97,18 @@ class Carrier:
 
     async def _connect(self) -> None:
         where, security = _target(*self._options.netloc), self._options.security
-        if security is None:
-            channel = grpc.aio.insecure_channel(where, OPTIONS)
-        else:
-            options = OPTIONS + ([(TARGET_NAME, security.name)] if security.name else [])
-            channel = grpc.aio.secure_channel(where, _channel_credentials(security), options)
         first_s, most_s = self._options.connection.reconnect
+        # The library takes no less than a tenth of a second.
+        options = [
+            *OPTIONS,
+            ("grpc.initial_reconnect_backoff_ms", max(100, round(first_s * 1000))),
+            ("grpc.max_reconnect_backoff_ms", max(100, round(most_s * 1000))),
+        ]
+        if security is None:
+            channel = grpc.aio.insecure_channel(where, options)
+        else:
+            options += [(TARGET_NAME, security.name)] if security.name else []
+            channel = grpc.aio.secure_channel(where, _channel_credentials(security), options)
         delay_s = first_s
         async with channel:
             while not self._ending.is_set():
@@ -135,12 +141,15 @@ class Carrier:
         reader = asyncio.ensure_future(_read(link, read))
         writer = asyncio.ensure_future(_write(link, write, something))
         self._links.add(writer)
-        await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
-        link.closed()
-        reader.cancel()
-        writer.cancel()
+        try:
+            await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # The library cancels us when the client is gone.
+            link.closed()
+            self._links.discard(writer)
+            reader.cancel()
+            writer.cancel()
         heard, _ = await asyncio.gather(reader, writer, return_exceptions=True)
-        self._links.discard(writer)
         return heard is True
 
     async def _wait_for_links(self) -> None:

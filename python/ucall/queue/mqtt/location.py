@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from ucall.queue.core.carried import Carried, Carrier, load_carrier
+from ucall.queue import core
 
 __all__ = ["Communicator"]
 
 
-class Communicator(Carried):
+class Communicator(core.Communicator):
     """Meets its peers at the broker that listens at a host and a port."""
 
-    def _carry(self) -> Carrier:
-        return load_carrier("mqtt", "paho-mqtt")(self)
+    @classmethod
+    def _location(cls, options: core.CommunicatorOptions) -> tuple[str, int]:
+        return options.netloc.host, options.netloc.port
+
+    @classmethod
+    def _broker(cls, options: core.CommunicatorOptions) -> tuple[str, str | None, str | None]:
+        return options.broker.topic, options.broker.user, options.broker.password

@@ -38,6 +38,9 @@ enum Fault {
 
 impl<E: Engine> Driver<E> {
     pub(super) fn connected(&mut self, made: io::Result<Connection>, role: Role, now: Instant) {
+        if self.brokered.is_some() {
+            return self.meet_broker(made.map(|made| made.socket), now);
+        }
         match made.and_then(|made| self.open_link(made, role, now)) {
             Ok(()) => {}
             Err(error) if role == Role::Dialed => {
@@ -69,7 +72,7 @@ impl<E: Engine> Driver<E> {
         Ok(())
     }
 
-    fn begin_tls(&mut self, now: Instant) -> io::Result<Option<Box<Secure>>> {
+    pub(super) fn begin_tls(&mut self, now: Instant) -> io::Result<Option<Box<Secure>>> {
         let Some(security) = &self.security else { return Ok(None) };
         if let Some(error) = security.refresh() {
             let line = || format!("the files of TLS have changed and cannot be used: {error}");
@@ -80,6 +83,9 @@ impl<E: Engine> Driver<E> {
 
     pub(super) fn receive(&mut self, arrival: Arrival, now: Instant) {
         let socket = arrival.socket;
+        if self.is_broker(socket) {
+            return self.receive_from_broker(arrival, now);
+        }
         let bytes = match self.engine.receive(arrival) {
             Ok([]) => return self.ended(socket, now),
             Ok(bytes) => bytes,
@@ -209,8 +215,14 @@ impl<E: Engine> Driver<E> {
     }
 
     pub(super) fn sent(&mut self, socket: Id, result: io::Result<()>, now: Instant) {
+        let is_broker = self.is_broker(socket);
         let Some(held) = self.sockets.get_mut(&socket) else { return };
         held.is_sending = false;
+        if is_broker {
+            return if result.is_err() {
+                self.broker_is_gone(now)
+            };
+        }
         match (result, held.key) {
             (Ok(()), Some(key)) => self.hub.output_sent(key),
             (Ok(()), None) => self.flush_socket(socket, now),

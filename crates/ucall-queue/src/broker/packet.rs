@@ -1,0 +1,243 @@
+//! The packets of MQTT 5 and 3.1.1, as far as a client at QoS 0 needs them.
+//!
+//! Whole packets are mqtt-proto's. Publications are not: their payload goes out from where it lies
+//! and is handed in as it comes, so only their heads are written here, and read by
+//! [`super::reader`].
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mqtt_proto::{Error, Pid, QoS, TopicFilter, TopicName, v3, v5};
+
+use super::{Login, Trouble};
+
+/// Which MQTT is spoken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Version {
+    Five,
+    ThreeOneOne,
+}
+
+/// What came of the broker, besides publications.
+#[derive(Debug)]
+pub(super) enum Packet {
+    /// It takes us.
+    Welcome(Terms),
+    /// It does not speak this version.
+    TooNew,
+    /// It does not take us: why.
+    Refused(String),
+    /// It does not let us subscribe: why.
+    Unsubscribed(String),
+    /// It ends the connection: why.
+    Goodbye(String),
+    /// Nothing to act on.
+    Other,
+}
+
+/// What a broker asks of its clients.
+#[derive(Debug, Default)]
+pub(super) struct Terms {
+    pub(super) packet_bytes_max: Option<u32>,
+    pub(super) keepalive_s: Option<u16>,
+}
+
+/// Our subscriptions are told apart by nobody.
+const PID: u16 = 1;
+const PUBLISH: u8 = 0x30;
+const CONNACK: u8 = 0x20;
+/// How a broker that speaks only MQTT 3.1.1 refuses a newer one, and how one that knows of 5 does.
+const VERSION_REFUSALS: [u8; 2] = [0x01, 0x84];
+
+/// Asks to be let in. `will` is what the broker is to publish, and where, if we are gone without a
+/// word.
+pub(super) fn connect(
+    version: Version,
+    client: &str,
+    keepalive_s: u16,
+    login: &Login,
+    will: (&str, Vec<u8>),
+) -> Result<Vec<u8>, Trouble> {
+    let client = Arc::from(client);
+    let username = login.user.as_deref().map(Arc::from);
+    let password = login.password.clone().map(Bytes::from);
+    let topic = TopicName::try_from(will.0).map_err(|_| Trouble::Topic)?;
+    let message = Bytes::from(will.1);
+    written(match version {
+        Version::Five => {
+            let plain = v5::Connect::new(client, keepalive_s);
+            let last_will = Some(v5::LastWill::new(QoS::Level0, topic, message));
+            v5::Packet::from(v5::Connect { last_will, username, password, ..plain }).encode()
+        }
+        Version::ThreeOneOne => {
+            let plain = v3::Connect::new(client, keepalive_s);
+            let last_will = Some(v3::LastWill::new(QoS::Level0, topic, message));
+            v3::Packet::from(v3::Connect { last_will, username, password, ..plain }).encode()
+        }
+    })
+}
+
+pub(super) fn subscribe(version: Version, filter: &str) -> Result<Vec<u8>, Trouble> {
+    let (pid, filter) = subscription(filter)?;
+    written(match version {
+        Version::Five => {
+            let options = v5::SubscriptionOptions::new(QoS::Level0);
+            v5::Packet::from(v5::Subscribe::new(pid, vec![(filter, options)])).encode()
+        }
+        Version::ThreeOneOne => {
+            v3::Packet::from(v3::Subscribe::new(pid, vec![(filter, QoS::Level0)])).encode()
+        }
+    })
+}
+
+pub(super) fn unsubscribe(version: Version, filter: &str) -> Result<Vec<u8>, Trouble> {
+    let (pid, filter) = subscription(filter)?;
+    written(match version {
+        Version::Five => v5::Packet::from(v5::Unsubscribe::new(pid, vec![filter])).encode(),
+        Version::ThreeOneOne => v3::Packet::from(v3::Unsubscribe::new(pid, vec![filter])).encode(),
+    })
+}
+
+/// The same in both versions.
+pub(super) const PING: [u8; 2] = [0xC0, 0x00];
+/// The same in both versions: an ordinary end needs no reason.
+pub(super) const DISCONNECT: [u8; 2] = [0xE0, 0x00];
+
+/// What comes before a publication's payload.
+pub(super) fn publish_head(version: Version, topic: &str, payload_bytes: usize) -> Vec<u8> {
+    let properties: &[u8] = if version == Version::Five { &[0] } else { &[] };
+    let mut remaining = 2 + topic.len() + properties.len() + payload_bytes;
+    let mut head = Vec::with_capacity(8 + topic.len() + super::HEADER_BYTES);
+    head.push(PUBLISH);
+    loop {
+        let more = if remaining > 0x7F { 0x80 } else { 0 };
+        head.push((remaining & 0x7F) as u8 | more);
+        remaining >>= 7;
+        if remaining == 0 {
+            break;
+        }
+    }
+    head.extend((topic.len() as u16).to_be_bytes());
+    head.extend(topic.as_bytes());
+    head.extend(properties);
+    head
+}
+
+/// Reads a whole packet that is no publication.
+pub(super) fn read(version: Version, packet: &[u8]) -> Result<Packet, Trouble> {
+    if version == Version::Five
+        && let [CONNACK, _, _, code, ..] = packet
+        && VERSION_REFUSALS.contains(code)
+    {
+        return Ok(Packet::TooNew);
+    }
+    match version {
+        Version::Five => read_five(packet),
+        Version::ThreeOneOne => read_three(packet),
+    }
+}
+
+fn read_five(packet: &[u8]) -> Result<Packet, Trouble> {
+    let packet = v5::Packet::decode(packet).map_err(|_| Trouble::Malformed)?;
+    Ok(match packet.ok_or(Trouble::Malformed)? {
+        v5::Packet::Connack(answer) if answer.reason_code == v5::ConnectReasonCode::Success => {
+            Packet::Welcome(Terms {
+                packet_bytes_max: answer.properties.max_packet_size,
+                keepalive_s: answer.properties.server_keep_alive,
+            })
+        }
+        v5::Packet::Connack(answer) => Packet::Refused(words(&answer.reason_code)),
+        v5::Packet::Suback(answer) => match answer.topics.first() {
+            Some(code) if *code as u8 >= 0x80 => Packet::Unsubscribed(words(code)),
+            _ => Packet::Other,
+        },
+        v5::Packet::Disconnect(end) => Packet::Goodbye(words(&end.reason_code)),
+        _ => Packet::Other,
+    })
+}
+
+fn read_three(packet: &[u8]) -> Result<Packet, Trouble> {
+    let packet = v3::Packet::decode(packet).map_err(|_| Trouble::Malformed)?;
+    Ok(match packet.ok_or(Trouble::Malformed)? {
+        v3::Packet::Connack(answer) if answer.code == v3::ConnectReturnCode::Accepted => {
+            Packet::Welcome(Terms::default())
+        }
+        v3::Packet::Connack(answer) => Packet::Refused(words(&answer.code)),
+        v3::Packet::Suback(answer) if answer.topics.contains(&v3::SubscribeReturnCode::Failure) => {
+            Packet::Unsubscribed("failure".to_owned())
+        }
+        _ => Packet::Other,
+    })
+}
+
+fn subscription(filter: &str) -> Result<(Pid, TopicFilter), Trouble> {
+    let pid = Pid::try_from(PID).map_err(|_| Trouble::Topic)?;
+    Ok((pid, TopicFilter::try_from(filter).map_err(|_| Trouble::Topic)?))
+}
+
+fn written(encoded: Result<mqtt_proto::VarBytes, Error>) -> Result<Vec<u8>, Trouble> {
+    Ok(encoded.map_err(|_| Trouble::Topic)?.as_ref().to_vec())
+}
+
+/// The name of a reason as one would say it: `NotAuthorized` is "not authorized".
+fn words(reason: &impl std::fmt::Debug) -> String {
+    let mut words = String::new();
+    for letter in format!("{reason:?}").chars() {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.extend(letter.to_lowercase());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_of_a_publication_is_what_the_library_writes() {
+        for length in [0, 1, 100, 128, 16_383, 16_384, 70_000, 2_100_000] {
+            let (topic, payload) = ("some/topic", vec![7; length]);
+            let named = || TopicName::try_from(topic).unwrap();
+            let five =
+                v5::Publish::new(mqtt_proto::QosPid::Level0, named(), payload.clone().into());
+            let three =
+                v3::Publish::new(mqtt_proto::QosPid::Level0, named(), payload.clone().into());
+            for (version, whole) in [
+                (Version::Five, v5::Packet::from(five).encode().unwrap()),
+                (Version::ThreeOneOne, v3::Packet::from(three).encode().unwrap()),
+            ] {
+                let mut ours = publish_head(version, topic, length);
+                ours.extend(&payload);
+                assert!(ours == whole.as_ref(), "{version:?}, {length} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_why_in_words() {
+        let refused = [0x20, 3, 0, 0x87, 0];
+        let Packet::Refused(why) = read(Version::Five, &refused).unwrap() else { panic!() };
+        assert_eq!(why, "not authorized");
+        let Packet::Refused(why) = read(Version::ThreeOneOne, &[0x20, 2, 0, 4]).unwrap() else {
+            panic!()
+        };
+        assert_eq!(why, "bad user name or password");
+    }
+
+    #[test]
+    fn a_broker_of_the_older_version_is_understood() {
+        for refusal in [&[0x20, 2, 0, 1][..], &[0x20, 3, 0, 0x84, 0]] {
+            assert!(matches!(read(Version::Five, refusal), Ok(Packet::TooNew)));
+        }
+    }
+
+    #[test]
+    fn garbage_is_an_error() {
+        for packet in [&[0x20, 2, 9, 9][..], &[0x20, 0], &[0xF0, 1, 1], &[0x00, 0]] {
+            assert!(read(Version::ThreeOneOne, packet).is_err(), "{packet:?}");
+        }
+    }
+}

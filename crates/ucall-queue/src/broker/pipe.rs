@@ -1,0 +1,176 @@
+//! One link through a broker: numbered pieces each way, and credit for them.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use bytes::Bytes;
+use ucall_buffer::Payload;
+
+use super::{HEADER_BYTES, PIECE_BYTES_MIN};
+use crate::hub::{Hub, LinkKey};
+
+/// What a publication is: its kind, a byte, and 64 bits of numbers, little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Word {
+    /// The next piece of the link, which follows. Its number, from 0.
+    Piece(u64),
+    /// So many pieces have come, and so many may be under way behind them.
+    Credit(u64, u64),
+    /// The link is over.
+    Close,
+    /// The link is over, because a piece is missing.
+    Lost,
+    /// The client is gone, and so are all its links: what the broker says for it.
+    Gone,
+}
+
+const PIECE: u8 = 0;
+const CREDIT: u8 = 1;
+const CLOSE: u8 = 2;
+const LOST: u8 = 3;
+const GONE: u8 = 4;
+/// Credit has its window in so many of the lower bits.
+const WINDOW_BITS: u32 = 16;
+
+impl Word {
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let (kind, number) = bytes.split_first()?;
+        let number = u64::from_le_bytes(*number.first_chunk()?);
+        Some(match *kind {
+            PIECE => Self::Piece(number),
+            CREDIT => Self::Credit(number >> WINDOW_BITS, number & ((1 << WINDOW_BITS) - 1)),
+            CLOSE => Self::Close,
+            LOST => Self::Lost,
+            GONE => Self::Gone,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn write(self, output: &mut Vec<u8>) {
+        let (kind, number) = match self {
+            Self::Piece(number) => (PIECE, number),
+            Self::Credit(received, window) => (CREDIT, received << WINDOW_BITS | window),
+            Self::Close => (CLOSE, 0),
+            Self::Lost => (LOST, 0),
+            Self::Gone => (GONE, 0),
+        };
+        let mut bytes = [kind; HEADER_BYTES];
+        let (_, behind) = bytes.split_at_mut(1);
+        behind.copy_from_slice(&number.to_le_bytes());
+        output.extend(bytes);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Pipe {
+    pub(super) key: LinkKey,
+    /// Pieces that have come whole.
+    pub(super) received: u64,
+    /// It is on the list of links with something to send.
+    pub(super) is_listed: bool,
+    /// The hub has given it up; this is when we do, if not all is said before.
+    pub(super) ends_at: Option<Instant>,
+    /// The number that pieces to us stay below, as it was told.
+    granted: u64,
+    sent: u64,
+    /// The number that our pieces stay below.
+    allowed: u64,
+    /// Since when there is something to send and no credit.
+    pub(super) stuck_since: Option<Instant>,
+    /// The lengths of pieces that have not been confirmed, the last one last.
+    under_way: VecDeque<usize>,
+    /// What the hub has given out, and did not go out yet.
+    waiting: VecDeque<Bytes>,
+    waiting_bytes: usize,
+}
+
+impl Pipe {
+    /// A link on which `first` pieces may be under way before a word of the other side.
+    pub(super) fn new(key: LinkKey, first: u64) -> Self {
+        Self {
+            key,
+            received: 0,
+            is_listed: false,
+            ends_at: None,
+            granted: first,
+            sent: 0,
+            allowed: first,
+            stuck_since: None,
+            under_way: VecDeque::new(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+        }
+    }
+
+    pub(super) fn has_credit(&self) -> bool {
+        self.sent < self.allowed
+    }
+
+    /// Whether a piece is not confirmed that may have been too long.
+    pub(super) fn has_long_under_way(&self) -> bool {
+        self.under_way.iter().any(|bytes| *bytes > PIECE_BYTES_MIN)
+    }
+
+    /// Takes credit in. Whether it says that a piece of full length has come.
+    pub(super) fn credit(&mut self, received: u64, window: u64, full_bytes: usize) -> bool {
+        if received > self.sent {
+            return false;
+        }
+        let confirmed = (self.under_way.len() as u64).saturating_sub(self.sent - received);
+        let mut full = false;
+        for bytes in self.under_way.drain(..confirmed as usize) {
+            full |= bytes == full_bytes;
+        }
+        self.allowed = self.allowed.max(received + window);
+        self.stuck_since = self.stuck_since.filter(|_| !self.has_credit());
+        full
+    }
+
+    /// Counts a piece that came whole, and gives the credit that is due.
+    pub(super) fn take_piece(&mut self, window: u64) -> Option<Word> {
+        self.received += 1;
+        let limit = self.received + window;
+        if limit < self.granted + (window / 4).max(1) {
+            return None;
+        }
+        self.granted = limit;
+        Some(Word::Credit(self.received, window))
+    }
+
+    /// Has something wait, up to a piece, if the hub has it. The length of the next piece.
+    pub(super) fn fill(&mut self, piece_bytes: usize, hub: &mut Hub, now: Instant) -> usize {
+        while self.waiting_bytes < piece_bytes {
+            let mut payload = Payload::new();
+            hub.poll_output(self.key, &mut payload, now);
+            if payload.is_empty() {
+                break;
+            }
+            self.waiting_bytes += payload.len();
+            self.waiting.extend(payload.drain());
+        }
+        self.waiting_bytes.min(piece_bytes)
+    }
+
+    /// What is said of the next piece.
+    pub(super) fn next_word(&self) -> Word {
+        Word::Piece(self.sent)
+    }
+
+    /// Moves a piece of `count` bytes to the end of `output`.
+    pub(super) fn take(&mut self, count: usize, output: &mut Payload) {
+        self.sent += 1;
+        self.under_way.push_back(count);
+        self.waiting_bytes -= count;
+        let mut left = count;
+        while left > 0 {
+            let Some(mut first) = self.waiting.pop_front() else { break };
+            let part = first.split_to(first.len().min(left));
+            left -= part.len();
+            output.push(part);
+            if !first.is_empty() {
+                self.waiting.push_front(first);
+            }
+        }
+    }
+}
