@@ -73,7 +73,9 @@ impl QueueCore {
     ///     broker: ``(topic, user or None, password or None)``, if an MQTT broker listens at
     ///         ``location``.
     #[new]
-    #[pyo3(signature = (id, is_server, location, options, engine, codec, tls = None, broker = None))]
+    #[pyo3(signature = (
+        id, is_server, location, options, engine, codec, tls = None, broker = None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "a constructor, whose arguments have names")]
     fn new(
         py: Python<'_>,

@@ -2,12 +2,12 @@
 //!
 //! The server is another client of the broker. A link is a pair of topics that the client names
 //! anew each time: what goes to the server is published under `TOPIC/up/NAME`, what goes to the
-//! client under `TOPIC/down/NAME`. A server that comes says so under `TOPIC/server`, and its clients
-//! make their links anew. Whoever is gone without a word is missed by the broker, which says so for
-//! it. A broker may lose what it holds (it is killed, or its queue is full), so
-//! each piece of a link has a number: one that is missing ends the link, and the session goes on
-//! over the next. Acknowledgements are the session's, from end to end; so pieces go at QoS 0, and
-//! credit from the receiver, not from the broker, bounds what lies in the broker.
+//! client under `TOPIC/down/NAME`. A server that comes says so under `TOPIC/server`, and its
+//! clients make their links anew. Whoever is gone without a word is missed by the broker, which
+//! says so for it. A broker may lose what it holds (it is killed, or its queue is full), so each
+//! piece of a link has a number: one that is missing ends the link, and the session goes on over
+//! the next. Acknowledgements are the session's, from end to end; so pieces go at QoS 0, and credit
+//! from the receiver, not from the broker, bounds what lies in the broker.
 //!
 //! A broker may also refuse pieces for their length without a word, at any length it likes. So
 //! when pieces of full length are lost before one has arrived, they become shorter.
@@ -16,6 +16,7 @@
 mod packet;
 mod pipe;
 mod reader;
+mod trouble;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -29,6 +30,7 @@ use packet::{Packet, Terms, Version};
 use pipe::Pipe;
 pub(crate) use pipe::Word;
 use reader::{Found, Reader};
+pub(crate) use trouble::Trouble;
 
 /// Who we are to a broker, and where we meet there.
 #[derive(Clone)]
@@ -45,39 +47,6 @@ impl std::fmt::Debug for Login {
     /// Keeps the password to itself.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Login({:?}, {:?})", self.topic, self.user)
-    }
-}
-
-/// Why a connection to a broker cannot go on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Trouble {
-    /// It does not speak MQTT.
-    Malformed,
-    /// The topic, or the user's name, is nothing that MQTT can say.
-    Topic,
-    /// It says nothing any more.
-    Silent,
-    /// It does not speak MQTT 5; an older version is tried next.
-    TooNew,
-    /// It does not take us, and says why.
-    Refused(String),
-    /// It does not let us subscribe, and says why.
-    Unsubscribed(String),
-    /// It ends the connection, and says why.
-    Goodbye(String),
-}
-
-impl std::fmt::Display for Trouble {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Malformed => write!(formatter, "does not speak MQTT"),
-            Self::Topic => write!(formatter, "cannot be told this topic, user or password"),
-            Self::Silent => write!(formatter, "is silent"),
-            Self::TooNew => write!(formatter, "does not speak MQTT 5"),
-            Self::Refused(why) => write!(formatter, "refuses us: {why}"),
-            Self::Unsubscribed(why) => write!(formatter, "refuses our subscription: {why}"),
-            Self::Goodbye(why) => write!(formatter, "ends the connection: {why}"),
-        }
     }
 }
 

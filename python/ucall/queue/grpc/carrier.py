@@ -99,7 +99,7 @@ class Carrier:
         where, security = _target(*self._options.netloc), self._options.security
         first_s, most_s = self._options.connection.reconnect
         # The library takes no less than a tenth of a second.
-        options = [
+        options: list[tuple[str, Any]] = [
             *OPTIONS,
             ("grpc.initial_reconnect_backoff_ms", max(100, round(first_s * 1000))),
             ("grpc.max_reconnect_backoff_ms", max(100, round(most_s * 1000))),

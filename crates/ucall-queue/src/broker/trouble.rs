@@ -1,0 +1,35 @@
+//! What keeps a communicator from its broker.
+#![forbid(unsafe_code)]
+
+/// Why a connection to a broker cannot go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Trouble {
+    /// It does not speak MQTT.
+    Malformed,
+    /// The topic, or the user's name, is nothing that MQTT can say.
+    Topic,
+    /// It says nothing any more.
+    Silent,
+    /// It does not speak MQTT 5; an older version is tried next.
+    TooNew,
+    /// It does not take us, and says why.
+    Refused(String),
+    /// It does not let us subscribe, and says why.
+    Unsubscribed(String),
+    /// It ends the connection, and says why.
+    Goodbye(String),
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Malformed => write!(formatter, "does not speak MQTT"),
+            Self::Topic => write!(formatter, "cannot be told this topic, user or password"),
+            Self::Silent => write!(formatter, "is silent"),
+            Self::TooNew => write!(formatter, "does not speak MQTT 5"),
+            Self::Refused(why) => write!(formatter, "refuses us: {why}"),
+            Self::Unsubscribed(why) => write!(formatter, "refuses our subscription: {why}"),
+            Self::Goodbye(why) => write!(formatter, "ends the connection: {why}"),
+        }
+    }
+}
