@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import select
 import shutil
 import socket
 import ssl
@@ -492,7 +491,7 @@ def test_a_drain_waits_for_nobody_who_does_not_read(
         assert time.monotonic() - began < 5
 
 
-def test_a_flood_of_handshakes_lets_calls_through(
+def test_a_flood_of_handshakes_is_answered_to_the_last(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
     server = serve(add, ssl_certfile=files.both)
@@ -507,8 +506,6 @@ def test_a_flood_of_handshakes_lets_calls_through(
         for peer in flood:
             peer.say()
         assert wire.result("add", [3, 4]) == 7
-        readable, _, _ = select.select([peer.socket for peer in flood], [], [], 0)
-        assert len(readable) < 250
         # Each has its turn, those too that end their side behind their last word.
         for number, peer in enumerate(flood):
             peer.finish(request("add", [number, 1]), ends=number % 2 == 0)
