@@ -1,8 +1,8 @@
 //! What comes by the thousand and costs much: connections, and the handshakes of TLS. A turn takes
 //! a few of each, so that a flood of them keeps nobody from his turn; the others wait in line.
 //!
-//! Past the limit on connections the longest idle one makes room. Who is idle is known only once all
-//! that has come is read, so that is decided at the end of a turn.
+//! Past the limit on connections the longest idle one makes room. Who is idle is known only once
+//! all that has come is read, so that is decided at the end of a turn.
 
 use std::collections::VecDeque;
 use std::io;

@@ -3,6 +3,7 @@
 //! Knows sockets only through [`ucall_engine::Engine`], bytes only through
 //! [`ucall_proto::Connection`], and languages only through [`Handler`].
 
+mod closing;
 mod config;
 mod connections;
 mod counters;

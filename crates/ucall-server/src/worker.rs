@@ -445,7 +445,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     #[inline]
-    fn keep_receiving(&mut self, id: Id) {
+    pub(crate) fn keep_receiving(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return };
         if entry.paused {
             entry.paused = false;
@@ -483,16 +483,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Ends our side and throws away what the peer still sends, until it ends its own.
-    fn finish(&mut self, id: Id) {
-        let Some(entry) = self.connections.find(id) else { return };
-        if !entry.finished {
-            entry.finished = true;
-            self.engine.shutdown(id);
-        }
-        self.keep_receiving(id);
-    }
-
     fn filled(&mut self, id: Id, target: Target, result: &io::Result<()>) {
         self.stats.bytes_received += target.filled() as u64;
         self.step(id, |connection, environment, out| {
@@ -506,46 +496,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             Err(_) => return self.close(id),
         }
         self.settle(id);
-    }
-
-    pub(crate) fn resume_accepting(&mut self) {
-        if self.drain.is_none() && mem::take(&mut self.accept_paused) {
-            for &listener in &self.listeners {
-                self.engine.resume(listener);
-            }
-        }
-    }
-
-    /// Closes a connection on which nothing is under way. Under TLS the peer is told, if that goes
-    /// out at once: it then knows that nobody else has cut the stream.
-    pub(crate) fn dismiss(&mut self, id: Id) {
-        self.out.clear();
-        if let Some(entry) = self.connections.find(id)
-            && entry.queued_bytes() == 0
-        {
-            entry.proto.say_goodbye(self.out.head_mut());
-            let goodbye = self.out.take();
-            self.stats.bytes_sent += goodbye.len() as u64;
-            // What does not go out at once is cancelled by the close.
-            if let SendState::Done(payload) = self.engine.send(id, goodbye) {
-                self.out.give_back(payload);
-            }
-        }
-        self.close(id);
-    }
-
-    pub(crate) fn close(&mut self, id: Id) {
-        self.out.clear();
-        self.engine.close(id);
-        let Some(mut entry) = self.connections.remove(id) else { return };
-        self.office.release(&mut entry);
-        self.stats.connections = self.connections.len() as u64;
-        if entry.proto.has_deferred() {
-            self.office.handler.cancel(id);
-        }
-        if !self.is_crowded() {
-            self.resume_accepting();
-        }
     }
 
     /// Whether there are more connections than there may be. Those that show it, and for which none

@@ -351,7 +351,7 @@ impl Engine for Posix {
         loop {
             let idle = completions.len() == before && self.ready.is_empty();
             let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-            // A look that is likely to find something needs no clock, neither ours nor the kernel's.
+            // A look that is likely to find something needs no clock, ours or the kernel's.
             let looks = mem::take(&mut self.busy) || !idle;
             let timeout = if looks { Some(Duration::ZERO) } else { deadline.map(left) };
             self.system_calls += 1;

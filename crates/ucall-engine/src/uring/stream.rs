@@ -13,9 +13,9 @@
 //! After the end of the stream, or an error, and when closed, it stays Idle.
 //!
 //! A multishot receive may miss a reset: when bytes and the reset come before the kernel gets to
-//! either, it delivers the bytes, is told that none are left (of an end it would be told otherwise),
-//! and waits for an event that was already there (seen on Linux 6.18). So a stream on which bytes
-//! came last can be checked, by a look for more.
+//! either, it delivers the bytes, is told that none are left (of an end it would be told
+//! otherwise), and waits for an event that was already there (seen on Linux 6.18). So a stream on
+//! which bytes came last can be checked, by a look for more.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -324,7 +324,7 @@ impl Uring {
         }
         let result = if retired { Err(io::ErrorKind::Interrupted.into()) } else { result };
         completions.push(Completion::Filled { socket, target, result });
-        // Whoever hears of this may have another target, and bytes in buffers would be copied there.
+        // Who hears of this may have another target, and bytes in buffers would be copied there.
         self.filled.push(socket);
         self.free_if_idle(index);
     }

@@ -283,8 +283,8 @@ pub fn ends_its_side_after_what_was_sent(lab: &mut Lab<impl Engine>) {
     }
 }
 
-/// A reset behind more than the kernel reads in one go, while nothing is received: afterwards it may
-/// tell of the bytes alone.
+/// A reset behind more than the kernel reads in one go, while nothing is received: afterwards it
+/// may tell of the bytes alone.
 pub fn tells_of_a_reset_behind_bytes_when_asked(lab: &mut Lab<impl Engine>) {
     let (_, address) = lab.listen();
     let bytes = pattern(MEGABYTES);
