@@ -99,6 +99,8 @@ impl<E: Engine> Driver<E> {
             self.act(now);
             self.flush(now);
             self.act(now);
+            // Links that have ended say so.
+            self.flush_broker(now);
             self.hub.settle();
             if self.hub.is_over() && self.leave_broker(now) {
                 self.stop_listening();
