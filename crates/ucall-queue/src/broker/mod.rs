@@ -299,7 +299,7 @@ impl Broker {
             self.lose(name, hub, now);
             self.say(name, Word::Close);
         }
-        if self.may_dial() && self.dials_at.take_if(|at| now >= *at).is_some() {
+        if self.may_dial() && self.dials_at.take_if(|at| now >= *at).is_some() && hub.wants_link() {
             self.dial(hub, now)?;
         }
         if self.state != State::Away && now >= self.heard + self.keepalive * QUIET_KEEPALIVES {

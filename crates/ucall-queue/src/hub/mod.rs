@@ -150,6 +150,12 @@ impl Hub {
         self.is_closing && self.sessions.iter().all(Option::is_none) && self.links.is_empty()
     }
 
+    /// Whether a client has no link, and has something to go on with.
+    pub fn wants_link(&self) -> bool {
+        let has_session = matches!(self.sessions.first(), Some(Some(_)));
+        !self.is_server && has_session && self.links.is_empty()
+    }
+
     /// Begins a link. When too many have not told who they are, the oldest of those makes room.
     pub fn open_link(&mut self, role: Role, now: Instant) -> LinkKey {
         let key = self.next_key(role, now);
