@@ -323,6 +323,10 @@ impl<E: Engine> Driver<E> {
     fn look_at_time(&mut self, now: Instant) {
         if self.hub.timeout_is_due(now) {
             self.look_at_targets(now);
+            // An engine may not have been told that one is gone.
+            for socket in self.sockets.keys() {
+                self.engine.check(*socket);
+            }
             self.hub.handle_timeout(now);
         }
         self.look_at_broker(now);
