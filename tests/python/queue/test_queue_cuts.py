@@ -104,8 +104,8 @@ def test_each_message_comes_once_and_in_order(
     for thread in threads:
         thread.start()
     if pairs.protocol == "mqtt":
-        while any(thread.is_alive() for thread in threads):
-            threads[0].join(0.7)
+        while working := [thread for thread in threads if thread.is_alive()]:
+            working[0].join(0.7)
             pairs.broker.kill()
             pairs.broker.start()
     for thread in threads:
