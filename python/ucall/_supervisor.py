@@ -8,6 +8,7 @@ their environment, by which they ask for what to listen on and tell that they ar
 | what happens | what is done |
 |---|---|
 | a worker dies | it is named in the log, and started again, the sooner it died the later |
+| one cannot be started | that is told likewise, and tried again |
 | SIGHUP, a changed source | each in turn: a successor is started; when ready, the old one retires |
 | a successor dies before that | the old one goes on, and the rest keep theirs |
 | the first workers die | all end, and so does the supervisor, unless it waits for a change |
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -131,11 +133,10 @@ class Supervisor:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        if not self._is_stopping:
-            for place in self._places:
-                if place.start_at is not None and place.start_at <= now:
-                    place.start_at = None
-                    place.worker = self._start(place)
+        for place in self._places:
+            is_due = place.start_at is not None and place.start_at <= now
+            if is_due and not self._is_stopping:
+                self._fill(place)
         for key, _ in self._selector.select(self._patience(now)):
             key.data()
         while self._signals:
@@ -155,21 +156,38 @@ class Supervisor:
 
     # Workers come and go.
 
+    def _fill(self, place: Place) -> None:
+        place.start_at = None
+        try:
+            place.worker = self._start(place)
+        except OSError as failure:
+            log.error("worker %d cannot be started: %s", place.number, failure)
+            self._try_again(place, 0.0)
+
     def _start(self, place: Place) -> Worker:
+        """Starts one process.
+
+        Raises:
+            OSError: There is no memory or descriptor for it, or the program is not there just now.
+        """
         ours, theirs = socket.socketpair()
         environment = os.environ | {
             _hosting.WORKER: str(theirs.fileno()),
             _hosting.TICKETS: self._tickets.hex(),
         }
-        process = subprocess.Popen(
-            self._command,
-            env=environment,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            # Ctrl-C reaches the supervisor alone, which passes it on.
-            process_group=0,
-        )
-        theirs.close()
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    self._command,
+                    env=environment,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    # Ctrl-C reaches the supervisor alone, which passes it on.
+                    process_group=0,
+                )
+            except OSError:
+                ours.close()
+                raise
         worker = Worker(process, ours, self._pages.pop() if self._pages else 0)
         ours.setblocking(False)
         hear: Callable[[], None] = lambda: self._hear(place, worker)  # noqa: E731
@@ -197,15 +215,16 @@ class Supervisor:
     def _give_listener(
         self, place: Place, worker: Worker, address: tuple[str, int, int, str]
     ) -> None:
+        answer, descriptors = str(worker.page), []
         try:
             if place.listener is None:
                 self.bind(*address)
+            assert place.listener is not None
+            descriptors = [place.listener.fileno(), self.counters.fileno()]
         except OSError as failure:
-            worker.control.send(str(failure).encode())
-            return
-        assert place.listener is not None
-        descriptors = [place.listener.fileno(), self.counters.fileno()]
-        socket.send_fds(worker.control, [str(worker.page).encode()], descriptors)
+            answer = str(failure)
+        with suppress(OSError):  # It may have died since it asked.
+            socket.send_fds(worker.control, [answer.encode()], descriptors)
 
     def bind(self, host: str, port: int, uds_mode: int, scheme: str) -> None:
         """Makes the sockets of all places; a Unix socket is one for all of them.
@@ -271,6 +290,10 @@ class Supervisor:
             return
         process = worker.process
         log.error("worker %d (pid %d) %s", place.number, process.pid, _ending(process))
+        self._try_again(place, time.monotonic() - worker.began)
+
+    def _try_again(self, place: Place, lived_s: float) -> None:
+        """Has a worker started in the place of one that lived for so long, if one ever lived."""
         if not self._was_ready:
             if self._reload is not None:
                 log.info("waiting for a change")
@@ -278,7 +301,6 @@ class Supervisor:
             log.error("no worker was ever ready: giving up")
             self._status = 1
             return self._stop()
-        lived_s = time.monotonic() - worker.began
         later_s = min(max(place.back_off_s * 2, _BACK_OFF_MIN_S), _BACK_OFF_MAX_S)
         place.back_off_s = 0.0 if lived_s >= _SETTLED_S else later_s
         place.start_at = time.monotonic() + place.back_off_s
@@ -307,11 +329,21 @@ class Supervisor:
         while self._rolling:
             place = self._rolling[0]
             if place.worker is not None:
-                place.successor = self._start(place)
-                return
+                return self._succeed(place)
             # Its worker has died, and its next one will be as new.
             self._rolling.pop(0)
             place.start_at = time.monotonic()
+
+    def _succeed(self, place: Place) -> None:
+        try:
+            place.successor = self._start(place)
+        except OSError as failure:
+            self._rolling = []
+            log.error(
+                "the successor of worker %d cannot be started: %s; all stay as they are",
+                place.number,
+                failure,
+            )
 
     def _stop(self) -> None:
         if not self._is_stopping:

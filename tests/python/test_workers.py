@@ -254,6 +254,65 @@ def test_a_successor_is_enough_where_the_one_before_died() -> None:
         supervisor._selector.close()
 
 
+LEAVING = """
+import os, socket
+control = socket.socket(fileno=int(os.environ["UCALL_WORKER_CONTROL"]))
+control.sendall(b"listen http 0 384 127.0.0.1\\n")
+"""
+
+
+def test_a_worker_that_leaves_before_it_is_answered_is_no_end_of_the_supervisor() -> None:
+    supervisor = _supervisor.Supervisor(1, [sys.executable, "-c", LEAVING])
+    place = supervisor._places[0]
+    worker = supervisor._start(place)
+    worker.process.wait()
+    try:
+        supervisor._hear(place, worker)
+        assert place.listener is not None
+        supervisor._hear(place, worker)
+    finally:
+        worker.control.close()
+        supervisor._selector.close()
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.symlink_to(sys.executable)
+    (tmp_path / "app.py").write_text(APP)
+    source = (
+        "import sys; from ucall import _supervisor; import logging; logging.basicConfig(level=20)\n"
+        "command = [sys.argv[1], '-m', 'ucall', 'app:server', '--workers', '1']\n"
+        "sys.exit(_supervisor.Supervisor(1, command).run())"
+    )
+    log = tmp_path / "log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", source, str(program)],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=errors,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        it = Supervised(process, log)
+        [pid] = it.wait_for(1)
+        program.unlink()
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: it.text().count("cannot be started") >= 2, 10), it.text()
+        program.symlink_to(sys.executable)
+        it.wait_for(2)
+        assert it.call("sum", [1, 2]) == 3
+        program.unlink()
+        process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: "all stay as they are" in it.text(), 10), it.text()
+        assert it.call("sum", [1, 2]) == 3
+        it.stop()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_calls_under_way_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
     with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
         it.wait_for(2)
