@@ -76,7 +76,7 @@ class Communicator:
         raises `FullError` when the queue is full: an event loop does not wait.
         """
         loop = self._attach()
-        receipt: Future = self._queue.put(data, *peers)
+        receipt: Future = self._queue._put_now(data, *peers)
         awaited: asyncio.Future[None] = loop.create_future()
         self._puts[receipt] = awaited
         self._queue._watch(receipt)
@@ -174,7 +174,9 @@ class Communicator:
         notifier = self._queue._notifier
         for began, peer in sessions:
             for callback in list(notifier.on_start if began else notifier.on_end):
-                callback(peer)
+                # One that raises keeps nobody else from what is theirs.
+                if self._loop is not None:
+                    self._loop.call_soon(callback, peer)
         return bool(futures or sessions)
 
     def _take(self, peers: tuple[uuid.UUID, ...]) -> Message:

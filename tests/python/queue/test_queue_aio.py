@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from pairs import Pairs
 
+from ucall import queue as nq
 from ucall.aio import queue as anq
 
 WAIT_S = 10
@@ -35,5 +36,41 @@ def test_put_and_get_are_awaited(pairs: Pairs) -> None:
                 await client.get()
             with pytest.raises(ConnectionError):
                 await client.put("late")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_an_event_loop_does_not_wait_for_room(pairs: Pairs) -> None:
+    async def main() -> None:
+        lonely = pairs.client(pairs.server(ack="taken"), full="block", queue_size=2_000)
+        client = anq.Communicator(lonely)
+        first = client.put(b"x" * 1500)
+        with pytest.raises(nq.FullError):
+            client.put(b"x" * 1500)
+        first.cancel()
+        await client.close(0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_a_callback_that_raises_keeps_no_message_back(pairs: Pairs) -> None:
+    async def main() -> None:
+        told: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
+        async with anq.Communicator(pairs.server()) as server:
+            began, ended = asyncio.Event(), asyncio.Event()
+            server.on_start(lambda peer: {}[peer])
+            server.on_start(lambda _: began.set())
+            server.on_end(lambda _: ended.set())
+            client = pairs.client(server._queue)
+            client.put("x")
+            assert (await server.get(timeout=WAIT_S)).data == "x"
+            await asyncio.wait_for(began.wait(), WAIT_S)
+            await asyncio.to_thread(client.close)
+            await asyncio.wait_for(ended.wait(), WAIT_S)
+        assert told == [f"KeyError({client.id!r})"]
 
     asyncio.run(main())

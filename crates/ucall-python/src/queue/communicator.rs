@@ -31,6 +31,7 @@ use super::settings;
 use super::watching::Watching;
 use crate::detach::detached;
 use crate::engine::EngineKind;
+use crate::ffi;
 
 /// Bytes up to this length are copied; longer ones are sent from where they lie.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
@@ -139,28 +140,18 @@ impl QueueCore {
         data: &Bound<'py, PyAny>,
         peers: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        lent::let_go(py);
-        refuse_orphan(&self.handle)?;
-        let peers = identities(peers)?;
-        let receipt = if self.is_plain
-            && let Some((encoding, bytes)) = plain(data)
-        {
-            if bytes.len() <= COPIED_BYTES_MAX {
-                self.send(py, &peers, &Outgoing::copied(encoding, bytes))?
-            } else if encoding == Encoding::Bytes {
-                let parts = vec![lent::lend(data)?];
-                let message = Outgoing { encoding, copied: &[], parts, segments: Vec::new() };
-                self.send(py, &peers, &message)?
-            } else {
-                self.send(py, &peers, &Outgoing::copied(encoding, bytes))?
-            }
-        } else {
-            self.put_dumped(py, data, &peers)?
-        };
-        let future = self.future_type.bind(py).call0()?;
-        let core = future.cast::<Receipt>()?;
-        core.get().fill(self.handle.clone(), receipt);
-        Ok(future)
+        self.put_in_line(py, data, peers, self.blocks)
+    }
+
+    /// As `put`, but raises `FullError` where that would wait.
+    #[pyo3(signature = (data, *peers))]
+    fn _put_now<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+        peers: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.put_in_line(py, data, peers, false)
     }
 
     /// Waits for the next message, or for the next one from any of these peers.
@@ -272,7 +263,7 @@ impl QueueCore {
         let role = if dialed { Role::Dialed } else { Role::Accepted };
         let link = self.handle.open_link(role, in_flight_size, move || {
             Python::attach(|py| {
-                if let Err(error) = wake.call0(py) {
+                if let Err(error) = ffi::call(wake.bind(py), []) {
                     error.write_unraisable(py, None);
                 }
             });
@@ -336,14 +327,46 @@ impl QueueCore {
 }
 
 impl QueueCore {
+    fn put_in_line<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+        peers: &Bound<'py, PyTuple>,
+        waits: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        lent::let_go(py);
+        refuse_orphan(&self.handle)?;
+        let peers = identities(peers)?;
+        let receipt = if self.is_plain
+            && let Some((encoding, bytes)) = plain(data)
+        {
+            if bytes.len() <= COPIED_BYTES_MAX {
+                self.send(py, &peers, &Outgoing::copied(encoding, bytes), waits)?
+            } else if encoding == Encoding::Bytes {
+                let parts = vec![lent::lend(data)?];
+                let message = Outgoing { encoding, copied: &[], parts, segments: Vec::new() };
+                self.send(py, &peers, &message, waits)?
+            } else {
+                self.send(py, &peers, &Outgoing::copied(encoding, bytes), waits)?
+            }
+        } else {
+            self.put_dumped(py, data, &peers, waits)?
+        };
+        let future = ffi::call(self.future_type.bind(py), [])?;
+        let core = future.cast::<Receipt>()?;
+        core.get().fill(self.handle.clone(), receipt);
+        Ok(future)
+    }
+
     /// Puts what the serializer makes of an object.
     fn put_dumped(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         peers: &[Identity],
+        waits: bool,
     ) -> PyResult<ucall_queue::Receipt> {
-        let dumped = self.dump.bind(py).call1((data,))?;
+        let dumped = ffi::call(self.dump.bind(py), [data])?;
         let (chunks, buffers) = dumped.extract::<(Bound<'_, PyList>, Bound<'_, PyList>)>()?;
         let encoding = Encoding::Serialized;
         // The usual one: one short piece.
@@ -352,7 +375,8 @@ impl QueueCore {
             && let Ok(only) = chunks.get_item(0)?.cast::<PyBytes>()
             && only.as_bytes().len() <= COPIED_BYTES_MAX
         {
-            return self.send(py, peers, &Outgoing::copied(encoding, only.as_bytes()));
+            let message = Outgoing::copied(encoding, only.as_bytes());
+            return self.send(py, peers, &message, waits);
         }
         if buffers.len() >= usize::from(u16::MAX) {
             return Err(PyValueError::new_err("an object with more than 65,534 buffers"));
@@ -370,7 +394,7 @@ impl QueueCore {
                 parts.push(part);
             }
         }
-        self.send(py, peers, &Outgoing { encoding, copied: &[], parts, segments })
+        self.send(py, peers, &Outgoing { encoding, copied: &[], parts, segments }, waits)
     }
 
     fn send(
@@ -378,6 +402,7 @@ impl QueueCore {
         py: Python<'_>,
         peers: &[Identity],
         message: &Outgoing<'_>,
+        waits: bool,
     ) -> PyResult<ucall_queue::Receipt> {
         loop {
             let refusal = match self.handle.outbox.put(peers, message) {
@@ -385,7 +410,7 @@ impl QueueCore {
                 Err(refusal) => refusal,
             };
             match refusal {
-                Refusal::Full(_) if self.blocks => {
+                Refusal::Full(_) if waits => {
                     let (outbox, weight) = (&self.handle.outbox, message.weight());
                     wait_in_slices(py, None, |until| {
                         outbox.wait_for_room(peers, weight, until).then_some(())
@@ -464,9 +489,9 @@ pub(crate) fn check_shared_memory() -> PyResult<()> {
 }
 
 fn uuid(py: Python<'_>, id: Identity) -> PyResult<Bound<'_, PyAny>> {
-    let keywords = PyDict::new(py);
-    keywords.set_item("bytes", PyBytes::new(py, &id.0))?;
-    py.import("uuid")?.getattr("UUID")?.call((), Some(&keywords))
+    let kind = py.import("uuid")?.getattr("UUID")?;
+    // No text, but bytes.
+    ffi::call(&kind, [&py.None().into_bound(py), PyBytes::new(py, &id.0).as_any()])
 }
 
 /// In a child that was forked off nobody would carry anything.
@@ -491,16 +516,20 @@ pub(super) fn failed<'py>(
             .into_bound(py)
             .into_any());
     }
-    if *failure == Failure::Dropped {
-        return module.getattr("FullError")?.call1((peer, failure.to_string()));
-    }
-    module.getattr("ConnectionError")?.call1((peer, failure.to_string()))
+    let name = if *failure == Failure::Dropped { "FullError" } else { "ConnectionError" };
+    let reason = PyString::new(py, &failure.to_string());
+    ffi::call(&module.getattr(name)?, [&or_none(py, peer), reason.as_any()])
 }
 
 fn full(py: Python<'_>, peer: Option<Identity>) -> PyResult<PyErr> {
     let peer = peer.map(|peer| uuid(py, peer)).transpose()?;
     let error = py.import("ucall.queue.errors")?.getattr("FullError")?;
-    Ok(PyErr::from_value(error.call1((peer, "the queue is full"))?))
+    let reason = PyString::intern(py, "the queue is full");
+    Ok(PyErr::from_value(ffi::call(&error, [&or_none(py, peer), reason.as_any()])?))
+}
+
+fn or_none<'py>(py: Python<'py>, object: Option<Bound<'py, PyAny>>) -> Bound<'py, PyAny> {
+    object.unwrap_or_else(|| py.None().into_bound(py))
 }
 
 /// When a wait of so many seconds ends; `None` never.

@@ -4,10 +4,12 @@ use std::ffi::c_int;
 
 use bytes::Bytes;
 use pyo3::exceptions::{PyBufferError, PyValueError};
-use pyo3::ffi;
+use pyo3::ffi as raw;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use ucall_queue::{Body, Encoding, Segment};
+
+use crate::ffi;
 
 /// Memory that bytes were received into, shown through the buffer protocol.
 #[pyclass(frozen, module = "ucall._core", name = "Block")]
@@ -25,7 +27,7 @@ impl Block {
     /// As the buffer protocol asks: `view` is to be filled.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
+        view: *mut raw::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
         if view.is_null() {
@@ -34,16 +36,16 @@ impl Block {
         let (start, length) = slf.get().segment.as_raw();
         // What is shared, with other messages or another process, is not to be written.
         let readonly = c_int::from(!matches!(slf.get().segment, Segment::Owned(_)));
-        let (memory, len) = (start.cast_mut().cast(), length as ffi::Py_ssize_t);
+        let (memory, len) = (start.cast_mut().cast(), length as raw::Py_ssize_t);
         // SAFETY: the memory belongs to the object, which the view holds a reference to, and stays
         // where it is. Memory of its own may be written by whoever has the object: nothing else in
         // Rust looks at it any more.
         let state =
-            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory, len, readonly, flags) };
+            unsafe { raw::PyBuffer_FillInfo(view, slf.as_ptr(), memory, len, readonly, flags) };
         if state == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 
-    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {}
+    unsafe fn __releasebuffer__(&self, _view: *mut raw::Py_buffer) {}
 }
 
 /// What knows how to read what a serializer wrote.
@@ -87,11 +89,11 @@ impl Reader {
                 for segment in rest {
                     buffers.append(Bound::new(py, Block { segment })?)?;
                 }
-                return self.load.bind(py).call1((stream, buffers));
+                return ffi::call(self.load.bind(py), [stream.as_any(), buffers.as_any()]);
             }
         };
         match &self.load_plain {
-            Some(load) => load.bind(py).call1((plain,)),
+            Some(load) => ffi::call(load.bind(py), [&plain]),
             None => Ok(plain),
         }
     }

@@ -83,14 +83,14 @@ impl Receipt {
         lent::let_go(py);
         if self.cancelled.load(Ordering::Acquire) {
             let error = py.import("concurrent.futures")?.getattr("CancelledError")?;
-            return Err(PyErr::from_value(error.call0()?));
+            return Err(PyErr::from_value(crate::ffi::call(&error, [])?));
         }
         match progress {
             Progress::Done => Ok(None),
             Progress::Failed(failure) => Ok(Some((peer, failure))),
             Progress::Pending => {
                 let error = py.import("concurrent.futures")?.getattr("TimeoutError")?;
-                Err(PyErr::from_value(error.call0()?))
+                Err(PyErr::from_value(crate::ffi::call(&error, [])?))
             }
         }
     }

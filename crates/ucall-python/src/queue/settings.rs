@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 use ucall_queue::{Acknowledge, Full, Identity, Options};
 
 /// Reads the options that there are in `given`.
@@ -70,8 +70,13 @@ fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
 
 /// The id in a `uuid.UUID`.
 pub(super) fn identity(uuid: &Bound<'_, PyAny>) -> PyResult<Identity> {
-    let bytes = uuid.getattr("bytes")?;
-    let bytes = bytes.cast::<PyBytes>()?.as_bytes();
-    let bytes = bytes.try_into().map_err(|_| PyTypeError::new_err("expected a uuid.UUID"))?;
-    Ok(Identity(bytes))
+    // Not its `bytes`, which Python code makes.
+    let number = uuid.getattr("int").and_then(|number| number.extract::<u128>());
+    match number {
+        Ok(number) => Ok(Identity(number.to_be_bytes())),
+        Err(_) => {
+            let kind = crate::ffi::type_name(uuid);
+            Err(PyTypeError::new_err(format!("expected a uuid.UUID as an id, not {kind}")))
+        }
+    }
 }

@@ -1,0 +1,130 @@
+"""Programs that end while their queues are at work: quietly, at once, and with nothing broken."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import program
+
+WAIT_S = 30
+BEGINNING = """
+import os, signal, sys, threading, time
+import numpy as np
+from ucall import queue as nq
+
+protocol, path = sys.argv[1:]
+place = nq.NetworkLocation(path, 0) if path else nq.NetworkLocation(port=0)
+connection = nq.ConnectionOptions(queue_size=1 << 21)
+options = nq.CommunicatorOptions(netloc=place, connection=connection)
+server = nq.new(protocol, "server", options)
+if server.address:
+    place = nq.NetworkLocation(*server.address)
+clients = [
+    nq.new(protocol, "client", nq.CommunicatorOptions(netloc=place, connection=connection))
+    for _ in range(3)
+]
+"""
+#: Everything is used by threads that nobody stops.
+UNDER_LOAD = """
+data = np.zeros(20_000)
+
+def put(side):
+    while True:
+        try:
+            side.put(data).add_done_callback(lambda _: None)
+        except nq.FullError:
+            time.sleep(0.001)
+
+def get(side):
+    while True:
+        try:
+            side.get()
+        except ConnectionError:
+            time.sleep(0.001)
+
+for side in (server, *clients):
+    side.on_start(lambda peer: None)
+    side.on_end(lambda peer: None)
+    for work in (put, get):
+        threading.Thread(target=work, args=(side,), daemon=True).start()
+for client in clients:
+    client.put("here").result(10)
+time.sleep(0.1)
+print("done", flush=True)
+"""
+#: Threads that are in what a queue calls when the interpreter is finalised, which takes a while.
+WITHIN_CALLS = """
+class Lingering:
+    def __del__(self, sleep=time.sleep, write=os.write):
+        sleep(0.4)
+        write(1, b"finalised\\n")
+
+def slowly(data):
+    time.sleep(0.3)
+    return [b"x"]
+
+def read_slowly(stream):
+    time.sleep(0.3)
+
+def until_closed(work, *arguments):
+    try:
+        work(*arguments)
+    except ConnectionError:
+        pass
+
+slow = nq.SerializationOptions(dump=slowly, load=read_slowly)
+options = nq.CommunicatorOptions(netloc=place, serialization=slow)
+late = nq.new(protocol, "client", options)
+clients[0].put("here").result(10)
+server.put(b"to all").result(10)
+for _ in range(8):
+    for arguments in ((late.put, None), (late.get,)):
+        threading.Thread(target=until_closed, args=arguments, daemon=True).start()
+        time.sleep(0.02)
+threading.lingering = Lingering()
+"""
+INTERRUPTED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
+futures = [clients[0].put(number) for number in range(3)]
+futures[-1].result(10)
+try:
+    print("waits", flush=True)
+    clients[1].get()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print([server.get(timeout=10).data for _ in range(3)])
+"""
+
+
+def places(protocol: str, folder: Path) -> str:
+    return str(folder / "exit.sock") if protocol in ("unix", "shm") else ""
+
+
+def run(source: str, protocol: str, folder: Path) -> str:
+    command = [sys.executable, "-c", BEGINNING + source, protocol, places(protocol, folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "shm", "grpc"])
+def test_a_program_ends_under_load(protocol: str, tmp_path: Path) -> None:
+    assert run(UNDER_LOAD, protocol, tmp_path) == "done\n"
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "grpc"])
+def test_a_program_ends_while_a_queue_calls_others(protocol: str, tmp_path: Path) -> None:
+    assert run(WITHIN_CALLS, protocol, tmp_path) == "finalised\n"
+
+
+def test_ctrl_c_ends_a_wait_and_nothing_else(tmp_path: Path) -> None:
+    with program(BEGINNING + INTERRUPTED, "tcp", "") as process:
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=WAIT_S)
+    assert (said, errors) == ("interrupted\n[0, 1, 2]\n", "")
