@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import logging
 import threading
 import uuid
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Notifier"]
 
 _IDLE_S = 1.0
+_NAME = "ucall-queue-calls"
 
 
 class Notifier:
@@ -25,21 +28,30 @@ class Notifier:
         self._core = weakref.ref(core)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._watched = 0
+        #: While somebody waits for futures, nobody need keep the communicator.
+        self._kept: QueueCore | None = None
         self.on_start: list[Callable[[uuid.UUID], object]] = []
         self.on_end: list[Callable[[uuid.UUID], object]] = []
 
     def watch(self, future: Future) -> None:
         """Has the future's `_finish` called once it is done."""
         core = self._core()
-        if core is not None:
-            core._watch(future)
-            self.start()
+        if core is None:
+            # What was put arrives all the same, and nothing but the future tells when.
+            threading.Thread(target=_wait_for, args=(future,), name=_NAME, daemon=True).start()
+            return
+        with self._lock:
+            self._watched += 1
+            self._kept = core
+        core._watch(future)
+        self.start()
 
     def start(self) -> None:
         """Starts the thread, unless it runs."""
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="ucall-queue-calls", daemon=True)
+                thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
                 self._thread = thread
                 thread.start()
 
@@ -62,15 +74,27 @@ class Notifier:
                     return False
         del core
         for future in futures:
-            future._finish()  # type: ignore[attr-defined]
+            _call(future._finish)  # type: ignore[attr-defined]
         for began, peer in sessions:
             for callback in list(self.on_start if began else self.on_end):
                 _call(callback, peer)
+        with self._lock:
+            self._watched -= len(futures)
+            if not self._watched:
+                self._kept = None
         return True
 
 
-def _call(callback: Callable[[uuid.UUID], object], peer: uuid.UUID) -> None:
+def _wait_for(future: Future) -> None:
+    # How it ends is told by the future itself.
+    with contextlib.suppress(concurrent.futures.CancelledError):
+        future.exception()
+    _call(future._finish)
+
+
+def _call(callback: Callable[..., object], *arguments: uuid.UUID) -> None:
     try:
-        callback(peer)
-    except Exception:
+        callback(*arguments)
+    except BaseException:
+        # Whatever it is: the thread has others to call.
         logging.getLogger("ucall").exception("exception in a callback of a queue")

@@ -1,0 +1,337 @@
+"""Lines of the contract in docs/queues.md that no other test holds, over every protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import socket
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from frames import frame, hello
+from pairs import Pairs
+
+from ucall import queue as nq
+
+Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
+WAIT_S = 20
+tcp = pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+
+
+@contextlib.contextmanager
+def silence(pairs: Pairs, folder: Path) -> Iterator[nq.NetworkLocation]:
+    """Somebody who accepts connections, and never says a word."""
+    is_path = pairs.protocol in ("unix", "shm")
+    with socket.socket(socket.AF_UNIX if is_path else socket.AF_INET) as listener:
+        listener.bind(str(folder / "silence.sock") if is_path else ("127.0.0.1", 0))
+        listener.listen()
+        if is_path:
+            yield nq.NetworkLocation(listener.getsockname(), 0)
+        else:
+            yield nq.NetworkLocation(*listener.getsockname())
+
+
+def test_making_one_and_putting_wait_for_nobody(pairs: Pairs, tmp_path: Path) -> None:
+    with silence(pairs, tmp_path) as nobody:
+        # One that waited would wait for ever.
+        client = pairs.client(pairs.server(), netloc=nobody)
+        futures = [client.put(data) for data in ("x", np.zeros(50_000), b"x" * 1_000_000)]
+        assert not any(future.done() for future in futures)
+        assert client.peers() == []
+        with pytest.raises(TimeoutError):
+            client.get(timeout=0.01)
+        assert [future.cancel() for future in futures] == [True] * 3
+        client.close(0)
+
+
+def test_a_payload_that_looks_like_a_handshake_is_a_payload(pair: Pair) -> None:
+    server, client = pair()
+    ids = (client.id, server.id, uuid.UUID(int=0))
+    looks_like: list[Any] = [it for id in ids for it in (id.bytes, id, str(id))]
+    looks_like += [b"ucall-q1", hello(client.id.bytes), hello(server.id.bytes, kind=2), frame(7, 0)]
+    # The first on their connection, and later ones; there and back.
+    for _ in range(2):
+        for sender, taker in ((client, server), (server, client)):
+            for data in looks_like:
+                sender.put(data)
+            assert [taker.get(timeout=WAIT_S).data for _ in looks_like] == looks_like
+
+
+def test_an_id_is_no_message_whatever_serializes_it(pairs: Pairs) -> None:
+    serializer = nq.BytesSerializer()
+    given = {"serialization": nq.SerializationOptions(serializer.load, serializer.dump)}
+    server = pairs.server(**given)
+    client = pairs.client(server, **given)
+    client.put(client.id.bytes)
+    client.put(server.id.bytes)
+    assert server.get(timeout=WAIT_S).data == client.id.bytes
+    server.put(client.id.bytes)
+    assert server.get(timeout=WAIT_S).data == server.id.bytes
+    assert client.get(timeout=WAIT_S).data == client.id.bytes
+
+
+def test_a_server_serializes_once_for_all(pairs: Pairs) -> None:
+    dumped = []
+
+    def dump(data: bytes) -> list[bytes]:
+        dumped.append(data)
+        return [data]
+
+    given = {"serialization": nq.SerializationOptions(lambda stream: stream.read(), dump)}
+    server = pairs.server(**given)
+    clients = [pairs.client(server, **given) for _ in range(4)]
+    for client in clients:
+        client.put(b"here").result(WAIT_S)
+    dumped.clear()
+    server.put(b"all").result(WAIT_S)
+    assert [client.get(timeout=WAIT_S).data for client in clients] == [b"all"] * 4
+    assert dumped == [b"all"]
+
+
+def test_what_is_put_is_sent_from_where_it_lies_and_let_go(pairs: Pairs, tmp_path: Path) -> None:
+    with silence(pairs, tmp_path) as nobody:
+        waiting = pairs.client(pairs.server(), netloc=nobody)
+        array = np.zeros(50_000)
+        future, kept = waiting.put(array), weakref.ref(array)
+        del array
+        gc.collect()
+        assert kept() is not None
+        future.cancel()
+        waiting.peers()
+        waiting.put("next")
+        assert kept() is None
+        waiting.close(0)
+    server = pairs.server()
+    client = pairs.client(server)
+    array = np.arange(50_000)
+    before = array.copy()
+    future, kept = client.put({"it": array}), weakref.ref(array)
+    assert np.array_equal(server.get(timeout=WAIT_S).data["it"], before)
+    assert np.array_equal(array, before)
+    future.result(WAIT_S)
+    del array
+    # What carries it may hold it for a moment longer.
+    for _ in range(100):
+        client.put("more").result(WAIT_S)
+        if kept() is None:
+            return
+    raise AssertionError("an array is kept that has arrived")
+
+
+def test_get_from_certain_peers_in_time(pairs: Pairs) -> None:
+    server = pairs.server()
+    quiet, loud = pairs.client(server), pairs.client(server)
+    for client in (quiet, loud):
+        client.put("here").result(WAIT_S)
+        assert server.get(client.id, timeout=WAIT_S).data == "here"
+    for number in range(100):
+        loud.put(number)
+    with pytest.raises(TimeoutError):
+        server.get(quiet.id, timeout=0.05)
+    with pytest.raises(TimeoutError):
+        server.get(quiet.id, uuid.uuid4(), timeout=0)
+    # One that waits is woken by its peer's message, and by no other.
+    came: list[Any] = []
+    waits = threading.Thread(target=lambda: came.append(server.get(quiet.id, timeout=WAIT_S)))
+    waits.start()
+    for number in range(100, 200):
+        loud.put(number)
+    quiet.put("mine").result(WAIT_S)
+    waits.join(WAIT_S)
+    assert [(message.peer, message.data) for message in came] == [(quiet.id, "mine")]
+    assert [server.get(timeout=WAIT_S).data for _ in range(200)] == list(range(200))
+
+
+def test_what_cannot_be_pickled_is_told_and_nothing_else_happens(pair: Pair) -> None:
+    server, client = pair(queue_size=10_000)
+    for bad in (threading.Lock(), lambda: None, [b"x" * 9_000, threading.Lock()]):
+        with pytest.raises((TypeError, AttributeError)):
+            client.put(bad)
+    client.put("good").result(WAIT_S)
+    assert server.get(timeout=WAIT_S).data == "good"
+
+
+def test_a_load_that_raises_costs_one_message(pairs: Pairs) -> None:
+    def load(stream: nq.Stream) -> str:
+        return bytes(stream.read()).decode()
+
+    given = {"serialization": nq.SerializationOptions(load, lambda data: [data]), "ack": "taken"}
+    server = pairs.server(**given)
+    client = pairs.client(server, **given)
+    futures = [client.put(data) for data in (b"before", b"\xff", b"after")]
+    assert server.get(timeout=WAIT_S).data == "before"
+    with pytest.raises(UnicodeDecodeError):
+        server.get(timeout=WAIT_S)
+    assert server.get(timeout=WAIT_S).data == "after"
+    for future in futures:
+        future.result(WAIT_S)
+
+
+def test_close_wakes_all_who_wait(pairs: Pairs) -> None:
+    server = pairs.server()
+    client = pairs.client(server)
+    ended: list[type[BaseException]] = []
+
+    def get(side: nq.Communicator) -> None:
+        try:
+            while True:
+                side.get()
+        except ConnectionError as error:
+            ended.append(type(error))
+
+    def put() -> None:
+        # Nobody takes them: after a few there is no room.
+        futures = [lonely.put(b"x" * 1000) for _ in range(10)]
+        try:
+            futures[-1].result(WAIT_S)
+        except ConnectionError as error:
+            ended.append(type(error))
+
+    lonely = pairs.client(pairs.server(), full="block", queue_size=3_000, ack="taken")
+    works = [threading.Thread(target=get, args=(side,)) for side in (server, server, client)]
+    works.append(threading.Thread(target=put))
+    for work in works:
+        work.start()
+    client.close(1)
+    server.close(1)
+    lonely.close(0.2)
+    for work in works:
+        work.join(WAIT_S)
+    assert not any(work.is_alive() for work in works)
+    assert ended == [nq.ConnectionError] * 4
+
+
+def test_callbacks_may_put_get_and_close(pairs: Pairs) -> None:
+    server = pairs.server()
+    came: list[Any] = []
+    over = threading.Event()
+
+    def started(peer: uuid.UUID) -> None:
+        server.put("welcome", peer)
+        came.append(server.get(peer, timeout=WAIT_S).data)
+
+    def ended(peer: uuid.UUID) -> None:
+        server.close(1)
+        over.set()
+
+    server.on_start(started)
+    server.on_end(ended)
+    client = pairs.client(server)
+    client.put("here")
+    assert client.get(timeout=WAIT_S).data == "welcome"
+    left = 200
+    counted = threading.Event()
+
+    def again(future: nq.Future) -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            client.put(left).add_done_callback(again)
+        else:
+            client.close(WAIT_S)
+            counted.set()
+
+    client.put("first").add_done_callback(again)
+    assert counted.wait(WAIT_S)
+    assert over.wait(WAIT_S)
+    assert came == ["here"]
+    assert [server.get().data for _ in range(200)] == ["first", *range(199, 0, -1)]
+    with pytest.raises(ConnectionError):
+        server.get()
+
+
+@tcp
+def test_a_callback_that_raises_keeps_nobody_from_theirs(
+    pairs: Pairs, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = pairs.server()
+
+    def leave(peer: uuid.UUID) -> None:
+        raise SystemExit(3)
+
+    started, arrived = threading.Event(), threading.Event()
+    server.on_start(leave)
+    server.on_start(lambda _: started.set())
+    client = pairs.client(server)
+    future = client.put("x")
+    future.add_done_callback(lambda _: 1 / 0)  # type: ignore[arg-type,return-value]
+    future.add_done_callback(lambda _: arrived.set())
+    assert started.wait(WAIT_S)
+    assert arrived.wait(WAIT_S)
+    again = threading.Event()
+    server.put("back").add_done_callback(lambda _: again.set())
+    assert again.wait(WAIT_S)
+    told = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert sorted(str(it) for it in told) == [str(SystemExit), str(ZeroDivisionError)]
+    assert {record.levelno for record in caplog.records if record.exc_info} == {logging.ERROR}
+
+
+@tcp
+def test_futures_are_called_for_though_nobody_keeps_their_queue(pairs: Pairs) -> None:
+    server = pairs.server(ack="taken")
+
+    def put() -> nq.Future:
+        return pairs.made.pop(pairs.made.index(pairs.client(server, ack="taken"))).put("x")
+
+    early, called = put(), threading.Event()
+    early.add_done_callback(lambda _: called.set())
+    gc.collect()
+    late = put()
+    gc.collect()
+    late_called = threading.Event()
+    late.add_done_callback(lambda _: late_called.set())
+    assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["x", "x"]
+    assert called.wait(WAIT_S)
+    assert late_called.wait(WAIT_S)
+
+
+@tcp
+def test_a_peer_is_named_by_its_id(pair: Pair) -> None:
+    server, client = pair()
+    client.put("here").result(WAIT_S)
+    for call in (lambda: server.put("x", str(client.id)), lambda: server.get("nobody", timeout=0)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"expected a uuid.UUID as an id, not str"):
+            call()
+    stranger = uuid.uuid4()
+    with pytest.raises(ConnectionError) as caught:
+        client.put("x", stranger).result(WAIT_S)
+    assert caught.value.peer == stranger  # type: ignore[attr-defined]
+    client.put("to the server", server.id).result(WAIT_S)
+
+
+@tcp
+def test_messages_are_shared_out_among_those_who_get(pairs: Pairs) -> None:
+    server = pairs.server()
+    clients = [pairs.client(server) for _ in range(3)]
+    taken: list[list[tuple[uuid.UUID, int]]] = [[] for _ in range(4)]
+
+    def get(mine: list[tuple[uuid.UUID, int]]) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                message = server.get()
+                mine.append((message.peer, message.data))
+
+    threads = [threading.Thread(target=get, args=(mine,)) for mine in taken]
+    for thread in threads:
+        thread.start()
+    for number in range(1000):
+        for client in clients:
+            client.put(number)
+    for client in clients:
+        client.close()
+    server.close()
+    for thread in threads:
+        thread.join(WAIT_S)
+    everything = sorted(it for mine in taken for it in mine)
+    assert everything == sorted((it.id, number) for it in clients for number in range(1000))
+    for mine in taken:
+        for client in clients:
+            numbers = [number for peer, number in mine if peer == client.id]
+            assert numbers == sorted(numbers)
