@@ -49,7 +49,7 @@ class Pairs:
     ) -> None:
         name, _, tls = protocol.partition("+")
         self.protocol = nq.Protocol(name)
-        self._authority = authority if tls else None
+        self.authority = authority if tls else None
         self._folder = folder
         self._broker = broker
         self.made: list[nq.Communicator] = []
@@ -71,8 +71,8 @@ class Pairs:
         return nq.CommunicatorOptions(connection=nq.ConnectionOptions(**connection), **given)
 
     def server(self, **given: Any) -> nq.Communicator:
-        if self._authority:
-            files = self._authority.sign("localhost", "127.0.0.1")
+        if self.authority:
+            files = self.authority.sign("localhost", "127.0.0.1")
             given.setdefault("security", nq.SecurityOptions(files.key, files.certificate))
         if self.protocol == "mqtt":
             given.setdefault("netloc", nq.NetworkLocation(port=self._broker().port))
@@ -89,7 +89,7 @@ class Pairs:
         if server.address is not None:
             netloc = nq.NetworkLocation(*server.address)
         given.setdefault("netloc", netloc)
-        if self._authority:
-            given.setdefault("security", nq.SecurityOptions(authority=self._authority.path))
+        if self.authority:
+            given.setdefault("security", nq.SecurityOptions(authority=self.authority.path))
         given.setdefault("broker", server.options.broker)
         return self._new("client", self.options(**given))

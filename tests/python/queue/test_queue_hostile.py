@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import random
 import resource
-import socket
 import struct
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from frames import frame, hello
 from pairs import Pairs
+from strangers import sent
 
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
@@ -229,59 +232,60 @@ def test_what_a_pickle_claims_is_checked_first(hostile: bytes) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-streams = pytest.mark.parametrize("pairs", ["tcp", "unix", "shm"], indirect=True)
+STRANGER = b"c" * 16
 
 
-@streams
 @pytest.mark.parametrize(
-    "sent",
+    "sent_bytes",
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        os.urandom(4096),
+        random.Random(5).randbytes(4096),
         frame(4, 1 << 60),
         frame(1, 1 << 60),
         hello(b"s" * 16),
-        hello(b"c" * 16) + frame(4, 1 << 60, sequence=1, segments=1),
-        hello(b"c" * 16) + frame(4, 10, b"x" * 10, sequence=5, segments=1),
-        hello(b"c" * 16) + hello(b"c" * 16),
+        hello(STRANGER) + frame(4, 1 << 60, sequence=1, segments=1),
+        hello(STRANGER) + frame(4, 10, b"x" * 10, sequence=5, segments=1),
+        hello(STRANGER) + frame(4, 1 << 20, struct.pack("<Q", 1 << 60), 1, 2),
+        hello(STRANGER) + hello(STRANGER),
     ],
-    ids=["http", "garbage", "early", "long hello", "own id", "huge", "number", "twice"],
+    ids=["http", "garbage", "early", "long hello", "own id", "huge", "number", "table", "twice"],
 )
-def test_hostile_bytes_are_refused(pairs: Pairs, sent: bytes) -> None:
-    import uuid
-
+def test_hostile_bytes_are_refused(pairs: Pairs, sent_bytes: bytes) -> None:
     server = pairs.server(id=uuid.UUID(bytes=b"s" * 16))
     client = pairs.client(server)
+    client.put("before").result(WAIT_S)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    kind = socket.AF_INET if server.address else socket.AF_UNIX
-    with socket.socket(kind) as stranger:
-        stranger.settimeout(WAIT_S)
-        stranger.connect(server.address or server.options.netloc.host)
-        stranger.sendall(sent)
-        try:
-            while stranger.recv(4096):
-                pass
-        except ConnectionError:
-            pass
-    client.put("still here").result(WAIT_S)
-    assert server.get(timeout=WAIT_S).data == "still here"
+    with sent(pairs, server, sent_bytes):
+        client.put("still here").result(WAIT_S)
+        assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["before", "still here"]
+    # Nothing of theirs has come.
+    with pytest.raises(TimeoutError):
+        server.get(timeout=0.05)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-@streams
 def test_claimed_lengths_take_no_memory(pairs: Pairs) -> None:
     server = pairs.server()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    strangers = []
-    for number in range(50):
-        kind = socket.AF_INET if server.address else socket.AF_UNIX
-        stranger = socket.socket(kind)
-        stranger.connect(server.address or server.options.netloc.host)
-        stranger.sendall(hello(bytes([number + 1]) * 16) + frame(4, 1 << 30, b"x" * 99, 1, 1))
-        strangers.append(stranger)
     client = pairs.client(server)
-    client.put("still here").result(WAIT_S)
-    assert server.get(timeout=WAIT_S).data == "still here"
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000
-    for stranger in strangers:
-        stranger.close()
+    client.put("before").result(WAIT_S)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.ExitStack() as strangers:
+        for number in range(50):
+            begun = hello(bytes([number + 1]) * 16) + frame(4, 1 << 30, b"x" * 99, 1, 1)
+            strangers.enter_context(sent(pairs, server, begun))
+        client.put("still here").result(WAIT_S)
+        assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["before", "still here"]
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+def test_what_a_stranger_pickles_runs_nothing(pairs: Pairs, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    data = pickle.dumps(Runs(ran))
+    server = pairs.server()
+    with sent(pairs, server, hello(STRANGER) + frame(4, len(data), data, 1, 1)):
+        with pytest.raises(pickle.UnpicklingError, match="system is not allowed"):
+            server.get(timeout=WAIT_S)
+        client = pairs.client(server)
+        client.put("still here").result(WAIT_S)
+        assert server.get(timeout=WAIT_S).data == "still here"
+    assert not ran.exists()
