@@ -1,0 +1,48 @@
+"""Libraries that not everybody has: what needs them says so, and the rest works without."""
+
+from __future__ import annotations
+
+from harness import program
+
+WITHOUT = """
+import sys
+for name in sys.argv[1].split():
+    # As if it were not installed.
+    sys.modules[name] = None
+from ucall import queue as nq
+"""
+NEEDS_GRPC = """
+import threading
+for purpose in nq.Purpose:
+    try:
+        nq.new(nq.Protocol.GRPC, purpose)
+    except ImportError as error:
+        print(error)
+print([it.name for it in threading.enumerate()])
+"""
+EVERYTHING_ELSE = """
+here = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
+with nq.new("tcp", "server", here) as server:
+    there = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
+    with nq.new("tcp", "client", there) as client:
+        for data in ([1, "two", {3: None}], b"x" * 100_000, bytearray(b"ab")):
+            client.put(data).result(10)
+            print(server.get(timeout=10).data == data)
+"""
+
+
+def run(source: str, without: str) -> str:
+    with program(WITHOUT + source, without) as process:
+        said, errors = process.communicate(timeout=20)
+    assert errors == ""
+    return str(said)
+
+
+def test_grpc_says_what_to_install() -> None:
+    told = "a queue over grpc needs grpcio: pip install 'ucall[grpc]'\n"
+    assert run(NEEDS_GRPC, "grpc") == told * 2 + "['MainThread']\n"
+
+
+def test_queues_need_no_other_library() -> None:
+    others = "grpc numpy msgspec PIL pydantic paho"
+    assert run(EVERYTHING_ELSE, others) == "True\n" * 3
