@@ -1,11 +1,17 @@
-"""The example, word for word, in two processes."""
+"""The example, word for word, in two processes; and as it is written for asyncio."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import socket
 import subprocess
 import sys
 
+import pytest
 from pairs import free_location
+
+from ucall import queue as nq
 
 SERVER = """
 from ucall import queue as nq
@@ -21,6 +27,24 @@ with nq.new(purpose=nq.Purpose.CLIENT) as queue:      # client.py
     message = queue.get()
 print(message.data)
 """
+# The same words, awaited.
+AWAITED = """
+import asyncio
+from ucall.aio import queue as nq
+async def main():
+    async with nq.new(purpose=nq.Purpose.{purpose}) as queue:
+{lines}
+    print(message.data)
+asyncio.run(main())
+"""
+AWAITED_SERVER = AWAITED.format(
+    purpose="SERVER",
+    lines='        message = await queue.get()\n        await queue.put("Hello, Client!")',
+)
+AWAITED_CLIENT = AWAITED.format(
+    purpose="CLIENT",
+    lines='        await queue.put("Hello, Server!")\n        message = await queue.get()',
+)
 # Others may use the usual port at the same time.
 ELSEWHERE = """
 from ucall.queue.core import CommunicatorOptions, NetworkLocation
@@ -29,20 +53,66 @@ CommunicatorOptions.__init__.__defaults__ = tuple(
     NetworkLocation({!r}, {!r}) if isinstance(it, NetworkLocation) else it for it in defaults
 )
 """
+# Runs programs side by side; in a network of their own, whose loopback is not up yet.
+LAUNCH = """
+import contextlib, fcntl, json, socket, struct, subprocess, sys
+with contextlib.suppress(PermissionError), socket.socket() as any_socket:
+    UP, SIOCGIFFLAGS, SIOCSIFFLAGS = 1, 0x8913, 0x8914
+    request = struct.pack("16sh14x", b"lo", 0)
+    flags = struct.unpack("16sh14x", fcntl.ioctl(any_socket, SIOCGIFFLAGS, request))[1]
+    fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | UP))
+pipe = subprocess.PIPE
+programs = [
+    subprocess.Popen([sys.executable, "-c", source], stdout=pipe, text=True)
+    for source in json.loads(sys.argv[1])
+]
+try:
+    print(json.dumps([program.communicate(timeout=20)[0] for program in programs]))
+finally:
+    for program in programs:
+        program.kill()
+"""
+ALONE = ["unshare", "--map-root-user", "--net"]
+PROGRAMS = pytest.mark.parametrize(
+    "programs",
+    [
+        (CLIENT, SERVER),
+        (AWAITED_CLIENT, AWAITED_SERVER),
+        (AWAITED_CLIENT, SERVER),
+        (CLIENT, AWAITED_SERVER),
+    ],
+    ids=["threads", "asyncio", "asyncio asks", "asyncio answers"],
+)
 
 
-def test_example() -> None:
+def run(programs: list[str], before: list[str]) -> list[str]:
+    command = [*before, sys.executable, "-c", LAUNCH, json.dumps(programs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    said: list[str] = json.loads(done.stdout)
+    return said
+
+
+@PROGRAMS
+def test_example(programs: tuple[str, str]) -> None:
     elsewhere = ELSEWHERE.format(*free_location())
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-c", elsewhere + source], stdout=subprocess.PIPE, text=True
-        )
-        for source in (CLIENT, SERVER)
-    ]
-    try:
-        said = [program.communicate(timeout=20)[0] for program in programs]
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
+    said = run([elsewhere + source for source in programs], [])
     assert said == ["Hello, Client!\n", "Hello, Server!\n"]
+
+
+@PROGRAMS
+def test_example_where_it_is_by_default(programs: tuple[str, str]) -> None:
+    assert nq.CommunicatorOptions().netloc == ("127.0.0.1", 51966)
+    said = run([*programs], where_nobody_listens())
+    assert said == ["Hello, Client!\n", "Hello, Server!\n"]
+
+
+def where_nobody_listens() -> list[str]:
+    """What has programs run where the usual port is free."""
+    if shutil.which("unshare") and not subprocess.run([*ALONE, "true"], check=False).returncode:
+        return ALONE
+    try:
+        socket.create_server(("127.0.0.1", 51966)).close()
+    except OSError:
+        pytest.skip("the usual port is in use, and a network of our own is not to be had")
+    return []
