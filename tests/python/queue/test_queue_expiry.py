@@ -1,0 +1,75 @@
+"""A peer that is killed and does not come back: what was kept for it fails, and is let go."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import uuid
+import weakref
+
+import numpy as np
+import pytest
+from held import descriptors, shared_maps, wait_until
+from pairs import Pairs
+
+from harness import program
+
+WAIT_S = 20
+CLIENT = """
+import sys
+from ucall import queue as nq
+
+protocol, host, port, topic = sys.argv[1:]
+place, broker = nq.NetworkLocation(host, int(port)), nq.BrokerOptions(topic=topic)
+queue = nq.new(protocol, "client", nq.CommunicatorOptions(netloc=place, broker=broker))
+queue.put("first")
+queue.put("second").result(20)
+print(queue.id, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("pairs", ["tcp", "unix", "shm", "mqtt", "grpc"], indirect=True)
+def test_a_peer_that_is_gone_fails_and_frees_all_that_was_kept_for_it(pairs: Pairs) -> None:
+    server = pairs.server(expire_s=0.5, ack="taken")
+    other = pairs.client(server)
+    other.put("here").result(WAIT_S)
+    assert server.get(timeout=WAIT_S).peer == other.id
+    ended: list[uuid.UUID] = []
+    over = threading.Event()
+    server.on_end(lambda peer: (ended.append(peer), over.set()))
+    at = server.options.netloc if server.address is None else server.address
+    before = descriptors(), shared_maps()
+    arguments = [str(it) for it in (*at, server.options.broker.topic)]
+    with program(CLIENT, str(pairs.protocol), *arguments) as process:
+        gone = uuid.UUID(process.stdout.readline().strip())
+        assert set(server.peers()) == {gone, other.id}
+        arrays = [np.zeros(50_000) for _ in range(20)]
+        kept = [weakref.ref(array) for array in arrays]
+        # It gets none of them: some are on their way, some are in line.
+        futures = [server.put(array, gone) for array in arrays[:10]]
+        process.kill()
+        process.wait()
+        futures += [server.put(array, gone) for array in arrays[10:]]
+        del arrays
+    for future in futures:
+        with pytest.raises(ConnectionError) as caught:
+            future.result(WAIT_S)
+        assert caught.value.peer == gone  # type: ignore[attr-defined]
+    assert over.wait(WAIT_S)
+    assert (ended, server.peers()) == ([gone], [other.id])
+    with pytest.raises(ConnectionError):
+        server.put("late", gone).result(WAIT_S)
+    # Nobody else is touched by it, and what it had put is there.
+    server.put("on")
+    assert other.get(timeout=WAIT_S).data == "on"
+    assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["first", "second"]
+
+    def is_free() -> bool:
+        server.put("let go", other.id)
+        return all(array() is None for array in kept)
+
+    del futures, future, caught
+    gc.collect()
+    wait_until(is_free)
+    wait_until(lambda: (descriptors(), shared_maps()) <= before)
