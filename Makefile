@@ -276,9 +276,10 @@ bench-queue: setup .bench/floor-pair ## Queues: ours, net-queue's, pyzmq's and C
 	@tools/install-queue-bench.sh $(PY)
 	$(PY) bench/queue.py $(BENCH_FLAGS)
 
-test-queue-long: setup ## Queues: 100,000 messages each way through cuts, and one of 4 GiB
-	UCALL_QUEUE_MESSAGES=100000 UCALL_QUEUE_LONG=1 $(PY) -m pytest $(PYTEST_FLAGS) \
-		tests/python/queue/test_queue_cuts.py tests/python/queue/test_queue_large.py
+test-queue-long: setup ## Queues: 100,000 messages through cuts and kills, 4 GiB at once, 1,000 clients
+	UCALL_QUEUE_MESSAGES=100000 UCALL_QUEUE_LONG=1 $(PY) -m pytest --verbose --capture=no \
+		--durations=0 --durations-min=1 $(addprefix tests/python/queue/test_queue_, \
+		cuts.py kill.py kill_load.py large.py)
 
 .bench/floor-pair: bench/floor/pair.c
 	@mkdir -p $(@D)

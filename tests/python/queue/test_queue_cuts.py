@@ -10,12 +10,15 @@ import hashlib
 import os
 import random
 import threading
+import time
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
 from frames import GREETING_BYTES
 from pairs import STREAMS, Pairs
+from progress import Progress
 from proxy import Proxy
 
 from ucall import queue as nq
@@ -57,9 +60,12 @@ def send(communicator: nq.Communicator, failures: list[BaseException]) -> None:
         failures.append(error)
 
 
-def take(communicator: nq.Communicator, failures: list[BaseException]) -> None:
+def take(
+    communicator: nq.Communicator, taken: dict[uuid.UUID, int], failures: list[BaseException]
+) -> None:
     try:
         for number in range(COUNT):
+            taken[communicator.id] = number
             got = communicator.get(timeout=WAIT_S)
             assert not got.redelivered
             check(number, got.data)
@@ -75,7 +81,7 @@ def take(communicator: nq.Communicator, failures: list[BaseException]) -> None:
 )
 @pytest.mark.parametrize("ack", ["received", "taken"])
 def test_each_message_comes_once_and_in_order(
-    pairs: Pairs, tmp_path: Path, ack: str, trusted: bool
+    pairs: Pairs, tmp_path: Path, ack: str, trusted: bool, request: pytest.FixtureRequest
 ) -> None:
     given = {"ack": ack, "reconnect": (0.001, 0.01), "full": "block", "queue_size": 1 << 26}
     given["trusted"] = trusted
@@ -96,22 +102,26 @@ def test_each_message_comes_once_and_in_order(
     # Over gRPC a connection is made again after a tenth of a second, at the earliest.
     proxy.cut_after = 1 << (23 if pairs.protocol == "grpc" else 21)
     failures: list[BaseException] = []
-    threads = [
-        threading.Thread(target=work, args=(side, failures))
-        for side in (server, client)
-        for work in (send, take)
-    ]
+    taken: dict[uuid.UUID, int] = {}
+    threads = []
+    for side in (server, client):
+        threads.append(threading.Thread(target=send, args=(side, failures)))
+        threads.append(threading.Thread(target=take, args=(side, taken, failures)))
     for thread in threads:
         thread.start()
-    if pairs.protocol == "mqtt":
+    what = f"each way over {request.node.callspec.id}"
+    give_up_at, kills = time.monotonic() + 2 * WAIT_S, 0
+    with Progress(what, COUNT) as progress:
         while working := [thread for thread in threads if thread.is_alive()]:
+            assert time.monotonic() < give_up_at
             working[0].join(0.7)
-            pairs.broker.kill()
-            pairs.broker.start()
-    for thread in threads:
-        thread.join(2 * WAIT_S)
-    assert not failures, failures[0]
-    assert not any(thread.is_alive() for thread in threads)
+            if pairs.protocol == "mqtt":
+                pairs.broker.kill()
+                pairs.broker.start()
+                kills += 1
+            told = f", {proxy.cuts} cuts" + (f", broker killed {kills} times" if kills else "")
+            progress.tell(min(taken.values()), told)
+        assert not failures, failures[0]
     client.close()
     server.close()
     proxy.close()

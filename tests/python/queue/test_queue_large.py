@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
-import subprocess
-import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from pairs import Pairs
+from broker import Broker
+from pairs import Pairs, free_location
+from progress import Progress
 
+from harness import program
 from ucall import queue as nq
 
 WAIT_S = 30
+LONG = bool(os.environ.get("UCALL_QUEUE_LONG"))
+THOUSAND = ["tcp", "unix", "shm", *(["tcp+tls", "mqtt", "grpc"] if LONG else [])]
+ONE_LARGE_OVER = ["tcp", "unix", "shm", "mqtt", "grpc"] if LONG else ["tcp"]
 # A process of its own, so that its peak is of nothing else.
 ONE_LARGE = """
 import sys
 from ucall import queue as nq
-purpose, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-connection = nq.ConnectionOptions(message_size=size + 100, queue_size=size + 1000)
+protocol, purpose, host, port, size, topic = sys.argv[1:]
+size = int(size)
+connection = nq.ConnectionOptions(message_size=size + 1000, queue_size=size + 2000)
 options = nq.CommunicatorOptions(
-    netloc=nq.NetworkLocation("127.0.0.1", port), connection=connection
+    netloc=nq.NetworkLocation(host, int(port)),
+    connection=connection,
+    broker=nq.BrokerOptions(topic=topic),
 )
-with nq.new(purpose=nq.Purpose(purpose), options=options) as queue:
+with nq.new(protocol, purpose, options) as queue:
     if purpose == "server":
         data = queue.get().data
         assert len(data) == size and data[0] == data[-1] == data[size // 2] == 7
+    elif protocol == "shm":
+        import numpy
+        queue.put(numpy.full(size, 7, numpy.uint8)).result()
     else:
         queue.put(b"\\7" * size).result()
 # The peak of this program: ru_maxrss begins with that of whoever started it.
@@ -34,7 +48,8 @@ print(int(peak[0].split()[1]) * 1024)
 """
 
 
-@pytest.mark.parametrize("pairs", ["tcp", "unix", "shm"], indirect=True)
+@pytest.mark.timeout(5 * WAIT_S)
+@pytest.mark.parametrize("pairs", THOUSAND, indirect=True)
 def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
     # Each client of this process has a descriptor of its own, and the thread's.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -59,30 +74,29 @@ def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_large_message_takes_twice_its_size_at_most(free_port: int) -> None:
-    size = 4 << 30 if os.environ.get("UCALL_QUEUE_LONG") else 256 << 20
-    sides = [
-        subprocess.Popen(
-            [sys.executable, "-c", ONE_LARGE, purpose, str(free_port), str(size)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for purpose in ("server", "client")
-    ]
-    try:
-        peaks = [int(side.communicate(timeout=50)[0]) for side in sides]
-    finally:
-        for side in sides:
-            side.kill()
-            side.wait()
+@pytest.mark.timeout(5 * WAIT_S)
+@pytest.mark.parametrize("protocol", ONE_LARGE_OVER)
+def test_a_large_message_takes_twice_its_size_at_most(
+    protocol: str, tmp_path: Path, shared_broker: Callable[[], Broker]
+) -> None:
+    size = 4 << 30 if LONG else 256 << 20
+    netloc = free_location()
+    if protocol == "mqtt":
+        netloc = nq.NetworkLocation("127.0.0.1", shared_broker().port)
+    elif protocol in ("unix", "shm"):
+        netloc = nq.NetworkLocation(str(tmp_path / "large.sock"), 0)
+    arguments = [str(it) for it in (*netloc, size, f"test/{uuid.uuid4()}")]
+    with contextlib.ExitStack() as stack:
+        told = stack.enter_context(Progress(f"{size >> 20:,} MiB over {protocol}", 1))
+        sides = [
+            stack.enter_context(program(ONE_LARGE, protocol, purpose, *arguments))
+            for purpose in ("server", "client")
+        ]
+        said = [side.communicate(timeout=4 * WAIT_S) for side in sides]
+        assert [errors for _, errors in said] == ["", ""]
+        peaks = [int(peak) for peak, _ in said]
+        told.say("peaks of {:,} and {:,} MiB".format(*(peak >> 20 for peak in peaks)))
     assert max(peaks) < 2 * size + (64 << 20)
-
-
-@pytest.fixture
-def free_port() -> int:
-    from pairs import free_location
-
-    return free_location().port
 
 
 def test_a_message_is_as_long_as_allowed_and_no_longer(pairs: Pairs) -> None:

@@ -1,0 +1,49 @@
+"""Lines that say how far long work is: what, and how many of how many."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+EVERY_S = 5.0
+
+
+class Progress:
+    """Says so every few seconds, where `UCALL_QUEUE_LONG` is set.
+
+    Args:
+        what: What is done.
+        count: How often.
+    """
+
+    def __init__(self, what: str, count: int) -> None:
+        self._what, self._count = what, count
+        self._began = self._told = time.monotonic()
+        self._is_long = bool(os.environ.get("UCALL_QUEUE_LONG"))
+
+    def tell(self, done: int, more: str = "") -> None:
+        """So many are done."""
+        now = time.monotonic()
+        if now - self._told > EVERY_S:
+            self._told = now
+            self.say(f"{done:,} of {self._count:,}{more}")
+
+    def say(self, text: str) -> None:
+        """Says something else, at once."""
+        if self._is_long:
+            passed_s = time.monotonic() - self._began
+            print(f"{self._what}: {text}, {passed_s:.0f} s", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.say("failed" if raised else f"all {self._count:,}")

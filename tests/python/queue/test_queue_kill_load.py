@@ -1,0 +1,187 @@
+"""Processes that are killed at any moment, under load: what is lost, what is not, and what is told.
+
+`make test-queue-long` does it over every protocol, with 100,000 messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broker import Broker
+from certificates import Authority
+from pairs import PROTOCOLS, free_location
+from progress import Progress
+
+from ucall import queue as nq
+
+LONG = bool(os.environ.get("UCALL_QUEUE_LONG"))
+COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "3000"))
+KILLS = 10 if LONG else 2
+PATIENCE_S = 10 if LONG else 2
+WAIT_S = 60 + COUNT / 500
+# Says each number once its `get` has returned, and whether it may be a repeat.
+READER = """
+import json, os, sys, uuid
+from ucall import queue as nq
+
+given = json.loads(sys.argv[1])
+options = nq.CommunicatorOptions(
+    id=uuid.UUID(given["id"]),
+    netloc=nq.NetworkLocation(*given["netloc"]),
+    connection=nq.ConnectionOptions(reconnect=(0.01, 0.05), transport_size=65_536),
+    security=nq.SecurityOptions(**given["security"]) if given["security"] else None,
+    broker=nq.BrokerOptions(topic=given["topic"]),
+)
+queue = nq.new(given["protocol"], given["purpose"], options)
+if given["purpose"] == "client":
+    queue.put("here")
+number = -1
+while number != given["last"]:
+    message = queue.get()
+    number = int(message.data if isinstance(message.data, int) else message.data[0])
+    os.write(1, b"%d %d\\n" % (number, message.redelivered))
+queue.close(10)
+"""
+#: The numbers that one life of a process has read, and which of them were marked.
+Life = list[tuple[int, bool]]
+
+
+class Killed:
+    """A reader in a process of its own, killed and started again."""
+
+    def __init__(self, given: dict[str, Any], progress: Progress) -> None:
+        self._command = [sys.executable, "-c", READER, json.dumps(given)]
+        self._progress = progress
+        self._random = random.Random(11)
+        self.lives: list[Life] = []
+        #: Nobody is killed any more.
+        self.is_safe = threading.Event()
+
+    def run(self) -> None:
+        """All lives; the last one is not killed, and reads until the last number."""
+        for kills in range(KILLS + 1):
+            self.lives.append([])
+            if kills == KILLS:
+                self.is_safe.set()
+            self._live(self._random.randrange(1, COUNT // KILLS) if kills < KILLS else COUNT)
+
+    def _live(self, count: int) -> None:
+        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        # What it waits for may be gone with the life before.
+        patience = threading.Timer(PATIENCE_S, lambda: self.is_safe.is_set() or process.kill())
+        patience.start()
+        for line in process.stdout:
+            number, repeated = map(int, line.split())
+            self.lives[-1].append((number, bool(repeated)))
+            self._progress.tell(number)
+            if len(self.lives[-1]) == count:
+                # SIGKILL. What it has said by then it has said.
+                process.kill()
+        process.wait()
+        patience.cancel()
+
+
+def check(lives: list[Life], ack: str) -> None:
+    """What the contract says of one life after another."""
+    read_up_to = -1
+    for life in lives:
+        numbers = [number for number, _ in life]
+        if not numbers:
+            continue
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "out of order"
+        for number, repeated in life:
+            assert repeated or number > read_up_to, f"{number} came again, and was not marked"
+        if ack == "taken":
+            # One may have been taken by a process that was killed before it could say so.
+            assert numbers[0] <= read_up_to + 2, f"lost before {numbers[0]}, after {read_up_to}"
+        read_up_to = max(read_up_to, numbers[-1])
+    assert lives[-1][-1][0] == read_up_to == COUNT - 1
+
+
+@pytest.mark.timeout(3 * WAIT_S)
+@pytest.mark.parametrize("protocol", PROTOCOLS if LONG else ["tcp", "shm"])
+@pytest.mark.parametrize("ack", ["received", "taken"])
+@pytest.mark.parametrize("killed", ["client", "server"])
+def test_whoever_is_killed_under_load(
+    protocol: str,
+    ack: str,
+    killed: str,
+    tmp_path: Path,
+    authority: Authority,
+    shared_broker: Callable[[], Broker],
+) -> None:
+    name, _, tls = protocol.partition("+")
+    if name == "mqtt":
+        netloc = nq.NetworkLocation("127.0.0.1", shared_broker().port)
+    elif name in ("unix", "shm"):
+        netloc = nq.NetworkLocation(str(tmp_path / "kill.sock"), 0)
+    else:
+        netloc = free_location()
+    server_files: dict[str, str] | None = None
+    client_files: dict[str, str] | None = None
+    if tls:
+        files = authority.sign("localhost", "127.0.0.1")
+        server_files = {"key": str(files.key), "certificate": str(files.certificate)}
+        client_files = {"authority": str(authority.path)}
+    ours, theirs = (client_files, server_files)
+    if killed == "client":
+        ours, theirs = theirs, ours
+    id, topic = uuid.uuid4(), f"test/{uuid.uuid4()}"
+    given = {
+        "protocol": name,
+        "purpose": killed,
+        "id": str(id),
+        "netloc": netloc,
+        "topic": topic,
+        "security": theirs,
+        "last": COUNT - 1,
+    }
+    connection = nq.ConnectionOptions(
+        ack=ack,  # type: ignore[arg-type]
+        reconnect=(0.01, 0.05),
+        full="block",
+        queue_size=1 << 24,
+    )
+    options = nq.CommunicatorOptions(
+        netloc=netloc,
+        connection=connection,
+        security=nq.SecurityOptions(**ours) if ours else None,  # type: ignore[arg-type]
+        broker=nq.BrokerOptions(topic=topic),
+    )
+    side = nq.new(nq.Protocol(name), "client" if killed == "server" else "server", options)  # type: ignore[arg-type]
+    with contextlib.closing(side), Progress(f"{protocol} {ack}, {killed} killed", COUNT) as told:
+        reader = Killed(given, told)
+        reading = threading.Thread(target=reader.run)
+        reading.start()
+        if killed == "client":
+            side.get(timeout=WAIT_S)
+        peers = [id] if killed == "client" else []
+        futures = [side.put(numbered(name, number), *peers) for number in range(COUNT - 1)]
+        # Else it might be gone with a life, and be waited for in vain.
+        assert reader.is_safe.wait(WAIT_S)
+        futures.append(side.put(numbered(name, COUNT - 1), *peers))
+        for future in futures:
+            future.result(WAIT_S)
+        reading.join(WAIT_S)
+        assert not reading.is_alive()
+        side.close(1)
+    check(reader.lives, ack)
+    assert len(reader.lives) > 1
+
+
+def numbered(protocol: str, number: int) -> object:
+    """A number, now and then with so much behind it that it goes through shared memory."""
+    return number if protocol != "shm" or number % 10 else np.full(10_000, number)
