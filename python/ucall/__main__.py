@@ -81,6 +81,9 @@ def _serve(settings: Settings) -> int:
 
 def _imported(settings: Settings) -> Server:
     module, _, path = settings.app.partition(":")
+    name = module.removesuffix(".py").replace(os.sep, ".").strip(".")
+    if name != module:
+        raise Refused(f"{settings.app}: expected a module, {name}:{path or 'server'}, not its file")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     _hosting.threads = settings.threads

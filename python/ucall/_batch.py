@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ucall import _signature
 from ucall._core import Context
-from ucall.types.faults import Unserved
+from ucall.types.faults import Unserved, shown
 
 if TYPE_CHECKING:
     from ucall.types.registry import Types
@@ -67,8 +67,8 @@ def _item_of_list(annotation: Any) -> Any:
     if origin in (list, Sequence) and arguments:
         return arguments[0]
     if annotation is Context:
-        raise Unserved("expected list[ucall.Context], as a batch answers many calls")
-    raise Unserved("expected a list or an array, as a batch is called with")
+        raise Unserved("ucall.Context", "a batch has many calls: list[ucall.Context]")
+    raise Unserved(shown(annotation), "a batch is called with lists or arrays")
 
 
 def _is_array(annotation: Any) -> bool:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
-__all__ = ["challenge", "listed", "positive"]
+__all__ = ["challenge", "listed", "port", "positive"]
 
 
 def positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected a positive number, got {value}")
     return value
+
+
+def port(value: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"port: expected an int, got {type(value).__name__}") from None
+    if not 0 <= number < 65_536:
+        raise ValueError(f"port: expected 0 to 65535, got {number}; 0 picks a free one")
+    return number
 
 
 def challenge(auth: object) -> str:
@@ -27,7 +38,7 @@ def challenge(auth: object) -> str:
     return challenge
 
 
-def listed(names: Iterable[str]) -> list[str]:
+def listed(name: str, names: Iterable[str]) -> list[str]:
     if isinstance(names, str):
-        raise TypeError(f"expected several names, got the str {names!r}")
+        raise TypeError(f"{name}: expected a list of names, such as [{names!r}]; got a str")
     return list(names)

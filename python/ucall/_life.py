@@ -25,6 +25,9 @@ class Life:
     """The hooks of one server."""
 
     def __init__(self, lifespan: Lifespan | None) -> None:
+        if lifespan is not None and not callable(lifespan):
+            kind = type(lifespan).__name__
+            raise TypeError(f"lifespan: expected a function of the server, got {kind}")
         self._lifespan = lifespan
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ucall import _signature
+from ucall import _checks, _signature
 
 if TYPE_CHECKING:
     from ucall.types.registry import Types
@@ -25,8 +25,10 @@ class BatchRules:
     parallel: int
 
     def __post_init__(self) -> None:
-        if self.max_size < 1 or self.parallel < 1 or not 0 <= self.max_wait_ms < 60_000:
-            raise ValueError(f"no batches can be made by {self}")
+        _checks.positive("max_size", self.max_size)
+        _checks.positive("parallel", self.parallel)
+        if not 0 <= self.max_wait_ms < 60_000:
+            raise ValueError(f"max_wait_ms: expected 0 to 60,000, got {self.max_wait_ms}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def register(
     name: str,
     known: Types,
     *,
-    threads: bool,
+    threads: bool | None,
+    threads_by_default: bool,
     pool: Any | None,
     timeout_ms: float | None,
     batch: BatchRules | None,
@@ -52,7 +55,8 @@ def register(
     """Decides where a function runs.
 
     Args:
-        threads: In threads; does not concern async functions.
+        threads: In threads, if the function itself was told so.
+        threads_by_default: In threads, if it is a plain one that was told nothing else.
         pool: In processes: a `ucall._processes.Pool`.
         timeout_ms: When a process that is still at a call is killed.
         batch: Many calls at once.
@@ -61,13 +65,13 @@ def register(
         TypeError: The function cannot run that way; the message names it.
     """
     is_async = _signature.is_async(function)
-    if is_async and pool is not None:
-        raise TypeError(f"{name}: is async, and cannot run in another process")
+    _refuse_what_contradicts(name, is_async, threads, pool)
+    in_threads = threads_by_default if threads is None else threads
     if batch is not None:
         from ucall import _batch
 
         function, items = _batch.adapt(function, name, known)
-        how = "task" if is_async else "thread" if threads else "inline"
+        how = "task" if is_async else "thread" if in_threads else "inline"
         rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
         return Registration(function, items, how, rules)
     signature = _signature.describe(function, name, known)
@@ -80,4 +84,22 @@ def register(
         return Registration(pool.submitter(function, timeout_ms), signature, "future")
     if is_async:
         return Registration(function, signature, "task")
-    return Registration(function, signature, "thread" if threads else "inline")
+    return Registration(function, signature, "thread" if in_threads else "inline")
+
+
+def _refuse_what_contradicts(
+    name: str, is_async: bool, threads: bool | None, pool: Any | None
+) -> None:
+    if threads is not None and not isinstance(threads, bool):
+        raise TypeError(
+            f"{name}: threads: expected True or False, got {threads!r}; "
+            "how many there are is Server(max_threads=...)"
+        )
+    if is_async and pool is not None:
+        raise TypeError(f"{name}: is async, and cannot run in another process")
+    if is_async and threads:
+        raise TypeError(
+            f"{name}: is async, and runs as a task beside others; threads=True is for plain ones"
+        )
+    if threads and pool is not None:
+        raise TypeError(f"{name}: expected threads or processes, not both")

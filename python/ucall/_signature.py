@@ -57,11 +57,16 @@ def name_of(function: Callable[..., object]) -> str:
     """The name that a function is served under when no other is given.
 
     Raises:
-        TypeError: It has none (a lambda, a partial, an object that can be called).
+        TypeError: It has none (a lambda, a partial, an object that can be called), or is no
+            function at all.
     """
+    if not callable(function):
+        raise TypeError(f"expected a function to serve, got {type(function).__name__}")
     name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
-        raise TypeError(f"{function!r} has no name of its own to be called by: give one, name=...")
+        raise TypeError(
+            f"{function!r} has no name of its own to be called by: give one, name='...'"
+        )
     return name
 
 

@@ -116,7 +116,7 @@ class Server:
         OSError: The address cannot be listened on; ``errno.EADDRINUSE`` when the port is taken. Or
             a file cannot be read.
         ucall.EngineError: (``ucall.uring.Server``) io_uring cannot be used here.
-        TypeError: ``auth`` cannot be called, or is async.
+        TypeError: An option is of another type, or ``auth`` is async.
         ValueError: A limit or a name makes no sense, or a file holds no certificate or key.
     """
 
@@ -175,12 +175,12 @@ class Server:
         self._core = _core.Server(
             self._ENGINE,
             host if uds is None else _hosting.UNIX + os.path.abspath(uds),
-            port,
+            _checks.port(port),
             uds_mode=uds_mode,
             bound=not _hosting.binds_later(),
             debug=debug,
-            allowed_hosts=_checks.listed(allowed_hosts),
-            allow_origins=_checks.listed(allow_origins),
+            allowed_hosts=_checks.listed("allowed_hosts", allowed_hosts),
+            allow_origins=_checks.listed("allow_origins", allow_origins),
             guard=auth,
             challenge=None if auth is None else _checks.challenge(auth),
             timeout_ms=timeout_ms,
@@ -345,14 +345,18 @@ class Server:
         from ucall import _registration, _signature
 
         name = _signature.name_of(function) if name is None else name
-        if not name or name.startswith("rpc."):
+        if not name:
+            raise ValueError("name: expected a method's name, got ''")
+        if name.startswith("rpc."):
             raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC keeps it for itself")
-        in_threads = self._threads if threads is None else threads
+        if processes is not None:
+            _checks.positive("processes", processes)
         registration = _registration.register(
             function,
             name,
             self._known_types(),
-            threads=in_threads and not processes,
+            threads=threads,
+            threads_by_default=self._threads,
             pool=self._pool_of(processes) if processes else None,
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,

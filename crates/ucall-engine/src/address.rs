@@ -42,7 +42,8 @@ impl Address {
         if let Some(path) = host.strip_prefix(UNIX) {
             return Ok(Self::Unix { path: path.into(), mode });
         }
-        let mut addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+        let unknown = |error: io::Error| io::Error::new(error.kind(), format!("{host}: {error}"));
+        let mut addresses: Vec<_> = (host, port).to_socket_addrs().map_err(unknown)?.collect();
         addresses.sort_by_key(SocketAddr::is_ipv6);
         let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
         addresses.first().copied().map(Self::Tcp).ok_or_else(none)

@@ -95,6 +95,9 @@ fn explain(error: io::Error, address: SocketAddr) -> io::Error {
         io::ErrorKind::PermissionDenied => {
             format!("{address} is not allowed: ports below 1024 need privileges")
         }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("{address} cannot be listened on: this machine has no such address")
+        }
         _ => format!("cannot listen on {address}: {error}"),
     };
     io::Error::new(error.kind(), reason)

@@ -95,16 +95,21 @@ pub(crate) fn apply(
 fn counted(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     match value.extract::<u32>() {
         Ok(count @ 1..) => Ok(count as usize),
-        _ => Err(PyValueError::new_err(format!("{name}: expected an int from 1 to 2³² - 1"))),
+        _ => Err(refused(name, "an int from 1 to 2³² - 1", value)?),
     }
 }
 
 fn timed(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
-    let seconds = value.extract::<f64>()?;
+    let seconds = value.extract::<f64>().unwrap_or(f64::NAN);
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err(PyValueError::new_err(format!("{name}: expected a number of seconds above 0"))),
+        _ => Err(refused(name, "a number of seconds above 0", value)?),
     }
+}
+
+fn refused(name: &str, expected: &str, value: &Bound<'_, PyAny>) -> PyResult<PyErr> {
+    let got = value.repr()?;
+    Ok(PyValueError::new_err(format!("{name}: expected {expected}, got {got}")))
 }
 
 /// A number of milliseconds above 0, if there is one.

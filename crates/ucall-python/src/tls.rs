@@ -59,7 +59,7 @@ pub(crate) fn raised(error: TlsFilesError) -> PyErr {
             let text = error.to_string();
             let text = text.split(" (os error").next().unwrap_or_default().to_owned();
             // With these arguments Python picks the subclass, such as FileNotFoundError.
-            PyOSError::new_err((error.raw_os_error(), text, path))
+            PyOSError::new_err((error.raw_os_error(), text, path.into_os_string()))
         }
         error => PyValueError::new_err(error.to_string()),
     }

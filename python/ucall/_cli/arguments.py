@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("method", help="the method's name")
-    parser.add_argument("kwargs", nargs="*", help="params by name, as name=value")
+    parser.add_argument("kwargs", nargs="*", default=[], help="params by name, as name=value")
     _add_param_options(parser)
     _add_server_options(parser)
     _add_tls_options(parser)

@@ -80,15 +80,15 @@ class Response:
         """The array that the result is: a `.npy` in base64, or nested lists of numbers.
 
         Raises:
+            ImportError: NumPy is not installed.
             ValueError: It is none, is pickled, or claims another size than it has.
         """
         from ucall.types.arrays import decode_array, refuse_dtype
+        from ucall.types.faults import needed
 
         if not isinstance(self.json, list):
             return decode_array(self.bytes)
-        import numpy
-
-        array = numpy.array(self.json)
+        array = needed("numpy", "response.numpy").array(self.json)
         try:
             refuse_dtype(array.dtype)
         except TypeError:

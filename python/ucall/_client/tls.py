@@ -27,6 +27,10 @@ def context_for(verify: Verify, cert: Certificate) -> ssl.SSLContext:
     """
     import ssl
 
+    certificates = cert if isinstance(cert, tuple) else (cert,)
+    for file in (verify, *certificates):
+        if isinstance(file, str | os.PathLike):
+            os.stat(file)  # What OpenSSL raises names no file.
     if isinstance(verify, ssl.SSLContext):
         context = verify
     elif isinstance(verify, bool):
