@@ -101,8 +101,14 @@ pub(crate) struct Ledger {
     tickets: HashMap<Id, Vec<Arc<Ticket>>>,
     tickets_len: usize,
     purge_at: usize,
-    /// The nearest deadline first.
+    deadlines: Deadlines,
+}
+
+/// The deadlines of calls, the nearest first.
+#[derive(Debug, Default)]
+struct Deadlines {
     due: BinaryHeap<Reverse<Due>>,
+    purge_at: usize,
 }
 
 /// A call that has a deadline. Ordered by it, and nothing else.
@@ -144,7 +150,7 @@ impl Ledger {
             tickets: HashMap::new(),
             tickets_len: 0,
             purge_at: PURGE_MIN,
-            due: BinaryHeap::new(),
+            deadlines: Deadlines::default(),
         }
     }
 
@@ -177,7 +183,7 @@ impl Ledger {
         });
         self.keep(id.connection, ticket.clone());
         if let Some(deadline) = deadline {
-            self.due.push(Reverse(Due { deadline, id, ticket: ticket.clone() }));
+            self.deadlines.push(Due { deadline, id, ticket: ticket.clone() });
         }
         Some((ticket, Way { mailbox, id }))
     }
@@ -215,22 +221,41 @@ impl Ledger {
 
     /// When [`Ledger::expire`] is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.due.peek().map(|Reverse(due)| due.deadline.moment)
+        self.deadlines.nearest().map(|due| due.deadline.moment)
     }
 
     /// Answers the calls whose deadline has passed, and cancels them.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while self
-            .due
-            .peek()
-            .is_some_and(|Reverse(due)| due.deadline.moment <= now || is_over(&due.ticket))
-        {
-            let Some(Reverse(due)) = self.due.pop() else { return };
+        let is_due = |due: &Due| due.deadline.moment <= now || is_over(&due.ticket);
+        while let Some(due) = self.deadlines.pop_if(is_due) {
             if let Some(mailbox) = self.mailbox.as_ref().filter(|_| !is_over(&due.ticket)) {
                 due.ticket.cancel();
                 mailbox.send(Message::Complete(due.id, Err(due.deadline.error())));
             }
         }
+    }
+}
+
+impl Deadlines {
+    /// Forgets those of calls that are over whenever their number has doubled: a call that runs for
+    /// long, with the nearest deadline of all, would keep the others behind it.
+    fn push(&mut self, due: Due) {
+        if self.due.len() >= self.purge_at.max(PURGE_MIN) {
+            self.due.retain(|Reverse(due)| !is_over(&due.ticket));
+            self.purge_at = 2 * self.due.len();
+        }
+        self.due.push(Reverse(due));
+    }
+
+    fn nearest(&self) -> Option<&Due> {
+        self.due.peek().map(|Reverse(due)| due)
+    }
+
+    fn pop_if(&mut self, wanted: impl FnOnce(&Due) -> bool) -> Option<Due> {
+        if !wanted(self.nearest()?) {
+            return None;
+        }
+        self.due.pop().map(|Reverse(due)| due)
     }
 }
 
@@ -241,5 +266,43 @@ fn is_over(ticket: &Ticket) -> bool {
 impl Drop for Ledger {
     fn drop(&mut self) {
         self.tickets.values().flatten().for_each(|ticket| ticket.cancel());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Format;
+    use ucall_proto::ExchangeId;
+
+    fn due(now: Instant, seconds: u64) -> Due {
+        let ticket = Ticket {
+            cancelled: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+            running: Arc::default(),
+            log: Arc::new(Log::new(None, Format::Human)),
+        };
+        let timeout = Duration::from_secs(seconds);
+        let connection = Id { index: 0, generation: 0 };
+        let id = CallId { connection, exchange: ExchangeId { request: 0, item: 0 } };
+        let deadline = Deadline { moment: now + timeout, timeout };
+        Due { deadline, id, ticket: Arc::new(ticket) }
+    }
+
+    #[test]
+    fn calls_that_are_over_are_forgotten_behind_one_that_runs() {
+        let (now, mut deadlines) = (Instant::now(), Deadlines::default());
+        deadlines.push(due(now, 1));
+        for _ in 0..10_000 {
+            let call = due(now, 60);
+            call.ticket.answered.store(true, Release);
+            deadlines.push(call);
+        }
+        assert!(deadlines.due.len() <= 2 * PURGE_MIN, "{}", deadlines.due.len());
+        assert_eq!(
+            deadlines.nearest().map(|due| due.deadline.moment),
+            Some(due(now, 1).deadline.moment)
+        );
     }
 }
