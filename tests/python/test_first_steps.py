@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import ucall
-from harness import Wire, eventually, request
+from harness import Wire, eventually, program, request
 
 Serve = Callable[..., ucall.Server]
 
@@ -248,3 +248,53 @@ def test_debug_mode_has_a_task_for_each(serve: Serve, monkeypatch: pytest.Monkey
         for _ in range(3):
             assert "result" in json.loads(wire.line())
     assert len(set(seen)) == 3
+
+
+ODD_ASYNCIO = """
+import asyncio, ucall
+{change}
+server = ucall.Server(port=0)
+@server
+async def add(a: int, b: int) -> int:
+    assert asyncio.current_task() in asyncio.all_tasks()
+    return a + b
+@server
+async def pause(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+print(server.port)
+server.run()
+"""
+
+CHANGES = {
+    "nothing to enter a task by": "del asyncio.tasks._enter_task",
+    "tasks in Python": "asyncio.Task = asyncio.tasks.Task = asyncio.tasks._PyTask",
+    "tasks that begin otherwise": """
+class Later(asyncio.tasks._PyTask):
+    def __init__(self, coroutine, *, loop, **options):
+        call_soon = loop.call_soon
+        loop.call_soon = lambda *what, **how: loop.call_later(0, *what, **how)
+        super().__init__(coroutine, loop=loop, **options)
+        loop.call_soon = call_soon
+asyncio.Task = asyncio.tasks.Task = Later
+""",
+    "nothing that tells of being cancelled": """
+class Closed(asyncio.tasks._CTask):
+    @property
+    def _must_cancel(self):
+        raise AttributeError("_must_cancel")
+asyncio.Task = asyncio.tasks.Task = Closed
+""",
+}
+
+
+@pytest.mark.parametrize("change", ["pass", *CHANGES])
+def test_asyncio_may_be_otherwise_than_expected(change: str) -> None:
+    source = ODD_ASYNCIO.format(change=CHANGES.get(change, change))
+    if change in ("pass", "tasks in Python"):
+        # Whoever borrows a task is not listed, until it waits.
+        source = source.replace("    assert asyncio.current_task() in asyncio.all_tasks()\n", "")
+    with program(source) as process, Wire(int(process.stdout.readline())) as wire:
+        for number in range(3):
+            assert wire.result("add", [number, 1]) == number + 1
+            assert wire.result("pause", [number]) == number

@@ -169,6 +169,12 @@ impl Work {
         })
     }
 
+    /// Whether it calls a method of that object.
+    pub(crate) fn is_of(&self, owner: &Bound<'_, PyAny>) -> bool {
+        let py = owner.py();
+        self.callback.bind(py).getattr(intern!(py, "__self__")).is_ok_and(|it| it.is(owner))
+    }
+
     pub(crate) fn run(&self, py: Python<'_>) -> PyResult<()> {
         run_in(self.variables.bind(py), || {
             ffi::call_with_tuple(self.callback.bind(py), self.arguments.bind(py)).map(drop)

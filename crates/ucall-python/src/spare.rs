@@ -7,6 +7,10 @@
 //! cancelled it, named it, wants to hear of its end), the task becomes that coroutine's own: its
 //! first step, which was held back, goes through a [`Carrier`] that tells it what the coroutine has
 //! said already.
+//!
+//! This leans on private parts of asyncio. They are tried once, on the first spare task; where they
+//! are missing or behave otherwise, there are no spares, and each coroutine gets a task of its own.
+//! What a borrowed task cannot hide: its `get_coro()` and `get_context()` are not the coroutine's.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -60,7 +64,18 @@ struct Traces {
 }
 
 impl Spares {
-    pub(crate) fn new(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
+    /// `None` where asyncio has not what this is made of.
+    pub(crate) fn new(event_loop: &Bound<'_, PyAny>) -> Option<Self> {
+        let py = event_loop.py();
+        let mut spares = Self::over(event_loop).ok()?;
+        let spare = spares.make(py).ok()?;
+        let task = spare.task.bind(py);
+        let is_as_expected = spares.is_untouched(&spare, task).unwrap_or(false);
+        spares.spare = Some(spare);
+        is_as_expected.then_some(spares)
+    }
+
+    fn over(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = event_loop.py();
         let tasks = py.import("asyncio.tasks")?;
         let task = tasks.getattr("Task")?;
@@ -94,7 +109,10 @@ impl Spares {
         let py = coroutine.py();
         let spare = match self.spare.take() {
             Some(spare) => spare,
-            None => self.make(py)?,
+            None => match self.make(py) {
+                Ok(spare) => spare,
+                Err(_) => return Ok(None),
+            },
         };
         let (event_loop, task) = (self.event_loop.bind(py), spare.task.bind(py));
         if ffi::call(self.enter.bind(py), [event_loop, task]).is_err() {
@@ -145,6 +163,7 @@ impl Spares {
         options.set_item("loop", &self.event_loop)?;
         let make = || self.task.bind(py).call((&carrier,), Some(&options));
         let (task, step) = self.schedule.get().caught(make)?;
+        let step = step.filter(|step| step.is_of(&task));
         let step = step.ok_or_else(|| PyRuntimeError::new_err("a task that never begins"))?;
         ffi::call(self.unregister.bind(py), [&task])?;
         task.setattr(intern!(py, "_log_destroy_pending"), false)?;
@@ -167,7 +186,7 @@ impl Spares {
         Ok(ffi::references(task) == before.references
             && self.weak_references(task)? == before.weak_references
             && ffi::call(self.name_of.bind(py), [task])?.is(&before.name)
-            && task.getattr(intern!(py, "_callbacks"))?.is_none()
+            && !task.getattr(intern!(py, "_callbacks"))?.is_truthy()?
             && !task.getattr(intern!(py, "_must_cancel"))?.is_truthy()?)
     }
 }

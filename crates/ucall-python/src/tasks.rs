@@ -26,7 +26,8 @@ pub(crate) struct Tasks {
     contain: Option<Py<PyAny>>,
     /// The names of the keyword arguments that tasks are made with, without and with variables.
     names: (Py<PyTuple>, Py<PyTuple>),
-    /// For functions that do not wait; `None` on somebody else's loop.
+    /// For functions that do not wait; `None` on somebody else's loop, and where asyncio is not as
+    /// this was written for.
     spares: Option<Spares>,
 }
 
@@ -61,7 +62,7 @@ impl Tasks {
             false => Some(py.import("ucall._guest")?.getattr("contained")?.unbind()),
         };
         Ok(Self {
-            spares: is_ours.then(|| Spares::new(event_loop)).transpose()?,
+            spares: is_ours.then(|| Spares::new(event_loop)).flatten(),
             contain,
             event_loop: event_loop.clone().unbind(),
             task: py.import("asyncio")?.getattr("Task")?.unbind(),
