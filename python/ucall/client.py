@@ -43,8 +43,8 @@ class Client(ClientBase):
     share a client. A forked child opens connections of its own.
 
     Args:
-        uri: ``"host"``, ``"host:port"``, ``"http://…"``, ``"https://…"``, or ``"tcp://…"`` for raw
-            TCP.
+        uri: ``"host"``, ``"host:port"``, ``"http://…"``, ``"https://…"``; ``"tcp://…"`` or
+            ``"tcps://…"`` for raw TCP, ``"unix:///path"`` or ``"tcp+unix:///path"`` for a socket.
         port: When the URI has none. By default that of its scheme; without a scheme, and for
             ``tcp``, 8545.
         timeout: Seconds that a call may take in all, connecting included; ``None`` for ever.
