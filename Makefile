@@ -134,10 +134,15 @@ security-table: setup ## Try every bad input, and write the tables in docs/secur
 	UCALL_SECURITY_TABLE=$(abspath docs/security.md) $(PY) -m pytest $(PYTEST_FLAGS) \
 		tests/python/security
 
-.PHONY: conformance
-conformance: setup ## Run suites of others against a server: JSONTestSuite, h11, httptools, httplint, testssl.sh
+.PHONY: conformance test-conformance
+test: test-conformance
+test-conformance: setup ## Suites and parsers of others, those that take seconds: JSONTestSuite, h11, httptools, httplint
 	@tools/install-conformance.sh $(PY)
-	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance
+	$(PY) -m pytest $(PYTEST_FLAGS) --ignore tests/conformance/test_tls.py tests/conformance
+
+conformance: test-conformance ## The same, and testssl.sh, which takes minutes
+	@tools/install-conformance.sh $(PY) testssl.sh
+	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
 
 .PHONY: slow-peers
 slow-peers: setup ## Call beside 4,000 slow connections, and write the table in docs/security.md
