@@ -1,28 +1,34 @@
 //! Unix sockets that listen, and the files they are reached by.
 //!
 //! A file stays behind when its server is killed. It is replaced when nobody listens there any
-//! more, and only then. Two servers that start at once take turns, by a lock on the folder. Whoever
+//! more, and only then; the kernel may let go of an io_uring's sockets a moment after the process has
+//! ended, which is waited for. Two servers that start at once take turns, by a lock on the folder. Whoever
 //! may read the folder may hold that lock for ever, so it is waited for only as long as others take
 //! to start.
 
 use std::fs::{self, File, Permissions};
 use std::io;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+use rustix::fs::OFlags;
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::listen::BACKLOG;
 
-/// How long the lock on a folder is waited for. Those who start a server hold it for microseconds.
-const LOCK_TIME_MAX: Duration = Duration::from_secs(1);
-/// How often it is tried.
-const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+/// How long the lock on a folder is waited for, which those who start a server hold for
+/// microseconds, and the kernel, which lets go of a dead server's socket in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often either is tried.
+const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The file of a Unix socket, removed when dropped, if it is still the same file.
 #[derive(Debug)]
@@ -40,7 +46,7 @@ fn identity(found: &fs::Metadata) -> FileIdentity {
 }
 
 /// Binds a Unix socket at `path` and listens. Whoever may write to the file may connect, so `mode`,
-/// such as `0o600`, says who that is. May sleep for about a second.
+/// such as `0o600`, says who that is. May sleep for about two seconds.
 ///
 /// # Errors
 /// `AddrInUse` when somebody listens there, or when what is there is no socket; `TimedOut` when
@@ -59,7 +65,7 @@ pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)>
 /// Locks a folder until the result is dropped.
 fn lock(folder: &Path) -> io::Result<File> {
     let opened = File::open(folder)?;
-    let until = Instant::now() + LOCK_TIME_MAX;
+    let until = Instant::now() + PATIENCE;
     while let Err(Errno::WOULDBLOCK) = flock(&opened, FlockOperation::NonBlockingLockExclusive) {
         if Instant::now() >= until {
             let folder = folder.display();
@@ -69,7 +75,7 @@ fn lock(folder: &Path) -> io::Result<File> {
             );
             return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
         }
-        thread::sleep(LOCK_INTERVAL);
+        thread::sleep(INTERVAL);
     }
     // Where folders cannot be locked, servers that start at once have to be careful themselves.
     Ok(opened)
@@ -84,10 +90,30 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
     let made = fs::symlink_metadata(path)?;
     let file =
         UnixFile { path: path.to_owned(), identity: identity(&made), process: std::process::id() };
-    // What the process's umask has taken away.
-    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    if made.permissions().mode() & 0o777 != mode {
+        // The process's umask has taken some away.
+        give_mode(path, mode)?;
+    }
     socket.listen(BACKLOG)?;
     Ok((UnixListener::from(std::os::fd::OwnedFd::from(socket)), file))
+}
+
+/// Changes the mode of the socket at `path`, and of nothing that somebody who may write to the
+/// folder puts there meanwhile: of a link least of all.
+#[cfg(target_os = "linux")]
+fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.file_type().is_socket() {
+        return Err(io::Error::other("somebody else has put a file in its place"));
+    }
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(opened, Permissions::from_mode(mode))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Removes a file that a server has left behind.
@@ -99,13 +125,34 @@ fn make_way(path: &Path) -> io::Result<()> {
     if !found.file_type().is_socket() {
         return taken("there is a file that is no socket");
     }
-    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A server whose queue is full is one, too.
-    probe.set_nonblocking(true)?;
-    match probe.connect(&SockAddr::unix(path)?) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        _ => taken("it is in use: another process listens there already"),
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // A server whose queue is full is one, too.
+        probe.set_nonblocking(true)?;
+        match probe.connect(&SockAddr::unix(path)?) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return fs::remove_file(path);
+            }
+            Ok(()) if Instant::now() < until && has_ended(&probe) => thread::sleep(INTERVAL),
+            _ => return taken("it is in use: another process listens there already"),
+        }
     }
+}
+
+/// Whether the process has ended that made the socket which `probe` is connected to.
+#[cfg(target_os = "linux")]
+fn has_ended(probe: &Socket) -> bool {
+    let Ok(owner) = rustix::net::sockopt::socket_peercred(probe) else { return false };
+    // Of one that nobody has waited for, the status stays: behind the name, in brackets.
+    let status = fs::read_to_string(format!("/proc/{}/stat", owner.pid));
+    let is_dead = |status: String| status.rsplit(") ").next().is_some_and(|it| it.starts_with('Z'));
+    rustix::process::test_kill_process(owner.pid) == Err(Errno::SRCH) || status.is_ok_and(is_dead)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_ended(_probe: &Socket) -> bool {
+    false
 }
 
 impl Drop for UnixFile {
@@ -159,6 +206,20 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_os = "linux")]
+    fn a_link_that_somebody_puts_in_its_place_leads_to_nothing() {
+        let path = place("link");
+        let precious = path.with_file_name("precious");
+        fs::write(&precious, "").unwrap();
+        fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let error = give_mode(&path, 0o666).unwrap_err();
+        assert!(error.to_string().contains("somebody else"), "{error}");
+        assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn a_lock_of_somebody_else_is_waited_for_but_not_for_ever() {
         let path = place("locked");
         let folder = File::open(path.parent().unwrap()).unwrap();
@@ -168,7 +229,7 @@ mod tests {
         assert!(error.to_string().contains("`lslocks` names it"), "{error}");
         assert!(!path.exists());
         let starting = thread::spawn(move || bind_unix(&path, 0o600).map(drop));
-        thread::sleep(5 * LOCK_INTERVAL);
+        thread::sleep(5 * INTERVAL);
         drop(folder);
         starting.join().unwrap().unwrap();
     }
