@@ -478,6 +478,16 @@ def test_a_drain_and_a_newcomer_end_connections_in_order(
             stopped.result(10)
 
 
+def test_a_server_that_stops_at_once_says_so(
+    serve: Serve, authority: Authority, files: Files
+) -> None:
+    server = serve(add, ssl_certfile=files.both)
+    with wrapped(server.port, authority.context(), suppress_ragged_eofs=False) as wire:
+        assert wire.result("add", [1, 2]) == 3
+        server.stop(at_once=True)
+        assert wire.rest() == b""
+
+
 def test_a_drain_waits_for_nobody_who_does_not_read(
     serve: Serve, authority: Authority, files: Files
 ) -> None:

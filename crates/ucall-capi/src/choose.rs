@@ -104,6 +104,8 @@ pub(crate) trait Drive {
     fn listen(&mut self, listener: Listener) -> io::Result<()>;
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
     fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn>;
+    /// What is due behind the last turn.
+    fn end(&mut self) -> io::Result<()>;
     fn counters(&self) -> Arc<Counters>;
 }
 
@@ -118,6 +120,10 @@ impl<E: Engine> Drive for Worker<E, Desk> {
 
     fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
         self.turn(deadline)
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.end()
     }
 
     fn counters(&self) -> Arc<Counters> {

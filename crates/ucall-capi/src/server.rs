@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ucall_engine::{Address, Bound, Listener, UnixFile};
 use ucall_server::{Config as WorkerConfig, Counters, Procedures, Stats};
@@ -238,8 +238,7 @@ impl Visit<'_> {
         server.log.tick(|| server.stats());
         let is_stopped = server.stop.is_asked() || turned.as_ref().is_ok_and(|turn| turn.stopped);
         if is_stopped && turned.is_ok() {
-            // What was written last goes out with the next wait.
-            drive.turn(Some(Instant::now())).map_err(|error| error.to_string())?;
+            drive.end().map_err(|error| error.to_string())?;
         }
         if is_stopped || turned.is_err() {
             *self.state = State::Over;

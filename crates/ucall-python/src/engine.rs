@@ -120,6 +120,8 @@ pub(crate) trait Drive {
     fn descriptor(&self) -> RawFd;
     /// One turn, on a thread that is attached to the interpreter.
     fn turn(&mut self, py: Python<'_>, deadline: Option<Instant>) -> io::Result<Turn>;
+    /// What is due behind the last turn, on such a thread, too.
+    fn end(&mut self, py: Python<'_>) -> io::Result<()>;
     fn interpreter(&mut self) -> &mut Interpreter;
     fn mailbox(&self) -> Mailbox;
     fn counters(&self) -> Arc<Counters>;
@@ -157,6 +159,10 @@ impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
 
     fn turn(&mut self, _py: Python<'_>, deadline: Option<Instant>) -> io::Result<Turn> {
         self.turn(deadline)
+    }
+
+    fn end(&mut self, _py: Python<'_>) -> io::Result<()> {
+        self.end()
     }
 
     fn interpreter(&mut self) -> &mut Interpreter {

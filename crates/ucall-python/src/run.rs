@@ -117,8 +117,7 @@ impl Station {
         }
         bounds.count();
         if turn.stopped {
-            // What was written last goes out with the next wait.
-            self.drive.turn(py, Some(Instant::now()))?;
+            self.drive.end(py)?;
         }
         let ended = turn.stopped.then_some(Ended::Stopped);
         Ok(Turned { ended, ready: turn.ready, quiet: turn.quiet })

@@ -1,12 +1,27 @@
 //! How a connection ends: our side first, with a goodbye, or at once. Its place may let others in.
 
+use std::io;
 use std::mem;
+use std::time::Instant;
 
 use ucall_engine::{Engine, Id, SendState};
 
 use crate::{Handler, Worker};
 
 impl<E: Engine, H: Handler> Worker<E, H> {
+    /// The end of a worker that was told to stop: what was written last goes out, then whoever is
+    /// still there is closed like one that has nothing under way.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.turn(Some(Instant::now()))?;
+        for id in self.connections.ids() {
+            self.dismiss(id);
+        }
+        self.turn(Some(Instant::now())).map(drop)
+    }
+
     /// Ends our side and throws away what the peer still sends, until it ends its own.
     pub(crate) fn finish(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return };
