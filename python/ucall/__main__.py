@@ -23,8 +23,9 @@ log = logging.getLogger("ucall")
 def main() -> int:
     """Returns the exit status."""
     settings = Settings.read()
-    format = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=settings.log_level.upper(), format=format)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     supervised = settings.workers is not None or settings.reload
     try:
         if supervised and not _hosting.is_worker():
@@ -33,6 +34,19 @@ def main() -> int:
     except (OSError, Refused) as failure:
         log.error("%s", failure)
         return 1
+
+
+class _Lines(logging.Formatter):
+    """A record's first line begins at the margin and the others do not, and none steers a terminal:
+    what a caller has sent may be in the text of an exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        first, *others = super().format(record).split("\n")
+        return "\n".join([_printable(first), *("  " + _printable(line) for line in others)])
+
+
+def _printable(line: str) -> str:
+    return "".join(it if it.isprintable() or it == "\t" else repr(it)[1:-1] for it in line)
 
 
 class Refused(Exception):

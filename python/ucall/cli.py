@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ucall._cli.arguments import parse
-from ucall._cli.output import refuse_output, write
+from ucall._cli.output import printable, refuse_output, write
 from ucall._cli.params import Params, UsageError
 from ucall._cli.progress import Watch
 from ucall._cli.trust import tls_arguments
@@ -110,7 +110,7 @@ def _call(client: Client, options: argparse.Namespace, params: Params) -> Respon
 def _complain(status: int, error: Exception) -> int:
     """In one line, whatever the server put into it."""
     line = " ".join(str(error).split())
-    print(f"ucall: {line}", file=sys.stderr)
+    print(f"ucall: {printable(line)}", file=sys.stderr)
     return status
 
 

@@ -246,6 +246,8 @@ def test_rpc_errors(call: Run) -> None:
     done = call("fail", "message=no\nway")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr == b"ucall: no way [7] ({'a': [1]})\n"
+    done = call("fail", "message=\x1b]0;title\x07\x9b2Jé")
+    assert done.stderr.decode() == "ucall: \\x1b]0;title\\x07\\x9b2Jé [7] ({'a': [1]})\n"
     done = call("absent")
     assert done.returncode == 1 and b"-32601" in done.stderr
     done = call("same", "value=1", "more=2", "--format", "raw")

@@ -61,6 +61,38 @@ def test_it_serves_what_it_imports(tmp_path: Path, engine: str) -> None:
         assert not wire.result("thread").startswith("ucall-thread")
 
 
+FAILING = """
+import ucall
+server = ucall.Server(port=0)
+@server
+def fail(text: str) -> None:
+    raise ValueError(text)
+"""
+
+
+def test_what_callers_send_neither_forges_a_line_of_the_log_nor_steers_a_terminal(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    command = [sys.executable, "-m", "ucall", "failing:server"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        try:
+            found = re.search(rb"//127.0.0.1:(\d+)", process.stderr.readline())
+            assert found
+            forged = "1970-01-01 00:00:00,000 1 ERROR ucall: forged"
+            with Wire(int(found[1])) as wire:
+                wire.error("fail", [f"a\x1b[2Jb\r\n{forged}\u2028c\x9bd\tё"])
+        finally:
+            process.terminate()
+        log = process.stderr.read().decode()
+    first, *others = log.split("\n")
+    assert first.endswith(" ERROR ucall: fail raised")
+    assert f"  ValueError: a\\x1b[2Jb\\r\n  {forged}\\u2028c\\x9bd\tё\n" in log
+    assert others[0] == "  Traceback (most recent call last):"
+    assert not any(line.startswith(forged) for line in others)
+
+
 def test_attributes_and_threads(tmp_path: Path) -> None:
     with serving(tmp_path, "app:Holder.server", "--threads", "2") as port, Wire(port) as wire:
         assert wire.result("thread").startswith("ucall-thread")

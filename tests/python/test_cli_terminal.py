@@ -93,8 +93,11 @@ def test_what_a_terminal_is_spared(run: Run, tmp_path: Path) -> None:
     assert (status, shown) == (2, "ucall: an image is nothing for a terminal: use -o FILE\n")
     status, shown = run("same", "-i", "value=a.png", "--format", "bytes")
     assert status == 2 and "no text for a terminal" in shown
-    status, shown = run("same", "value=a\x1b[31mb", "-v")
-    assert status == 0 and "\x1b" not in shown
+    for form in ("json", "raw"):
+        steering = "a\x1b[31mb\x7fc\x9bd\u202eé"
+        status, shown = run("same", f"value={steering}", "-v", "--format", form)
+        assert status == 0 and not set(shown) & set("\x1b\x7f\x9b\u202e")
+        assert "a\\u001b[31mb\\u007fc\\u009bd\\u202eé" in shown
 
 
 def test_errors_are_one_line(run: Run, tmp_path: Path) -> None:

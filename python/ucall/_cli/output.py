@@ -15,7 +15,7 @@ from ucall.types.images import FORMATS, sniff_format
 if TYPE_CHECKING:
     from ucall._client.response import Response
 
-__all__ = ["refuse_output", "write"]
+__all__ = ["printable", "refuse_output", "write"]
 
 
 def refuse_output(kind: str, path: str | None) -> None:
@@ -59,18 +59,25 @@ def write(response: Response, kind: str, path: str | None) -> None:
         raise UsageError(f"{path}: {error.strerror}") from None
 
 
+def printable(text: str) -> str:
+    """Without what could steer a terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
 def _json(response: Response, is_terminal: bool) -> bytes:
     """Pretty for people, compact for programs."""
     result = response.json
     if is_terminal:
-        text = json.dumps(result, indent=2, ensure_ascii=False)
+        text = _unsteering(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         text = json.dumps(result, separators=(",", ":"), ensure_ascii=False)
     return text.encode() + b"\n"
 
 
 def _raw(response: Response, is_terminal: bool) -> bytes:
-    return response.text.rstrip() + b"\n" if is_terminal else response.text
+    if not is_terminal:
+        return response.text
+    return _unsteering(response.text.decode().rstrip()).encode() + b"\n"
 
 
 def _bytes(response: Response, is_terminal: bool) -> bytes:
@@ -98,6 +105,14 @@ def _image(response: Response, is_terminal: bool) -> bytes:
     if sniff_format(data) is None:
         raise ValueError(f"the result is no image in any of the formats {', '.join(FORMATS)}")
     return data
+
+
+def _unsteering(text: str) -> str:
+    """The same JSON without letters that steer a terminal, which stand only within its strings."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\r\t" else json.dumps(letter)[1:-1]
+        for letter in text
+    )
 
 
 _WRITERS: dict[str, Callable[[Response, bool], bytes]] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from ucall._cli.output import printable
+
 __all__ = ["Watch"]
 
 #: An upload that takes no longer has no bar.
@@ -71,11 +73,6 @@ def _show(mark: str, data: bytes, total_bytes: int) -> None:
     shown = data[:_SHOWN_BYTES]
     lines = shown.decode(errors="replace").removesuffix("\n").split("\n")
     for line in lines:
-        print(mark, _printable(line.removesuffix("\r")), file=sys.stderr)
+        print(mark, printable(line.removesuffix("\r")), file=sys.stderr)
     if total_bytes > len(shown):
         print(f"{mark} … {total_bytes - len(shown)} bytes more", file=sys.stderr)
-
-
-def _printable(line: str) -> str:
-    """Without what could steer a terminal."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
