@@ -11,6 +11,7 @@ import re
 import typing
 from typing import TYPE_CHECKING, Any
 
+from ucall.types.collisions import guarded
 from ucall.types.faults import Unserved, kind_of, needed, shown, value_shown
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def describe(annotation: Any) -> Takes:
         raise Unserved(shown(annotation), first_line) from None
     strict = None if _holds_model(annotation) else True
     decode = functools.partial(adapter.validate_json, strict=strict)
-    return "custom", ("text", decode, explain, _name(annotation))
+    return "custom", ("text", *guarded(annotation, decode, explain), _name(annotation))
 
 
 def is_model(kind: object) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucall.types.annotations import parts_of
+from ucall.types.collisions import guarded
 from ucall.types.expected import described
 from ucall.types.faults import Unserved, kind_of, needed, shown, value_shown
 from ucall.types.models import is_model
@@ -62,7 +63,7 @@ def describe(annotation: Any, known: Types) -> Takes:
         raise _unserved(annotation, str(error)) from None
     _refuse_strangers(annotation, info, known)
     told = functools.partial(explain, info, decoder.decode)
-    return "custom", ("text", decoder.decode, told, described(info))
+    return "custom", ("text", *guarded(annotation, decoder.decode, told), described(info))
 
 
 def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Explained:
