@@ -78,6 +78,8 @@ class Server:
         max_reply_bytes: A reply, a whole batch's together. Past it, -32603.
         max_id_bytes: Text of an id. Past it, -32600.
         max_image_pixels: Width times height of an image that comes. Past it, -32602.
+        max_held_image_pixels: The same of all images together that came and are still there: those
+            of one call, of all calls under way, and what functions keep. Past it, -32003.
         max_pipeline: Requests of one connection that wait. Past it, reading pauses.
         max_output_bytes: Replies of one connection that wait to be sent, beyond the one in hand.
             Past it, reading pauses.
@@ -143,6 +145,7 @@ class Server:
         max_reply_bytes: int = 67_108_864,
         max_id_bytes: int = 1_024,
         max_image_pixels: int = 67_108_864,
+        max_held_image_pixels: int = 268_435_456,
         max_pipeline: int = 128,
         max_output_bytes: int = 1_048_576,
         max_held_bytes: int = 1_073_741_824,
@@ -194,7 +197,10 @@ class Server:
         self._timeout_ms = timeout_ms
         self._life = Life(lifespan)
         self._functions: dict[str, Callable[..., object]] = {}
-        self._max_image_pixels = _checks.positive("max_image_pixels", max_image_pixels)
+        self._image_pixels = (
+            _checks.positive("max_image_pixels", max_image_pixels),
+            _checks.positive("max_held_image_pixels", max_held_image_pixels),
+        )
         self._types: Types | None = None
         self._is_async = False
         self._pools: dict[int, Pool] = {}
@@ -504,7 +510,7 @@ class Server:
         if self._types is None:
             from ucall.types.registry import Types
 
-            self._types = Types(self._max_image_pixels)
+            self._types = Types(*self._image_pixels)
         return self._types
 
     def _started(self) -> threading.Thread:

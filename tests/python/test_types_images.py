@@ -141,6 +141,28 @@ def test_the_pixel_limit_is_the_servers(asking: Asking) -> None:
     assert error["data"].endswith("the image has 7 x 7 pixels, more than the limit of 48")
 
 
+def test_pixels_are_counted_for_as_long_as_they_are_there(asking: Asking) -> None:
+    """Small files of many pixels each: two in a call, or one that a function keeps."""
+    kept: list[Any] = []
+
+    def count(images: list[Image.Image], keeps: bool = False) -> int:
+        kept.extend(images if keeps else [])
+        return len(images)
+
+    wire = asking(count, max_held_image_pixels=96)
+    one = encoded(sample("1"), "PNG")
+    for _ in range(3):
+        assert wire.result("count", [[one, one]]) == 2
+        error = wire.error("count", [[one, one, one]])
+        assert (error["code"], error["message"]) == (-32003, "Overloaded")
+        assert error["data"] == {"retry_after_ms": 1000, "max_held_image_pixels": 96}
+    assert wire.result("count", [[one], True]) == 1
+    assert wire.error("count", [[one, one]])["code"] == -32003
+    assert wire.result("count", [[one]]) == 1
+    kept.clear()
+    assert wire.result("count", [[one, one]]) == 2
+
+
 @dataclass
 class Product:
     title: str

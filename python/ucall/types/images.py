@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import io
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING
+
+from ucall.errors import RPCError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "PIXELS_MAX", "decode_image", "encode_image", "sniff_format"]
+__all__ = ["FORMATS", "PIXELS_MAX", "HeldPixels", "decode_image", "encode_image", "sniff_format"]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP")
 """The formats that are written and read, by Pillow's names."""
 
 PIXELS_MAX = 64 * 1024 * 1024
 """Width times height that an image may have, by default."""
+
+HELD_PIXELS_MAX = 4 * PIXELS_MAX
+"""Width times height of all images together that a server has taken and still holds, by default."""
 
 #: What is not the format itself, and counts as it.
 _ALIASES = {"MPO": "JPEG"}
@@ -29,6 +36,34 @@ _SIGNATURES = (
     ("GIF", b"GIF8"),
     ("BMP", b"BM"),
 )
+
+
+class HeldPixels:
+    """Counts the pixels of images for as long as these are there, up to a limit.
+
+    A file of a kilobyte may hold millions of pixels, and a call, or many at once, many such files.
+    """
+
+    def __init__(self, pixels_max: int = HELD_PIXELS_MAX) -> None:
+        self._pixels_max = pixels_max
+        self._held = 0
+        # Images end on any thread, and at any moment: they are only noted there.
+        self._freed: deque[int] = deque()
+
+    def admit(self, image: Image) -> None:
+        """Counts an image that is not decoded yet.
+
+        Raises:
+            RPCError: There are too many already (-32003).
+        """
+        while self._freed:
+            self._held -= self._freed.popleft()
+        pixels = image.width * image.height
+        if self._held + pixels > self._pixels_max:
+            data = {"retry_after_ms": 1000, "max_held_image_pixels": self._pixels_max}
+            raise RPCError(-32003, "Overloaded", data)
+        self._held += pixels
+        weakref.finalize(image, self._freed.append, pixels).atexit = False
 
 
 def encode_image(image: Image) -> bytes:
@@ -46,15 +81,21 @@ def encode_image(image: Image) -> bytes:
         return _saved(image, "PNG")  # Its mode has changed to one that the format does not have.
 
 
-def decode_image(data: bytes | bytearray | memoryview, pixels_max: int = PIXELS_MAX) -> Image:
+def decode_image(
+    data: bytes | bytearray | memoryview,
+    pixels_max: int = PIXELS_MAX,
+    held: HeldPixels | None = None,
+) -> Image:
     """Reads an image, whole, so that one which is broken is found here.
 
     Args:
         pixels_max: Width times height. Checked before a pixel is decoded. Pillow's own limit, of
             about 179 million, stays.
+        held: Counts them.
 
     Raises:
         ValueError: It is in none of `FORMATS`, has too many pixels, or is broken.
+        RPCError: ``held`` has too many.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -71,6 +112,8 @@ def decode_image(data: bytes | bytearray | memoryview, pixels_max: int = PIXELS_
         raise ValueError(
             f"the image has {width} x {height} pixels, more than the limit of {pixels_max}"
         )
+    if held is not None:
+        held.admit(image)
     try:
         image.load()
     except Exception as error:

@@ -8,11 +8,14 @@ import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ucall.types.annotations import Takes
 from ucall.types.encode import Encoder
 from ucall.types.faults import kind_of, shown
+
+if TYPE_CHECKING:
+    from ucall.types.images import HeldPixels
 
 __all__ = ["Decoder", "Types"]
 
@@ -57,10 +60,13 @@ class Types:
 
     Args:
         max_image_pixels: Width times height that an image may have.
+        max_held_image_pixels: The same of all images that have come and are still there.
     """
 
-    def __init__(self, max_image_pixels: int) -> None:
+    def __init__(self, max_image_pixels: int, max_held_image_pixels: int) -> None:
         self._max_image_pixels = max_image_pixels
+        self._max_held_image_pixels = max_held_image_pixels
+        self._held: HeldPixels | None = None
         self._registered: dict[Any, Decoder] = {}
         self._found: dict[Any, Decoder] = {}
         self._encoder = Encoder()
@@ -102,9 +108,17 @@ class Types:
 
             return Decoder("binary", *array_params.decoder(annotation))
         if _is_named(kind, "PIL.Image", "Image"):
-            decode = functools.partial(_decode_image, self._max_image_pixels)
+            decode = functools.partial(_decode_image, self._max_image_pixels, self._held_pixels())
             return Decoder("binary", decode, _IMAGE)
         return None
+
+    def _held_pixels(self) -> HeldPixels:
+        """One count for all parameters that are images."""
+        if self._held is None:
+            from ucall.types.images import HeldPixels
+
+            self._held = HeldPixels(self._max_held_image_pixels)
+        return self._held
 
     def decode_part(self, kind: Any, value: Any) -> Any:
         """Builds a part of what ``msgspec`` builds (its ``dec_hook``)."""
@@ -119,13 +133,13 @@ class Types:
 _IMAGE = "image in base64"
 
 
-def _decode_image(pixels_max: int, value: Any) -> Any:
+def _decode_image(pixels_max: int, held: HeldPixels, value: Any) -> Any:
     if not isinstance(value, bytearray):
         raise ValueError(f"expected {_IMAGE}, got {kind_of(value)}")
     from ucall.types.images import decode_image
 
     try:
-        return decode_image(value, pixels_max)
+        return decode_image(value, pixels_max, held)
     except ValueError as error:
         raise ValueError(f"expected {_IMAGE}: {error}") from None
 
