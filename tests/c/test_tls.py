@@ -74,15 +74,16 @@ def test_calls_and_a_chain_of_several_files(built, engine, files):
 
 def test_a_server_that_stops_says_so(built, engine, files):
     """Python's TLS raises at an end that nobody has told of."""
-    with serving(command(built, engine, files.flags())) as server:
-        with Client(server.port) as client:
-            context = files.context()
-            how = {"server_hostname": "localhost", "suppress_ragged_eofs": False}
-            with context.wrap_socket(client.socket, **how) as secure:
-                secure.sendall(b'{"jsonrpc":"2.0","method":"sum","params":{"a":1,"b":2},"id":1}')
-                assert b'"result":3' in secure.recv(1000)
-                server.process.terminate()
-                assert secure.recv(1) == b""
+    how = {"server_hostname": "localhost", "suppress_ragged_eofs": False}
+    with (
+        serving(command(built, engine, files.flags())) as server,
+        Client(server.port) as client,
+        files.context().wrap_socket(client.socket, **how) as secure,
+    ):
+        secure.sendall(b'{"jsonrpc":"2.0","method":"sum","params":{"a":1,"b":2},"id":1}')
+        assert b'"result":3' in secure.recv(1000)
+        server.process.terminate()
+        assert secure.recv(1) == b""
 
 
 def test_clients_that_have_to_show_a_certificate(built, engine, files):

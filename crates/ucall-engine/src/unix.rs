@@ -1,10 +1,10 @@
 //! Unix sockets that listen, and the files they are reached by.
 //!
 //! A file stays behind when its server is killed. It is replaced when nobody listens there any
-//! more, and only then; the kernel may let go of an io_uring's sockets a moment after the process has
-//! ended, which is waited for. Two servers that start at once take turns, by a lock on the folder. Whoever
-//! may read the folder may hold that lock for ever, so it is waited for only as long as others take
-//! to start.
+//! more, and only then; the kernel lets go of an io_uring's sockets a moment after its process has
+//! ended, which is waited for. Two servers that start at once take turns, by a lock on the folder.
+//! Whoever may read the folder may hold that lock for ever, so it is waited for only as long as
+//! others take to start.
 
 use std::fs::{self, File, Permissions};
 use std::io;
