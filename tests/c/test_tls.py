@@ -84,6 +84,8 @@ def test_a_server_that_stops_says_so(built, engine, files):
         assert b'"result":3' in secure.recv(1000)
         server.process.terminate()
         assert secure.recv(1) == b""
+        # A second signal would be one too many.
+        assert server.wait() == 0
 
 
 def test_clients_that_have_to_show_a_certificate(built, engine, files):
