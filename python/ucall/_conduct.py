@@ -20,13 +20,15 @@ __all__ = ["conduct"]
 
 def conduct(server: Server, on_start: Callable[[], object] | None, pump: _core.Pump) -> None:
     """Runs until stopped or bounded; a bounded run keeps its event loop for the next."""
-    if pump.is_fresh:
+    is_fresh = pump.is_fresh
+    if is_fresh:
         needs_loop = server._is_async or server._life.is_async
         _begin(server, pump, _attached(pump) if needs_loop else None)
-        pump.listen()
-    if on_start is not None:
-        on_start()
     try:
+        if is_fresh:
+            pump.listen()
+        if on_start is not None:
+            on_start()
         _turn(pump)
     except BaseException:
         _end(server, pump)

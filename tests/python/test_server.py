@@ -296,3 +296,23 @@ def test_options_that_make_no_sense_are_refused(options: Any, problem: str) -> N
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="max_bodies"):
         ucall.Server(port=0, max_bodies=1)  # type: ignore[call-arg]
+
+
+def test_what_was_begun_is_ended_when_nobody_can_be_told_of_the_start() -> None:
+    seen: list[str] = []
+
+    async def up() -> None:
+        seen.append("up")
+
+    for hook in (lambda: seen.append("up"), up):
+        seen.clear()
+        server = ucall.Server(port=0)
+        server.on_startup(hook)
+        server.on_shutdown(lambda: seen.append("down"))
+
+        def fail() -> None:
+            raise BrokenPipeError
+
+        with pytest.raises(BrokenPipeError):
+            server._run(-1, -1, fail)
+        assert seen == ["up", "down"]
