@@ -213,6 +213,21 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
 
 
 @run
+async def test_a_connection_in_use_closes_after_its_call_when_the_client_was_closed(
+    server: ucall.Server,
+) -> None:
+    async with connected(server, "http") as client:
+        call = asyncio.create_task(client.sleep(0.1))
+        while server.stats()["calls"] == 0:
+            await asyncio.sleep(0.005)
+        await client.close()
+        assert (await call).json == 0.1
+        while server.stats()["connections"]:
+            await asyncio.sleep(0.005)
+        assert (await client.sum(1, 2)).json == 3
+
+
+@run
 async def test_a_connection_that_breaks_fails_all_its_calls_once() -> None:
     seen = []
 

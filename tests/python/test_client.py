@@ -170,6 +170,26 @@ def test_one_connection_is_kept(server: ucall.Server, client: Client) -> None:
     assert server.stats()["accepted"] == 2
 
 
+def test_a_connection_in_use_closes_after_its_call_when_the_client_was_closed(
+    server: ucall.Server, client: Client
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        began.set()
+        return go_on.wait(10)
+
+    server.add(wait, threads=True)
+    with ThreadPoolExecutor() as threads:
+        call = threads.submit(lambda: client.call("wait").json)
+        assert began.wait(10)
+        client.close()
+        go_on.set()
+        assert call.result() is True
+    assert eventually(lambda: server.stats()["connections"] == 0)
+    assert client.sum(1, 2).json == 3
+
+
 def test_a_server_that_came_back_is_found(server: ucall.Server, client: Client) -> None:
     for _ in range(3):
         assert client.sum(1, 2).json == 3

@@ -95,23 +95,25 @@ class HttpPool:
     ) -> _core.Reply:
         """See `AsyncPool`."""
         self._move_to(asyncio.get_running_loop())
+        idle = self._idle
         try:
             async with asyncio.timeout(timeout), self._slots:
                 connection = await self._take()
                 reply = await connection.exchange(request)
         except builtins.TimeoutError as error:
             raise _late(error, timeout) from None
-        if connection.is_reusable:
-            self._idle.append(connection)
+        if connection.is_reusable and idle is self._idle:
+            idle.append(connection)
         else:
             connection.abort()
         return reply
 
     def close(self) -> None:
         """Closes those that are idle; the others close after their calls."""
-        for connection in self._idle:
+        # Another list, by which those in use tell that they were closed.
+        idle, self._idle = self._idle, []
+        for connection in idle:
             connection.abort()
-        self._idle.clear()
 
     async def _take(self) -> OneAtATime:
         while self._idle:

@@ -42,7 +42,8 @@ class Pool:
         self._reply_bytes_max = reply_bytes_max
         self._tls = tls
         self._observer = observer
-        # Taken from and added to at its end: both are atomic.
+        # Taken from and added to at its end: both are atomic. Closing puts another in its place, by
+        # which those in use tell that they were closed.
         self._idle: list[Connection] = []
         _pools.add(self)
 
@@ -53,9 +54,10 @@ class Pool:
             ucall.ConnectionError: No server, or no reply that is one.
             ucall.TimeoutError: No reply within ``timeout`` seconds, connecting included.
         """
-        while self._idle:
+        idle = self._idle
+        while idle:
             try:
-                connection = self._idle.pop()
+                connection = idle.pop()
             except IndexError:  # Another thread was quicker.
                 break
             try:
@@ -63,20 +65,23 @@ class Pool:
             except TimeoutError:
                 raise late(timeout) from None
             if reply is not None:
-                self._keep(connection)
+                self._keep(connection, idle)
                 return reply
-        return self._exchange_anew(request, timeout)
+        return self._exchange_anew(request, timeout, idle)
 
     def close(self) -> None:
         """Closes the connections that are idle; those in use close after their exchange."""
-        while self._idle:
-            self._idle.pop().close()
+        idle, self._idle = self._idle, []
+        while idle:
+            idle.pop().close()
 
     def forget(self) -> None:
         """Leaves all connections to the process that this one was forked from."""
         self._idle = []
 
-    def _exchange_anew(self, request: _core.Request, timeout: float | None) -> _core.Reply:
+    def _exchange_anew(
+        self, request: _core.Request, timeout: float | None, idle: list[Connection]
+    ) -> _core.Reply:
         deadline = Deadline(timeout)
         connection = self._connect(deadline)
         try:
@@ -85,12 +90,13 @@ class Pool:
             connection.close()
             raise late(timeout) from None
         assert reply is not None, "a new connection cannot have been closed while it was idle"
-        self._keep(connection)
+        self._keep(connection, idle)
         return reply
 
-    def _keep(self, connection: Connection) -> None:
-        if connection.is_reusable and len(self._idle) < _IDLE_MAX:
-            self._idle.append(connection)
+    def _keep(self, connection: Connection, idle: list[Connection]) -> None:
+        """Keeps a connection for later, unless the client was closed since it was taken."""
+        if connection.is_reusable and idle is self._idle and len(idle) < _IDLE_MAX:
+            idle.append(connection)
         else:
             connection.close()
 
