@@ -5,12 +5,16 @@ use std::ptr::NonNull;
 
 /// Memory with an owner, filled from the front up to its length.
 ///
+/// It may have room to spare behind that, for bytes that come along with the last ones: they are
+/// taken in too, and never waited for.
+///
 /// The owner keeps the memory at its place until the target is taken apart, so an engine may hand
 /// the unfilled rest to the kernel while the target itself moves.
 pub struct Target {
     start: NonNull<u8>,
     filled: usize,
     len: usize,
+    spare: usize,
     owner: Owner,
 }
 
@@ -27,11 +31,15 @@ unsafe impl Send for Target {}
 impl Target {
     /// A target of `len` bytes behind the present contents of `vec`. Memory is reserved at once
     /// and, when large, taken from the system only as bytes arrive.
-    pub fn from_vec(mut vec: Vec<u8>, len: usize) -> Self {
-        vec.reserve_exact(len);
-        let spare = vec.spare_capacity_mut();
-        let start = NonNull::from(spare).cast::<u8>();
-        Self { start, filled: 0, len, owner: Owner::Vec(vec) }
+    pub fn from_vec(vec: Vec<u8>, len: usize) -> Self {
+        Self::with_spare(vec, len, 0)
+    }
+
+    /// As [`Target::from_vec`], with room for `spare` bytes more.
+    pub fn with_spare(mut vec: Vec<u8>, len: usize, spare: usize) -> Self {
+        vec.reserve_exact(len + spare);
+        let start = NonNull::from(vec.spare_capacity_mut()).cast::<u8>();
+        Self { start, filled: 0, len, spare, owner: Owner::Vec(vec) }
     }
 
     /// A target in memory that `owner` holds.
@@ -41,7 +49,7 @@ impl Target {
     /// nobody else reads or writes it before [`Target::into_owner`]. A `Box` of the memory itself
     /// does not hold it so: it counts as its only user whenever it is moved.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Box<dyn Any + Send>) -> Self {
-        Self { start, filled: 0, len, owner: Owner::Other(owner) }
+        Self { start, filled: 0, len, spare: 0, owner: Owner::Other(owner) }
     }
 
     /// Bytes received so far.
@@ -49,19 +57,19 @@ impl Target {
         self.filled
     }
 
-    /// Bytes still to come.
-    pub fn remaining(&self) -> usize {
-        self.len - self.filled
+    /// Bytes that there is room for, the spare ones included.
+    pub fn room(&self) -> usize {
+        self.len + self.spare - self.filled
     }
 
     /// Whether nothing is missing any more.
     pub fn is_full(&self) -> bool {
-        self.remaining() == 0
+        self.filled >= self.len
     }
 
-    /// The address of the unfilled rest, valid for writes of [`Target::remaining`] bytes.
+    /// The address of the unfilled rest, valid for writes of [`Target::room`] bytes.
     pub fn rest(&mut self) -> NonNull<u8> {
-        // SAFETY: filled <= len, and start is valid for len bytes.
+        // SAFETY: filled <= len + spare, and start is valid for so many bytes.
         unsafe { self.start.add(self.filled) }
     }
 
@@ -70,14 +78,14 @@ impl Target {
     /// # Safety
     /// `count` bytes from `rest()` on have been written.
     pub unsafe fn advance(&mut self, count: usize) {
-        assert!(count <= self.remaining(), "a target was filled past its end");
+        assert!(count <= self.room(), "a target was filled past its end");
         self.filled += count;
     }
 
     /// Copies as much of `bytes` as there is room for; returns how much that was.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(self.remaining());
-        // SAFETY: rest() is valid for remaining() >= count bytes and only we may write there;
+        let count = bytes.len().min(self.room());
+        // SAFETY: rest() is valid for room() >= count bytes and only we may write there;
         // `bytes` is a live borrow and so lies elsewhere.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.rest().as_ptr(), count);
@@ -91,8 +99,8 @@ impl Target {
     pub fn into_vec(self) -> Option<Vec<u8>> {
         match self.owner {
             Owner::Vec(mut vec) => {
-                // SAFETY: from_vec reserved len bytes behind the contents, and the first `filled`
-                // of them have been written.
+                // SAFETY: len + spare bytes were reserved behind the contents, and the first
+                // `filled` of them have been written.
                 unsafe { vec.set_len(vec.len() + self.filled) };
                 Some(vec)
             }
@@ -134,6 +142,17 @@ mod tests {
         let mut target = Target::from_vec(Vec::new(), 1 << 30);
         target.write(b"x");
         assert_eq!(target.into_vec().unwrap(), b"x");
+    }
+
+    #[test]
+    fn spare_room_is_used_and_not_waited_for() {
+        let mut target = Target::with_spare(b"1".to_vec(), 3, 2);
+        assert_eq!(target.write(b"23"), 2);
+        assert!(!target.is_full());
+        assert_eq!(target.room(), 3);
+        assert_eq!(target.write(b"456789"), 3);
+        assert!(target.is_full());
+        assert_eq!(target.into_vec().unwrap(), b"123456");
     }
 
     #[test]

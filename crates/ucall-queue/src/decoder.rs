@@ -3,7 +3,8 @@
 //! What one read brought is copied once, and short messages are slices of that copy. A long one
 //! gets memory of its own, which an engine may fill directly ([`Decoder::poll_target`]). That
 //! memory is reserved when a length within the limit is told; the system hands out its pages as
-//! bytes arrive.
+//! bytes arrive. Behind it there is room for the beginning of the next frame, so that one receive
+//! brings both, and messages of any length that follow each other take one each.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -26,6 +27,10 @@ const TARGET_BYTES_MIN: usize = 16 * 1024;
 /// A target is at most this long, so that a slow peer is seen to get on.
 const TARGET_BYTES_MAX: usize = 8 << 20;
 
+/// What is received behind the end of a segment: the header of the next message, and the table and
+/// stream of one with arrays. What comes of its buffers is copied.
+const AHEAD_BYTES: usize = 1024;
+
 /// A smaller copy of a read is shared, however little of it is used.
 const COPY_BYTES_MIN: usize = 1024;
 
@@ -46,8 +51,8 @@ pub(crate) struct Decoder {
     is_shaken: bool,
     /// Messages may lie in shared memory.
     is_shared: bool,
-    /// The last message was long. The next may be too, and it is not copied if its header is all
-    /// that is received before its memory is there.
+    /// The last message was long. The next may be too, and little of it is copied if not much more
+    /// than its header is received before its memory is there.
     was_long: bool,
 }
 
@@ -63,7 +68,7 @@ enum State {
     Skip(Header, u64),
     /// A segment is in the hands of the engine.
     Lent(Box<Long>),
-    /// Memory for the next header is.
+    /// Memory for the rest of the next header is, with what came of it.
     LentHead,
 }
 
@@ -135,9 +140,11 @@ impl Decoder {
     pub(crate) fn poll_target(&mut self) -> Option<Target> {
         let long = match &mut self.state {
             State::Long(long) => long,
-            State::Whole(partial) if partial.is_empty() && self.was_long => {
+            State::Whole(partial) if partial.len() < HEADER_BYTES && self.was_long => {
+                let partial = std::mem::take(partial);
+                let missing = HEADER_BYTES - partial.len();
                 self.state = State::LentHead;
-                return Some(Target::from_vec(Vec::new(), HEADER_BYTES));
+                return Some(Target::with_spare(partial, missing, AHEAD_BYTES));
             }
             _ => return None,
         };
@@ -150,20 +157,27 @@ impl Decoder {
         if let State::Long(long) = state {
             self.state = State::Lent(long);
         }
-        Some(Target::from_vec(memory, missing.min(TARGET_BYTES_MAX)))
+        Some(match missing > TARGET_BYTES_MAX {
+            true => Target::from_vec(memory, TARGET_BYTES_MAX),
+            false => Target::with_spare(memory, missing, AHEAD_BYTES),
+        })
     }
 
-    /// Takes a target back, filled as far as it was.
-    pub(crate) fn return_target(&mut self, target: Target) {
+    /// Takes a target back, filled as far as it was; what came behind it is to be read next.
+    pub(crate) fn return_target(&mut self, target: Target) -> Vec<u8> {
+        let mut received = target.into_vec().unwrap_or_default();
         let state = std::mem::replace(&mut self.state, State::Whole(Vec::new()));
-        self.state = match state {
+        let (state, behind) = match state {
             State::Lent(mut long) => {
-                long.current = target.into_vec().unwrap_or_default();
-                State::Long(long)
+                let behind = received.split_off(received.len().min(long.length));
+                long.current = received;
+                (State::Long(long), behind)
             }
-            State::LentHead => State::Whole(target.into_vec().unwrap_or_default()),
-            state => state,
+            State::LentHead => (State::Whole(Vec::new()), received),
+            state => (state, Vec::new()),
         };
+        self.state = state;
+        behind
     }
 
     /// Whether something is complete without another byte.
@@ -352,7 +366,8 @@ impl Long {
     fn begin(&mut self, pool: &Pool) -> Result<bool, ProtocolError> {
         let Some(length) = self.lengths.pop() else { return Ok(false) };
         self.length = length;
-        self.current = pool.take(length).map_err(|_| ProtocolError::OutOfMemory)?;
+        let room = if length < TARGET_BYTES_MIN { length } else { length + AHEAD_BYTES };
+        self.current = pool.take(room).map_err(|_| ProtocolError::OutOfMemory)?;
         Ok(true)
     }
 

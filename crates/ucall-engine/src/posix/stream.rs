@@ -132,8 +132,8 @@ impl Stream {
     }
 
     fn fill(&self, mut target: Target, intake: &mut Intake, calls: &mut u64) -> Fill {
-        let room = target.remaining();
-        // SAFETY: the target says that its rest is valid for writes of `remaining` bytes, which
+        let room = target.room();
+        // SAFETY: the target says that its rest is valid for writes of `room` bytes, which
         // nobody else touches while we hold the target.
         let rest = unsafe {
             std::slice::from_raw_parts_mut(target.rest().as_ptr().cast::<MaybeUninit<u8>>(), room)
@@ -146,7 +146,7 @@ impl Stream {
                 // SAFETY: the kernel wrote `count` bytes to the front of the rest.
                 unsafe { target.advance(count) };
                 intake.readable = count == room || self.ending;
-                if count == room { Fill::Over(target, Ok(())) } else { Fill::Partly(target) }
+                if target.is_full() { Fill::Over(target, Ok(())) } else { Fill::Partly(target) }
             }
             Err(Errno::AGAIN) => {
                 intake.readable = false;

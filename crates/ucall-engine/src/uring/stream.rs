@@ -139,7 +139,7 @@ impl Stream {
 
     fn target_entry(&mut self) -> Option<squeue::Entry> {
         let target = self.target.as_mut()?;
-        let len = target.remaining().min(OPERATION_BYTES_MAX) as u32;
+        let len = target.room().min(OPERATION_BYTES_MAX) as u32;
         // Without MSG_WAITALL, which would not tell of a peer that sends slowly until all is there.
         Some(opcode::Recv::new(self.file.descriptor(), target.rest().as_ptr(), len).build())
     }

@@ -70,6 +70,7 @@ conformance! {
         fills_megabytes
         fills_a_vector_behind_its_contents
         fills_while_paused
+        spare_room_takes_what_comes_along
         returns_an_empty_target_at_once
         returns_a_target_when_the_stream_ends
         returns_a_target_of_a_stream_that_has_ended
@@ -138,6 +139,7 @@ conformance_of_fakes! {
         fills_megabytes
         fills_a_vector_behind_its_contents
         fills_while_paused
+        spare_room_takes_what_comes_along
         returns_an_empty_target_at_once
         returns_a_target_when_the_stream_ends
         returns_a_target_of_a_stream_that_has_ended

@@ -109,6 +109,26 @@ pub fn fills_a_vector_behind_its_contents(lab: &mut Lab<impl Engine, impl Peer>)
     assert_eq!(lab.expect_filled(socket).0.into_vec().unwrap(), b"bodyguard");
 }
 
+pub fn spare_room_takes_what_comes_along(lab: &mut Lab<impl Engine, impl Peer>) {
+    let (mut peer, socket) = lab.connection();
+    lab.taking = false;
+    let before = lab.arrivals;
+    write(&mut peer, b"0123456789");
+    lab.until(|lab| (lab.arrivals > before).then_some(()));
+    lab.engine.receive_into(socket, Target::with_spare(b"<".to_vec(), 4, 4));
+    lab.taking = true;
+    let (target, result) = lab.expect_filled(socket);
+    result.unwrap();
+    assert_eq!(target.into_vec().unwrap(), b"<01234567");
+    lab.expect(socket, b"89");
+    // Nothing is waited for beyond what is wanted.
+    lab.engine.receive_into(socket, Target::with_spare(Vec::new(), 4, 1000));
+    write(&mut peer, b"next");
+    let (target, result) = lab.expect_filled(socket);
+    result.unwrap();
+    assert_eq!(target.into_vec().unwrap(), b"next");
+}
+
 pub fn fills_while_paused(lab: &mut Lab<impl Engine, impl Peer>) {
     let (mut peer, socket) = lab.connection();
     lab.engine.pause(socket);

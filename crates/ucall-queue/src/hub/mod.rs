@@ -271,10 +271,9 @@ impl Hub {
         target: Target,
         now: Instant,
     ) -> Result<(), ProtocolError> {
-        if let Some(link) = self.links.get_mut(&key) {
-            link.decoder.return_target(target);
-        }
-        self.receive(key, &[], now)
+        let link = self.links.get_mut(&key);
+        let behind = link.map(|link| link.decoder.return_target(target)).unwrap_or_default();
+        self.receive(key, &behind, now)
     }
 
     /// A link has broken, or could not be made.
