@@ -98,6 +98,6 @@ impl Link {
 
     /// Whether a message is being copied into shared memory.
     pub(crate) fn is_copying(&self) -> bool {
-        self.shared.as_ref().is_some_and(SharedMemory::is_under_way)
+        self.shared.as_ref().is_some_and(SharedMemory::is_copying)
     }
 }

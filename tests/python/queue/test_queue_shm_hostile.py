@@ -139,7 +139,6 @@ CASES: dict[str, tuple[Given, bytes]] = {
     "no segments": ([(1, [memory])], shared(1, 0, 1)),
     "fewer lengths": ([(1, [memory])], frame(SHARED, 24, WHOLE[24:], 1, 2)),
     "a record too long": ([(1, [memory])], frame(SHARED, 1 << 40, b"", 1, 1)),
-    "a slot without trust": ([(1, [lambda: memory(seals=AGAIN)])], shared(1, 1, 1, LONG)),
     "a slot that is not there": ([], shared(1, 1, 0, LONG)),
     "nothing to release": ([], frame(RELEASE, 0, sequence=1)),
     "a release of none": ([], frame(RELEASE, 0)),
@@ -195,6 +194,11 @@ def refuse(pairs: Pairs, trusts: bool, given: Given, sent: bytes) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_not_as_agreed_is_refused(pairs: Pairs, case: str) -> None:
     refuse(pairs, False, *CASES[case])
+
+
+@pytest.mark.parametrize("case", [case for case in TRUSTED_CASES if "in use" not in case])
+def test_memory_that_is_copied_out_is_checked_all_the_same(pairs: Pairs, case: str) -> None:
+    refuse(pairs, False, *TRUSTED_CASES[case])
 
 
 @pytest.mark.parametrize("case", TRUSTED_CASES)
@@ -261,6 +265,33 @@ def test_memory_that_changes_under_the_reader_stays_readable(pairs: Pairs) -> No
     os.close(descriptor)
     stranger.close()
     assert (array == 0).all()
+
+
+def test_what_was_copied_out_changes_for_nobody(pairs: Pairs) -> None:
+    server = pairs.server()
+    stranger = Stranger(server)
+    descriptor = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 2 * LONG)
+    written = mmap.mmap(descriptor, 2 * LONG)
+    held = []
+    for value in (7, 8, 9):
+        # The same slot, at once and without having been given back.
+        lengths = array_in(written, value)
+        if value == 7:
+            written[2 * LONG - 1] = 1
+            os.posix_fallocate(descriptor, 0, 2 * LONG)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, AGAIN)
+            stranger.give(1, os.dup(descriptor))
+        stranger.socket.sendall(shared(value - 6, 1, int(value == 7), *lengths))
+        held.append(server.get(timeout=WAIT_S).data)
+        written[:] = bytes(2 * LONG)
+    assert [set(array.tolist()) for array in held] == [{7}, {8}, {9}]
+    held[0][:] = 1
+    written.close()
+    os.close(descriptor)
+    stranger.close()
+    assert (held[0] == 1).all()
+    assert (held[2] == 9).all()
 
 
 def test_sealed_memory_changes_for_nobody(pairs: Pairs) -> None:

@@ -40,7 +40,12 @@ impl Hub {
                 }
                 Kind::Pong => Ok(()),
                 Kind::Shared => self.take_shared(key, header, &body),
-                Kind::Release => self.shared_of(key)?.release(header.sequence),
+                Kind::Release => {
+                    self.shared_of(key)?.release(header.sequence)?;
+                    // A message may wait for it.
+                    self.enlist(key);
+                    Ok(())
+                }
                 Kind::Blocked => {
                     self.session_of(key)?.1.note_blocked_peer();
                     self.enlist(key);
@@ -98,7 +103,10 @@ impl Hub {
         record: &Bytes,
     ) -> Result<(), ProtocolError> {
         let limit = self.options.message_bytes_max;
-        let (length, body) = self.shared_of(key)?.take(record, limit)?;
+        let (length, body, slot) = self.shared_of(key)?.take(record, limit)?;
+        if let (Some(slot), Some(link)) = (slot, self.links.get_mut(&key)) {
+            link.give_slot_back(slot);
+        }
         self.take_message(key, &Header { kind: Kind::Data, length, ..header }, body)
     }
 

@@ -168,10 +168,11 @@ impl Hub {
     pub fn open_shared_link(&mut self, role: Role, channel: Channel, now: Instant) -> LinkKey {
         let key = self.next_key(role, now);
         let (trusts, returned) = (self.options.trusts_peers, self.returned.clone());
+        let pool = self.pool.clone();
         // As much as may be under way, and as much again that is looked at.
         let kept = self.options.window_bytes.saturating_mul(2);
         let mut link = Link::new(role, self.decoder(), now);
-        link.shared = Some(SharedMemory::new(channel, key, trusts, kept, returned));
+        link.shared = Some(SharedMemory::new(channel, key, trusts, kept, returned, pool));
         link.decoder.share();
         self.begin_link(key, link);
         key

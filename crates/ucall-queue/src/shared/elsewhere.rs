@@ -68,7 +68,7 @@ impl SharedMemory {
         match *self {}
     }
 
-    pub(crate) fn is_under_way(&self) -> bool {
+    pub(crate) fn is_copying(&self) -> bool {
         match *self {}
     }
 
@@ -83,7 +83,7 @@ impl SharedMemory {
         &mut self,
         _record: &[u8],
         _message_bytes_max: usize,
-    ) -> Result<(u64, Body), ProtocolError> {
+    ) -> Result<(u64, Body, Option<usize>), ProtocolError> {
         match *self {}
     }
 

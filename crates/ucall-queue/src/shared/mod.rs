@@ -7,10 +7,14 @@
 //!
 //! Memory is used in two ways:
 //!
-//! | | who may write | accepted from | costs |
-//! |---|---|---|---|
-//! | once | nobody: it is sealed first | any peer of our user | new pages |
-//! | again, as a slot | the sender, once it has it back | a peer that is trusted | a copy |
+//! | | who may write | costs |
+//! |---|---|---|
+//! | once | nobody: it is sealed first | new pages on both sides, which are more than two copies |
+//! | again, as a slot | the sender, once it has it back | a copy |
+//!
+//! A slot is viewed if both sides trust each other. Otherwise what is in one is copied out when it
+//! is told of, and the slot goes back at once; that is for messages up to a length at which it
+//! pays, and longer ones are viewed in sealed memory.
 //!
 //! The kernel keeps either from shrinking, and pages that are not there yet are refused, so reading
 //! never fails and takes no memory. What must not change while it is looked at is copied out of a
@@ -32,6 +36,7 @@ use bytes::Bytes;
 use crate::frame::{ProtocolError, Sharing};
 use crate::link::LinkKey;
 use crate::message::Body;
+use crate::pool::Pool;
 use layout::Record;
 use sending::Sending;
 use taking::Taking;
@@ -72,13 +77,14 @@ impl SharedMemory {
         trusts: bool,
         slots_bytes_max: usize,
         returned: Arc<Returned>,
+        pool: Arc<Pool>,
     ) -> Self {
         Self {
             channel,
             ours: Sharing { takes: region::has_room(), trusts },
             theirs: Sharing::default(),
             sending: Sending::new(slots_bytes_max),
-            taking: Taking::new(link, returned),
+            taking: Taking::new(link, returned, pool),
             copied: 0,
         }
     }
@@ -99,8 +105,8 @@ impl SharedMemory {
     }
 
     /// Whether a message is being copied, which goes on in the next turn.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.sending.is_under_way()
+    pub(crate) fn is_copying(&self) -> bool {
+        self.sending.is_copying()
     }
 
     /// What goes next into the stream, of the chunks that `fetch` gives; `None` when there is
@@ -117,19 +123,20 @@ impl SharedMemory {
             if !self.theirs.takes {
                 return Some(chunk);
             }
-            if let Err(chunk) = self.sending.begin(chunk, self.reuses()) {
+            if let Err(chunk) = self.sending.begin(chunk, self.is_trusting()) {
                 return Some(chunk);
             }
         }
         self.sending.go_on(&mut self.channel, &mut self.copied)
     }
 
-    /// The length of a message, and its segments, by the frame that tells of it.
+    /// The length of a message, and its segments, by the frame that tells of it; and the slot that
+    /// can go back at once, if there is one.
     pub(crate) fn take(
         &mut self,
         record: &[u8],
         message_bytes_max: usize,
-    ) -> Result<(u64, Body), ProtocolError> {
+    ) -> Result<(u64, Body, Option<usize>), ProtocolError> {
         if !self.ours.takes {
             return Err(ProtocolError::Unexpected);
         }
@@ -138,8 +145,10 @@ impl SharedMemory {
         if length > message_bytes_max as u64 {
             return Err(ProtocolError::TooLong);
         }
-        let reuses = self.reuses();
-        Ok((length, self.taking.take(&mut self.channel, &record, reuses)?))
+        let is_trusting = self.is_trusting();
+        let body = self.taking.take(&mut self.channel, &record, is_trusting)?;
+        let slot = usize::try_from(record.slot).ok().and_then(|slot| slot.checked_sub(1));
+        Ok((length, body, slot.filter(|_| !is_trusting)))
     }
 
     /// The peer is through with a slot.
@@ -152,7 +161,8 @@ impl SharedMemory {
         self.taking.free(slot);
     }
 
-    fn reuses(&self) -> bool {
+    /// Whether the two trust each other.
+    fn is_trusting(&self) -> bool {
         self.ours.trusts && self.theirs.trusts
     }
 }

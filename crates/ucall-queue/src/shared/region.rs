@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{self, Errno};
@@ -25,7 +25,12 @@ const POPULATED_BYTES_MAX: usize = 64 << 20;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// What all slots of this process hold that are copied out: with many peers each has less, and in
+/// the end none.
+const SHARES_BYTES_MAX: u64 = 128 << 20;
+
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
+static SHARES_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// What becomes of memory after the first message in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,6 +166,26 @@ impl Mapping {
         self.bytes
     }
 
+    /// Appends a copy of so many bytes from a place on; `false` if they are not within the memory,
+    /// or there is no room for them yet.
+    pub(super) fn read(&self, at: u64, bytes: usize, copy: &mut Vec<u8>) -> bool {
+        let Ok(at) = usize::try_from(at) else { return false };
+        let is_within = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        if !is_within || copy.capacity() - copy.len() < bytes {
+            return false;
+        }
+        let filled = copy.len();
+        // SAFETY: the bytes are within the mapping, and there is room for them behind what the
+        // copy has. A peer may write to them meanwhile; then the copy has some of each, and no
+        // byte is looked at twice.
+        unsafe {
+            let end = copy.as_mut_ptr().add(filled);
+            std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), end, bytes);
+            copy.set_len(filled + bytes);
+        }
+        true
+    }
+
     /// Copies bytes to a place in memory that was mapped to be written; `false` if they are not
     /// within it.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
@@ -183,6 +208,25 @@ impl Drop for Mapping {
         // An error would mean that it is not there, which nobody can mend.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         MAPPINGS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A part of the memory for slots that are copied out.
+#[derive(Debug)]
+pub(super) struct Share(u64);
+
+impl Share {
+    /// So many bytes of it, if they are left.
+    pub(super) fn take(bytes: u64) -> Option<Self> {
+        let share = Self(bytes);
+        let before = SHARES_BYTES.fetch_add(bytes, Ordering::Relaxed);
+        (before.saturating_add(bytes) <= SHARES_BYTES_MAX).then_some(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        SHARES_BYTES.fetch_sub(self.0, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,15 @@
 //! Messages on their way into shared memory.
 //!
-//! A message that is long enough goes to a slot, if both sides trust each other and one is free,
-//! else into memory of its own if it has buffers to be viewed. A copy to a slot costs what a copy
-//! costs; memory of its own costs new pages as well. All else goes through the stream.
+//! Where a message goes that is long enough:
+//!
+//! | | both sides trust each other | they do not |
+//! |---|---|---|
+//! | a slot | if one is free | up to `COPIED_BYTES_MAX`; it waits for one to come back |
+//! | memory of its own | else, if it has buffers to be viewed | if it is longer, and has those |
+//! | the stream | what is left | what is left |
+//!
+//! A copy to a slot costs what a copy costs, and another one to get it out if it is not viewed;
+//! memory of its own costs new pages, which is more than both.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +19,7 @@ use rustix::io::{self, Errno};
 
 use super::channel::Channel;
 use super::layout::{Layout, Record, Scatter};
-use super::region::{self, Mapping, Use};
+use super::region::{self, Mapping, Share, Use};
 use super::taking::SLOTS_MAX;
 use crate::frame::{
     HEADER_BYTES, Header, Kind, ProtocolError, SEGMENT_ENTRY_BYTES, first_frame, word,
@@ -25,6 +32,11 @@ const SEGMENT_BYTES_MIN: u64 = 4 * 1024;
 /// A slot has room for at least so much, and for messages that are a little longer than its first.
 const SLOT_BYTES_MIN: u64 = 128 * 1024;
 const SLOT_SPARE_SHARE: u64 = 16;
+/// Messages up to this length are copied out of slots by a peer that is not trusted. The memory for
+/// longer ones is rarely there to be used again, so that nothing is gained.
+const COPIED_BYTES_MAX: u64 = 4 << 20;
+/// What slots of one direction hold that are copied out: two are in use, and two on their way back.
+const COPIED_SLOTS_BYTES_MAX: u64 = 16 << 20;
 /// What is copied in one turn, so that a long message holds up nobody.
 const TURN_BYTES_MAX: usize = 8 << 20;
 const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -44,6 +56,8 @@ pub(super) struct Sending {
 struct Slot {
     memory: Mapping,
     is_free: bool,
+    /// Of those that are copied out.
+    _share: Option<Share>,
 }
 
 /// A message that is being copied.
@@ -62,7 +76,9 @@ enum Place {
     /// One that the peer knows.
     Slot(usize),
     /// One that the peer has to be told of.
-    NewSlot(usize, Mapping, OwnedFd),
+    NewSlot(usize, Slot, OwnedFd),
+    /// A slot that comes back soon.
+    Awaited,
     Once(OwnedFd),
 }
 
@@ -72,18 +88,28 @@ impl Sending {
         Self { slots: Vec::new(), slots_bytes_max, under_way: None, is_refused: false }
     }
 
-    /// Whether a message is being copied.
+    /// Whether there is a message that others have to wait for.
     pub(super) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
+    /// Whether a message is being copied.
+    pub(super) fn is_copying(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|it| !matches!(it.place, Place::Awaited))
+    }
+
     /// Begins to copy a message, or gives it back if it is to go through the stream.
-    pub(super) fn begin(&mut self, chunk: Vec<Bytes>, reuses: bool) -> Result<(), Vec<Bytes>> {
+    pub(super) fn begin(&mut self, chunk: Vec<Bytes>, is_trusted: bool) -> Result<(), Vec<Bytes>> {
         let Some((header, layout)) = fitting(&chunk) else { return Err(chunk) };
-        let place = if reuses { self.find_slot(layout.end()) } else { Ok(None) };
-        let is_viewed = header.segments > 1;
+        let (is_viewed, bytes) = (header.segments > 1, layout.end());
+        let is_copied = !is_trusted && bytes <= COPIED_BYTES_MAX;
+        let place = match is_trusted || is_copied {
+            true => self.find_slot(bytes, is_trusted),
+            false => Ok(None),
+        };
         let place = match place {
-            Ok(None) if is_viewed && !self.is_refused => create(layout.end()).map(Some),
+            Ok(None) if is_copied => Ok(self.has_slot_for(bytes).then_some(Place::Awaited)),
+            Ok(None) if is_viewed && !self.is_refused => create(bytes).map(Some),
             place => place,
         };
         match place {
@@ -109,6 +135,15 @@ impl Sending {
         copied: &mut usize,
     ) -> Option<Vec<Bytes>> {
         let mut under_way = self.under_way.take()?;
+        if matches!(under_way.place, Place::Awaited) {
+            match self.find_slot(under_way.layout.end(), false) {
+                Ok(Some(place)) => under_way.place = place,
+                _ => {
+                    self.under_way = Some(under_way);
+                    return None;
+                }
+            }
+        }
         match self.copy(&mut under_way, copied) {
             Ok(true) => {}
             Ok(false) => {
@@ -139,8 +174,17 @@ impl Sending {
         }
     }
 
+    /// Whether there is a slot for so many bytes, free or not.
+    fn has_slot_for(&self, bytes: u64) -> bool {
+        self.slots.iter().any(|slot| slot.memory.bytes() as u64 >= bytes)
+    }
+
     /// A slot for so many bytes, which is free no longer; `None` if there is none.
-    fn find_slot(&mut self, bytes: u64) -> io::Result<Option<Place>> {
+    fn find_slot(&mut self, bytes: u64, is_trusted: bool) -> io::Result<Option<Place>> {
+        let most = match is_trusted {
+            true => self.slots_bytes_max,
+            false => self.slots_bytes_max.min(COPIED_SLOTS_BYTES_MAX),
+        };
         let fits = |slot: &Slot| slot.is_free && slot.memory.bytes() as u64 >= bytes;
         let fitting = self.slots.iter().enumerate().filter(|(_, slot)| fits(slot));
         if let Some((place, _)) = fitting.min_by_key(|(_, slot)| slot.memory.bytes()) {
@@ -150,15 +194,18 @@ impl Sending {
         let room = (bytes + bytes / SLOT_SPARE_SHARE).max(SLOT_BYTES_MIN);
         let held: u64 = self.slots.iter().map(|slot| slot.memory.bytes() as u64).sum();
         // A new one, or in the place of one that is too short.
-        let (place, freed) = if self.slots.len() < SLOTS_MAX && held + room <= self.slots_bytes_max
-        {
+        let (place, freed) = if self.slots.len() < SLOTS_MAX && held + room <= most {
             (self.slots.len(), 0)
         } else if let Some(place) = self.slots.iter().position(|slot| slot.is_free) {
             (place, self.slots.get(place).map_or(0, |slot| slot.memory.bytes() as u64))
         } else {
             return Ok(None);
         };
-        if held - freed + room > self.slots_bytes_max || self.is_refused {
+        if held - freed + room > most || self.is_refused {
+            return Ok(None);
+        }
+        let share = if is_trusted { None } else { Share::take(room) };
+        if share.is_none() && !is_trusted {
             return Ok(None);
         }
         let memory = region::create(room)?;
@@ -167,7 +214,8 @@ impl Sending {
         let mapping = Mapping::to_write(memory.as_fd(), length)?;
         region::seal(memory.as_fd(), Use::Again)?;
         self.take_slot(place);
-        Ok(Some(Place::NewSlot(place, mapping, memory)))
+        let slot = Slot { memory: mapping, is_free: false, _share: share };
+        Ok(Some(Place::NewSlot(place, slot, memory)))
     }
 
     fn take_slot(&mut self, place: usize) {
@@ -190,11 +238,12 @@ impl Sending {
                     region::write(memory.as_fd(), at, &piece)?;
                     true
                 }
-                Place::NewSlot(_, mapping, _) => mapping.write(at, &piece),
+                Place::NewSlot(_, slot, _) => slot.memory.write(at, &piece),
                 Place::Slot(place) => {
                     let slot = self.slots.get_mut(*place);
                     slot.is_some_and(|slot| slot.memory.write(at, &piece))
                 }
+                Place::Awaited => false,
             };
             if !is_written {
                 return Err(Errno::RANGE);
@@ -207,19 +256,19 @@ impl Sending {
     fn hand_over(&mut self, channel: &mut Channel, place: Place) -> Option<(u64, u64)> {
         match place {
             Place::Slot(place) => Some((place as u64 + 1, 0)),
-            Place::NewSlot(place, memory, descriptor) => {
+            Place::NewSlot(place, slot, descriptor) => {
                 let number = channel.send(descriptor.as_fd());
                 let Ok(number) = number else {
                     self.free_slot(place);
                     return None;
                 };
-                let slot = Slot { memory, is_free: false };
                 match self.slots.get_mut(place) {
                     Some(old) => *old = slot,
                     None => self.slots.push(slot),
                 }
                 Some((place as u64 + 1, number))
             }
+            Place::Awaited => None,
             Place::Once(memory) => {
                 region::seal(memory.as_fd(), Use::Once).ok()?;
                 // It fails when there is no room for more under way, or the channel is broken.

@@ -2,6 +2,7 @@
 //!
 //! Nothing is believed: memory is mapped only if it is sealed as its use asks for and whole, a
 //! message has to lie within it, and a slot that somebody still looks at cannot be told of again.
+//! What a peer that is not trusted has put into a slot is copied out before anybody looks at it.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -14,6 +15,7 @@ use super::view::{Lease, Returned, View};
 use crate::frame::ProtocolError;
 use crate::link::LinkKey;
 use crate::message::{Body, Segment};
+use crate::pool::Pool;
 
 /// Slots of one link in each direction.
 pub(super) const SLOTS_MAX: usize = 64;
@@ -24,6 +26,8 @@ pub(super) struct Taking {
     link: LinkKey,
     slots: Vec<Slot>,
     returned: Arc<Returned>,
+    /// Where copies lie.
+    pool: Arc<Pool>,
 }
 
 #[derive(Debug)]
@@ -33,31 +37,49 @@ struct Slot {
 }
 
 impl Taking {
-    pub(super) fn new(link: LinkKey, returned: Arc<Returned>) -> Self {
-        Self { link, slots: Vec::new(), returned }
+    pub(super) fn new(link: LinkKey, returned: Arc<Returned>, pool: Arc<Pool>) -> Self {
+        Self { link, slots: Vec::new(), returned, pool }
     }
 
-    /// The segments of a message, where they lie.
+    /// The segments of a message: where they lie if the peer leaves them alone, which one that is
+    /// trusted does with slots, else copied out.
     pub(super) fn take(
         &mut self,
         channel: &mut Channel,
         record: &Record,
-        reuses: bool,
+        is_trusted: bool,
     ) -> Result<Body, ProtocolError> {
-        let lease = match record.slot {
-            0 => Lease::once(map(channel, record, Use::Once)?),
-            slot if reuses => self.lease_slot(channel, record, slot)?,
-            _ => return Err(ProtocolError::Memory),
+        let segments = match record.slot {
+            0 => views(Lease::once(map(channel, record, Use::Once)?), record),
+            slot => {
+                let (place, memory) = self.take_slot(channel, record, slot)?;
+                match is_trusted {
+                    true => {
+                        let returned = self.returned.clone();
+                        views(Lease::of_slot(memory, self.link, place, returned), record)
+                    }
+                    false => self.copies(&memory, record),
+                }
+            }
         };
-        let lease = Arc::new(lease);
-        let views = record.layout.segments().map(|(start, bytes)| {
-            View::new(&lease, start, bytes).map(Segment::Mapped).ok_or(ProtocolError::Memory)
-        });
-        let mut segments = views.collect::<Result<Vec<_>, _>>()?;
+        let mut segments = segments?;
         match segments.len() {
             1 => segments.pop().map(Body::One).ok_or(ProtocolError::Malformed),
             _ => Ok(Body::Many(segments)),
         }
+    }
+
+    fn copies(&self, memory: &Mapping, record: &Record) -> Result<Vec<Segment>, ProtocolError> {
+        let copy = |(start, bytes)| {
+            let length = usize::try_from(bytes).map_err(|_| ProtocolError::TooLong)?;
+            let room = self.pool.take(length);
+            let mut copy = room.map_err(|_| ProtocolError::OutOfMemory)?;
+            match memory.read(start, length, &mut copy) {
+                true => Ok(Segment::Owned(self.pool.lend(copy))),
+                false => Err(ProtocolError::Memory),
+            }
+        };
+        record.layout.segments().map(copy).collect()
     }
 
     /// Nobody looks at a slot any more.
@@ -67,12 +89,13 @@ impl Taking {
         }
     }
 
-    fn lease_slot(
+    /// The place of a slot, which is in use from now on, and its memory.
+    fn take_slot(
         &mut self,
         channel: &mut Channel,
         record: &Record,
         slot: u64,
-    ) -> Result<Lease, ProtocolError> {
+    ) -> Result<(usize, Arc<Mapping>), ProtocolError> {
         let place = usize::try_from(slot - 1).map_err(|_| ProtocolError::Memory)?;
         let is_new = place == self.slots.len() && place < SLOTS_MAX;
         if self.slots.get(place).map_or(!is_new, |slot| slot.is_leased) {
@@ -88,8 +111,16 @@ impl Taking {
         }
         let slot = self.slots.get_mut(place).ok_or(ProtocolError::Memory)?;
         slot.is_leased = true;
-        Ok(Lease::of_slot(slot.memory.clone(), self.link, place, self.returned.clone()))
+        Ok((place, slot.memory.clone()))
     }
+}
+
+fn views(lease: Lease, record: &Record) -> Result<Vec<Segment>, ProtocolError> {
+    let lease = Arc::new(lease);
+    let view = |(start, bytes)| {
+        View::new(&lease, start, bytes).map(Segment::Mapped).ok_or(ProtocolError::Memory)
+    };
+    record.layout.segments().map(view).collect()
 }
 
 /// Maps the memory that came for a message.
