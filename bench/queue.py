@@ -7,9 +7,10 @@ Ours is measured beside net-queue, pyzmq (raw bytes, no acknowledgement) and a p
 which the reader allocates memory for each message. Over MQTT each turn has a mosquitto of its own,
 which queues without limit: net-queue relies on that. (net-queue's gRPC is left out: 2.6.0 has it
 under a name that it does not find itself.) All take their turns, round by round, since
-machines drift: only ratios of one run hold. A turn that is not through in time is reported, and the
-next one begins. Prints a table and verdicts, and writes .bench/queue.json; with all sizes also
-docs/queue.svg and the table in docs/queues.md.
+machines drift: only ratios of one run hold. Of the sizes at which something was to be reached there
+are more rounds. A turn that is not through in time is reported, and the next one begins. Prints
+tables and what was reached, and writes .bench/queue.json; with all sizes also docs/queue.svg and the
+tables in docs/queues.md. A run as it stands takes five to six minutes.
 """
 
 import argparse
@@ -32,12 +33,14 @@ PAIRS = ROOT / "bench" / "queues"
 BENCH = ROOT / ".bench"
 NET_QUEUE = BENCH / "netqueue" / "bin" / "python"
 ZEROMQ = BENCH / "zeromq" / "bin" / "python"
-SIZES = [64, 2048, 65536, 2 << 20, 64 << 20]
+# And how many rounds.
+SIZES = {64: 5, 2048: 2, 65536: 2, report.LARGE: 5, 64 << 20: 2}
 CONTENDERS = {
     "C pair": None,
     "ucall": (Path(sys.executable), "ours.py", "tcp"),
     "ucall, epoll": (Path(sys.executable), "ours.py", "posix"),
     "ucall, Unix": (Path(sys.executable), "ours.py", "unix"),
+    "ucall, Unix, arrays": (Path(sys.executable), "ours.py", "arrays"),
     "ucall, SHM": (Path(sys.executable), "ours.py", "shm"),
     "ucall, SHM, trusted": (Path(sys.executable), "ours.py", "trusted"),
     "ucall, TLS": (Path(sys.executable), "ours.py", "tls"),
@@ -165,9 +168,10 @@ def measure_sides(
 def measure(size: int, given: argparse.Namespace) -> report.Turns:
     """The turns of all contenders at one size."""
     turns: report.Turns = {name: [] for name in given.only}
-    for number in range(given.rounds):
+    rounds = given.rounds or SIZES.get(size, 3)
+    for number in range(rounds):
         for name in given.only:
-            where = f"{report.size_name(size)}, round {number + 1} of {given.rounds}: {name}"
+            where = f"{report.size_name(size)}, round {number + 1} of {rounds}: {name}"
             try:
                 turn = measure_pair(name, size, given.seconds)
                 said = f"{turn['rate']:,.0f} a second"
@@ -180,9 +184,9 @@ def measure(size: int, given: argparse.Namespace) -> report.Turns:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="of every size; else more of those that matter")
     parser.add_argument("--only", nargs="*", default=list(CONTENDERS), choices=list(CONTENDERS))
     given = parser.parse_args()
     if not NET_QUEUE.exists():
@@ -195,8 +199,8 @@ def main() -> None:
     (BENCH / "queue.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     print(report.table(results))
     print(report.verdicts(results))
-    if given.sizes == SIZES and len(given.only) == len(CONTENDERS):
-        report.write_pages(results, ROOT / "docs", f"{given.rounds} rounds of {given.seconds:g} s")
+    if given.sizes == list(SIZES) and len(given.only) == len(CONTENDERS):
+        report.write_pages(results, ROOT / "docs", f"turns of {given.seconds:g} s")
 
 
 if __name__ == "__main__":

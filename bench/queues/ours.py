@@ -1,14 +1,13 @@
 """A pair of ucall.queue: the server gets.
 
-Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (shared memory that is used again),
-mqtt, grpc, async (asyncio, TCP). Over shared memory arrays are sent, which is what it is for, over
-the others bytes.
+Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (shared memory that is viewed again),
+arrays (unix), mqtt, grpc, async (asyncio, TCP). Over shared memory arrays are sent, which is what it
+is for, over the others bytes, unless the mode says otherwise.
 """
 
 import asyncio
 from pathlib import Path
 
-import numpy as np
 from common import arguments, count, count_async, listening, put_for, put_for_async
 
 from ucall import queue as nq
@@ -18,6 +17,8 @@ purpose = nq.Purpose.SERVER if role == "get" else nq.Purpose.CLIENT
 protocol = nq.Protocol(mode) if mode in [*nq.Protocol] else nq.Protocol.TCP
 if mode == "trusted":
     protocol = nq.Protocol.SHM
+elif mode == "arrays":
+    protocol = nq.Protocol.UNIX
 CERTIFICATES = Path(__file__).resolve().parents[2] / ".bench" / "certs"
 security = None
 if mode == "tls" and role == "get":
@@ -32,7 +33,7 @@ options = nq.CommunicatorOptions(
 )
 
 
-def take_shared():
+def take_array():
     """The next array, of which a byte in each page is looked at: the others had to be written."""
     array = queue.get().data
     if len(array) > 4096:
@@ -59,9 +60,14 @@ if mode == "async":
     asyncio.run(main())
 else:
     with nq.new(protocol, purpose, options) as queue:
+        data = None
+        if mode in ("shm", "trusted", "arrays"):
+            # The others do not need it, and it takes memory.
+            import numpy as np
+
+            data = np.full(size, 7, np.uint8)
         if role == "get":
             listening()
-            count(take_shared if protocol == nq.Protocol.SHM else lambda: queue.get().data)
+            count(take_array if data is not None else lambda: queue.get().data)
         else:
-            data = np.full(size, 7, np.uint8) if protocol == nq.Protocol.SHM else None
             put_for(seconds, size, queue.put, lambda future: future.result(), data)

@@ -1,10 +1,13 @@
 """What `bench/queue.py` shows of its turns: tables, verdicts, and a plot."""
 
+import dataclasses
 import math
 import os
 import platform
 import statistics
 from pathlib import Path
+
+from queues.common import window
 
 Turns = dict[str, list[dict[str, float] | None]]
 Results = dict[int, Turns]
@@ -15,6 +18,7 @@ COLOURS = [
     "#444",
     "#d62728",
     "#ff7f0e",
+    "#c49c94",
     "#8c564b",
     "#bcbd22",
     "#e377c2",
@@ -65,55 +69,85 @@ def table(results: Results) -> str:
                 lines.append(f"| {name}{note} | | | | |")
                 continue
             gigabits = row["rate"] * size * 8 / 1e9
-            rss = f"{row['put_mb']:.0f}, {row['get_mb']:.0f}" if row["put_mb"] else ""
-            rss += f", {row['broker_mb']:.0f}" if "broker_mb" in row else ""
-            cells = f"{row['rate']:,.0f} | {gigabits:.2f} | {row['cpu_us']:.2f} | {rss}"
+            cells = f"{row['rate']:,.0f} | {gigabits:.2f} | {row['cpu_us']:.2f} | {memory(row)}"
             lines.append(f"| {name}{note} | {cells} |")
     return "\n".join(lines)
 
 
+@dataclasses.dataclass
+class Target:
+    """What was to be reached at one size: so many times somebody else's messages a second."""
+
+    size: int
+    name: str
+    beside: str
+    # None: there is no telling how much can be.
+    least: float | None
+
+
+TARGETS = [
+    *(Target(LARGE, name, "net-queue", 3) for name in ("ucall", "ucall, epoll")),
+    *(Target(LARGE, name, "C pair", 0.8) for name in ("ucall", "ucall, epoll")),
+    *(Target(64, name, "net-queue", 30) for name in ("ucall", "ucall, epoll")),
+    *(Target(64, name, "pyzmq", None) for name in ("ucall", "ucall, epoll")),
+    *(Target(LARGE, name, "C pair", 1) for name in ("ucall, SHM", "ucall, SHM, trusted")),
+    *(Target(size, "ucall, SHM", "ucall, Unix, arrays", 1) for size in (LARGE, 64 << 20)),
+    *(Target(size, "ucall, MQTT", "net-queue, MQTT", 2) for size in (64, LARGE)),
+]
+
+
 def verdicts(results: Results) -> str:
     """What was to be reached, and what was."""
-    lines = [
-        "",
-        "| at | ucall beside | to reach | median (least..most) | |",
-        "|---|---|---:|---:|---|",
-    ]
-
-    def judge(size: int, name: str, beside: str, least: float | None) -> None:
-        found = ratios(results.get(size, {}), name, beside)
-        if not found:
-            return
-        median = statistics.median(found)
-        wanted = "" if least is None else f"{least:g}"
-        verdict = "" if least is None else ("met" if median >= least else "**missed**")
-        spread = f"{median:.2f} ({found[0]:.2f}..{found[-1]:.2f})"
-        lines.append(f"| {size_name(size)} | {name}: {beside} | {wanted} | {spread} | {verdict} |")
-
-    for name in ("ucall", "ucall, epoll"):
-        judge(LARGE, name, "C pair", 0.8)
-        judge(LARGE, name, "net-queue", 3)
-        judge(64, name, "net-queue", 30)
-        judge(64, name, "pyzmq", None)
-    # Ahead of it.
-    for name in ("ucall, SHM", "ucall, SHM, trusted"):
-        judge(LARGE, name, "C pair", 1)
-    for size in (LARGE, 64):
-        judge(size, "ucall, MQTT", "net-queue, MQTT", 2)
-    lines += memory_verdict(results.get(LARGE, {}))
-    return "\n".join(lines)
+    head = ["| at | what | to reach | median (quartiles) | |", "|---|---|---:|---:|---|"]
+    judged = [judge(target, results.get(target.size, {})) for target in TARGETS]
+    broker = memory_beside_broker(results.get(LARGE, {}))
+    own = [memory_of_pair(size, results.get(size, {})) for size in (64, LARGE)]
+    rows = [row for row in [*judged, broker, *own] if row]
+    return "\n".join(["", *head, *rows])
 
 
-def memory_verdict(turns: Turns) -> list[str]:
+def judge(target: Target, turns: Turns) -> str | None:
+    found = ratios(turns, target.name, target.beside)
+    if not found:
+        return None
+    median = statistics.median(found)
+    low, high = found[0], found[-1]
+    if len(found) > 2:
+        low, _, high = statistics.quantiles(found, n=4, method="inclusive")
+    wanted, met = "", ""
+    if target.least is not None:
+        wanted, met = f"{target.least:g}", verdict(median >= target.least)
+    spread = f"{median:.2f} ({low:.2f}..{high:.2f})"
+    what = f"{target.name} : {target.beside}"
+    return f"| {size_name(target.size)} | {what} | {wanted} | {spread} | {met} |"
+
+
+def verdict(is_met: bool) -> str:
+    return "met" if is_met else "**missed**"
+
+
+def memory_beside_broker(turns: Turns) -> str | None:
     """Of the two processes beside a broker, not of that itself."""
     ours, theirs = (middle(turns.get(f"{name}, MQTT", [])) for name in ("ucall", "net-queue"))
     if not ours or not theirs:
-        return []
+        return None
     share = (ours["put_mb"] + ours["get_mb"]) / (theirs["put_mb"] + theirs["get_mb"])
-    verdict = "met" if share <= 0.1 else "**missed**"
-    return [
-        f"| {size_name(LARGE)} | memory, MQTT: net-queue | 0.1 at most | {share:.2f} | {verdict} |"
-    ]
+    what = "memory of ucall, MQTT : net-queue, MQTT"
+    return f"| {size_name(LARGE)} | {what} | 0.1 at most | {share:.2f} | {verdict(share <= 0.1)} |"
+
+
+def memory_of_pair(size: int, turns: Turns) -> str | None:
+    """Of the larger of two processes that talk over TCP."""
+    pairs = [middle(turns.get(name, [])) for name in ("ucall", "ucall, epoll")]
+    most = max((max(pair["put_mb"], pair["get_mb"]) for pair in pairs if pair), default=None)
+    if most is None:
+        return None
+    # As much as `transport_size` lets a peer have sent that was not taken.
+    under_way = min(size * window(size), 16 << 20) / 1e6
+    wanted = f"{40 + under_way:.0f} at most"
+    met = verdict(most <= 40 + under_way)
+    what = f"memory of ucall in MB: 40, and {under_way:.0f} under way"
+    return f"| {size_name(size)} | {what} | {wanted} | {most:.0f} | {met} |"
 
 
 def plot(results: Results) -> str:
@@ -157,14 +191,40 @@ def plot(results: Results) -> str:
 
 
 def summary(results: Results) -> str:
-    """Messages a second, by size and contender."""
-    names = list(next(iter(results.values())))
-    lines = [f"| messages/s | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
-    for size, turns in results.items():
-        rows = [middle(turns[name]) for name in names]
+    """Messages a second, by contender and size."""
+    sizes = [f"{size_name(size)}" for size in results]
+    lines = [f"| messages/s | {' | '.join(sizes)} |", "|---|" + "---:|" * len(sizes)]
+    for name in next(iter(results.values())):
+        rows = [middle(turns[name]) for turns in results.values()]
         cells = [f"{row['rate']:,.0f}" if row else "failed" for row in rows]
-        lines.append(f"| {size_name(size)} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def costs(results: Results) -> str:
+    """CPU time of both sides a message, and the memory of each, where most is told by it."""
+    sizes = [size for size in (64, LARGE) if size in results]
+    head = [f"CPU µs, {size_name(size)} | RSS MB put, get, broker" for size in sizes]
+    lines = [f"| | {' | '.join(head)} |", "|---|" + "---:|---:|" * len(sizes)]
+    for name in next(iter(results.values())):
+        cells = [cost(middle(results[size][name])) for size in sizes]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cost(row: dict[str, float] | None) -> str:
+    if row is None:
+        return "failed | "
+    return f"{row['cpu_us']:,.2f} | {memory(row)}"
+
+
+def memory(row: dict[str, float]) -> str:
+    rss = f"{row['put_mb']:.0f}, {row['get_mb']:.0f}" if row["put_mb"] else ""
+    return rss + (f", {row['broker_mb']:.0f}" if "broker_mb" in row else "")
+
+
+def rounds_of(turns: Turns) -> int:
+    return max(len(each) for each in turns.values())
 
 
 def write_pages(results: Results, docs: Path, how: str) -> None:
@@ -174,6 +234,8 @@ def write_pages(results: Results, docs: Path, how: str) -> None:
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
     where = f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, {how}"
-    told = f"{where}; only ratios within the run say something.\n\n{summary(results)}\n"
+    rounds = ", ".join(f"{rounds_of(turns)} of {size_name(size)}" for size, turns in results.items())
+    told = f"{where}; medians of so many rounds: {rounds}. Only ratios within\nthe run say something."
+    told += f"\n\n{summary(results)}\n\n{costs(results)}\n\nWhat was to be reached:\n"
     told += f"{verdicts(results)}\n"
     page.write_text(f"{before}{BEGIN}\n{told}{END}{after}", encoding="utf-8")
