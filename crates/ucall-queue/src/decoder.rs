@@ -246,7 +246,12 @@ impl Decoder {
         if is_handshake == self.is_shaken {
             return Err(ProtocolError::Unexpected);
         }
-        self.was_long = self.is_long(&header);
+        match header.kind {
+            Kind::Data | Kind::Void => self.was_long = self.is_long(&header),
+            Kind::Shared => self.was_long = false,
+            // What the sides say of their messages comes between those.
+            _ => {}
+        }
         let is_well_formed = match header.kind {
             Kind::Hello | Kind::Welcome => header.length == HELLO_BYTES as u64,
             Kind::Refuse => header.length <= REASON_BYTES_MAX as u64,
@@ -428,4 +433,59 @@ fn frame(header: Header, body: Bytes) -> Result<Frame, ProtocolError> {
         Kind::Data => Frame::Data(header, Body::One(Segment::Shared(body))),
         _ => Frame::Control(header, body),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Encoding;
+
+    const LONG: usize = 100_000;
+
+    fn message(sequence: u64) -> Vec<u8> {
+        let length = LONG as u64;
+        let (kind, encoding) = (Kind::Data, Encoding::Bytes);
+        let header = Header { kind, encoding, repeated: false, segments: 1, sequence, length };
+        let mut frame = header.write().to_vec();
+        frame.resize(HEADER_BYTES + LONG, sequence as u8);
+        frame
+    }
+
+    /// Feeds a stream that has come whole into targets, once there is one; counts those and the
+    /// messages.
+    fn feed(stream: &[u8]) -> (usize, usize) {
+        let mut decoder = Decoder::new(1 << 20, Pool::new(1 << 20));
+        decoder.shake();
+        let (mut targets, mut messages) = (0, 0);
+        let mut behind = stream[..HEADER_BYTES].to_vec();
+        let mut rest = &stream[HEADER_BYTES..];
+        loop {
+            let mut input = &behind[..];
+            let mut shared = Shared::new(&behind);
+            while let Some(frame) = decoder.next(&mut input, &mut shared).unwrap() {
+                messages += usize::from(matches!(frame, Frame::Data(..)));
+            }
+            if rest.is_empty() {
+                return (targets, messages);
+            }
+            let mut target = decoder.poll_target().expect("a target");
+            targets += 1;
+            rest = &rest[target.write(rest)..];
+            behind = decoder.return_target(target);
+        }
+    }
+
+    #[test]
+    fn a_long_message_takes_one_receive() {
+        let stream: Vec<u8> = (1..=10).flat_map(message).collect();
+        assert_eq!(feed(&stream), (10, 10));
+    }
+
+    #[test]
+    fn what_is_said_between_long_messages_changes_nothing() {
+        let ping = Header::control(Kind::Ping, 0, 0).write();
+        let stream: Vec<u8> =
+            (1..=10).flat_map(|number| [message(number), ping.to_vec()].concat()).collect();
+        assert_eq!(feed(&stream), (10, 10));
+    }
 }
