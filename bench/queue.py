@@ -9,8 +9,8 @@ which queues without limit: net-queue relies on that. (net-queue's gRPC is left 
 under a name that it does not find itself.) All take their turns, round by round, since
 machines drift: only ratios of one run hold. Of the sizes at which something was to be reached there
 are more rounds. A turn that is not through in time is reported, and the next one begins. Prints
-tables and what was reached, and writes .bench/queue.json; with all sizes also docs/queue.svg and the
-tables in docs/queues.md. A run as it stands takes five to six minutes.
+tables and what was reached, and writes .bench/queue.json; with all sizes also docs/queue.svg and
+the tables in docs/queues.md. A run as it stands takes six minutes.
 """
 
 import argparse

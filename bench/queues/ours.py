@@ -1,8 +1,8 @@
 """A pair of ucall.queue: the server gets.
 
-Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (shared memory that is viewed again),
-arrays (unix), mqtt, grpc, async (asyncio, TCP). Over shared memory arrays are sent, which is what it
-is for, over the others bytes, unless the mode says otherwise.
+Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (shared memory that is viewed and
+used again), arrays (unix), mqtt, grpc, async (asyncio, TCP). Over shared memory arrays are sent,
+which is what it is for, over the others bytes, unless the mode says otherwise.
 """
 
 import asyncio

@@ -234,8 +234,9 @@ def write_pages(results: Results, docs: Path, how: str) -> None:
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
     where = f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, {how}"
-    rounds = ", ".join(f"{rounds_of(turns)} of {size_name(size)}" for size, turns in results.items())
-    told = f"{where}; medians of so many rounds: {rounds}. Only ratios within\nthe run say something."
+    rounds = [f"{rounds_of(turns)} of {size_name(size)}" for size, turns in results.items()]
+    told = f"{where}; medians of so many rounds:\n{', '.join(rounds)}.\n"
+    told += "Only ratios within the run say something."
     told += f"\n\n{summary(results)}\n\n{costs(results)}\n\nWhat was to be reached:\n"
     told += f"{verdicts(results)}\n"
     page.write_text(f"{before}{BEGIN}\n{told}{END}{after}", encoding="utf-8")

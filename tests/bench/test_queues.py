@@ -7,7 +7,7 @@ from queues import report
 
 CONTENDERS = [
     *("C pair", "ucall", "ucall, epoll", "ucall, SHM", "ucall, SHM, trusted"),
-    *("pyzmq", "net-queue", "ucall, MQTT", "net-queue, MQTT"),
+    *("ucall, Unix, arrays", "pyzmq", "net-queue", "ucall, MQTT", "net-queue, MQTT"),
 ]
 
 
@@ -18,10 +18,10 @@ def turn(rate: float, memory_mb: float) -> dict[str, float]:
 def results(ours: float, memory_mb: float) -> report.Results:
     """Of three rounds in which the others make 100 messages a second with 1,000 MB."""
     sizes: report.Results = {}
-    for size in (64, report.LARGE):
+    for size in (64, report.LARGE, 64 << 20):
         turns = {}
         for name in CONTENDERS:
-            is_ours = name.startswith("ucall")
+            is_ours = name.startswith("ucall") and "Unix" not in name
             one = turn(ours, memory_mb) if is_ours else turn(100, 1000)
             turns[name] = [one, one, None]
         sizes[size] = turns
@@ -40,9 +40,9 @@ def test_all_that_was_to_be_reached_is_judged() -> None:
     assert len(verdicts(1, 500)) == len(report.TARGETS) + 3
 
 
-@pytest.mark.parametrize(("ours", "met"), [(79, 0), (80, 2), (100, 4), (299, 6), (300, 8)])
+@pytest.mark.parametrize(("ours", "met"), [(79, 0), (80, 2), (100, 6), (299, 8), (300, 10)])
 def test_each_target_has_its_own_bound(ours: float, met: int) -> None:
-    # The C pair's 0.8, then 1 over shared memory, then MQTT's 2 at both sizes, then net-queue's 3.
+    # The C pair's 0.8, then 1 over shared memory, twice, then MQTT's 2 at both sizes, then net-queue's 3.
     assert verdicts(ours, 500).count("met") == met
 
 
