@@ -42,7 +42,7 @@ def test_all_that_was_to_be_reached_is_judged() -> None:
 
 @pytest.mark.parametrize(("ours", "met"), [(79, 0), (80, 2), (100, 6), (299, 8), (300, 10)])
 def test_each_target_has_its_own_bound(ours: float, met: int) -> None:
-    # The C pair's 0.8, then 1 over shared memory, twice, then MQTT's 2 at both sizes, then net-queue's 3.
+    # The C pair's 0.8, then 1 over shared memory, twice, MQTT's 2 at both sizes, net-queue's 3.
     assert verdicts(ours, 500).count("met") == met
 
 
