@@ -5,15 +5,20 @@ from __future__ import annotations
 import struct
 
 GREETING_BYTES = 16
-DATA, SHARED, RELEASE = 4, 11, 12
+HELLO, WELCOME, REFUSE, DATA, VOID, GAP, END, ACKNOWLEDGE = range(1, 9)
+SHARED, RELEASE = 11, 12
+BYTES = 2
 TAKES_SHARED, TRUSTS = 2, 4
+HEADER = struct.Struct("<BBH4sQQ")
 
 
-def frame(kind: int, length: int, body: bytes = b"", sequence: int = 0, segments: int = 0) -> bytes:
-    return struct.pack("<BBH4sQQ", kind, 0, segments, b"uclQ", sequence, length) + body
+def frame(
+    kind: int, length: int, body: bytes = b"", sequence: int = 0, segments: int = 0, flags: int = 0
+) -> bytes:
+    return HEADER.pack(kind, flags, segments, b"uclQ", sequence, length) + body
 
 
-def hello(id: bytes, flags: int = 0, kind: int = 1) -> bytes:
+def hello(id: bytes, flags: int = 0, kind: int = HELLO) -> bytes:
     numbers = struct.pack("<6Q", 0, 0, 1 << 20, 1, 1 << 20, flags)
     return frame(kind, 104, b"ucall-q1" + id + b"\1" * 16 + bytes(16) + numbers)
 

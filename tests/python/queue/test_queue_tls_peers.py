@@ -11,23 +11,16 @@ from collections.abc import Iterator
 
 import pytest
 from certificates import Authority, Files
+from frames import ACKNOWLEDGE, BYTES, DATA, END, HEADER, HELLO, WELCOME, frame, hello
 
 from ucall import queue as nq
 
 WAIT_S = 10
-HELLO, WELCOME, REFUSE, DATA, VOID, GAP, END, ACKNOWLEDGE = range(1, 9)
-BYTES, SERIALIZED = 2, 0
-HEADER = struct.Struct("<BBH4sQQ")
 Frame = tuple[int, int, bytes]
 
 
-def frame(kind: int, body: bytes = b"", sequence: int = 0, flags: int = 0) -> bytes:
-    return HEADER.pack(kind, flags, int(kind == DATA), b"uclQ", sequence, len(body)) + body
-
-
-def hello(kind: int, id: bytes) -> bytes:
-    numbers = struct.pack("<6Q", 0, 0, 1 << 20, 1, 1 << 20, 0)
-    return frame(kind, b"ucall-q1" + id + b"\1" * 16 + bytes(16) + numbers)
+def whole(kind: int, body: bytes, sequence: int = 0, flags: int = 0) -> bytes:
+    return frame(kind, len(body), body, sequence, int(kind == DATA), flags)
 
 
 def read(stream: socket.socket, length: int) -> bytes:
@@ -50,6 +43,19 @@ def read_until(stream: socket.socket, wanted: int) -> Frame:
         found = read_frame(stream)
         if found[0] == wanted:
             return found
+
+
+def end_with(stream: socket.socket, communicator: nq.Communicator) -> None:
+    """Closes it, after one message each way, and ends the session as its peer would."""
+    closing = threading.Thread(target=communicator.close)
+    closing.start()
+    assert read_until(stream, END)[1] == 2
+    stream.sendall(whole(ACKNOWLEDGE, struct.pack("<3Q", 2, 2, 1 << 20)))
+    stream.sendall(whole(END, b"", 2))
+    while stream.recv(1 << 16):
+        pass
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -81,22 +87,14 @@ def test_a_client_by_pythons_ssl(
             connected, server_hostname="localhost", suppress_ragged_eofs=False
         ) as stream,
     ):
-        stream.sendall(hello(HELLO, b"c" * 16))
+        stream.sendall(hello(b"c" * 16))
         kind, _, body = read_frame(stream)
         assert (kind, body[8:24]) == (WELCOME, server.id.bytes)
-        stream.sendall(frame(DATA, b"from ssl", 1, BYTES))
+        stream.sendall(whole(DATA, b"from ssl", 1, BYTES))
         assert server.get(timeout=WAIT_S).data == b"from ssl"
         server.put(b"to ssl")
         assert read_until(stream, DATA) == (DATA, 1, b"to ssl")
-        closing = threading.Thread(target=server.close)
-        closing.start()
-        assert read_until(stream, END)[1] == 2
-        stream.sendall(frame(ACKNOWLEDGE, struct.pack("<3Q", 2, 2, 1 << 20)))
-        stream.sendall(frame(END, b"", 2))
-        while stream.recv(1 << 16):
-            pass
-        closing.join(WAIT_S)
-        assert not closing.is_alive()
+        end_with(stream, server)
 
 
 def test_a_client_that_says_goodbye_hears_it(server: nq.Communicator, authority: Authority) -> None:
@@ -104,7 +102,7 @@ def test_a_client_that_says_goodbye_hears_it(server: nq.Communicator, authority:
     assert server.address is not None
     with socket.create_connection(server.address, timeout=WAIT_S) as connected:
         stream = context.wrap_socket(connected, server_hostname="localhost")
-        stream.sendall(hello(HELLO, b"c" * 16))
+        stream.sendall(hello(b"c" * 16))
         assert read_frame(stream)[0] == WELCOME
         # Waits for the server's own goodbye, and raises if there is none.
         stream.unwrap().close()
@@ -131,21 +129,13 @@ def test_a_server_by_pythons_ssl(authority: Authority, files: Files) -> None:
             assert stream.selected_alpn_protocol() == "ucall-queue"
             kind, _, body = read_frame(stream)
             assert (kind, body[8:24]) == (HELLO, client.id.bytes)
-            stream.sendall(hello(WELCOME, b"s" * 16))
+            stream.sendall(hello(b"s" * 16, kind=WELCOME))
             assert read_until(stream, DATA) == (DATA, 1, b"from ucall")
-            stream.sendall(frame(ACKNOWLEDGE, struct.pack("<3Q", 1, 1, 1 << 20)))
+            stream.sendall(whole(ACKNOWLEDGE, struct.pack("<3Q", 1, 1, 1 << 20)))
             future.result(WAIT_S)
-            stream.sendall(frame(DATA, b"from ssl", 1, BYTES))
+            stream.sendall(whole(DATA, b"from ssl", 1, BYTES))
             assert client.get(timeout=WAIT_S).data == b"from ssl"
-            closing = threading.Thread(target=client.close)
-            closing.start()
-            assert read_until(stream, END)[1] == 2
-            stream.sendall(frame(ACKNOWLEDGE, struct.pack("<3Q", 2, 2, 1 << 20)))
-            stream.sendall(frame(END, b"", 2))
-            while stream.recv(1 << 16):
-                pass
-            closing.join(WAIT_S)
-            assert not closing.is_alive()
+            end_with(stream, client)
 
 
 def test_openssl_as_a_client(server: nq.Communicator, authority: Authority) -> None:
@@ -161,7 +151,7 @@ def test_openssl_as_a_client(server: nq.Communicator, authority: Authority) -> N
     ) as process:
         try:
             assert process.stdin is not None and process.stdout is not None
-            said = hello(HELLO, b"o" * 16) + frame(DATA, b"from openssl", 1, BYTES)
+            said = hello(b"o" * 16) + whole(DATA, b"from openssl", 1, BYTES)
             process.stdin.write(said)
             process.stdin.flush()
             assert server.get(timeout=WAIT_S).data == b"from openssl"
