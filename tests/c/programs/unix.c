@@ -9,31 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ucall/ucall.h>
-
-static ucall_server_t server;
-
-static void on_signal(int number) {
-    (void)number;
-    ucall_stop(server);
-}
-
-static void sum(ucall_call_t call, ucall_callback_tag_t tag) {
-    (void)tag;
-    int64_t a, b;
-    if (!ucall_param_named_i64(call, "a", 0, &a) || !ucall_param_named_i64(call, "b", 0, &b)) {
-        ucall_call_reply_error_invalid_params(call);
-        return;
-    }
-    ucall_call_reply_i64(call, a + b);
-}
+#include "sum.h"
 
 static void *serve(void *number) {
     ucall_take_calls(server, *(uint16_t *)number);
     return NULL;
 }
-
-static bool is(char const *word, char const *other) { return !strcmp(word, other); }
 
 int main(int count, char **words) {
     ucall_config_t config;
