@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,9 @@ from serving import NO_URING, Serve
 
 import ucall
 from harness import Wire
+
+# A shell that starts the tests in the background has Ctrl-C ignored, by all whom they start, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["posix", "uring"])
