@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 HOST = "127.0.0.1"
@@ -112,6 +113,20 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 5) -> bool:
         # At first it only lets other threads run, later it leaves them the processor too.
         time.sleep(0 if waited_s < 0.0002 else 0.0005)
     return True
+
+
+def let_read(port: int) -> None:
+    """Returns once a server has read what it was sent before: it comes to a later call later."""
+    with Wire(port) as wire:
+        wire.error("nobody")
+
+
+def free_port() -> int:
+    """One that nobody else is given meanwhile, as the system's own choice might be."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with suppress(OSError), socket.create_server((HOST, port)):
+            return port
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from serving import Serve
 
-from harness import HOST, eventually, request
+from harness import HOST, eventually, free_port, request
 from ucall._settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -26,12 +26,6 @@ def block(kind: str) -> str:
     found = re.search(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert found, f"no ```{kind} in docs/deploy.md"
     return found[1]
-
-
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def listens(port: int) -> bool:

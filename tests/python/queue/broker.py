@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from harness import free_port
+
 # Debian keeps servers where not every user looks.
 PROGRAM = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 START_S = 10
@@ -26,8 +28,7 @@ class Broker:
     def __init__(self, *lines: str) -> None:
         if PROGRAM is None:
             raise FileNotFoundError("mosquitto is not installed: tools/install-test-tools.sh")
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self._folder = tempfile.TemporaryDirectory()
         self._configuration = Path(self._folder.name, "mosquitto.conf")
         anonymous = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import random
-import socket
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 from broker import Broker
 from certificates import Authority
 
+from harness import HOST, free_port
 from ucall import queue as nq
 
 PROTOCOLS = ["tcp", "unix", "tcp+tls", "unix+tls", "shm", "mqtt", "grpc"]
@@ -22,14 +21,7 @@ STREAMS = ["tcp", "unix", "tcp+tls", "unix+tls"]
 
 
 def free_location() -> nq.NetworkLocation:
-    """A port that nobody else is given meanwhile, as the system's own choice might be."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        try:
-            with socket.create_server(("127.0.0.1", port)):
-                return nq.NetworkLocation("127.0.0.1", port)
-        except OSError:
-            continue
+    return nq.NetworkLocation(HOST, free_port())
 
 
 def sockets() -> int:
