@@ -3,12 +3,13 @@ the same, as it would have without them."""
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 
 import pytest
 
-from harness import Wire, program, request
+from harness import Wire, let_read, program, request
 
 #: The finalisation takes a while, as that of a large program does, and lets other threads in.
 LINGERING = """
@@ -53,10 +54,11 @@ print("returned", flush=True)
 @pytest.mark.parametrize("method", ["block", "decode", "batch"])
 def test_pool_threads_come_back_at_any_moment(engine: str, method: str) -> None:
     with program(LINGERING + STUCK, engine) as process:
-        with Wire(int(process.stdout.readline())) as wire:
+        port = int(process.stdout.readline())
+        with Wire(port) as wire:
             for number in range(32):
                 wire.send(request(method, [0.1 + 0.02 * number], number))
-            time.sleep(0.1)
+            let_read(port)
             process.send_signal(signal.SIGTERM)
             output, errors = process.communicate(timeout=10)
         assert (process.returncode, output) == (0, "returned\nfinalised\n"), errors
@@ -95,12 +97,40 @@ def test_a_server_in_a_daemon_thread_comes_back(engine: str, method: str) -> Non
         assert (process.returncode, output, errors) == (0, "finalised\n", "")
 
 
+BACKGROUND = """
+server = engine.Server(port=0)
+
+@server(threads=True)
+def block(seconds: float):
+    time.sleep(seconds)
+    return "finished"
+
+server.start()
+print(server.port, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_calls_in_a_pool_finish_when_the_program_ends(engine: str) -> None:
+    with program(LINGERING + BACKGROUND, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as wire:
+            wire.send(request("block", [0.3]))
+            let_read(port)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert json.loads(wire.line())["result"] == "finished"
+            output, errors = process.communicate(timeout=10)
+        assert (process.returncode, output, errors) == (0, "finalised\n", "")
+
+
 def test_one_that_is_stuck_for_good_keeps_nobody(engine: str) -> None:
     source = STUCK.replace("time.sleep(seconds)\n", "time.sleep(1000)\n", 1)
     with program(LINGERING + source, engine) as process:
-        with Wire(int(process.stdout.readline())) as wire:
+        port = int(process.stdout.readline())
+        with Wire(port) as wire:
             wire.send(request("block", [1]))
-            time.sleep(0.1)
+            let_read(port)
             process.send_signal(signal.SIGTERM)
             began = time.monotonic()
             output, _ = process.communicate(timeout=10)

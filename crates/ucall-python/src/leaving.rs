@@ -7,16 +7,17 @@
 //! that are just busy before or after one are waited for.
 
 use std::process;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 
 use crate::ffi;
 
 /// Threads that run code of ours, and are attached.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
+/// The process whose threads they are: a forked child has none of its parent's.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The program ends.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
@@ -24,23 +25,25 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Has the end of the program wait for threads, once there are any.
+/// Has the end of the program wait for threads. Called when the module is imported: hooks run in
+/// the reverse of their order, and those of servers, which let calls finish, have to be earlier.
 pub(crate) fn watch_the_end(py: Python<'_>) -> PyResult<()> {
-    static WATCHED: PyOnceLock<()> = PyOnceLock::new();
-    WATCHED
-        .get_or_try_init(py, || {
-            let hook = wrap_pyfunction!(hold_threads, py)?;
-            let here = process::id();
-            py.import("atexit")?.call_method1("register", (hook, here)).map(drop)
-        })
-        .map(drop)
+    let hook = wrap_pyfunction!(hold_threads, py)?;
+    py.import("atexit")?.call_method1("register", (hook,)).map(drop)
+}
+
+/// There will be a thread of a pool in this process.
+pub(crate) fn expect_threads() {
+    let here = process::id();
+    if OWNER.swap(here, Ordering::SeqCst) != here {
+        BUSY.store(0, Ordering::SeqCst);
+    }
 }
 
 /// Runs when the program ends, on its main thread.
 #[pyfunction]
-fn hold_threads(py: Python<'_>, process: u32) {
-    // A forked child has none of its parent's threads.
-    if process != process::id() {
+fn hold_threads(py: Python<'_>) {
+    if OWNER.load(Ordering::SeqCst) != process::id() {
         return;
     }
     ENDING.store(true, Ordering::SeqCst);

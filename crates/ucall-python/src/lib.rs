@@ -81,7 +81,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         match ffi::is_main_interpreter(module.py()) {
-            true => Ok(()),
+            true => leaving::watch_the_end(module.py()),
             false => Err(PyImportError::new_err("ucall cannot be used in a subinterpreter")),
         }
     }

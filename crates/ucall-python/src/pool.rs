@@ -95,7 +95,7 @@ impl Pool {
     /// once would hold up the calls that they are for. None is joined at the end of the program,
     /// which waits for calls by draining; see `leaving`.
     fn start_thread(&self, py: Python<'_>) -> PyResult<()> {
-        leaving::watch_the_end(py)?;
+        leaving::expect_threads();
         let thread = PoolThread { shared: self.shared.clone(), number: self.threads + 1 };
         let start = py.import("_thread")?.getattr("start_new_thread")?;
         start.call1((Bound::new(py, thread)?, ())).map(drop)
