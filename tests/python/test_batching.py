@@ -89,20 +89,32 @@ def test_it_waits_only_when_asked_to(serve: Serve) -> None:
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
 def test_while_one_runs_the_next_is_collected(serve: Serve, kind: str) -> None:
+    started, may_end = threading.Event(), threading.Event()
+
     def slow(texts: list[str]) -> list[int]:
-        time.sleep(0.1)
+        started.set()
+        assert may_end.wait(10)
         return [len(texts)] * len(texts)
 
     async def slow_async(texts: list[str]) -> list[int]:
-        await asyncio.sleep(0.1)
+        started.set()
+        while not may_end.is_set():
+            await asyncio.sleep(0.001)
         return [len(texts)] * len(texts)
 
-    server = serve()
+    def behind() -> bool:
+        return True
+
+    server = serve(behind)
     server.batch(slow_async if kind == "async" else slow, name="call", threads=kind == "threads")
     with Wire(server.port) as wire:
-        for text in "abcdef":
+        wire.send(_calls(["a"]))
+        assert started.wait(10)
+        for text in "bcdef":
             wire.send(_calls([text]))
-            time.sleep(0.005)
+        # When this is answered, the server has read what was sent before.
+        assert wire.result("behind")
+        may_end.set()
         assert _replies(wire, 6) == {"a": 1} | dict.fromkeys("bcdef", 5)
 
 
@@ -260,6 +272,7 @@ def test_contexts_are_those_of_the_calls(serve: Serve, kind: str) -> None:
 
 def test_a_context_tells_who_of_a_batch_has_left(serve: Serve) -> None:
     seen: dict[str, bool] = {}
+    started, may_end = threading.Event(), threading.Event()
 
     def wait(texts: list[str], contexts: list[ucall.Context]) -> list[str]:
         if "first" not in texts:
@@ -268,7 +281,8 @@ def test_a_context_tells_who_of_a_batch_has_left(serve: Serve) -> None:
                 time.sleep(0.01)
             seen.update({text: ctx.cancelled for text, ctx in zip(texts, contexts, strict=True)})
         else:
-            time.sleep(0.2)
+            started.set()
+            assert may_end.wait(10)
         return texts
 
     server = serve()
@@ -276,9 +290,14 @@ def test_a_context_tells_who_of_a_batch_has_left(serve: Serve) -> None:
     with Wire(server.port) as stays:
         leaves = Wire(server.port)
         stays.send(request("wait", ["first"]))
-        time.sleep(0.1)
-        stays.send(request("wait", ["stays"]))
-        leaves.send(http(request("wait", ["leaves"])))
+        assert started.wait(10)
+        before = server.stats()["bytes_received"]
+        second, third = request("wait", ["stays"]), http(request("wait", ["leaves"]))
+        stays.send(second)
+        leaves.send(third)
+        come = before + len(second) + len(third)
+        assert eventually(lambda: server.stats()["bytes_received"] == come)
+        may_end.set()
         assert json.loads(stays.line())["result"] == "first"
         leaves.socket.close()
         assert json.loads(stays.line())["result"] == "stays"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness import HOST, Wire, eventually, http, program, request
+from harness import HOST, Wire, eventually, http, let_read, program, request
 
 SOURCE = """
 import asyncio, importlib, sys, time, ucall
@@ -55,7 +55,7 @@ def test_calls_under_way_may_finish(engine: str, sent: signal.Signals) -> None:
         with Wire(port) as raw, Wire(port) as over_http:
             raw.send(request("pause", [0.5]) + request("block", [0.4]))
             over_http.send(http(request("pause", [0.5])))
-            time.sleep(0.1)
+            let_read(port)
             process.send_signal(sent)
             assert [json.loads(raw.line())["result"] for _ in range(2)] == ["slept"] * 2
             status, head, body = over_http.reply()
@@ -72,7 +72,7 @@ def test_what_comes_meanwhile_is_refused(engine: str) -> None:
             busy.send(http(request("pause", [1])))
             assert raw.result("sum", [1, 2]) == idle.result("sum", [1, 2]) == 3
             raw.send(request("pause", [1]))
-            time.sleep(0.05)
+            let_read(port)
             process.send_signal(signal.SIGTERM)
             assert idle.rest() == b""
             with pytest.raises(OSError), Wire(port, timeout_s=0.3) as late:
@@ -94,7 +94,7 @@ def test_it_waits_no_longer_than_told(engine: str) -> None:
         with Wire(port) as raw, Wire(port) as over_http:
             raw.send(request("pause", [30]))
             over_http.send(http(request("block", [30])))
-            time.sleep(0.1)
+            let_read(port)
             start = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert json.loads(raw.line())["error"]["code"] == -32002
@@ -106,9 +106,10 @@ def test_it_waits_no_longer_than_told(engine: str) -> None:
 def test_a_second_ctrl_c_ends_at_once(engine: str) -> None:
     with program(SOURCE, engine) as process, Wire(int(process.stdout.readline())) as wire:
         wire.send(request("pause", [30]) + request("block", [30]))
-        time.sleep(0.1)
+        assert wire.result("sum", [1, 2]) == 3
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        # Two at once would be one. The first has come when calls are refused.
+        assert eventually(lambda: wire.call("sum", [1, 2]).get("error", {}).get("code") == -32002)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=3)
@@ -174,9 +175,10 @@ def test_no_reply_is_lost_under_load(engine: str, over: str) -> None:
 def test_stop_drains_too(engine: str) -> None:
     source = SOURCE.replace("server.run()", "server.start(); sys.stdin.readline(); server.stop()")
     with program(source, engine) as process:
-        with Wire(int(process.stdout.readline())) as wire:
+        port = int(process.stdout.readline())
+        with Wire(port) as wire:
             wire.send(request("pause", [0.4]))
-            time.sleep(0.1)
+            let_read(port)
             process.stdin.write("\n")
             process.stdin.flush()
             assert json.loads(wire.line())["result"] == "slept"

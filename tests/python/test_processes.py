@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import ucall
-from harness import Wire, eventually, http, request
+from harness import Wire, eventually, http, let_read, request
 
 # No guard around `run`: each process of the pool imports this script too.
 SCRIPT = """
@@ -158,15 +158,13 @@ def test_one_that_is_stuck_is_ended_at_its_deadline_and_replaced(
     tmp_path: Path, engine: str
 ) -> None:
     with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
-        # To start a process may take longer than the call has.
-        assert eventually(lambda: "result" in wire.call("nap", [0]), 30)
-        first = wire.result("nap", [0])
+        # In the same pool, and without a deadline: to start a process may take longer.
+        first = wire.result("pid")
         assert is_alive(first)
         wire.send(request("nap", [60], id=1) + request("nap", [60], id=2))
         assert all(json.loads(wire.line())["error"]["code"] == -32001 for _ in range(2))
         assert eventually(lambda: not is_alive(first))
-        assert eventually(lambda: "result" in wire.call("nap", [0]), 30)
-        second = wire.result("nap", [0])
+        second = wire.result("pid")
         assert second != first and is_alive(second)
         # A call that is at another process is not disturbed.
         wire.result("alone", [0])
@@ -217,10 +215,10 @@ def test_the_program_ends_while_a_process_is_stuck(tmp_path: Path, engine: str) 
     with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
         pid = wire.result("alone", [0])
         wire.send(request("alone", [60]))
-        time.sleep(0.1)
+        let_read(port)
         process.send_signal(signal.SIGINT)
-        # Two at once would be one.
-        time.sleep(0.3)
+        # Two at once would be one. The first has come when calls are refused.
+        assert eventually(lambda: wire.error("nobody")["code"] == -32002)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=15)
         assert eventually(lambda: not is_alive(pid))

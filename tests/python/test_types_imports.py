@@ -12,7 +12,6 @@ import ucall.rich_posix
 import ucall.rich_uring
 import ucall.uring
 
-IMPORT_MS_MAX = 40
 HEAVY = "[name for name in ('numpy', 'PIL', 'msgspec', 'pydantic') if name in sys.modules]"
 
 
@@ -41,23 +40,6 @@ def rich(a: Point): ...
 print({HEAVY})
 """
     assert run(source) == "[]\n['msgspec']"
-
-
-def test_the_import_is_quick() -> None:
-    """The best of several: a busy machine says nothing about us."""
-    source = """
-import subprocess, time
-best = min(
-    int(line.split("|")[1])
-    for _ in range(7)
-    for line in subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import ucall"], capture_output=True, text=True
-    ).stderr.splitlines()
-    if line.endswith("| ucall")
-)
-print(best / 1000)
-"""
-    assert float(run(source)) < IMPORT_MS_MAX
 
 
 NEEDING = """
