@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import signal
 from collections.abc import Callable, Iterator
@@ -15,6 +16,12 @@ from harness import Wire
 
 # A shell that starts the tests in the background has Ctrl-C ignored, by all whom they start, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: a test that collects garbage need not look through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["posix", "uring"])

@@ -70,8 +70,8 @@ def soak(engines: list[str], seconds: float) -> tuple[dict[str, Any], list[str]]
             target.stop.set()
         for thread in threads:
             thread.join(timeout=traffic.PATIENCE_S)
-        # The last connections are idle, and end by their time limit.
-        time.sleep(6)
+        for target in targets:
+            _await_idle(target)
         after = [_settled(server, target) for server, target in zip(servers, targets, strict=True)]
         report: dict[str, Any] = {"seconds": seconds, "servers": {}}
         found = []
@@ -108,6 +108,13 @@ def _settled(server: Served, target: traffic.Target) -> watch.Sample:
     traffic.batches(target)
     time.sleep(0.2)
     return server.sample(0)
+
+
+def _await_idle(target: traffic.Target) -> None:
+    """The last connections are idle, and end by their time limit; some are left for the report."""
+    give_up_at = time.monotonic() + traffic.PATIENCE_S
+    while traffic.connections(target) > 1 and time.monotonic() < give_up_at:
+        time.sleep(0.1)
 
 
 def _watch(servers: list[Served], targets: list[traffic.Target], seconds: float) -> None:
