@@ -22,6 +22,10 @@ STUBS := $(wildcard python/ucall/_core.pyi)
 CARGO := cargo
 CARGO_TEST_FLAGS ?=
 PYTEST_FLAGS ?= -q
+# Most tests wait, for a peer or for a limit in time, so more of them run at once than there are
+# processors. 0 runs them one after another, in one process.
+TEST_PROCESSES ?= 8
+AT_ONCE = --numprocesses $(TEST_PROCESSES)
 BENCH_FLAGS ?=
 CFLAGS ?= -O2 -Wall -Wextra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -82,7 +86,8 @@ test: test-rust test-python ## Build and run every test
 
 # ucall-python is an extension module: Python tests it.
 test-rust: $(STAMPS)/venv ## Run the Rust tests
-	$(CARGO) test --workspace --exclude ucall-python --locked $(CARGO_TEST_FLAGS)
+	RUST_TEST_THREADS=$(or $(filter-out 0,$(TEST_PROCESSES)),1) $(CARGO) test --locked --workspace \
+		--exclude ucall-python $(CARGO_TEST_FLAGS)
 
 # Three preemptions reach every hand-over of this protocol, and take seconds rather than hours.
 .PHONY: loom
@@ -127,7 +132,7 @@ soak: setup ## Ten minutes of good and hostile traffic: memory and descriptors i
 
 test-python: setup ## Run the Python tests against the built package
 	@tools/install-test-tools.sh
-	$(PY) -m pytest $(PYTEST_FLAGS) tests/python
+	$(PY) -m pytest $(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS) tests/python
 
 .PHONY: security-table
 security-table: setup ## Try every bad input, and write the tables in docs/security.md
@@ -315,7 +320,7 @@ test-c: $(STAMPS)/test-tools ## Run the tests of the C library and its examples
 	@tools/install-c-tools.sh
 	$(CARGO) build --release --locked --package ucall-capi
 	$(CARGO) build --locked --package ucall-capi
-	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 300 tests/c
+	$(PY) -m pytest $(AT_ONCE) --dist loadfile $(PYTEST_FLAGS) --timeout 300 tests/c
 
 # Where cargo puts what it builds.
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)

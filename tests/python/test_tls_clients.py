@@ -91,12 +91,13 @@ def test_curl(server: ucall.Server, authority: Authority, version: str) -> None:
 
 @pytest.fixture(scope="session")
 def go_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Go's own client, built once."""
+    """Go's own client, built once in a process: hence the group of those who ask for it."""
     program = tmp_path_factory.mktemp("go") / "tls_client"
     output(tool("go"), "build", "-o", program, GO)
     yield program
 
 
+@pytest.mark.xdist_group("go")
 def test_go(server: ucall.Server, authority: Authority, go_client: Path) -> None:
     """HTTP with connections kept and sessions resumed, from several goroutines, and raw TLS."""
     said = json.loads(output(go_client, str(authority.path), str(server.port)))
@@ -105,6 +106,7 @@ def test_go(server: ucall.Server, authority: Authority, go_client: Path) -> None
     assert said["version"] == "TLS 1.3"
 
 
+@pytest.mark.xdist_group("go")
 def test_go_is_told_of_plaintext(
     serve: Serve, authority: Authority, files: Files, go_client: Path
 ) -> None:

@@ -42,6 +42,10 @@ class Calls:
     def __reduce__(self) -> Any:
         return self._call
 
+    def __repr__(self) -> str:
+        function, arguments = self._call
+        return f"{function.__name__}{arguments}"
+
 
 def load(data: bytes, serializer: PickleSerializer | None = None) -> Any:
     return (serializer or PickleSerializer()).load(Stream([data]))

@@ -51,12 +51,31 @@ HAS_TLS = "ssl_certfile" in inspect.signature(ucall.Server).parameters
 TRANSPORTS = ["plain", "TLS"] if HAS_TLS else ["plain"]
 SETTINGS = [(engine, transport) for engine in ENGINES for transport in TRANSPORTS]
 
-Timed = dict[tuple[str, str, str], "Future[str]"]
+Setting = tuple[str, str]
+Targets = dict[str, Target]
+Timed = dict[str, "Future[str]"]
+
+
+@pytest.fixture(
+    scope="module",
+    # All tests of one are for one process of several, so that its servers are started once.
+    params=[
+        pytest.param(
+            setting, id="-".join(setting), marks=pytest.mark.xdist_group("-".join(setting))
+        )
+        for setting in SETTINGS
+    ],
+)
+def setting(request: pytest.FixtureRequest) -> Setting:
+    """An engine and a transport."""
+    given: Setting = request.param
+    return given
 
 
 @pytest.fixture(scope="module")
-def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, ...], Target]]:
-    """Servers by engine, transport and kind."""
+def targets(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
+    """Servers by kind."""
+    engine, transport = setting
     authority = trustme.CA()
     issued = authority.issue_cert("localhost", "127.0.0.1")
     folder = tmp_path_factory.mktemp("certificates")
@@ -66,13 +85,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str
         blob.write_to_path(certificate["ssl_certfile"], append=True)
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    started = {
-        (engine, transport, kind): Target.start(
-            engine, kind, *((certificate, context) if transport == "TLS" else ({}, None))
-        )
-        for engine, transport in SETTINGS
-        for kind in OPTIONS
-    }
+    security = (certificate, context) if transport == "TLS" else ({}, None)
+    started = {kind: Target.start(engine, kind, *security) for kind in OPTIONS}
     for target in started.values():
         target.await_start()
     yield started
@@ -81,15 +95,12 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str
 
 
 @pytest.fixture(scope="module")
-def timed(targets: dict[tuple[str, ...], Target]) -> Iterator[Timed]:
+def timed(targets: Targets) -> Iterator[Timed]:
     """What comes of the cases that take their time: all under way at once."""
     cases = acts.timed()
-    with ThreadPoolExecutor(len(SETTINGS) * len(cases)) as pool:
+    with ThreadPoolExecutor(len(cases)) as pool:
         yield {
-            (engine, transport, case.name): pool.submit(
-                case.sent, targets[engine, transport, case.server]
-            )
-            for engine, transport in SETTINGS
+            case.name: pool.submit(case.sent, targets[case.server])
             for case in cases
             if callable(case.sent)
         }
@@ -104,21 +115,14 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
         report.write(Path(path), "table", report.table(SETTINGS))
 
 
-@pytest.mark.parametrize(("engine", "transport"), SETTINGS, ids=map("-".join, SETTINGS))
 @pytest.mark.parametrize("case", ALL, ids=lambda case: f"{case.group}: {case.name}")
-def test_bad_input(
-    case: Case,
-    engine: str,
-    transport: str,
-    targets: dict[tuple[str, ...], Target],
-    timed: Timed,
-) -> None:
-    target = targets[engine, transport, case.server]
+def test_bad_input(case: Case, setting: Setting, targets: Targets, timed: Timed) -> None:
+    target = targets[case.server]
     is_shared = case.server in ("timed", "stuck")
     before = 0 if is_shared else target.descriptors()
     resident_kib = target.resident_kib()
     if is_shared:
-        came_back = timed[engine, transport, case.name].result(30)
+        came_back = timed[case.name].result(30)
     elif callable(case.sent):
         came_back = case.sent(target)
     else:
@@ -129,18 +133,14 @@ def test_bad_input(
     assert is_shared or target.has_descriptors_back(before)
     grown = lambda: target.resident_kib() - resident_kib  # noqa: E731
     assert eventually(lambda: grown() < KEPT_KIB), f"{grown()} KiB more than before"
-    seen = report.Seen(case.group, case.name, came_back, (engine, transport), grown())
+    seen = report.Seen(case.group, case.name, came_back, setting, grown())
     report.seen.append(seen)
 
 
-@pytest.mark.parametrize(("engine", "transport"), SETTINGS, ids=map("-".join, SETTINGS))
-def test_nothing_stays_of_the_slow_ones(
-    engine: str, transport: str, targets: dict[tuple[str, ...], Target], timed: Timed
-) -> None:
+def test_nothing_stays_of_the_slow_ones(targets: Targets, timed: Timed) -> None:
     for case in acts.timed():
-        timed[engine, transport, case.name].result(30)
-    target = targets[engine, transport, "timed"]
-    assert eventually(lambda: target.state()["connections"] == 1)
+        timed[case.name].result(30)
+    assert eventually(lambda: targets["timed"].state()["connections"] == 1)
 
 
 def _answer(case: Case, data: bytes, target: Target) -> str:

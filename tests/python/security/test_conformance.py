@@ -19,6 +19,9 @@ from target import SecureWire
 
 __all__ = ["authority", "files"]
 
+#: They compare what they saw, so of several processes one runs them all.
+pytestmark = pytest.mark.xdist_group("conformance")
+
 Connect = Callable[[], Wire]
 PATIENCE_S = 0.5
 #: What came back, by suite and name, and on all engines and transports the same.
