@@ -12,7 +12,7 @@ PY := $(VENV)/bin/python
 STAMPS := $(VENV)/stamps
 WHEELS := $(VENV)/wheels
 # The package is built again when one of these has changed.
-SOURCES := Cargo.toml Cargo.lock pyproject.toml LICENSE $(wildcard README.md) \
+SOURCES := Cargo.toml Cargo.lock pyproject.toml $(wildcard LICENSE*) $(wildcard README.md) \
 	$(shell find crates python -type f -not -name '*.pyc' -not -name '*.so')
 # Which of them there are yet.
 PYTHON_CODE := $(wildcard python tests bench tools examples)
@@ -189,6 +189,11 @@ lint-advisories: $(STAMPS)/lint-tools ## Look for known vulnerabilities, if the 
 
 lint-licences: $(STAMPS)/venv ## Check the licences of all dependencies
 	@$(PY) tools/check-licences.py
+	@$(PY) tools/third-party-licences.py --check
+
+.PHONY: licences
+licences: $(STAMPS)/venv ## Write LICENSE-THIRD-PARTY, after a change of dependencies
+	@$(PY) tools/third-party-licences.py
 
 lint-tidy: $(STAMPS)/venv ## Check the rules of style that formatters do not
 	@$(PY) tools/tidy.py

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the C library for release and installs it: header, static and shared library, and what
-# pkg-config and CMake look for. Needs cargo and a C compiler.
+# Builds the C library for release and installs it: header, static and shared library, what
+# pkg-config and CMake look for, and the licences. Needs cargo and a C compiler.
 #
 #     install.sh PREFIX
 #
@@ -28,7 +28,9 @@ if ! command -v "${CARGO:-cargo}" >/dev/null; then
 fi
 "${CARGO:-cargo}" build --quiet --release --locked --package ucall-capi --target-dir "$target"
 
-mkdir -p "$root/include/ucall" "$root/lib/pkgconfig" "$root/lib/cmake/ucall"
+mkdir -p "$root/include/ucall" "$root/lib/pkgconfig" "$root/lib/cmake/ucall" \
+    "$root/share/doc/ucall"
+cp LICENSE LICENSE-THIRD-PARTY "$root/share/doc/ucall/"
 cp include/ucall/ucall.h "$root/include/ucall/"
 cp "$target/release/libucall.a" "$root/lib/"
 crates/ucall-capi/link-shared.sh "$target/release/libucall.a" "$root/lib" "$version"

@@ -52,6 +52,12 @@ def test_the_static_library_has_what_the_header_declares(library):
     assert ours == declared()
 
 
+def test_the_licences_go_along(prefix):
+    for name in ("LICENSE", "LICENSE-THIRD-PARTY"):
+        installed = (prefix / "share/doc/ucall" / name).read_bytes()
+        assert installed == (harness.ROOT / name).read_bytes()
+
+
 def test_the_shared_library_is_named_by_its_major_version(prefix):
     dynamic = harness.run(["readelf", "--dynamic", prefix / "lib/libucall.so"])
     assert f"[libucall.so.{MAJOR}]" in dynamic
