@@ -470,7 +470,8 @@ class Server:
             self._idle.set()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Stops the server, from any thread; waits for the thread of `start` to end.
+        """Stops the server, from any thread; waits for the thread of `start` to end, unless it is
+        called by a function of the server's own.
 
         Nothing is accepted any more; calls under way may end, as long as ``drain_timeout_s``
         allows, unless ``at_once``. Connections are closed. The server may be started again. Before
@@ -478,7 +479,8 @@ class Server:
         """
         self._core.stop(at_once)
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        is_our_own = thread is threading.current_thread() or self._core.is_served_here
+        if thread is not None and not is_our_own:
             thread.join()
 
     def stats(self) -> dict[str, Any]:

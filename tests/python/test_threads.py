@@ -35,6 +35,24 @@ def test_it_holds_up_nobody(serve: Serve) -> None:
         assert json.loads(wire.line()) == {"jsonrpc": "2.0", "id": 1, "result": "slow"}
 
 
+def test_a_function_in_a_thread_may_stop_its_server(serve: Serve) -> None:
+    def stop() -> str:
+        server.stop()
+        return "stopped"
+
+    server = serve(stop, threads=1)
+    with Wire(server.port) as wire:
+        assert wire.result("stop") == "stopped"
+        assert wire.rest() == b""
+    other = serve(sum)
+    server.stop()
+    server.start()
+    server.add(lambda: other.stop() or other.port, name="stop_other")
+    with Wire(server.port) as wire:
+        assert wire.result("stop_other") == other.port
+    other.start()
+
+
 def test_threads_grow_on_demand_up_to_a_limit(serve: Serve) -> None:
     seen: set[str] = set()
 

@@ -182,10 +182,10 @@ impl Interpreter {
     }
 
     fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
-        let (token, rules) = (job.token, &self.rules);
+        let (token, rules, server) = (job.token, &self.rules, self.server);
         let pool = self.pool.get_or_insert_with(|| {
-            let outcomes = self.calls.outcomes().clone();
-            Pool::new(rules.threads_max, outcomes, self.report.clone(), rules.reply_bytes_max)
+            let (outcomes, report) = (self.calls.outcomes().clone(), self.report.clone());
+            Pool::new(server, rules.threads_max, outcomes, report, rules.reply_bytes_max)
         });
         pool.submit(py, job).map_err(|error| {
             self.calls.remove(token);

@@ -36,6 +36,8 @@ const HOLD_MAX: Duration = Duration::from_millis(1);
 /// It works on objects of the interpreter without a token at hand: whoever lets it call must be
 /// attached, as `Drive::turn` asks.
 pub(crate) struct Interpreter {
+    /// The number of the server.
+    pub(crate) server: u64,
     pub(crate) report: Arc<Report>,
     pub(crate) rules: Rules,
     pub(crate) calls: Calls,
@@ -63,8 +65,10 @@ pub(crate) struct Interpreter {
 }
 
 impl Interpreter {
+    /// For the server of that number.
     pub(crate) fn new(
         py: Python<'_>,
+        server: u64,
         debug: bool,
         guard: Option<Py<PyAny>>,
         rules: Rules,
@@ -72,6 +76,7 @@ impl Interpreter {
     ) -> PyResult<Self> {
         let now = Instant::now();
         Ok(Self {
+            server,
             report: Arc::new(Report::import(py, debug)?),
             rules,
             calls: Calls::new(),

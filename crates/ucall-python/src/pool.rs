@@ -3,6 +3,7 @@
 //! Threads are Python's own, made when a call finds none idle, up to a limit; past it calls wait in
 //! line. A thread that has run a call also writes its result, so that the worker only has to send.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,15 @@ use crate::leaving::{self, busy, in_function};
 use crate::procedure::Procedure;
 use crate::report::Report;
 
+thread_local! {
+    static SERVER: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The number of the server whose functions this thread runs, if it is one of a pool.
+pub(crate) fn server_of_this_thread() -> Option<u64> {
+    SERVER.get()
+}
+
 /// The threads of one worker.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
@@ -29,6 +39,8 @@ pub(crate) struct Pool {
 }
 
 struct Shared {
+    /// The number of the server.
+    server: u64,
     line: Mutex<Line>,
     changed: Condvar,
     outcomes: Arc<Outcomes>,
@@ -60,13 +72,14 @@ pub(crate) enum Work {
 
 impl Pool {
     pub(crate) fn new(
+        server: u64,
         threads_max: usize,
         outcomes: Arc<Outcomes>,
         report: Arc<Report>,
         reply_bytes_max: usize,
     ) -> Self {
         let (line, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { line, changed, outcomes, report, reply_bytes_max });
+        let shared = Arc::new(Shared { server, line, changed, outcomes, report, reply_bytes_max });
         Self { shared, threads: 0, threads_max }
     }
 
@@ -217,6 +230,7 @@ struct PoolThread {
 #[pymethods]
 impl PoolThread {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
+        SERVER.set(Some(self.shared.server));
         busy(py, || self.take_name(py))?;
         let mut scratch = Vec::new();
         while let Some(job) = py.detach(|| self.shared.next_job()) {

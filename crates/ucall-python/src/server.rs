@@ -24,7 +24,7 @@ use crate::run::{Bounds, Ended, Station};
 use crate::shared::SharedCounters;
 use crate::signals::Taken;
 use crate::tls::Described;
-use crate::{options, parking};
+use crate::{options, parking, pool};
 
 /// Serves functions on one address. `ucall.server.Server` is its face.
 #[pyclass(frozen, module = "ucall._core")]
@@ -292,6 +292,12 @@ impl Server {
         drop(Running::of(self));
     }
 
+    /// Whether this thread is one of those that run functions of this server.
+    #[getter]
+    fn is_served_here(&self) -> bool {
+        pool::server_of_this_thread() == Some(self.number)
+    }
+
     /// Lets the run drain, from any thread: nothing is accepted, calls that run may finish, what
     /// comes is refused; or served, if somebody else accepts already.
     fn drain(&self, serving: bool) {
@@ -364,7 +370,7 @@ impl Server {
         let engine = if is_guest { engine.for_guest() } else { engine };
         let (rules, sizes) = (self.rules.clone(), self.batch_sizes.clone());
         let guard = self.guard.as_ref().map(|guard| guard.clone_ref(py));
-        let interpreter = Interpreter::new(py, self.debug, guard, rules, sizes)?;
+        let interpreter = Interpreter::new(py, self.number, self.debug, guard, rules, sizes)?;
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
