@@ -89,6 +89,35 @@ def test_a_call_may_cancel_itself(serve: Serve) -> None:
         assert wire.result("plain") == 0
 
 
+def test_why_a_call_was_cancelled_is_told(serve: Serve) -> None:
+    async def cancel() -> list[Any]:
+        _current().cancel("the reason")
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError as cancelled:
+            return list(cancelled.args)
+        return ["not reached"]
+
+    with Wire(serve(cancel).port) as wire:
+        assert [wire.result("cancel") for _ in range(3)] == [["the reason"]] * 3
+
+
+def test_a_task_shows_the_coroutine_of_its_call(serve: Serve) -> None:
+    async def first(wait: bool) -> list[Any]:
+        if wait:
+            await asyncio.sleep(0)
+        coroutine: Any = _current().get_coro()
+        return [coroutine.__name__, coroutine.cr_code.co_name, "first" in repr(_current())]
+
+    async def second() -> str:
+        return str(getattr(_current().get_coro(), "__name__", None))
+
+    with Wire(serve(first, second).port) as wire:
+        for wait in (False, False, True, True, False):
+            assert wire.result("first", [wait]) == ["first", "first", True]
+            assert wire.result("second") == "second"
+
+
 def test_names_and_variables_stay_with_their_call(serve: Serve) -> None:
     variable = contextvars.ContextVar("variable", default=0)
 

@@ -10,7 +10,8 @@
 //!
 //! This leans on private parts of asyncio. They are tried once, on the first spare task; where they
 //! are missing or behave otherwise, there are no spares, and each coroutine gets a task of its own.
-//! What a borrowed task cannot hide: its `get_coro()` and `get_context()` are not the coroutine's.
+//! What a borrowed task cannot hide: `get_context()` is not the coroutine's, and `all_tasks()` has
+//! it only once it waits.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +19,7 @@ use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use crate::context::run_in;
 use crate::ffi::{self, Sent};
@@ -119,37 +121,40 @@ impl Spares {
             self.spare = Some(spare);
             return Ok(None);
         }
+        spare.carrier.get().take_up(coroutine, variables);
         let none = py.None().into_bound(py);
         let sent = run_in(variables, || ffi::send(coroutine, &none));
         ffi::call(self.leave.bind(py), [event_loop, task])?;
         let said = match sent {
             Ok(Sent::Yielded(value)) => Said::Yielded(value.unbind()),
             Ok(Sent::Returned(value)) if self.is_untouched(&spare, task)? => {
-                self.spare = Some(spare);
+                self.keep(spare);
                 return Ok(Some(First::Returned(value)));
             }
             Err(error) if self.is_untouched(&spare, task)? => {
-                self.spare = Some(spare);
+                self.keep(spare);
                 return Err(error);
             }
             Ok(Sent::Returned(value)) => Said::Returned(Ok(value.unbind())),
             Err(error) => Said::Returned(Err(error)),
         };
-        let (coroutine, variables) = (coroutine.clone().unbind(), variables.clone().unbind());
-        let carried = Carried { coroutine, variables, said: Some(said) };
-        self.hand_over(py, spare, carried).map(Some)
+        self.hand_over(py, spare, said).map(Some)
+    }
+
+    /// Keeps a spare task for the next coroutine.
+    #[inline]
+    fn keep(&mut self, spare: Spare) {
+        spare.carrier.get().put_down();
+        self.spare = Some(spare);
     }
 
     /// Gives a spare task to a coroutine for good.
     #[cold]
-    fn hand_over<'py>(
-        &self,
-        py: Python<'py>,
-        spare: Spare,
-        carried: Carried,
-    ) -> PyResult<First<'py>> {
+    fn hand_over<'py>(&self, py: Python<'py>, spare: Spare, said: Said) -> PyResult<First<'py>> {
         let task = spare.task.into_bound(py);
-        *spare.carrier.get().carried() = Some(carried);
+        if let Some(carried) = &mut *spare.carrier.get().carried() {
+            carried.said = Some(said);
+        }
         ffi::call(self.register.bind(py), [&task])?;
         task.setattr(intern!(py, "_log_destroy_pending"), true)?;
         spare.step.run(py)?;
@@ -215,6 +220,19 @@ impl Carrier {
         self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Shows the task a coroutine that takes its first step.
+    fn take_up(&self, coroutine: &Bound<'_, PyAny>, variables: &Bound<'_, PyAny>) {
+        let (coroutine, variables) = (coroutine.clone().unbind(), variables.clone().unbind());
+        *self.carried() = Some(Carried { coroutine, variables, said: None });
+    }
+
+    /// Lets go of one that is through.
+    fn put_down(&self) {
+        // Not under the lock: what is let go of may run code.
+        let over = self.carried().take();
+        drop(over);
+    }
+
     fn said(&self) -> Option<Said> {
         self.carried().as_mut()?.said.take()
     }
@@ -232,9 +250,7 @@ impl Carrier {
         if let Ok(Sent::Yielded(value)) = sent {
             return Ok(value);
         }
-        // Not under the lock: what is let go of may run code.
-        let over = self.carried().take();
-        drop(over);
+        self.put_down();
         match sent? {
             Sent::Yielded(value) => Ok(value),
             Sent::Returned(value) => Err(PyStopIteration::new_err((value.unbind(),))),
@@ -278,11 +294,11 @@ impl Carrier {
     fn throw<'py>(
         &self,
         error: &Bound<'py, PyAny>,
-        more: &Bound<'py, pyo3::types::PyTuple>,
+        more: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = error.py();
         match self.said() {
-            Some(Said::Yielded(waited)) if is_cancelled(waited.bind(py))? => {
+            Some(Said::Yielded(waited)) if is_cancelled(waited.bind(py), error)? => {
                 return Ok(waited.into_bound(py));
             }
             Some(Said::Returned(Err(raised))) => {
@@ -330,17 +346,16 @@ impl Carrier {
     }
 
     fn __clear__(&self) {
-        let over = self.carried().take();
-        drop(over);
+        self.put_down();
     }
 }
 
-/// Cancels what a coroutine waits for, if it can be.
-fn is_cancelled(waited: &Bound<'_, PyAny>) -> PyResult<bool> {
-    match waited.getattr_opt(intern!(waited.py(), "cancel"))? {
-        Some(cancel) => cancel.call0()?.is_truthy(),
-        None => Ok(false),
-    }
+/// Cancels what a coroutine waits for, if it can be, with the message of who asked for that.
+fn is_cancelled(waited: &Bound<'_, PyAny>, error: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = waited.py();
+    let Some(cancel) = waited.getattr_opt(intern!(py, "cancel"))? else { return Ok(false) };
+    let arguments = error.getattr(intern!(py, "args"))?;
+    cancel.call1(arguments.cast::<PyTuple>()?)?.is_truthy()
 }
 
 fn over() -> PyErr {
