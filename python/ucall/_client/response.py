@@ -88,7 +88,10 @@ class Response:
 
         if not isinstance(self.json, list):
             return decode_array(self.bytes)
-        array = needed("numpy", "response.numpy").array(self.json)
+        needed("numpy", "response.numpy")
+        import numpy
+
+        array = numpy.array(self.json)
         try:
             refuse_dtype(array.dtype)
         except TypeError:
