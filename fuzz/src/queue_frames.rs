@@ -19,8 +19,11 @@ use crate::random::Random;
 const HEADER_BYTES: usize = 24;
 const SERVER: Identity = Identity([1; 16]);
 const CLIENT: Identity = Identity([2; 16]);
+const WINDOW_BYTES: usize = 1 << 18;
 /// What the window lets through beyond itself.
 const SLACK_BYTES: usize = 1 << 20;
+/// Of a message of the flood.
+const MESSAGE_BYTES: usize = 80_000;
 
 /// What came of a stream: why it was refused, and the messages before that.
 #[derive(PartialEq, Eq, Debug)]
@@ -42,6 +45,8 @@ pub fn run(input: &[u8]) {
         message_bytes_max: if random.one_in(2) { 1 << 20 } else { 100 },
         now: Instant::now(),
     };
+    let flooded = random.one_in(32).then(|| [stream, &flood()].concat());
+    let stream = flooded.as_deref().unwrap_or(stream);
     let whole = Receiver::new(&setting).receive([stream], How::AsItCame);
     let pieces = random.pieces(stream);
     assert_eq!(Receiver::new(&setting).receive(pieces.clone(), How::AsItCame), whole);
@@ -82,7 +87,7 @@ struct Receiver {
 impl Receiver {
     fn new(setting: &Setting) -> Self {
         let (acknowledge, message_bytes_max) = (setting.acknowledge, setting.message_bytes_max);
-        let window_bytes = 1 << 18;
+        let window_bytes = WINDOW_BYTES;
         let options =
             Options { acknowledge, message_bytes_max, window_bytes, ..Options::default() };
         let identity = if setting.is_server { SERVER } else { CLIENT };
@@ -196,6 +201,21 @@ fn header(kind: u8, sequence: u64, length: u64) -> Vec<u8> {
     bytes.extend(sequence.to_le_bytes());
     bytes.extend(length.to_le_bytes());
     bytes
+}
+
+/// Messages that are more than the window lets through, behind whatever came before them: those with
+/// numbers that have come are passed over.
+fn flood() -> Vec<u8> {
+    let message = |sequence| {
+        let mut bytes = header(4, sequence, MESSAGE_BYTES as u64);
+        // One segment.
+        bytes[2] = 1;
+        bytes.resize(HEADER_BYTES + MESSAGE_BYTES, 0);
+        bytes
+    };
+    (1..=2 * (WINDOW_BYTES + SLACK_BYTES) / MESSAGE_BYTES)
+        .flat_map(|it| message(it as u64))
+        .collect()
 }
 
 fn hello(kind: u8, identity: Identity) -> Vec<u8> {
