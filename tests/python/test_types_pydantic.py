@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -119,3 +120,44 @@ def test_what_pydantic_refuses_is_refused_at_registration() -> None:
 
     with pytest.raises(TypeError, match=r"function: parameter 'a': .* cannot be served"):
         ucall.Server(port=0).add(function)
+
+
+class Numbers(pydantic.BaseModel):
+    many: list[int | bool | None] = []
+    named: dict[str, int] = {}
+    nested: list[Numbers] = []
+
+
+@dataclass
+class Holder:
+    numbers: Numbers
+
+
+def total(numbers: Numbers) -> int:
+    return len(numbers.many) + len(numbers.named)
+
+
+def held(holder: Holder) -> int:
+    return total(holder.numbers)
+
+
+@pytest.mark.parametrize(("method", "wrap"), [("total", "{}"), ("held", '{{"numbers":{}}}')])
+def test_what_does_not_fit_is_not_noted_without_end(asking: Asking, method: str, wrap: str) -> None:
+    """Each fault would take hundreds of bytes, of which two here."""
+    wire = asking(total, held)
+
+    def ask(numbers: str) -> str:
+        params = wrap.format(numbers)
+        wire.send(f'{{"jsonrpc":"2.0","method":"{method}","params":[{params}],"id":1}}'.encode())
+        data: str = json.loads(wire.line())["error"]["data"]
+        return data
+
+    many = ",".join(['"a"'] * 100_000)
+    for numbers in (f'{{"many":[{many}]}}', f'{{"nested":[{{"many":[{many}]}}]}}'):
+        assert ask(numbers).endswith("many[0].int: expected int, got 'a' (and 1 more)")
+    named = ",".join(f'"{number}":[]' for number in range(1_000))
+    assert ask(f'{{"named":{{{named}}}}}').endswith(
+        "named.0: expected int, got list (and 999 more)"
+    )
+    assert "expected something else in 1001 places" in ask(f'{{"named":{{{named},"a":[]}}}}')
+    assert wire.result(method, [json.loads(wrap.format('{"many":[1,null],"named":{"a":1}}'))]) == 3

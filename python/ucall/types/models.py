@@ -2,6 +2,10 @@
 
 A model converts as its own configuration says. A bare annotated type (``Annotated[int, Gt(0)]``)
 is read strictly, as all other parameters are: ``"5"`` is no int.
+
+pydantic notes everything that does not fit, in hundreds of bytes each, so that megabytes of wrong
+items would take gigabytes. Here a list stops at its first; and of many faults only the number is
+told.
 """
 
 from __future__ import annotations
@@ -19,6 +23,12 @@ if TYPE_CHECKING:
     from ucall.types.registry import Explained
 
 __all__ = ["describe"]
+
+_FAULTS_MAX = 1_000
+"""Of which the first is told."""
+
+_LISTS = ("list", "tuple", "set", "frozenset")
+"""The schemas of pydantic that may stop at their first fault."""
 
 _WORDS = {
     "integer": "int",
@@ -47,7 +57,7 @@ def describe(annotation: Any) -> Takes:
         first_line = str(error).partition("\n")[0]
         raise Unserved(shown(annotation), first_line) from None
     strict = None if _holds_model(annotation) else True
-    decode = functools.partial(adapter.validate_json, strict=strict)
+    decode = functools.partial(_validator(adapter).validate_json, strict=strict)
     return "custom", ("text", *guarded(annotation, decode, explain), _name(annotation))
 
 
@@ -65,7 +75,7 @@ def decode_part(kind: Any, value: Any) -> Any:
     import pydantic
 
     try:
-        return pydantic.TypeAdapter(kind).validate_python(value)
+        return _validator_of(kind).validate_python(value)
     except pydantic.ValidationError as error:
         explained = explain(error, b"")
         if explained is None:
@@ -75,12 +85,46 @@ def decode_part(kind: Any, value: Any) -> Any:
         raise ValueError(f"${path}: {what}") from None
 
 
+@functools.cache
+def _validator_of(kind: Any) -> Any:
+    import pydantic
+
+    return _validator(pydantic.TypeAdapter(kind))
+
+
+def _validator(adapter: Any) -> Any:
+    """What the adapter validates by, but that lists stop at their first fault."""
+    from pydantic_core import SchemaError, SchemaValidator
+
+    # Models within it would otherwise be validated by their own validators, which do not.
+    options: Any = {"_use_prebuilt": False}
+    try:
+        schema = _stopping_early(adapter.core_schema)
+        try:
+            return SchemaValidator(schema, **options)
+        except TypeError:  # Before pydantic 2.12 there is no such option, and no need of it.
+            return SchemaValidator(schema)
+    except SchemaError:  # Before pydantic 2.8 no list stops early.
+        return adapter
+
+
+def _stopping_early(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_stopping_early(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    copied = {name: _stopping_early(part) for name, part in schema.items()}
+    return copied | {"fail_fast": True} if schema.get("type") in _LISTS else copied
+
+
 def explain(error: BaseException, raw: bytes) -> Explained:
     """What the first of pydantic's errors tells the caller, and how many more there are."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
         return None
+    if error.error_count() > _FAULTS_MAX:
+        return f"expected something else in {error.error_count()} places", []
     faults = error.errors(include_url=False, include_context=False)
     first = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
