@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from frames import frame, hello
+from held import wait_until
 from pairs import Pairs
 
 from ucall import queue as nq
@@ -290,6 +291,22 @@ def test_futures_are_called_for_though_nobody_keeps_their_queue(pairs: Pairs) ->
     assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["x", "x"]
     assert called.wait(WAIT_S)
     assert late_called.wait(WAIT_S)
+
+
+def test_a_communicator_that_nobody_keeps_ends_in_order(pairs: Pairs) -> None:
+    server = pairs.server()
+    client = pairs.client(server)
+    client.put("first").result(WAIT_S)
+    for number in range(100):
+        client.put(np.full(10_000, number))
+    gone = weakref.ref(client)
+    pairs.made.remove(client)
+    del client
+    gc.collect()
+    assert gone() is None
+    assert server.get(timeout=WAIT_S).data == "first"
+    assert [server.get(timeout=WAIT_S).data[0] for _ in range(100)] == list(range(100))
+    wait_until(lambda: server.peers() == [])
 
 
 @tcp

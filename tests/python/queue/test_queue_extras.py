@@ -13,11 +13,14 @@ from ucall import queue as nq
 """
 NEEDS_GRPC = """
 import threading
+kept = []
 for purpose in nq.Purpose:
     try:
         nq.new(nq.Protocol.GRPC, purpose)
     except ImportError as error:
         print(error)
+        # With all that it leads to, until the program ends.
+        kept.append(error)
 print([it.name for it in threading.enumerate()])
 """
 EVERYTHING_ELSE = """

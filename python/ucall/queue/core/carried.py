@@ -24,11 +24,15 @@ class Carrier(Protocol):
     def close(self) -> None:
         """Ends, once all that the links had to say is sent."""
 
+    def leave(self) -> None:
+        """Ends so as well, but waits for nothing: for a communicator that nobody keeps."""
+
 
 class Carried(Communicator):
     """A communicator that moves no bytes itself."""
 
-    _carrier: Carrier
+    #: None where it could not be made.
+    _carrier: Carrier | None = None
 
     def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
         made = super().__new__(cls, options)
@@ -50,13 +54,18 @@ class Carried(Communicator):
     def close(self, timeout: float | None = None) -> None:
         """Ends in order: see `ucall.queue.core.Communicator.close`."""
         super().close(timeout)
-        if not self._is_orphan:
+        if self._carrier is not None and not self._is_orphan:
             self._carrier.close()
+
+    def __del__(self) -> None:
+        if self._carrier is not None and not self._is_orphan:
+            self._close(False)
+            self._carrier.leave()
 
     @property
     def address(self) -> tuple[str, int] | None:
         """Where a server of its own listens; None if there is none."""
-        return self._carrier.address
+        return None if self._carrier is None else self._carrier.address
 
 
 def load_carrier(protocol: str, package: str) -> Callable[[Communicator], Carrier]:

@@ -13,6 +13,7 @@ import errno
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,12 +52,14 @@ class Carrier:
     """
 
     def __init__(self, communicator: Communicator) -> None:
-        self._open_link = communicator._open_link
+        # Whoever lets go of the communicator ends it: nothing here may keep it.
+        self._communicator = weakref.ref(communicator)
         self._options = communicator.options
         self.address: tuple[str, int] | None = None
         self._loop = _loop()
         self._ending = asyncio.Event()
         self._links: set[asyncio.Task[Any]] = set()
+        self._linger_s = LINGER_S
         if communicator.is_server:
             asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
             self._run = asyncio.run_coroutine_threadsafe(self._serve(), self._loop)
@@ -67,6 +70,11 @@ class Carrier:
         """Ends, once all that links had to say is sent."""
         self._loop.call_soon_threadsafe(self._ending.set)
         self._run.result()
+
+    def leave(self) -> None:
+        """Ends in time, once all that was put has arrived: nobody waits for it."""
+        self._linger_s = self._options.connection.expire_s
+        self._loop.call_soon_threadsafe(self._ending.set)
 
     async def _listen(self) -> None:
         self._server = server = grpc.aio.server(options=OPTIONS)
@@ -117,7 +125,7 @@ class Carrier:
                 ending = asyncio.ensure_future(self._ending.wait())
                 await asyncio.wait([carried, ending], return_when=asyncio.FIRST_COMPLETED)
                 if not carried.done():
-                    await asyncio.wait([carried], timeout=LINGER_S)
+                    await asyncio.wait([carried], timeout=self._linger_s)
                 ending.cancel()
                 call.cancel()
                 heard = await carried
@@ -132,12 +140,16 @@ class Carrier:
         write: Callable[[bytes], Awaitable[None]],
     ) -> bool:
         """Carries one link until either side ends it. Whether anything was heard."""
+        communicator = self._communicator()
+        if communicator is None:
+            return False
         something = asyncio.Event()
 
         def wake() -> None:
             self._loop.call_soon_threadsafe(something.set)
 
-        link = self._open_link(dialed, wake)
+        link = communicator._open_link(dialed, wake)
+        del communicator
         reader = asyncio.ensure_future(_read(link, read))
         writer = asyncio.ensure_future(_write(link, write, something))
         self._links.add(writer)
@@ -154,7 +166,7 @@ class Carrier:
 
     async def _wait_for_links(self) -> None:
         if self._links:
-            await asyncio.wait(self._links, timeout=LINGER_S)
+            await asyncio.wait(self._links, timeout=self._linger_s)
 
 
 @functools.cache
