@@ -1,0 +1,116 @@
+"""What people import, and what it is by default."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import io
+import pickle
+import uuid
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from pairs import Pairs
+
+import ucall.queue.core
+import ucall.queue.utils.stream
+from ucall import queue as nq
+from ucall.queue.utils.stream import PickleSerializer, Stream
+
+MiB = 1024**2
+WAIT_S = 10
+
+
+def test_names_and_defaults() -> None:
+    assert issubclass(nq.Protocol, str) and issubclass(nq.Protocol, enum.Enum)
+    assert [*nq.Protocol] == ["tcp", "unix", "shm", "mqtt", "grpc"]
+    assert [*nq.Purpose] == ["server", "client"]
+    defaults = {
+        name: parameter.default for name, parameter in inspect.signature(nq.new).parameters.items()
+    }
+    assert list(defaults) == ["protocol", "purpose", "options"]
+    assert (defaults["protocol"], defaults["purpose"]) == ("tcp", "client")
+    options, other = nq.CommunicatorOptions(), nq.CommunicatorOptions()
+    assert isinstance(options.id, uuid.UUID) and options.id != other.id
+    assert options.netloc == nq.NetworkLocation("127.0.0.1", 51966)
+    assert (options.security, options.workers) == (None, 1)
+    connection = options.connection
+    assert (connection.get_merge, connection.put_merge) == (True, True)
+    assert connection.transport_size == 16 * MiB
+    assert (connection.full, connection.ack) == ("error", "received")
+
+
+@pytest.mark.parametrize("protocol", list(nq.Protocol))
+def test_each_protocol_has_its_classes(protocol: nq.Protocol) -> None:
+    for purpose in nq.Purpose:
+        module = importlib.import_module(f"ucall.queue.{protocol}.{purpose}")
+        kind = module.Communicator
+        assert issubclass(kind, ucall.queue.core.Communicator)
+        assert kind.is_server is (purpose == "server")
+        parameters = inspect.signature(kind.put).parameters
+        assert [str(it) for it in parameters.values()][-2:] == ["data", "*peers"]
+    for name in ("Stream", "PickleSerializer", "BytesSerializer"):
+        assert getattr(nq, name) is getattr(ucall.queue.utils.stream, name)
+
+
+def test_new_makes_the_class_that_it_is_told() -> None:
+    with nq.new(options=nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=1))) as client:
+        assert type(client) is importlib.import_module("ucall.queue.tcp.client").Communicator
+        client._close(True)
+    for wrong in (("pigeon", "client"), ("tcp", "judge")):
+        with pytest.raises(ValueError, match=r"pigeon|judge"):
+            nq.new(*wrong)  # type: ignore[arg-type]
+
+
+def test_persistent_ids_stand_for_what_is_not_sent(pairs: Pairs) -> None:
+    here, there = object(), object()
+    names = {id(here): "it"}
+    sending = PickleSerializer(dump=lambda it: names.get(id(it)))
+    taking = PickleSerializer(load=lambda name: {"it": there}[name])
+    server = pairs.server(serialization=nq.SerializationOptions(taking.load, taking.dump))
+    sender = nq.SerializationOptions(sending.load, sending.dump)
+    client = pairs.client(server, serialization=sender)
+    client.put([here, b"x" * 100_000, "text"])
+    client.put(b"plain")
+    came = server.get(timeout=WAIT_S).data
+    assert came[0] is there
+    assert came[1:] == [b"x" * 100_000, "text"]
+    assert server.get(timeout=WAIT_S).data == b"plain"
+
+
+def test_an_id_that_nobody_asked_for_is_refused() -> None:
+    data = io.BytesIO()
+    pickler = pickle.Pickler(data, 5)
+    pickler.persistent_id = lambda it: "it" if it == 7 else None  # type: ignore[method-assign]
+    pickler.dump([7])
+    with pytest.raises(pickle.UnpicklingError):
+        PickleSerializer().load(Stream([data.getvalue()]))
+
+
+def test_names_are_allowed_together_and_all_only_by_name() -> None:
+    def load(data: Any, allow: Any) -> Any:
+        return PickleSerializer(allow).load(Stream([pickle.dumps(data, 5)]))
+
+    both = PickleSerializer.allow_by_name("fractions.Fraction", "pathlib")
+    assert load(Fraction(1, 2), both) == Fraction(1, 2)
+    with pytest.raises(pickle.UnpicklingError):
+        load(Fraction, PickleSerializer.allow_by_name("pathlib"))
+    assert load(Fraction, lambda name: name == "fractions.Fraction") is Fraction
+    assert load(eval, lambda _: True) is eval
+
+
+def test_bytes_pass_through(pairs: Pairs) -> None:
+    serializer = nq.BytesSerializer()
+    given = {"serialization": nq.SerializationOptions(serializer.load, serializer.dump)}
+    server = pairs.server(**given)
+    client = pairs.client(server, **given)
+    for data in (b"", b"x", bytearray(b"y" * 100_000), memoryview(b"z" * 9_000)):
+        client.put(data)
+        came = server.get(timeout=WAIT_S).data
+        assert (type(came), came) == (bytes, bytes(data))
+    with pytest.raises(TypeError):
+        client.put("text")
+    with pytest.raises(TypeError):
+        client.put(7)
