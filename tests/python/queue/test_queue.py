@@ -215,6 +215,18 @@ def test_a_message_is_cancelled_until_it_is_on_the_wire(pairs: Pairs) -> None:
     assert not futures[0].cancel()
 
 
+def test_what_went_to_several_cannot_be_taken_back(pairs: Pairs) -> None:
+    server = pairs.server()
+    clients = [pairs.client(server) for _ in range(2)]
+    for client in clients:
+        client.put("here").result(WAIT_S)
+    future = server.put("all")
+    assert not future.cancel()
+    assert [client.get(timeout=WAIT_S).data for client in clients] == ["all", "all"]
+    future.result(WAIT_S)
+    assert not future.cancelled()
+
+
 def test_sessions_are_told(pairs: Pairs) -> None:
     server = pairs.server()
     began: list[uuid.UUID] = []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
+import time
 import uuid
 import weakref
 
@@ -16,7 +19,7 @@ from harness import program
 
 WAIT_S = 20
 CLIENT = """
-import sys
+import sys, time
 from ucall import queue as nq
 
 protocol, host, port, topic = sys.argv[1:]
@@ -26,6 +29,13 @@ queue.put("first")
 queue.put("second").result(20)
 print(queue.id, flush=True)
 sys.stdin.readline()
+"""
+STANDS_STILL = """
+for number in range(200):
+    queue.put(number)
+    if number % 10 == 0:
+        time.sleep(0.01)
+queue.close(20)
 """
 
 
@@ -73,3 +83,34 @@ def test_a_peer_that_is_gone_fails_and_frees_all_that_was_kept_for_it(pairs: Pai
     gc.collect()
     wait_until(is_free)
     wait_until(lambda: (descriptors(), shared_maps()) <= before)
+
+
+@pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt"], indirect=True)
+@pytest.mark.parametrize("expire_s", [30, 0.4])
+def test_a_peer_that_stands_still_goes_on_or_is_given_up(pairs: Pairs, expire_s: float) -> None:
+    server = pairs.server(expire_s=expire_s, keepalive_s=0.1)
+    at = server.options.netloc if server.address is None else server.address
+    arguments = [str(it) for it in (*at, server.options.broker.topic)]
+    with program(CLIENT + STANDS_STILL, str(pairs.protocol), *arguments) as process:
+        peer = uuid.UUID(process.stdout.readline().strip())
+        process.stdin.write("\n")
+        process.stdin.flush()
+        come = [server.get(timeout=WAIT_S).data for _ in range(10)]
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        futures = [server.put(number, peer) for number in range(10)]
+        if expire_s < 1:
+            # The connection is given up first, and with it all that waits.
+            for future in futures:
+                with pytest.raises(ConnectionError):
+                    future.result(WAIT_S)
+        else:
+            time.sleep(0.5)
+        process.send_signal(signal.SIGCONT)
+        # What it puts comes once and in order, be it under another session.
+        while come[-1] != 199:
+            come.append(server.get(timeout=WAIT_S).data)
+        assert come == ["first", "second", *range(200)]
+        if expire_s > 1:
+            for future in futures:
+                future.result(WAIT_S)

@@ -99,6 +99,19 @@ def test_a_client_may_come_before_its_server_and_its_broker() -> None:
             client.close()
 
 
+def test_a_broker_acknowledges_nothing_for_a_peer(broker: Broker) -> None:
+    with nq.new("mqtt", "client", options(broker)) as client:
+        puts = [client.put(data) for data in ("short", b"x" * 1_000_000)]
+        # The broker is there and takes all it is given; the server is not.
+        with pytest.raises(TimeoutError):
+            puts[0].result(0.5)
+        with nq.new("mqtt", "server", options(broker)) as server:
+            assert server.get(timeout=WAIT_S).data == "short"
+            for put in puts:
+                put.result(WAIT_S)
+            client.close()
+
+
 def test_a_broker_that_wants_a_password_gets_it(tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "ann", "secret"], check=True)
