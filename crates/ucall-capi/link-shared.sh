@@ -3,6 +3,8 @@
 #
 #     link-shared.sh LIBUCALL.A FOLDER VERSION
 #
+# LINK_CC says by which compiler; it is not CC, because another CC has cargo build all C code again.
+#
 # rustc could link it too, but passes a version script of its own, and linkers take only one.
 set -eu
 archive=$1
@@ -10,6 +12,7 @@ folder=$2
 version=$3
 major=${version%%.*}
 here=$(dirname "$0")
+compiler=${LINK_CC:-${CC:-cc}}
 
 mkdir -p "$folder"
 case $(uname -s) in
@@ -17,14 +20,14 @@ Darwin)
     file=libucall.$version.dylib
     soname=libucall.$major.dylib
     plain=libucall.dylib
-    "${CC:-cc}" -dynamiclib -o "$folder/$file" -Wl,-force_load,"$archive" \
+    "$compiler" -dynamiclib -o "$folder/$file" -Wl,-force_load,"$archive" \
         -Wl,-install_name,"@rpath/$soname" -Wl,-exported_symbol,'_ucall_*' -Wl,-dead_strip
     ;;
 *)
     file=libucall.so.$version
     soname=libucall.so.$major
     plain=libucall.so
-    "${CC:-cc}" -shared -o "$folder/$file" -Wl,-soname,"$soname" \
+    "$compiler" -shared -o "$folder/$file" -Wl,-soname,"$soname" \
         -Wl,--version-script="$here/ucall.map" -Wl,--gc-sections -Wl,--strip-debug \
         -Wl,-z,relro,-z,now -Wl,--whole-archive "$archive" -Wl,--no-whole-archive \
         -lgcc_s -lm -lpthread -ldl
