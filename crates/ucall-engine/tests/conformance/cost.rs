@@ -8,7 +8,7 @@ use ucall_engine::{Completion, Engine, SendState};
 
 use crate::lab::{Lab, read, write};
 
-const ROUND_TRIPS: usize = 20_000;
+const ROUND_TRIPS: usize = 5_000;
 
 pub fn one_connection_costs_few_system_calls(lab: &mut Lab<impl Engine>) {
     let cost = cost_per_round_trip(lab, 1, false);
