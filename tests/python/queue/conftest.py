@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 from broker import Broker
 from certificates import Authority, authority  # noqa: F401
-from held import shared_maps, wait_until
+from held import shared_maps
 from pairs import PROTOCOLS, Pairs
 
+from harness import eventually
 from ucall import queue as nq
 
 
@@ -32,8 +34,10 @@ def pairs(
     authority: Authority,  # noqa: F811
 ) -> Iterator[Pairs]:
     if request.param == "shm":
-        # Memory is counted, and that of earlier tests of this process may still be on its way out.
-        wait_until(lambda: shared_maps() == 0)
+        # Memory is counted, and that of earlier tests of this process may still be on its way out;
+        # that of one that failed stays.
+        gc.collect()
+        eventually(lambda: shared_maps() == 0, timeout_s=2)
     made = Pairs(request.param, tmp_path, shared_broker, authority)
     yield made
     for communicator in reversed(made.made):
