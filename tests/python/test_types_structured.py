@@ -360,3 +360,25 @@ def test_escapes_and_duplicates_are_those_of_json(asking: Asking) -> None:
     wire.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[ %s ]}' % text.encode())
     result = json.loads(wire.line())["result"]
     assert (result["name"], result["age"]) == ("ä😀", 2)
+
+
+WAY_LIKE = " - at `$.boss[0]`"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "problem"),
+    [
+        (Colour, WAY_LIKE, f": expected one of 'blue', 'red', got '{WAY_LIKE}'"),
+        (Colour, WAY_LIKE * 250_000, ": expected one of 'blue', 'red', got '" + WAY_LIKE),
+        (User, {"name": "a", "age": 1, "tags": [WAY_LIKE, 1]}, ".tags[1]: expected str, got int"),
+        (Circle, {"type": "Circle", "radius": 1, "a" * 5_000 + WAY_LIKE: 1}, "unexpected"),
+        (Circle, {"type": "Circle", "radius": 1, WAY_LIKE * 250_000: 1}, ": "),
+    ],
+)
+def test_what_a_caller_sends_is_not_taken_for_the_way_to_it(
+    asking: Asking, annotation: Any, given: Any, problem: str
+) -> None:
+    """Nor does a long text that looks like many of them take long."""
+    error = asking(serving(annotation)).error("echo", [given])
+    assert error["code"] == -32602 and error["data"].startswith("params.a")
+    assert problem in error["data"]

@@ -27,7 +27,10 @@ __all__ = ["describe"]
 
 Decode: TypeAlias = Callable[[bytes], Any]
 
-_MESSAGE = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_WAY = re.compile(r"(?P<key>`key` in )?`\$(?P<path>[^`]*)`")
+_WAY_LENGTH_MAX = 4096
+"""Of types that are nested as deep as can be; one that is longer was made up by the caller."""
+
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[(\.\.\.)\]")
 _FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`")
 _OURS = ("Expected ", "Invalid ", "Number out of range", "Integer value out of range")
@@ -72,11 +75,10 @@ def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Expl
 
     if not isinstance(error, msgspec.DecodeError):
         return None
-    found = _MESSAGE.fullmatch(str(error))
-    what, path = (found["what"], found["path"] or "") if found else (str(error), "")
+    what, path, is_key = _parsed(str(error))
     document = msgspec.json.decode(raw)
     steps = _steps(path, document, lambda: _message(decode, document) == str(error), len(raw))
-    if found and found["key"]:
+    if is_key:
         return f"key: {_translated(what)}", steps
     part = _PART.fullmatch(what)
     if part:
@@ -86,6 +88,14 @@ def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Expl
     if field:
         return _field(leaf, field["what"], field["name"]), [*steps, field["name"]]
     return _told(what, leaf, value), steps
+
+
+def _parsed(message: str) -> tuple[str, str, bool]:
+    """What is wrong, the way to it, and whether it is a key. In front of the way, which comes last,
+    there may be what the caller has sent, and that may look like one."""
+    what, _, way = message.rpartition(" - at ")
+    found = _WAY.fullmatch(way) if len(way) <= _WAY_LENGTH_MAX else None
+    return (what, found["path"], bool(found["key"])) if found else (message, "", False)
 
 
 def _steps(
