@@ -93,9 +93,15 @@ impl<T> Mailbox<T> {
         self.shared.sleeps.store(false, Ordering::Relaxed);
     }
 
+    /// Whether there are messages.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.full.load(Ordering::Relaxed)
+    }
+
     /// Moves all messages to the end of `messages`.
     pub(crate) fn take(&self, messages: &mut Vec<T>) {
-        if self.shared.full.load(Ordering::Relaxed) {
+        if self.is_full() {
             let mut waiting = self.lock();
             self.shared.full.store(false, Ordering::Relaxed);
             messages.append(&mut waiting);

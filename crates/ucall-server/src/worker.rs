@@ -174,7 +174,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let sweep = sweeps.then(|| self.sweep.deadline(self.office.now));
         let drain = self.drain.as_ref().map(|drain| drain.next_look);
         let flood = self.floods.is_waiting().then_some(self.office.now);
-        [sweep, drain, flood, self.office.handler.deadline()].into_iter().flatten().min()
+        [drain, flood, self.office.handler.deadline()].into_iter().fold(sweep, earlier)
     }
 
     /// The engine.
@@ -216,9 +216,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let mut completions = mem::take(&mut self.completions);
         self.arrivals = 0;
         turn.quiet = completions.is_empty();
-        for completion in completions.drain(..) {
+        let mut next = completions.drain(..);
+        loop {
+            self.engine.receive_ahead(next.as_slice());
+            let Some(completion) = next.next() else { break };
             self.take(completion, &mut turn)?;
         }
+        drop(next);
         self.completions = completions;
         self.go_on_with_handshakes();
         self.end_floods();
@@ -254,7 +258,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 return Ok(());
             }
         }
-        let until = [deadline, self.deadline()].into_iter().flatten().min();
+        let until = earlier(deadline, self.deadline());
         let (engine, completions) = (&mut self.engine, &mut self.completions);
         let waited = self.office.handler.while_waiting(|| engine.wait(until, completions));
         if self.hears {
@@ -329,26 +333,37 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     #[inline]
     pub(crate) fn settle(&mut self, id: Id) {
         loop {
-            self.flush(id);
-            let Some(entry) = self.connections.find(id) else { return };
-            match entry.proto.wish() {
-                Wish::Receive => return self.keep_receiving(id),
-                Wish::Fill => return self.fill(id),
-                // All that made it pause may have gone out at once.
-                Wish::Pause if entry.queued_bytes() == 0 => {
-                    self.step(id, |connection, environment, out| {
-                        connection.proceed(environment, out)
-                    });
-                    if self.out.is_empty() {
-                        return self.pause_or_receive(id);
-                    }
-                }
-                Wish::Pause => return self.pause_or_receive(id),
-                Wish::Finish if entry.queued_bytes() == 0 => return self.finish(id),
-                Wish::Close if entry.queued_bytes() == 0 => return self.close(id),
-                Wish::Finish | Wish::Close => return,
+            let Some(entry) = self.connections.find(id) else { return self.out.clear() };
+            let (wish, is_paused) = (entry.proto.wish(), entry.paused);
+            self.flush(id, wish);
+            if wish == Wish::Receive && !is_paused || !self.indulge(id, wish) {
+                return;
             }
         }
+    }
+
+    /// Does what a connection wishes for once its output is on its way; `true` when that has led to
+    /// more output.
+    #[inline(never)]
+    fn indulge(&mut self, id: Id, wish: Wish) -> bool {
+        let Some(entry) = self.connections.find(id) else { return false };
+        match wish {
+            Wish::Receive => self.keep_receiving(id),
+            Wish::Fill => self.fill(id),
+            // All that made it pause may have gone out at once.
+            Wish::Pause if entry.queued_bytes() == 0 => {
+                self.step(id, |connection, environment, out| connection.proceed(environment, out));
+                if !self.out.is_empty() {
+                    return true;
+                }
+                self.pause_or_receive(id);
+            }
+            Wish::Pause => self.pause_or_receive(id),
+            Wish::Finish if entry.queued_bytes() == 0 => self.finish(id),
+            Wish::Close if entry.queued_bytes() == 0 => self.close(id),
+            Wish::Finish | Wish::Close => {}
+        }
+        false
     }
 
     /// Puts the output behind what waits to be sent, and sends that.
@@ -356,7 +371,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// A send that enters the kernel by itself leaves the caches and branch predictors to it. So
     /// such sends wait for the end of the turn, or for some others, and are made together.
     #[inline]
-    fn flush(&mut self, id: Id) {
+    fn flush(&mut self, id: Id, wish: Wish) {
         let Some(entry) = self.connections.find(id) else { return self.out.clear() };
         let waits_already = !entry.queued.is_empty();
         if waits_already {
@@ -370,9 +385,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             // The send under way may be through and wait to be asked.
             self.asks |= !waits_already;
             self.office.count_output(entry);
-        } else if !E::SENDS_AT_ONCE
-            || entry.proto.wish() != Wish::Receive
-            || entry.queued.len() > UNCOUNTED_BYTES
+        } else if !E::SENDS_AT_ONCE || wish != Wish::Receive || entry.queued.len() > UNCOUNTED_BYTES
         {
             self.send(id);
         } else if !waits_already {
@@ -386,6 +399,12 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Sends the replies that were kept for the end of the turn.
     #[inline]
     pub(crate) fn send_outbox(&mut self) {
+        if !self.outbox.is_empty() {
+            self.send_together();
+        }
+    }
+
+    fn send_together(&mut self) {
         let mut outbox = mem::take(&mut self.outbox);
         for id in outbox.drain(..) {
             self.send(id);
@@ -512,9 +531,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Does what other threads have asked for; `true` when that is to stop.
     #[inline]
     fn read_mailbox(&mut self) -> bool {
+        self.hears = self.mailbox.is_full();
+        self.hears && self.read_messages()
+    }
+
+    fn read_messages(&mut self) -> bool {
         let mut messages = mem::take(&mut self.messages);
         self.mailbox.take(&mut messages);
-        self.hears = !messages.is_empty();
         let mut stopped = false;
         for message in messages.drain(..) {
             match message {
@@ -549,6 +572,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             connection.complete(call.exchange, outcome, environment, out);
         });
         self.settle(call.connection);
+    }
+}
+
+#[inline]
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
     }
 }
 

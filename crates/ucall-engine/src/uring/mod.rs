@@ -418,8 +418,10 @@ impl Engine for Uring {
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
         let before = completions.len();
-        completions.append(&mut self.deferred);
-        self.restart.append(&mut self.filled);
+        if self.deferred.len() + self.filled.len() > 0 {
+            completions.append(&mut self.deferred);
+            self.restart.append(&mut self.filled);
+        }
         self.settle(completions);
         self.reap(completions);
         loop {

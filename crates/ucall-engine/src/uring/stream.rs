@@ -249,12 +249,14 @@ impl Uring {
         if let Some(source) = source {
             self.deliver(id, source, entry.result(), completions);
         }
-        if over && entry.result() == -libc::ENOBUFS {
-            self.restart.push(id);
-        } else if over {
-            self.receive_next(index);
+        if over {
+            if entry.result() == -libc::ENOBUFS {
+                self.restart.push(id);
+            } else {
+                self.receive_next(index);
+            }
+            self.free_if_idle(index);
         }
-        self.free_if_idle(index);
     }
 
     /// Looks for more where bytes came last and a multishot receive waits.

@@ -56,6 +56,7 @@ conformance! {
         adopts_a_connected_socket
         adopts_a_unix_socket
         reports_an_arrival_again_until_it_is_taken
+        hands_out_what_came_to_several_sockets
         takes_an_arrival_once
         pauses_and_resumes
         answers_a_peer_that_ended_its_side
@@ -128,6 +129,7 @@ conformance_of_fakes! {
         takes_bytes_split_anywhere
         sends_an_empty_payload_at_once
         reports_an_arrival_again_until_it_is_taken
+        hands_out_what_came_to_several_sockets
         takes_an_arrival_once
         pauses_and_resumes
         answers_a_peer_that_ended_its_side

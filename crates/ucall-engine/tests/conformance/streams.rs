@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use ucall_buffer::{Bytes, Payload};
+use ucall_buffer::{Bytes, Payload, Target};
 use ucall_engine::{Engine, SendState};
 
 use crate::lab::{LOOPBACK, Lab, Peer, dial, pattern, read, write};
@@ -215,6 +215,38 @@ pub fn reports_an_arrival_again_until_it_is_taken(lab: &mut Lab<impl Engine, imp
     lab.taking = true;
     lab.expect(socket, b"hello there");
     lab.expect_end(socket);
+}
+
+/// An engine may receive for several sockets at once, for those too that are then closed, given a
+/// target, or not asked for in their turn.
+pub fn hands_out_what_came_to_several_sockets(lab: &mut Lab<impl Engine, impl Peer>) {
+    let (_, address) = lab.listen();
+    let mut pairs: Vec<_> = (0..9).map(|_| lab.connect(address)).collect();
+    lab.settle();
+    lab.taking = false;
+    for (number, (peer, _)) in pairs.iter_mut().enumerate() {
+        write(peer, &pattern(100 + number));
+        if number % 2 == 1 {
+            peer.end();
+        }
+    }
+    let before = lab.arrivals;
+    lab.until(|lab| (lab.arrivals >= before + 27).then_some(()));
+    let targeted = pairs[1].1;
+    lab.engine.receive_into(targeted, Target::from_vec(Vec::new(), 60));
+    lab.engine.close(pairs[0].1);
+    lab.taking = true;
+    let (target, result) = lab.expect_filled(targeted);
+    result.unwrap();
+    assert_eq!(target.into_vec().unwrap(), pattern(101)[..60]);
+    lab.expect(targeted, &pattern(101)[60..]);
+    for (number, (_, socket)) in pairs.iter().enumerate().skip(2) {
+        lab.expect(*socket, &pattern(100 + number));
+    }
+    for (_, socket) in pairs.iter().skip(1).step_by(2) {
+        lab.expect_end(*socket);
+    }
+    assert_eq!(lab.bytes(pairs[0].1), b"");
 }
 
 pub fn takes_an_arrival_once(lab: &mut Lab<impl Engine, impl Peer>) {
