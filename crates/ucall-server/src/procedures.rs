@@ -1,5 +1,6 @@
 //! The functions that are served, by name.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,12 +8,41 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 /// Names and what runs under them, as they were at one moment.
-pub(crate) type Table<P> = HashMap<Box<[u8]>, Arc<P>, FixedState>;
+#[derive(Debug)]
+pub(crate) struct Table<P> {
+    entries: Vec<(Box<[u8]>, Arc<P>)>,
+    places: HashMap<Box<[u8]>, usize, FixedState>,
+}
+
+impl<P> Default for Table<P> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), places: HashMap::default() }
+    }
+}
+
+impl<P> Clone for Table<P> {
+    fn clone(&self) -> Self {
+        Self { entries: self.entries.clone(), places: self.places.clone() }
+    }
+}
+
+impl<P> Table<P> {
+    fn insert(&mut self, name: &[u8], procedure: Arc<P>) {
+        match self.places.get(name) {
+            Some(&place) => self.entries[place].1 = procedure,
+            None => {
+                self.places.insert(name.into(), self.entries.len());
+                self.entries.push((name.into(), procedure));
+            }
+        }
+    }
+}
 
 /// The functions of one server, shared by its workers and whoever registers more.
 ///
 /// Each worker keeps the table it saw last and looks once a turn, without a lock, whether there is
-/// a newer one; so a call costs one hash of its method's name.
+/// a newer one; so a call costs one hash of its method's name, or one comparison if it is
+/// the same as the last one.
 #[derive(Debug)]
 pub struct Procedures<P> {
     table: Mutex<Arc<Table<P>>>,
@@ -40,7 +70,7 @@ impl<P> Procedures<P> {
     pub fn insert(&self, name: &str, procedure: P) {
         let mut table = self.lock();
         let mut changed = Table::clone(&table);
-        changed.insert(name.as_bytes().into(), Arc::new(procedure));
+        changed.insert(name.as_bytes(), Arc::new(procedure));
         *table = Arc::new(changed);
         self.version.fetch_add(1, Ordering::Release);
     }
@@ -54,7 +84,7 @@ impl<P> Procedures<P> {
 
     /// Whether something is served under `name`.
     pub fn contains(&self, name: &str) -> bool {
-        self.lock().contains_key(name.as_bytes())
+        self.lock().places.contains_key(name.as_bytes())
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Table<P>>> {
@@ -67,14 +97,21 @@ impl<P> Procedures<P> {
 pub(crate) struct View<P> {
     procedures: Arc<Procedures<P>>,
     table: Arc<Table<P>>,
+    /// Where in the table the procedure stands that was found last, which is often the next one.
+    last: Cell<usize>,
     version: u64,
     pub(crate) wants_peers: bool,
 }
 
 impl<P> View<P> {
     pub(crate) fn new(procedures: Arc<Procedures<P>>) -> Self {
-        let mut view =
-            Self { procedures, table: Arc::default(), version: u64::MAX, wants_peers: false };
+        let mut view = Self {
+            procedures,
+            table: Arc::default(),
+            last: Cell::new(0),
+            version: u64::MAX,
+            wants_peers: false,
+        };
         view.refresh();
         view
     }
@@ -92,7 +129,15 @@ impl<P> View<P> {
 
     #[inline]
     pub(crate) fn find(&self, name: &[u8]) -> Option<&P> {
-        self.table.get(name).map(Arc::as_ref)
+        let Table { entries, places } = &*self.table;
+        if let Some((known, procedure)) = entries.get(self.last.get())
+            && **known == *name
+        {
+            return Some(procedure);
+        }
+        let place = *places.get(name)?;
+        self.last.set(place);
+        entries.get(place).map(|(_, procedure)| procedure.as_ref())
     }
 }
 
@@ -111,6 +156,12 @@ mod tests {
         assert_eq!((view.find(b"a"), view.find(b"b")), (Some(&1), None));
         view.refresh();
         assert_eq!((view.find(b"a"), view.find(b"b")), (Some(&3), Some(&2)));
+        for _ in 0..2 {
+            assert_eq!(
+                (view.find(b"b"), view.find(b"a"), view.find(b"c")),
+                (Some(&2), Some(&3), None)
+            );
+        }
         assert!(procedures.contains("b") && !procedures.contains("c"));
     }
 }
