@@ -20,7 +20,7 @@ use memchr::memchr;
 
 use super::error::HttpError;
 use super::fields::{Facts, Line, Span, read_line};
-use super::head::{Head, Method, Target, Version};
+use super::head::{BodyLength, Head, Method, Target, Version};
 use super::request_line::{self, RequestLine, TargetKind};
 
 /// How large a head may be.
@@ -55,7 +55,8 @@ const KNOWN_BYTES_MAX: usize = 1024;
 /// a request that starts with the same bytes is told by one comparison.
 #[derive(Clone, Debug, Default)]
 pub struct HeadParser {
-    partial: Partial,
+    /// Of a head that has not come whole. Apart, because most come whole.
+    partial: Option<Box<Partial>>,
     known: Option<Box<Known>>,
     /// Whether a head was read before, so that remembering one may pay.
     is_used: bool,
@@ -75,11 +76,30 @@ struct Partial {
     facts: Facts,
 }
 
+/// What a whole head says. Where, as places: the same bytes say it again elsewhere.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    method: Method,
+    target: TargetKind,
+    target_at: Span,
+    version: Version,
+    body: BodyLength,
+    keep_alive: bool,
+    expect_continue: bool,
+    host: Option<Span>,
+    origin: Option<Span>,
+    timeout_ms: Option<u64>,
+    is_websocket_upgrade: bool,
+    is_preflight: bool,
+    headers: Span,
+    len: usize,
+}
+
 /// A head that was read before: its bytes, and what they say.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Known {
     text: Vec<u8>,
-    read: Partial,
+    read: Read,
 }
 
 impl HeadParser {
@@ -91,28 +111,44 @@ impl HeadParser {
     /// # Errors
     /// Any of the kinds of [`HttpError`] for 400, 417, 431, 501 and 505; each stays whatever
     /// bytes follow, so the connection must close.
-    #[inline(always)]
+    #[inline]
     pub fn parse<'a>(
         &mut self,
         input: &'a [u8],
         limits: &HeadLimits,
     ) -> Result<Option<Head<'a>>, HttpError> {
-        if self.partial.searched == 0
-            && let Some(known) = &self.known
-            && input.starts_with(&known.text)
-        {
-            return known.read.finish(input).map(Some);
+        match self.recognise(input) {
+            Some(head) => Ok(Some(head)),
+            None => self.read(input, limits),
         }
+    }
+
+    /// The head that `input` starts with, if it is the one that was remembered.
+    #[inline(always)]
+    pub(crate) fn recognise<'a>(&self, input: &'a [u8]) -> Option<Head<'a>> {
+        let known = self.known.as_ref()?;
+        let is_known = self.partial.is_none() && input.starts_with(&known.text);
+        is_known.then(|| known.read.head(input))
+    }
+
+    /// The same as [`HeadParser::parse`], for one that [`HeadParser::recognise`] does not know.
+    #[inline(never)]
+    pub(crate) fn read<'a>(
+        &mut self,
+        input: &'a [u8],
+        limits: &HeadLimits,
+    ) -> Result<Option<Head<'a>>, HttpError> {
         // What lies beyond the limit is never looked at, so that the verdict does not depend on
         // how the input was cut.
         let window = input.get(..limits.bytes_max).unwrap_or(input);
-        if self.partial.has_news(window) && self.partial.read_lines(window, limits)? {
-            let read = mem::take(&mut self.partial);
-            let head = read.finish(window)?;
-            self.remember(read, window, head.len);
-            return Ok(Some(head));
+        let mut partial = self.partial.take().map_or_else(Partial::default, |partial| *partial);
+        if partial.has_news(window) && partial.read_lines(window, limits)? {
+            let read = partial.finish()?;
+            self.remember(&read, window);
+            return Ok(Some(read.head(window)));
         }
-        self.partial.searched = window.len();
+        partial.searched = window.len();
+        self.partial = Some(Box::new(partial));
         // At least one byte more belongs to this head.
         if window.len() >= limits.bytes_max {
             return Err(HttpError::HeadTooLarge { limit: limits.bytes_max });
@@ -120,15 +156,19 @@ impl HeadParser {
         Ok(None)
     }
 
-    fn remember(&mut self, read: Partial, window: &[u8], len: usize) {
-        if !mem::replace(&mut self.is_used, true) || len > KNOWN_BYTES_MAX {
+    fn remember(&mut self, read: &Read, window: &[u8]) {
+        if !mem::replace(&mut self.is_used, true) || read.len > KNOWN_BYTES_MAX {
             return;
         }
-        let text = window.get(..len).unwrap_or_default();
-        let known = self.known.get_or_insert_with(Box::default);
-        known.text.clear();
-        known.text.extend_from_slice(text);
-        known.read = read;
+        let text = window.get(..read.len).unwrap_or_default();
+        match &mut self.known {
+            Some(known) => {
+                known.text.clear();
+                known.text.extend_from_slice(text);
+                known.read = *read;
+            }
+            None => self.known = Some(Box::new(Known { text: text.to_vec(), read: *read })),
+        }
     }
 }
 
@@ -180,41 +220,56 @@ impl Partial {
         Ok(true)
     }
 
-    /// Puts the head together and checks what only all headers together can tell.
-    #[inline(always)]
-    fn finish<'a>(&self, window: &'a [u8]) -> Result<Head<'a>, HttpError> {
-        let &RequestLine { method, version, .. } = &self.line;
+    /// Puts together what the head says, and checks what only all headers together can tell.
+    fn finish(&self) -> Result<Read, HttpError> {
+        let &RequestLine { method, version, target, .. } = &self.line;
         let facts = &self.facts;
         if facts.host.is_none() && version == Version::Http11 {
             return Err(HttpError::HostMissing);
         }
         let body = facts.body(version)?;
-        let origin = facts.origin.map(|span| span.of(window));
-        let is_preflight =
-            method == Method::Options && origin.is_some() && facts.names_preflight_method;
-        Ok(Head {
+        let asks_preflight = method == Method::Options && facts.names_preflight_method;
+        Ok(Read {
             method,
-            target: self.target(window),
+            target,
+            target_at: self.line.span,
             version,
             body,
             keep_alive: facts.keep_alive(version),
             expect_continue: facts.expect_continue(version, body),
-            host: self.line.authority.or(facts.host).map(|span| span.of(window)),
-            origin,
+            host: self.line.authority.or(facts.host),
+            origin: facts.origin,
             timeout_ms: facts.timeout_ms,
             is_websocket_upgrade: method == Method::Get && facts.asks_for_websocket(version),
-            is_preflight,
-            header_block: Span { start: self.headers_at, end: self.line_at }.of(window),
+            is_preflight: asks_preflight && facts.origin.is_some(),
+            headers: Span { start: self.headers_at, end: self.line_at },
             len: self.line_at + 2,
         })
     }
+}
 
-    #[inline]
-    fn target<'a>(&self, window: &'a [u8]) -> Target<'a> {
-        match self.line.target {
-            TargetKind::Root => Target::Root,
-            TargetKind::Asterisk => Target::Asterisk,
-            TargetKind::Other => Target::Other(self.line.span.of(window)),
+impl Read {
+    /// The head, as slices of the input that it stands in.
+    #[inline(always)]
+    fn head<'a>(&self, input: &'a [u8]) -> Head<'a> {
+        Head {
+            method: self.method,
+            target: match self.target {
+                TargetKind::Root => Target::Root,
+                TargetKind::Asterisk => Target::Asterisk,
+                TargetKind::Other => Target::Other(self.target_at.of(input)),
+            },
+            version: self.version,
+            body: self.body,
+            keep_alive: self.keep_alive,
+            expect_continue: self.expect_continue,
+            host: self.host.map(|span| span.of(input)),
+            origin: self.origin.map(|span| span.of(input)),
+            timeout_ms: self.timeout_ms,
+            is_websocket_upgrade: self.is_websocket_upgrade,
+            is_preflight: self.is_preflight,
+            header_block: self.headers.of(input),
+            len: self.len,
         }
     }
 }

@@ -16,9 +16,8 @@ const DATE_AT: usize = DATE_LINE_AT + "Date: ".len();
 const DATE_LINE_END: usize = DATE_AT + DATE_BYTES + "\r\n".len();
 
 const LENGTH_NAME: &[u8] = b"Content-Length: ";
-/// As many digits as a 64-bit number may have, and the end of a head.
-const LENGTH_ROOM: &[u8; 24] = b"00000000000000000000\r\n\r\n";
-const DIGITS_MAX: usize = 20;
+/// As many digits as a 64-bit number may have.
+const LENGTH_ROOM: &[u8; 20] = b"00000000000000000000";
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
 const ALLOW: &[u8] = b"Allow: POST, OPTIONS\r\n";
@@ -135,24 +134,38 @@ impl ReplyWriter {
         }
         let length_at = out.len();
         let digits = self.digits;
-        out.extend_from_slice(LENGTH_ROOM.get(DIGITS_MAX - digits..).unwrap_or(LENGTH_ROOM));
+        // All of it, and back: so many bytes as are known beforehand are written without a call.
+        out.extend_from_slice(LENGTH_ROOM);
+        out.truncate(length_at + digits);
+        out.extend_from_slice(HEAD_END);
         Begun { start, length_at, digits }
     }
 
     /// Writes the length of the body, which is all that follows the head in `out`.
     #[inline]
     pub fn end(&mut self, out: &mut Vec<u8>, begun: Begun) {
-        let mut buffer = itoa::Buffer::new();
-        let length = buffer.format(out.len().saturating_sub(begun.body_at())).as_bytes();
-        let room = begun.length_at..begun.length_at + begun.digits;
-        match out.get_mut(room.clone()) {
-            Some(digits) if digits.len() == length.len() => digits.copy_from_slice(length),
-            Some(_) => {
-                self.digits = length.len();
-                out.splice(room, length.iter().copied());
-            }
-            None => debug_assert!(false, "the buffer was cut below the head of its reply"),
+        let length = out.len().saturating_sub(begun.body_at());
+        let Some(room) = out.get_mut(begun.length_at..begun.length_at + begun.digits) else {
+            return debug_assert!(false, "the buffer was cut below the head of its reply");
+        };
+        let mut rest = length;
+        for digit in room.iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
         }
+        let is_padded = matches!(room, [b'0', _, ..]);
+        if rest > 0 || is_padded {
+            self.end_otherwise(out, begun, length);
+        }
+    }
+
+    /// The same, when the length has fewer or more digits than there is room for.
+    #[cold]
+    fn end_otherwise(&mut self, out: &mut Vec<u8>, begun: Begun, length: usize) {
+        let mut buffer = itoa::Buffer::new();
+        let length = buffer.format(length).as_bytes();
+        self.digits = length.len();
+        out.splice(begun.length_at..begun.length_at + begun.digits, length.iter().copied());
     }
 
     /// Takes the reply back, as if it had never begun.
