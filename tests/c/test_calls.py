@@ -121,6 +121,20 @@ def test_huge_and_nested_params(client, built, engine):
         assert deeper.receive()["error"]["code"] == -32700
 
 
+def test_as_many_params_as_are_noted_on_the_way_and_more(client):
+    # Beside `how` and `name`, or the number: 32 in all are noted by the scan.
+    for count in (1, 29, 30, 31, 32, 33, 100):
+        text = ",".join(f'"k{number}":{number}' for number in range(count))
+        for number in (0, count // 2, count - 1):
+            assert named(client, "i64", text, f"k{number}") == number, (count, number)
+            assert client.call("positional", ["i64", number + 2, *range(count)]) == number
+        assert absent(client, "i64", text, f"k{count}")
+        assert named(client, "i64", text + ',"k0":"x","k0":7', "k0") == 7
+    # The params that count are the last, and those of each call its own.
+    twice = '{"how":"i64","name":"x","x":1},"params":{"how":"i64","name":"x","x":2}'
+    assert client.call("named", text=twice) == 2
+
+
 def test_text_stays_where_it_is_for_as_long_as_the_call(client):
     texts = [f'é\n"{number}"' * (1 + number % 3) for number in range(1000)]
     assert client.call("same", {"texts": texts}) is True

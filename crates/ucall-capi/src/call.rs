@@ -1,26 +1,20 @@
 //! One call, as a callback sees it: what `ucall_call_t` points to.
 
-use std::borrow::Cow;
 use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_proto::{Outcome, Reply, RpcError, json};
-use ucall_server::CallId;
+use ucall_proto::{Call as Request, Outcome, Reply, RpcError, json};
+use ucall_server::Caller;
 
 use crate::config::NESTING_MAX;
+use crate::desk::Callback;
 use crate::ledger::{Deadline, Ledger, Ticket, Way};
-use crate::log::Log;
-use crate::params::{Memory, Which};
+use crate::params::{Memory, Params, Which};
 
 /// A live call borrows from its worker (`'a`) and its reply (`'r`) and ends with its callback. A
 /// deferred one owns all that it has, and ends when the program releases it.
 pub struct Call<'a, 'r> {
-    procedure: Cow<'a, str>,
-    id: CallId,
-    /// The text of the params; empty when there are none.
-    params: Cow<'a, [u8]>,
-    memory: Box<Memory>,
     answer: Answer<'a, 'r>,
     side: Side<'a>,
     deadline: Option<Deadline>,
@@ -40,30 +34,50 @@ enum Answer<'a, 'r> {
 
 /// Which side of the mailbox the call is on.
 enum Side<'a> {
-    Worker(&'a mut Ledger),
-    Deferred(Arc<Ticket>),
+    Worker {
+        callback: &'a Callback,
+        request: &'a Request<'a>,
+        caller: &'a Caller,
+        ledger: &'a mut Ledger,
+        memory: &'a mut Memory,
+    },
+    Deferred {
+        ticket: Arc<Ticket>,
+        procedure: Box<str>,
+        params: Vec<u8>,
+        memory: Box<Memory>,
+    },
+}
+
+impl Side<'_> {
+    /// The params, and what is needed to look into them.
+    #[inline]
+    fn params(&mut self) -> (Params<'_>, &mut Memory) {
+        match self {
+            Side::Worker { request, memory, .. } => {
+                let text = request.params.unwrap_or_default();
+                (Params { text, members: request.members }, memory)
+            }
+            Side::Deferred { params, memory, .. } => {
+                (Params { text: params, members: None }, memory)
+            }
+        }
+    }
 }
 
 impl<'a, 'r> Call<'a, 'r> {
     #[inline]
     pub(crate) fn new(
-        procedure: &'a str,
-        id: CallId,
-        params: &'a [u8],
-        memory: Box<Memory>,
+        callback: &'a Callback,
+        request: &'a Request<'a>,
+        caller: &'a Caller,
         reply: &'a mut Reply<'r>,
         ledger: &'a mut Ledger,
+        memory: &'a mut Memory,
         deadline: Option<Deadline>,
     ) -> Self {
-        Self {
-            procedure: Cow::Borrowed(procedure),
-            id,
-            params: Cow::Borrowed(params),
-            memory,
-            answer: Answer::Here(reply),
-            side: Side::Worker(ledger),
-            deadline,
-        }
+        let side = Side::Worker { callback, request, caller, ledger, memory };
+        Self { answer: Answer::Here(reply), side, deadline }
     }
 
     /// What became of the call, now that its callback has returned.
@@ -81,23 +95,19 @@ impl<'a, 'r> Call<'a, 'r> {
         }
     }
 
-    /// Ends it; gives back the memory that it was lent.
-    #[inline]
-    pub(crate) fn into_memory(self) -> Box<Memory> {
-        self.memory
-    }
-
     /// The text of one of the params.
     #[inline]
     pub(crate) fn param(&mut self, which: Which<'_>) -> Option<&[u8]> {
-        self.memory.find(&self.params, which)
+        let (params, memory) = self.side.params();
+        memory.find(params, which)
     }
 
     /// One of the params that is a string: its bytes, which stay as long as the call.
     #[inline]
     pub(crate) fn string(&mut self, which: Which<'_>) -> Option<&[u8]> {
-        let value = self.memory.find(&self.params, which)?;
-        self.memory.string(value)
+        let (params, memory) = self.side.params();
+        let value = memory.find(params, which)?;
+        memory.string(value)
     }
 
     /// Replies with JSON text.
@@ -111,10 +121,22 @@ impl<'a, 'r> Call<'a, 'r> {
     }
 
     /// Replies with what `write` appends, which is JSON text.
+    ///
+    /// The way of the reply is not taken out first: just written, it could not be copied at once.
     #[inline]
     pub(crate) fn reply(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        match &mut self.answer {
+            Answer::Here(reply) => {
+                write(reply.result());
+                self.answer = Answer::Given;
+            }
+            _ => self.reply_late(write),
+        }
+    }
+
+    #[cold]
+    fn reply_late(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         match mem::replace(&mut self.answer, Answer::Given) {
-            Answer::Here(reply) => write(reply.result()),
             Answer::There(way) => {
                 let mut out = Vec::new();
                 write(&mut out);
@@ -141,7 +163,7 @@ impl<'a, 'r> Call<'a, 'r> {
     }
 
     fn complete(&self, way: Way, outcome: Result<Vec<u8>, RpcError>) {
-        if let Side::Deferred(ticket) = &self.side {
+        if let Side::Deferred { ticket, .. } = &self.side {
             way.complete(ticket, outcome);
         }
     }
@@ -158,14 +180,11 @@ impl<'a, 'r> Call<'a, 'r> {
 
     #[cold]
     fn complain(&self, what: &str) {
-        self.log().complain(&format!("procedure {:?} {what}", self.procedure));
-    }
-
-    fn log(&self) -> &Log {
-        match &self.side {
-            Side::Worker(ledger) => &ledger.log,
-            Side::Deferred(ticket) => &ticket.log,
-        }
+        let (log, procedure) = match &self.side {
+            Side::Worker { ledger, callback, .. } => (&ledger.log, &callback.name),
+            Side::Deferred { ticket, procedure, .. } => (&ticket.log, procedure),
+        };
+        log.complain(&format!("procedure {procedure:?} {what}"));
     }
 
     /// Takes the call out of its callback. `None` when it is answered already, or when too many
@@ -175,20 +194,20 @@ impl<'a, 'r> Call<'a, 'r> {
             self.complain("deferred a call that was answered or deferred before; ignored");
             return None;
         };
-        let Side::Worker(ledger) = &mut self.side else { return None };
-        let Some((ticket, way)) = ledger.enter(self.id, self.deadline) else {
+        let Side::Worker { callback, request, caller, ledger, .. } = &mut self.side else {
+            return None;
+        };
+        let Some((ticket, way)) = ledger.enter(caller.call_id(request), self.deadline) else {
             let error = RpcError::new(RpcError::OVERLOADED, "Too many calls at once");
             self.reply_error(error);
             return None;
         };
         self.answer = Answer::HandedOver;
+        let params = request.params.unwrap_or_default().to_vec();
+        let (procedure, memory) = (callback.name.clone(), Box::default());
         Some(Box::new(Call {
-            procedure: Cow::Owned(self.procedure.to_string()),
-            id: self.id,
-            params: Cow::Owned(self.params.to_vec()),
-            memory: Box::default(),
             answer: Answer::There(way),
-            side: Side::Deferred(ticket),
+            side: Side::Deferred { ticket, procedure, params, memory },
             deadline: self.deadline,
         }))
     }
@@ -196,8 +215,8 @@ impl<'a, 'r> Call<'a, 'r> {
     /// Whether nobody will read the reply. While the callback runs nobody can know.
     pub(crate) fn is_cancelled(&self) -> bool {
         match &self.side {
-            Side::Worker(_) => false,
-            Side::Deferred(ticket) => ticket.is_cancelled(),
+            Side::Worker { .. } => false,
+            Side::Deferred { ticket, .. } => ticket.is_cancelled(),
         }
     }
 
@@ -207,7 +226,7 @@ impl<'a, 'r> Call<'a, 'r> {
 
     /// Whether it is the program's to release; complains if it is not.
     pub(crate) fn may_be_released(&self) -> bool {
-        let is_deferred = matches!(self.side, Side::Deferred(_));
+        let is_deferred = matches!(self.side, Side::Deferred { .. });
         if !is_deferred {
             self.complain("released a call that it had not deferred; ignored");
         }
@@ -219,7 +238,7 @@ impl<'a, 'r> Call<'a, 'r> {
         if matches!(self.answer, Answer::There(_)) {
             self.fail("did not reply");
         }
-        if let Side::Deferred(ticket) = &self.side {
+        if let Side::Deferred { ticket, .. } = &self.side {
             ticket.release();
         }
     }

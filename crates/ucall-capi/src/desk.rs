@@ -30,13 +30,13 @@ unsafe impl Sync for Callback {}
 /// What one worker needs to run callbacks.
 pub(crate) struct Desk {
     pub(crate) ledger: Ledger,
-    /// Lent to each call in turn; there in between.
-    memory: Option<Box<Memory>>,
+    /// Lent to each call in turn.
+    memory: Memory,
 }
 
 impl Desk {
     pub(crate) fn new(ledger: Ledger) -> Self {
-        Self { ledger, memory: None }
+        Self { ledger, memory: Memory::default() }
     }
 }
 
@@ -51,24 +51,20 @@ impl Handler for Desk {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        let params = request.params.unwrap_or_default();
         let wished = request.head.and_then(|head| head.timeout_ms).map(Duration::from_millis);
         let deadline = self.ledger.deadline_of(wished);
         if let Some(passed) = deadline.filter(Deadline::has_passed) {
             reply.error(&passed.error());
             return Outcome::Done;
         }
-        let memory = self.memory.take().unwrap_or_default();
-        let ledger = &mut self.ledger;
-        let id = caller.call_id(request);
-        let mut call = Call::new(&callback.name, id, params, memory, reply, ledger, deadline);
+        let Self { ledger, memory } = self;
+        let mut call = Call::new(callback, request, caller, reply, ledger, memory, deadline);
         // SAFETY: the program promised that the function may be called with its tag. The call lives
         // until it returns, and the header forbids to use it longer.
         unsafe { (callback.function)((&raw mut call).cast(), callback.tag) };
         let outcome = call.outcome();
-        let mut memory = call.into_memory();
+        drop(call);
         memory.reset();
-        self.memory = Some(memory);
         outcome
     }
 

@@ -22,7 +22,6 @@ mod exports;
 mod ledger;
 mod log;
 mod params;
-mod places;
 mod pointer;
 mod server;
 mod stop;

@@ -1,17 +1,16 @@
 //! The params of one call, found by name, by position or by pointer.
 //!
-//! The first look walks the params once and notes where each member stands, in a list that every
-//! call of the worker uses again: the last of two equal names counts, so a look that stops at the
-//! first would be wrong, and looks that each walk all of it would cost more with every param.
+//! A call brings along where each of its params stands: the last of two equal names counts, so a
+//! look that stops at the first would be wrong, and looks that each walk all of the text would cost
+//! more with every param.
 
-use ucall_proto::json::{Kind, Reader};
+use ucall_proto::json::{Kind, Member, Reader, note_members};
 
 use crate::arena::Arena;
-use crate::places::{Place, items, members};
 use crate::pointer::Names;
 
-/// More places than this are not kept for the next call.
-const PLACES_KEPT_MAX: usize = 1024;
+/// Memory for more members than this is not kept for the next call.
+const MEMBERS_KEPT_MAX: usize = 1024;
 
 /// Which of the params is meant.
 #[derive(Clone, Copy, Debug)]
@@ -22,49 +21,47 @@ pub(crate) enum Which<'a> {
     At(usize),
 }
 
+/// The params of one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Params<'a> {
+    /// Empty when there are none.
+    pub(crate) text: &'a [u8],
+    /// Where their members stand, if that was noted when the call came.
+    pub(crate) members: Option<&'a [Member]>,
+}
+
 /// Memory that one worker uses for every call in turn, or that one deferred call owns.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    places: Vec<Place>,
-    shape: Shape,
+    /// Those of params that did not bring theirs along.
+    members: Vec<Member>,
     names: Names,
     arena: Arena,
-}
-
-/// What is known about the params.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Shape {
-    /// Nobody has asked yet.
-    #[default]
-    Unknown,
-    Absent,
-    Array,
-    Object,
 }
 
 impl Memory {
     /// Forgets the params of the call before.
     #[inline]
     pub(crate) fn reset(&mut self) {
-        self.shape = Shape::Unknown;
-        self.places.clear();
-        if self.places.capacity() > PLACES_KEPT_MAX {
-            self.places = Vec::new();
+        if !self.members.is_empty() {
+            self.members.clear();
+            self.members.shrink_to(MEMBERS_KEPT_MAX);
         }
         self.arena.reset();
     }
 
-    /// The text of one of the params, which `text` is all of, without white space around it.
-    #[inline]
-    pub(crate) fn find<'a>(&mut self, text: &'a [u8], which: Which<'_>) -> Option<&'a [u8]> {
-        if self.shape == Shape::Unknown {
-            self.note_places(text);
-        }
+    /// The text of one of the params, without white space around it.
+    #[inline(always)]
+    pub(crate) fn find<'a>(&mut self, params: Params<'a>, which: Which<'_>) -> Option<&'a [u8]> {
+        let Self { members, names, .. } = self;
+        let members = match params.members {
+            Some(members) => members,
+            None => noted(params.text, members),
+        };
         match which {
-            Which::Named([b'/', ..]) => self.follow(text, which),
-            Which::Named(name) => named(&self.places, text, name, &mut self.names.key),
-            Which::At(index) if self.shape == Shape::Array => self.at(text, index),
-            Which::At(_) => None,
+            Which::Named([b'/', ..]) => follow(members, params.text, which, names),
+            Which::Named(name) => named(members, params.text, name, &mut names.key),
+            Which::At(index) => at(members, params.text, index),
         }
     }
 
@@ -77,52 +74,60 @@ impl Memory {
         }
         Some(self.arena.unescape(Reader::new(value).string()))
     }
+}
 
-    #[inline]
-    fn note_places(&mut self, text: &[u8]) {
-        self.shape = match text.first() {
-            Some(b'{') => {
-                members(text, &mut self.places);
-                Shape::Object
-            }
-            Some(b'[') => {
-                items(text, &mut self.places);
-                Shape::Array
-            }
-            _ => Shape::Absent,
-        };
+/// The members of params that the call did not bring along, or that were too many to be noted when
+/// it came: noted at the first look.
+#[cold]
+fn noted<'m>(text: &[u8], members: &'m mut Vec<Member>) -> &'m [Member] {
+    if members.is_empty() {
+        note_members(text, members);
     }
+    members
+}
 
-    #[inline]
-    fn at<'a>(&self, text: &'a [u8], index: usize) -> Option<&'a [u8]> {
-        self.places.get(index).map(|place| place.value(text))
-    }
-
-    fn follow<'a>(&mut self, text: &'a [u8], which: Which<'_>) -> Option<&'a [u8]> {
-        let Which::Named(pointer) = which else { return None };
-        let rest = self.names.first_token(pointer)?;
-        let value = match self.shape {
-            Shape::Object => {
-                let Names { token, key } = &mut self.names;
-                named(&self.places, text, token, key)
-            }
-            Shape::Array => self.at(text, self.names.token_index()?),
-            Shape::Unknown | Shape::Absent => None,
-        };
-        self.names.follow(value?, rest)
+/// An item of an array.
+#[inline]
+fn at<'a>(members: &[Member], text: &'a [u8], index: usize) -> Option<&'a [u8]> {
+    match text.first() {
+        Some(b'[') => members.get(index).map(|item| item.value(text)),
+        _ => None,
     }
 }
 
+#[cold]
+fn follow<'a>(
+    members: &[Member],
+    text: &'a [u8],
+    which: Which<'_>,
+    names: &mut Names,
+) -> Option<&'a [u8]> {
+    let Which::Named(pointer) = which else { return None };
+    let rest = names.first_token(pointer)?;
+    let value = match text.first() {
+        Some(b'[') => at(members, text, names.token_index()?),
+        _ => {
+            let Names { token, key } = names;
+            named(members, text, token, key)
+        }
+    };
+    names.follow(value?, rest)
+}
+
 /// The last member of that name. Items of an array have the name that no key has: none.
-#[inline]
+#[inline(always)]
 fn named<'a>(
-    places: &[Place],
+    members: &[Member],
     text: &'a [u8],
     name: &[u8],
     scratch: &mut Vec<u8>,
 ) -> Option<&'a [u8]> {
-    let found = places.iter().rev().find(|place| place.is_named(name, text, scratch))?;
-    Some(found.value(text))
+    for member in members.iter().rev() {
+        if member.is_named(name, text, scratch) {
+            return Some(member.value(text));
+        }
+    }
+    None
 }
 
 /// `true` or `false`, if it is one.
@@ -182,7 +187,9 @@ mod tests {
     use super::*;
 
     fn found(text: &str, which: Which<'_>) -> Option<String> {
-        let found = Memory::default().find(text.as_bytes(), which);
+        let params = Params { text: text.as_bytes(), members: None };
+        let mut memory = Memory::default();
+        let found = memory.find(params, which);
         found.map(|value| String::from_utf8(value.to_vec()).unwrap())
     }
 
@@ -242,8 +249,9 @@ mod tests {
     fn a_huge_list_is_not_kept() {
         let mut memory = Memory::default();
         let text = format!("[{}0]", "0,".repeat(100_000));
-        assert_eq!(memory.find(text.as_bytes(), Which::At(100_000)), Some(&b"0"[..]));
+        let params = Params { text: text.as_bytes(), members: None };
+        assert_eq!(memory.find(params, Which::At(100_000)), Some(&b"0"[..]));
         memory.reset();
-        assert_eq!(memory.places.capacity(), 0);
+        assert!(memory.members.capacity() <= MEMBERS_KEPT_MAX);
     }
 }

@@ -251,15 +251,26 @@ impl Visit<'_> {
         if self.server.stop.is_asked() {
             *self.state = State::Over;
         }
-        if let State::Empty(listener) = &mut *self.state {
-            let drive = self.server.worker(listener.take())?;
-            self.place.counters.get_or_init(|| drive.counters());
-            *self.state = State::Working(Station { drive, owner: self.me });
+        if let State::Empty(_) = &*self.state {
+            self.begin()?;
         }
         match &mut *self.state {
             State::Working(station) => Ok(Some(station.drive.as_mut())),
             State::Empty(_) | State::Over => Ok(None),
         }
+    }
+}
+
+impl Visit<'_> {
+    /// Makes the worker. Apart, because it takes much of the stack.
+    #[cold]
+    #[inline(never)]
+    fn begin(&mut self) -> Result<(), String> {
+        let State::Empty(listener) = &mut *self.state else { return Ok(()) };
+        let drive = self.server.worker(listener.take())?;
+        self.place.counters.get_or_init(|| drive.counters());
+        *self.state = State::Working(Station { drive, owner: self.me });
+        Ok(())
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::Environment;
 use super::exchange::{Answer, Part};
 use crate::http1::Head;
+use crate::json::Member;
 use crate::rpc::{
-    Call, Document, ExchangeId, Item, Outcome, Reply, ReplyLimit, RpcError, Service,
+    Call, Document, ExchangeId, Item, Notes, Outcome, Reply, ReplyLimit, RpcError, Service,
     write_error_reply,
 };
 use crate::tls::Session;
@@ -35,15 +36,16 @@ pub(super) fn run_document<S: Service>(
     environment: &mut Environment<'_, S>,
     out: &mut Vec<u8>,
 ) -> Ran {
-    let items = std::mem::take(&mut environment.scratch.items);
+    let Notes { items, members } = &environment.scratch.notes;
     let origin = Origin { head, session };
     let mut run = Run {
         text,
+        members,
         request,
         limit: &ReplyLimit::behind(out, environment.limits.reply_bytes_max),
         service: environment.service,
     };
-    let ran = match items.first() {
+    match items.first() {
         Some(item) if !document.is_batch => run.single(item, origin, out),
         _ if document.count == 0 => {
             refuse(out, "expected at least one request in a batch");
@@ -54,10 +56,8 @@ pub(super) fn run_document<S: Service>(
             refuse(out, &format!("expected at most {max} calls in a batch"));
             Ran::Replied
         }
-        _ => run.batch(&items, origin, out),
-    };
-    environment.scratch.items = items;
-    ran
+        _ => run.batch(items, origin, out),
+    }
 }
 
 #[cold]
@@ -75,6 +75,8 @@ struct Origin<'a> {
 
 struct Run<'a, S> {
     text: &'a [u8],
+    /// Not as a slice: the length was written just before, and a copy would wait for that.
+    members: &'a Vec<Member>,
     request: u64,
     limit: &'a ReplyLimit,
     service: &'a mut S,
@@ -152,6 +154,7 @@ impl<'a, S: Service> Run<'a, S> {
         let call = Call {
             method: item.method(self.text),
             params: item.params(self.text),
+            members: item.members(self.members),
             id,
             exchange: ExchangeId { request: self.request, item: index },
             head: origin.head,

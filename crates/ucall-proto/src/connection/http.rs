@@ -82,16 +82,31 @@ impl Connection {
         if rest.len() < http.bytes_needed {
             return Step::Incomplete;
         }
+        match http.parser.recognise(rest) {
+            Some(head) => self.take_head(&head, rest, environment, out),
+            None => self.step_unknown(rest, environment, out),
+        }
+    }
+
+    /// The same, for a request whose head is not that of the one before it.
+    #[inline(never)]
+    fn step_unknown<S: Service>(
+        &mut self,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
         // The second look at a head whose body has come is a parse from the start: the parser
         // keeps nothing of a head that it has given out.
-        match http.parser.parse(rest, &environment.limits.head) {
+        match http.parser.read(rest, &environment.limits.head) {
             Ok(Some(head)) => self.take_head(&head, rest, environment, out),
             Ok(None) => Step::Incomplete,
             Err(error) => self.refuse_http(&error, Method::Other, environment, out),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_head<S: Service>(
         &mut self,
         head: &Head<'_>,
@@ -179,6 +194,7 @@ impl Connection {
         Step::Consumed(head.len)
     }
 
+    #[inline(never)]
     fn step_chunked<S: Service>(
         &mut self,
         rest: &[u8],
@@ -302,7 +318,7 @@ impl Connection {
     ) {
         let request = self.next_request();
         let begun = environment.replies.begin(out, extras);
-        let document = match scan_document(body, environment.limits, &mut environment.scratch.items)
+        let document = match scan_document(body, environment.limits, &mut environment.scratch.notes)
         {
             Ok(document) if is_blank(body.get(document.len..).unwrap_or_default()) => Ok(document),
             Ok(_) => Err(Fault::Invalid),

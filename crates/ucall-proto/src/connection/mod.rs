@@ -30,7 +30,7 @@ use ucall_buffer::{Spare, Target};
 
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
-use crate::rpc::{ExchangeId, Item, RpcError, Service};
+use crate::rpc::{ExchangeId, Notes, RpcError, Service};
 use crate::tls::{Session, Stage, begins_record};
 use exchange::Exchanges;
 use http::{Http, HttpFraming};
@@ -79,7 +79,7 @@ pub enum Drain {
 /// of what they hold.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    items: Vec<Item>,
+    notes: Notes,
     /// What is to be encrypted.
     plaintext: Vec<u8>,
     held_bytes: usize,
@@ -477,6 +477,7 @@ impl Connection {
     }
 
     /// Tells the protocol by the first byte that is no white space.
+    #[cold]
     fn recognise<S: Service>(
         &mut self,
         bytes: &[u8],
@@ -549,23 +550,17 @@ impl Connection {
     fn set_deadline<S>(&mut self, environment: &mut Environment<'_, S>) {
         let limits = environment.limits;
         let awaits = self.now_awaits(limits);
-        // Between requests that come whole there is nothing to count.
-        if awaits != Awaits::Request || self.awaits != Awaits::Request {
-            self.count_held(awaits, environment);
+        if awaits == Awaits::Request && self.awaits == Awaits::Request {
+            // Between requests that come whole there is nothing to count.
+            (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
+        } else {
+            self.begin_to_await(awaits, environment);
         }
-        // A peer that sends without a pause has always begun another request.
-        let is_other = mem::discriminant(&awaits) != mem::discriminant(&self.awaits)
-            || self.requests != self.awaits_behind;
-        if is_other || awaits == Awaits::Request {
-            self.awaits_since = environment.now;
-            self.awaits_behind = self.requests;
-        }
-        self.awaits = awaits;
         self.deadline = match awaits {
             Awaits::Handshake => Some(self.awaits_since + limits.handshake_timeout),
             Awaits::Request => {
-                let end_of_life = limits.lifetime.map(|lifetime| self.accepted_at + lifetime);
-                Some(environment.now + limits.idle_timeout).into_iter().chain(end_of_life).min()
+                let end = environment.now + limits.idle_timeout;
+                Some(limits.lifetime.map_or(end, |lifetime| end.min(self.accepted_at + lifetime)))
             }
             Awaits::Head => Some(self.awaits_since + limits.head_timeout),
             Awaits::Body { total } => {
@@ -576,6 +571,19 @@ impl Connection {
         };
     }
 
+    #[inline(never)]
+    fn begin_to_await<S>(&mut self, awaits: Awaits, environment: &mut Environment<'_, S>) {
+        self.count_held(awaits, environment);
+        // A peer that sends without a pause has always begun another request.
+        let is_other = mem::discriminant(&awaits) != mem::discriminant(&self.awaits)
+            || self.requests != self.awaits_behind;
+        if is_other || awaits == Awaits::Request {
+            (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
+        }
+        self.awaits = awaits;
+    }
+
+    #[inline]
     fn now_awaits(&self, limits: &Limits) -> Awaits {
         if !self.exchanges.is_empty() || self.paused {
             Awaits::Replies

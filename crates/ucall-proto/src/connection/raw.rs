@@ -24,7 +24,7 @@ struct Partial {
 
 impl Connection {
     /// Runs the document at the front of `rest`.
-    #[inline]
+    #[inline(never)]
     pub(super) fn step_raw<S: Service>(
         &mut self,
         rest: &[u8],
@@ -45,7 +45,7 @@ impl Connection {
             Ok(false) => return self.wait_for_more(rest.len(), environment.limits, out),
             Err(fault) => return self.refuse_raw(fault, environment.limits, out),
         }
-        match scan_document(window, environment.limits, &mut environment.scratch.items) {
+        match scan_document(window, environment.limits, &mut environment.scratch.notes) {
             Ok(document) => {
                 let request = self.next_request();
                 if environment.service.is_guarded()

@@ -4,12 +4,15 @@
 //! comes in pieces is followed by `stream` until it is whole. What was proven is then read in
 //! place by a [`Reader`] and built straight into the values of the language that is called.
 
+mod members;
 mod read;
 pub(crate) mod scan;
 pub(crate) mod stream;
 mod text;
 mod write;
 
+pub(crate) use members::Notes;
+pub use members::{Member, note_members};
 pub use read::{Kind, Number, Reader};
 pub use stream::DocumentStream;
 pub use text::Text;

@@ -1,10 +1,22 @@
 //! Proves in one pass that text is JSON, and finds where each value ends.
 
 use super::Fault;
+use super::members::{Member, Notes, Unnoted};
 use super::text::{Text, is_ascii, plain_prefix};
 
-/// Keys up to this length are looked at byte by byte first.
-const USUAL_KEY_MAX: usize = 16;
+/// Strings up to this length are looked at byte by byte first.
+const USUAL_MAX: usize = 16;
+
+/// Which bytes are ASCII, and stand for themselves inside a string.
+const IS_PLAIN: [bool; 256] = {
+    let mut is_plain = [false; 256];
+    let mut byte = b' ' as usize;
+    while byte < 0x80 {
+        is_plain[byte] = byte as u8 != b'"' && byte as u8 != b'\\';
+        byte += 1;
+    }
+    is_plain
+};
 
 /// Walks over JSON text from the front. Every method leaves `position` behind what it accepted.
 pub(crate) struct Scanner<'a> {
@@ -52,6 +64,14 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub(crate) fn skip(&mut self, count: usize) {
         self.position += count;
+    }
+
+    /// Steps over these bytes, if they come next as they stand.
+    #[inline(always)]
+    pub(crate) fn skip_if(&mut self, bytes: &[u8]) -> bool {
+        let is_next = self.rest().starts_with(bytes);
+        self.position += if is_next { bytes.len() } else { 0 };
+        is_next
     }
 
     /// Steps over the byte that `peek` showed.
@@ -111,22 +131,24 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// Steps over a member's key and its colon.
-    ///
-    /// Most keys are some letters with a colon right behind: those are told byte by byte, without a
-    /// call. Whatever is unusual begins again from the front.
+    /// How many bytes from there on are plain in a string, as far as most strings go.
     #[inline(always)]
-    fn skip_key(&mut self) -> Result<(), Fault> {
-        let rest = self.rest();
-        if rest.first() == Some(&b'"') {
-            let is_usual = |&&byte: &&u8| byte.is_ascii_alphanumeric() || byte == b'_';
-            let inside = rest.iter().skip(1).take(USUAL_KEY_MAX).take_while(is_usual).count();
-            if let Some([b'"', b':']) = rest.get(1 + inside..3 + inside) {
-                self.position += 3 + inside;
-                return Ok(());
-            }
+    fn usual_len(&self, start: usize) -> usize {
+        let end = self.text.len().min(start + USUAL_MAX);
+        let mut at = start;
+        while at < end && IS_PLAIN[usize::from(self.text[at])] {
+            at += 1;
         }
-        self.key().map(drop)
+        at - start
+    }
+
+    #[inline(always)]
+    fn digits_len(&self, start: usize) -> usize {
+        let mut at = start;
+        while let Some(b'0'..=b'9') = self.text.get(at) {
+            at += 1;
+        }
+        at - start
     }
 
     /// A member's key and its colon.
@@ -144,8 +166,8 @@ impl<'a> Scanner<'a> {
         match self.peek()? {
             b'"' => self.string().map(drop),
             b'-' | b'0'..=b'9' => self.number(),
-            b'{' => self.object(),
-            b'[' => self.array(),
+            b'{' => self.object(&mut Unnoted),
+            b'[' => self.array(&mut Unnoted),
             b't' => self.literal(b"true"),
             b'f' => self.literal(b"false"),
             b'n' => self.literal(b"null"),
@@ -153,14 +175,64 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn object(&mut self) -> Result<(), Fault> {
+    /// Steps over an object, whose brace `peek` showed, and notes its members. Their places count
+    /// from that brace.
+    ///
+    /// By itself, as [`Scanner::member`] is, so that what the usual member needs is in registers.
+    #[inline(never)]
+    pub(crate) fn object(&mut self, notes: &mut impl Notes) -> Result<(), Fault> {
+        let front = self.position;
         let mut more = self.enter_unless_empty(b'}')?;
         while more {
-            self.skip_key()?;
-            self.value_inside()?;
-            more = self.another(b'}')?;
+            more = match self.usual_member(front, notes) {
+                Some(more) => more,
+                None => self.member(front, notes)?,
+            };
         }
         Ok(())
+    }
+
+    /// Steps over a member that is a short plain key and a natural number, without white space, and
+    /// over what follows it: `false` when that is the end. Over nothing, if it is anything else.
+    #[inline(always)]
+    fn usual_member(&mut self, front: usize, notes: &mut impl Notes) -> Option<bool> {
+        let key = self.position + 1;
+        let key_len = self.usual_len(key);
+        let value = key + key_len + 2;
+        if self.text.get(self.position) != Some(&b'"')
+            || self.text.get(value - 2..value) != Some(b"\":")
+        {
+            return None;
+        }
+        let value_end = value + self.digits_len(value);
+        let is_number = match self.text.get(value..value_end) {
+            Some([]) | Some([b'0', _, ..]) | None => false,
+            Some(_) => true,
+        };
+        let more = match self.text.get(value_end) {
+            Some(b',') if is_number => true,
+            Some(b'}') if is_number => false,
+            _ => return None,
+        };
+        notes.note(Member::new(key - front, key_len, value - front, value_end - front));
+        self.position = value_end + 1;
+        self.nesting_left += usize::from(!more);
+        Some(more)
+    }
+
+    /// Steps over any member, and what follows it: `false` when that is the end.
+    #[inline(never)]
+    fn member(&mut self, front: usize, notes: &mut impl Notes) -> Result<bool, Fault> {
+        self.peek()?;
+        let start = self.position + 1;
+        let key = self.key()?;
+        self.peek()?;
+        let value = self.position;
+        self.value_inside()?;
+        let key_len = key.raw().len();
+        let member = Member::new(start - front, key_len, value - front, self.position - front);
+        notes.note(if key.is_escaped() { member.with_escapes() } else { member });
+        self.another(b'}')
     }
 
     /// Steps over any value; over a number without another call.
@@ -172,10 +244,17 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn array(&mut self) -> Result<(), Fault> {
+    /// Steps over an array, whose bracket `peek` showed, and notes its items. Their places count from
+    /// that bracket.
+    #[inline(never)]
+    pub(crate) fn array(&mut self, notes: &mut impl Notes) -> Result<(), Fault> {
+        let front = self.position;
         let mut more = self.enter_unless_empty(b']')?;
         while more {
+            self.peek()?;
+            let start = self.position;
             self.value_inside()?;
+            notes.note(Member::item(start - front, self.position - front));
             more = self.another(b']')?;
         }
         Ok(())
@@ -185,6 +264,18 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub(crate) fn string(&mut self) -> Result<Text<'a>, Fault> {
         self.bump();
+        let start = self.position;
+        let usual_end = start + self.usual_len(start);
+        if self.text.get(usual_end) == Some(&b'"') {
+            self.position = usual_end + 1;
+            return Ok(Text::new(&self.text[start..usual_end], false));
+        }
+        self.unusual_string()
+    }
+
+    /// Any string, from behind its opening quote on.
+    #[inline(never)]
+    fn unusual_string(&mut self) -> Result<Text<'a>, Fault> {
         let start = self.position;
         let mut escaped = false;
         loop {
@@ -265,6 +356,15 @@ impl<'a> Scanner<'a> {
             b'1'..=b'9' => self.digits(),
             _ => return Err(Fault::Invalid),
         }
+        match self.text.get(self.position) {
+            Some(b'.' | b'e' | b'E') => self.fraction(),
+            _ => Ok(()),
+        }
+    }
+
+    /// What follows the digits of a number, from its point or its exponent on.
+    #[inline(never)]
+    fn fraction(&mut self) -> Result<(), Fault> {
         if self.text.get(self.position) == Some(&b'.') {
             self.bump();
             self.digits_required()?;

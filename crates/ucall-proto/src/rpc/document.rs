@@ -6,7 +6,10 @@
 
 use crate::Limits;
 use crate::json::scan::Scanner;
-use crate::json::{Fault, Text};
+use crate::json::{self, Fault, Member, Text};
+
+/// Params with more members, or items, than this have them noted by whoever asks for one.
+const MEMBERS_MAX: usize = 32;
 
 /// A place in a document. Nothing that is noted is empty, so an empty place stands for nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +51,8 @@ pub(crate) struct Item {
     method_is_escaped: bool,
     params: Span,
     id: Span,
+    /// Where the members of the params begin in the list of them, and how many there are.
+    members: Span,
     /// What a request has and this has not.
     pub(crate) invalid: Option<&'static str>,
 }
@@ -58,6 +63,7 @@ impl Item {
         method_is_escaped: false,
         params: Span::NOTHING,
         id: Span::NOTHING,
+        members: Span::NOTHING,
         invalid: None,
     };
 
@@ -73,13 +79,20 @@ impl Item {
         self.params.of_something(text)
     }
 
+    /// Where the members of the params stand in those; `None` when they are too many.
+    #[inline(always)]
+    pub(crate) fn members<'a>(&self, noted: &'a [Member]) -> Option<&'a [Member]> {
+        let noted = noted.get(self.members.start as usize..self.members.end as usize)?;
+        (noted.len() <= MEMBERS_MAX).then_some(noted)
+    }
+
     #[inline(always)]
     pub(crate) fn id<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
         self.id.of_something(text)
     }
 }
 
-/// A document that is proven to be JSON; its items are in the list given to the scan.
+/// A document that is proven to be JSON; its items are in the [`Notes`] given to the scan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Document {
     /// Where it ends.
@@ -89,14 +102,39 @@ pub(crate) struct Document {
     pub(crate) count: usize,
 }
 
+/// What a scan notes of a document. Used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub(crate) items: Vec<Item>,
+    /// Members of the params of all items, each with its place in those params.
+    pub(crate) members: Vec<Member>,
+}
+
+/// Takes so many members of params, and one more, which shows that some are missing.
+struct FirstMembers<'a> {
+    members: &'a mut Vec<Member>,
+    len_max: usize,
+}
+
+impl json::Notes for FirstMembers<'_> {
+    #[inline(always)]
+    fn note(&mut self, member: Member) {
+        if self.members.len() <= self.len_max {
+            self.members.push(member);
+        }
+    }
+}
+
 /// Scans the document at the front of `text` and lists its items.
-#[inline]
+#[inline(always)]
 pub(crate) fn scan_document(
     text: &[u8],
     limits: &Limits,
-    items: &mut Vec<Item>,
+    notes: &mut Notes,
 ) -> Result<Document, Fault> {
+    let Notes { items, members } = notes;
     items.clear();
+    members.clear();
     let mut scanner = Scanner::new(text, limits.nesting_max);
     let is_batch = scanner.peek()? == b'[';
     let mut count = 0;
@@ -105,9 +143,11 @@ pub(crate) fn scan_document(
         // Past the limit one place serves for all: the batch will be refused.
         if count < limits.batch_calls_max || count == 0 {
             items.push(Item::EMPTY);
+        } else {
+            members.clear();
         }
         if let Some(item) = items.last_mut() {
-            scan_item(&mut scanner, limits, item)?;
+            scan_item(&mut scanner, limits, item, members)?;
         }
         count += 1;
         more = is_batch && scanner.another(b']')?;
@@ -116,25 +156,35 @@ pub(crate) fn scan_document(
     Ok(Document { len: scanner.position(), is_batch, count })
 }
 
-fn scan_item(scanner: &mut Scanner<'_>, limits: &Limits, item: &mut Item) -> Result<(), Fault> {
+fn scan_item(
+    scanner: &mut Scanner<'_>,
+    limits: &Limits,
+    item: &mut Item,
+    members: &mut Vec<Member>,
+) -> Result<(), Fault> {
     if scanner.peek()? != b'{' {
         item.invalid = Some("expected a request object, or an array of them");
         return scanner.value();
     }
-    let mut seen = Seen::default();
+    let mut seen = Seen { members_at: members.len(), ..Seen::default() };
     let mut more = scanner.enter_unless_empty(b'}')?;
-    if more && scanner.rest().starts_with(USUAL_OPENING) {
-        scanner.skip(USUAL_OPENING.len() - 1);
+    if more && scanner.skip_if(USUAL_OPENING) {
         seen.version = true;
-        seen.member(Key::Method, scanner, item)?;
+        seen.method(scanner, item)?;
+        if scanner.skip_if(br#","params":"#) {
+            seen.params(scanner, item, members)?;
+        }
+        if scanner.skip_if(br#","id":"#) {
+            seen.id(scanner, item)?;
+        }
         more = scanner.another(b'}')?;
     }
     while more {
         match known_key(scanner) {
-            Some(key) => seen.member(key, scanner, item)?,
+            Some(key) => seen.member(key, scanner, item, members)?,
             None => {
                 let key = scanner.key()?.unescaped();
-                seen.member(Key::named(&key), scanner, item)?;
+                seen.member(Key::named(&key), scanner, item, members)?;
             }
         }
         more = scanner.another(b'}')?;
@@ -146,8 +196,8 @@ fn scan_item(scanner: &mut Scanner<'_>, limits: &Limits, item: &mut Item) -> Res
     Ok(())
 }
 
-/// How most requests begin, behind their brace.
-const USUAL_OPENING: &[u8] = br#""jsonrpc":"2.0","method":""#;
+/// How most requests begin, behind their brace. Most go on with their params and id.
+const USUAL_OPENING: &[u8] = br#""jsonrpc":"2.0","method":"#;
 
 /// What is known of a request object beyond the places in its [`Item`].
 #[derive(Default)]
@@ -155,6 +205,8 @@ struct Seen {
     version: bool,
     wrong_params: bool,
     wrong_id: bool,
+    /// Where the members of its params begin in their list.
+    members_at: usize,
 }
 
 impl Seen {
@@ -165,37 +217,79 @@ impl Seen {
         key: Key,
         scanner: &mut Scanner<'_>,
         item: &mut Item,
+        members: &mut Vec<Member>,
     ) -> Result<(), Fault> {
+        match key {
+            Key::Version => self.version(scanner),
+            Key::Method => self.method(scanner, item),
+            Key::Params => self.params(scanner, item, members),
+            Key::Id => self.id(scanner, item),
+            Key::Other => scanner.value(),
+        }
+    }
+
+    #[inline(always)]
+    fn version(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Fault> {
+        scanner.peek()?;
+        let start = scanner.position();
+        if scanner.rest().starts_with(br#""2.0""#) {
+            self.version = true;
+            scanner.skip(5);
+            return Ok(());
+        }
+        scanner.value()?;
+        self.version = is_escaped_version(scanner.since(start));
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn method(&mut self, scanner: &mut Scanner<'_>, item: &mut Item) -> Result<(), Fault> {
+        item.method = Span::NOTHING;
+        if scanner.peek()? != b'"' {
+            return scanner.value();
+        }
+        let start = scanner.position();
+        item.method_is_escaped = scanner.string()?.is_escaped();
+        item.method = Span::new(start, scanner.position());
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn params(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        item: &mut Item,
+        members: &mut Vec<Member>,
+    ) -> Result<(), Fault> {
+        members.truncate(self.members_at);
         let first = scanner.peek()?;
         let start = scanner.position();
-        match key {
-            Key::Version if scanner.rest().starts_with(br#""2.0""#) => {
-                self.version = true;
-                scanner.skip(5);
+        let mut notes = FirstMembers { members, len_max: self.members_at + MEMBERS_MAX };
+        self.wrong_params = false;
+        match first {
+            b'{' => scanner.object(&mut notes)?,
+            b'[' => scanner.array(&mut notes)?,
+            _ => {
+                scanner.value()?;
+                (item.params, self.wrong_params) = (Span::NOTHING, true);
                 return Ok(());
             }
-            Key::Method if first == b'"' => {
-                item.method_is_escaped = scanner.string()?.is_escaped();
-            }
-            _ => scanner.value_inside()?,
         }
-        let place = |is_valid| match is_valid {
-            true => Span::new(start, scanner.position()),
-            false => Span::NOTHING,
+        item.params = Span::new(start, scanner.position());
+        item.members = Span::new(self.members_at, members.len());
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn id(&mut self, scanner: &mut Scanner<'_>, item: &mut Item) -> Result<(), Fault> {
+        let first = scanner.peek()?;
+        let start = scanner.position();
+        scanner.value_inside()?;
+        self.wrong_id = !matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n');
+        item.id = match self.wrong_id {
+            true => Span::NOTHING,
+            false => Span::new(start, scanner.position()),
         };
-        match key {
-            Key::Version => self.version = is_escaped_version(scanner.since(start)),
-            Key::Method => item.method = place(first == b'"'),
-            Key::Params => {
-                item.params = place(matches!(first, b'[' | b'{'));
-                self.wrong_params = item.params == Span::NOTHING;
-            }
-            Key::Id => {
-                item.id = place(matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n'));
-                self.wrong_id = item.id == Span::NOTHING;
-            }
-            Key::Other => {}
-        }
         Ok(())
     }
 
@@ -268,9 +362,9 @@ mod tests {
     use super::*;
 
     fn items(text: &str) -> Result<(Document, Vec<Item>), Fault> {
-        let mut items = Vec::new();
-        let document = scan_document(text.as_bytes(), &Limits::default(), &mut items)?;
-        Ok((document, items))
+        let mut notes = Notes::default();
+        let document = scan_document(text.as_bytes(), &Limits::default(), &mut notes)?;
+        Ok((document, notes.items))
     }
 
     fn only(text: &str) -> Item {

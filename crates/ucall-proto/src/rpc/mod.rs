@@ -6,7 +6,7 @@ mod document;
 mod error;
 mod reply;
 
-pub(crate) use document::{Document, Item, scan_document};
+pub(crate) use document::{Document, Item, Notes, scan_document};
 pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
@@ -15,7 +15,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::http1::Head;
-use crate::json::Text;
+use crate::json::{Member, Text};
 use crate::tls::Session;
 
 /// One call of a procedure, as slices of the request it came in.
@@ -25,6 +25,9 @@ pub struct Call<'a> {
     pub method: Text<'a>,
     /// The text of the params, an array or an object; `None` when there are none.
     pub params: Option<&'a [u8]>,
+    /// Where the members, or items, of the params stand in them; `None` when they are too many to
+    /// be noted by the way: then [`note_members`](crate::json::note_members) finds them.
+    pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
     pub id: Option<&'a [u8]>,
     /// Names the call on its connection for as long as it is deferred.

@@ -1,0 +1,157 @@
+//! Where the members of an object, or the items of an array, stand in their text.
+//!
+//! They are noted by the scan that proves the text, which has been at each of them anyway.
+
+use super::Fault;
+use super::read::Reader;
+use super::scan::Scanner;
+
+/// Marks, in the length of a key, that it holds escapes. No text is that long.
+const ESCAPED: u32 = 1 << 31;
+/// Names up to this length are not worth a call to be compared.
+const SHORT: usize = 16;
+
+/// Where a member or an item stands, in bytes from the front of the text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Behind the opening quote; 0 for an item.
+    key: u32,
+    key_len: u32,
+    value: u32,
+    value_end: u32,
+}
+
+impl Member {
+    #[inline(always)]
+    pub(super) fn new(key: usize, key_len: usize, value: usize, value_end: usize) -> Self {
+        // Documents are smaller than 4 GiB, which `Limits` promises, and keys than half of that.
+        Self {
+            key: key as u32,
+            key_len: key_len as u32,
+            value: value as u32,
+            value_end: value_end as u32,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn item(value: usize, value_end: usize) -> Self {
+        Self::new(0, 0, value, value_end)
+    }
+
+    pub(super) fn with_escapes(self) -> Self {
+        Self { key_len: self.key_len | ESCAPED, ..self }
+    }
+
+    /// The text of the value.
+    #[inline(always)]
+    pub fn value<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+        text.get(self.value as usize..self.value_end as usize).unwrap_or_default()
+    }
+
+    /// Whether it is a member of that name; an item is none. `scratch` is for keys with escapes.
+    #[inline(always)]
+    pub fn is_named(&self, name: &[u8], text: &[u8], scratch: &mut Vec<u8>) -> bool {
+        if self.key_len as usize != name.len() {
+            return self.key_len >= ESCAPED && self.is_named_escaped(name, text, scratch);
+        }
+        // A key stands behind a quote, so it is never at 0.
+        self.key != 0 && text.get(self.key as usize..).is_some_and(|rest| is_same(rest, name))
+    }
+
+    #[cold]
+    fn is_named_escaped(&self, name: &[u8], text: &[u8], scratch: &mut Vec<u8>) -> bool {
+        // Read again from its opening quote on.
+        let quoted = text.get(self.key as usize - 1..).unwrap_or_default();
+        scratch.clear();
+        Reader::new(quoted).string().unescape_into(scratch);
+        scratch == name
+    }
+}
+
+/// Where a scan notes members: inlined, so that each is written once, where it stays.
+pub(crate) trait Notes {
+    fn note(&mut self, member: Member);
+}
+
+impl Notes for Vec<Member> {
+    #[inline(always)]
+    fn note(&mut self, member: Member) {
+        self.push(member);
+    }
+}
+
+/// For members that nobody will ask for.
+pub(crate) struct Unnoted;
+
+impl Notes for Unnoted {
+    #[inline(always)]
+    fn note(&mut self, _member: Member) {}
+}
+
+/// Whether `text` begins with `name`.
+#[inline(always)]
+fn is_same(text: &[u8], name: &[u8]) -> bool {
+    match name.len() {
+        len if len > text.len() => false,
+        0..=SHORT => text.iter().zip(name).all(|(one, other)| one == other),
+        _ => text.starts_with(name),
+    }
+}
+
+/// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON
+/// with its bracket in front.
+pub fn note_members(text: &[u8], members: &mut Vec<Member>) {
+    let mut scanner = Scanner::new(text, usize::MAX);
+    let noted: Result<(), Fault> = match text.first() {
+        Some(b'{') => scanner.object(members),
+        Some(b'[') => scanner.array(members),
+        _ => Ok(()),
+    };
+    debug_assert!(noted.is_ok(), "the text is proven");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(text: &str) -> Vec<&str> {
+        let mut members = Vec::new();
+        note_members(text.as_bytes(), &mut members);
+        let value = |member: &Member| std::str::from_utf8(member.value(text.as_bytes())).unwrap();
+        members.iter().map(value).collect()
+    }
+
+    #[test]
+    fn every_kind_of_value_ends_where_it_ends() {
+        let parts = [
+            "1",
+            "0",
+            "-0",
+            "10",
+            "-2.5e+3",
+            "0.5",
+            "true",
+            "null",
+            r#""""#,
+            r#""a,b]}""#,
+            "[1,[2]]",
+            "{\"a\":{}}",
+            "[]",
+        ];
+        let long = format!("\"{}\"", "x\\\"".repeat(50));
+        for len in SHORT - 2..SHORT + 3 {
+            let around = format!("\"{}\"", "y".repeat(len));
+            let mut all = parts.to_vec();
+            all.extend([long.as_str(), around.as_str()]);
+            assert_eq!(values(&format!("[{}]", all.join(","))), all);
+            assert_eq!(values(&format!("[ {}\n]", all.join(" ,\t"))), all);
+            for key in [long.as_str(), around.as_str(), "\"a\"", "\"\""] {
+                let members: Vec<String> = all.iter().map(|it| format!("{key} : {it}")).collect();
+                assert_eq!(values(&format!("{{ {} }}", members.join(" , "))), all);
+                let members: Vec<String> = all.iter().map(|it| format!("{key}:{it}")).collect();
+                assert_eq!(values(&format!("{{{}}}", members.join(","))), all);
+            }
+        }
+        assert!(values("[]").is_empty() && values("{ }").is_empty() && values("[ ]").is_empty());
+    }
+}
