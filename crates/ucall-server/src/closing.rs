@@ -23,6 +23,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Ends our side and throws away what the peer still sends, until it ends its own.
+    #[inline(never)]
     pub(crate) fn finish(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return };
         if !entry.finished {
@@ -34,6 +35,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Closes a connection on which nothing is under way. Under TLS the peer is told, if that goes
     /// out at once: it then knows that nobody else has cut the stream.
+    #[inline(never)]
     pub(crate) fn dismiss(&mut self, id: Id) {
         self.out.clear();
         if let Some(entry) = self.connections.find(id)
@@ -50,6 +52,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.close(id);
     }
 
+    #[inline(never)]
     pub(crate) fn close(&mut self, id: Id) {
         self.out.clear();
         self.engine.close(id);

@@ -35,6 +35,7 @@ pub(crate) struct Draining {
 
 impl<E: Engine, H: Handler> Worker<E, H> {
     /// Begins a drain; during one, may only make it stricter.
+    #[inline(never)]
     pub(crate) fn begin_drain(&mut self, wanted: Drain) {
         if wanted == Drain::No {
             return;
@@ -57,6 +58,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Does what the drain asks for at the end of a turn; `true` when it is over.
+    #[inline(never)]
     pub(crate) fn go_on_draining(&mut self) -> bool {
         let now = self.office.now;
         let Some(drain) = &mut self.drain else { return false };

@@ -86,6 +86,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
+    #[inline(never)]
     pub(crate) fn accept(&mut self, socket: Id) {
         let Some(connection) = self.office.new_connection() else {
             return self.engine.close(socket);
@@ -110,6 +111,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Closes the longest idle connections, until there are no more than may be or none is idle.
+    #[inline(never)]
     fn thin_out(&mut self) {
         while self.is_crowded()
             && let Some(idle) = self.longest_idle()
@@ -126,6 +128,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Accepting has failed, and paused: for want of descriptors or of memory, as a rule. The
     /// longest idle connection gives its place to the newcomer; with none idle, newcomers wait.
+    #[inline(never)]
     fn accept_failed(&mut self, error: &io::Error) {
         self.accept_paused = true;
         let idle = self.longest_idle();
@@ -139,6 +142,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
+    #[inline(never)]
     pub(crate) fn pause_accepting(&mut self) {
         self.accept_paused = true;
         for &listener in &self.listeners {
@@ -162,18 +166,23 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         while self.floods.shaken < HANDSHAKES_PER_TURN
             && let Some(id) = self.floods.handshakes.pop_front()
         {
-            let Some(entry) = self.connections.find(id) else { continue };
-            let Unread { mut bytes, ends } = mem::take(&mut entry.unread);
-            self.floods.shaken += 1;
-            self.step(id, |connection, environment, out| {
-                if !bytes.is_empty() {
-                    connection.receive(&mut bytes, environment, out);
-                }
-                if ends {
-                    connection.end(environment, out);
-                }
-            });
-            self.settle(id);
+            self.go_on_with_handshake(id);
         }
+    }
+
+    #[inline(never)]
+    fn go_on_with_handshake(&mut self, id: Id) {
+        let Some(entry) = self.connections.find(id) else { return };
+        let Unread { mut bytes, ends } = mem::take(&mut entry.unread);
+        self.floods.shaken += 1;
+        self.step(id, |connection, environment, out| {
+            if !bytes.is_empty() {
+                connection.receive(&mut bytes, environment, out);
+            }
+            if ends {
+                connection.end(environment, out);
+            }
+        });
+        self.settle(id);
     }
 }

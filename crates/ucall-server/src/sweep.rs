@@ -76,6 +76,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Looks at some places; where to go on, unless those were the last.
+    #[inline(never)]
     fn sweep_from(&mut self, place: usize) -> Option<usize> {
         let end = (place + LOOKED_AT_PER_TURN).min(self.connections.places());
         let mut ended = 0;
@@ -101,6 +102,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Goes on with requests that waited for memory, as long as there is some; else with one.
+    #[inline(never)]
     pub(crate) fn feed_the_starved(&mut self) {
         let favoured = self.favoured.and_then(|id| self.connections.find(id));
         if favoured.is_some_and(|entry| entry.proto.is_favoured()) && !self.office.has_room() {

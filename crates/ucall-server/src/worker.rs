@@ -473,6 +473,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Lets the engine receive a large body straight to its place.
+    #[inline(never)]
     fn fill(&mut self, id: Id) {
         let mut target = None;
         self.step(id, |connection, environment, out| target = connection.target(environment, out));
@@ -485,6 +486,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.engine.receive_into(id, target);
     }
 
+    #[inline(never)]
     fn pause_or_receive(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return };
         if entry.proto.wish() != Wish::Pause {
@@ -494,6 +496,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.pause(id);
     }
 
+    #[inline(never)]
     fn pause(&mut self, id: Id) {
         if let Some(entry) = self.connections.find(id)
             && !mem::replace(&mut entry.paused, true)
@@ -502,6 +505,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
+    #[inline(never)]
     fn filled(&mut self, id: Id, target: Target, result: &io::Result<()>) {
         self.stats.bytes_received += target.filled() as u64;
         self.step(id, |connection, environment, out| {
@@ -535,6 +539,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.hears && self.read_messages()
     }
 
+    #[inline(never)]
     fn read_messages(&mut self) -> bool {
         let mut messages = mem::take(&mut self.messages);
         self.mailbox.take(&mut messages);
@@ -566,6 +571,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.text = text;
     }
 
+    #[inline(never)]
     fn complete(&mut self, call: CallId, outcome: &Result<Vec<u8>, RpcError>) {
         let outcome = outcome.as_deref();
         self.step(call.connection, |connection, environment, out| {

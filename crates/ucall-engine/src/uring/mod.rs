@@ -180,12 +180,20 @@ impl Uring {
         }
         self.hear_silence(completions);
         for entry in others.drain(..) {
-            let Token { operation, index } = Token::decode(entry.user_data());
-            self.complete(operation, index, &entry, completions);
+            match Token::decode(entry.user_data()) {
+                Token { operation: Operation::Receive, index } => {
+                    self.on_receive(index, &entry, completions);
+                }
+                Token { operation, index } => {
+                    self.complete(operation, index, &entry, completions);
+                }
+            }
         }
         self.reaped = others;
     }
 
+    /// Takes in what is not the usual.
+    #[inline(never)]
     fn complete(
         &mut self,
         operation: Operation,
@@ -194,7 +202,6 @@ impl Uring {
         completions: &mut Vec<Completion>,
     ) {
         match operation {
-            Operation::Receive => self.on_receive(index, entry, completions),
             Operation::Fill => self.on_fill(index, entry, completions),
             Operation::Check => self.on_check(index, entry, completions),
             Operation::Shutdown => self.on_shutdown(index),
@@ -204,7 +211,8 @@ impl Uring {
             Operation::Poll => self.on_poll(index, entry, completions),
             Operation::Wake => self.on_wake(completions),
             Operation::Alarm => self.alarm.rings_at = None,
-            Operation::Send | Operation::Ignored | Operation::Install => {}
+            Operation::Send | Operation::Receive => {}
+            Operation::Ignored | Operation::Install => {}
         }
     }
 

@@ -15,6 +15,7 @@
 //! thrown away, replies go out), then `Done`.
 
 mod calls;
+mod deadline;
 mod exchange;
 mod guard;
 mod http;
@@ -24,7 +25,7 @@ mod secure;
 
 use std::mem;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ucall_buffer::{Spare, Target};
 
@@ -32,6 +33,7 @@ use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::rpc::{ExchangeId, Notes, RpcError, Service};
 use crate::tls::{Session, Stage, begins_record};
+use deadline::{Awaits, body_time};
 use exchange::Exchanges;
 use http::{Http, HttpFraming};
 use raw::Raw;
@@ -126,17 +128,6 @@ enum Step {
     Consumed(usize),
     /// The rest has to wait for more bytes.
     Incomplete,
-}
-
-/// What the connection waits for from its peer, with a limit in time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Awaits {
-    Handshake,
-    Request,
-    Head,
-    Body { total: Duration },
-    Replies,
-    End,
 }
 
 /// One connection.
@@ -546,63 +537,4 @@ impl Connection {
             }
         }
     }
-
-    fn set_deadline<S>(&mut self, environment: &mut Environment<'_, S>) {
-        let limits = environment.limits;
-        let awaits = self.now_awaits(limits);
-        if awaits == Awaits::Request && self.awaits == Awaits::Request {
-            // Between requests that come whole there is nothing to count.
-            (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
-        } else {
-            self.begin_to_await(awaits, environment);
-        }
-        self.deadline = match awaits {
-            Awaits::Handshake => Some(self.awaits_since + limits.handshake_timeout),
-            Awaits::Request => {
-                let end = environment.now + limits.idle_timeout;
-                Some(limits.lifetime.map_or(end, |lifetime| end.min(self.accepted_at + lifetime)))
-            }
-            Awaits::Head => Some(self.awaits_since + limits.head_timeout),
-            Awaits::Body { total } => {
-                Some((environment.now + limits.body_timeout).min(self.awaits_since + total))
-            }
-            Awaits::Replies => None,
-            Awaits::End => Some(self.awaits_since + limits.discard_timeout),
-        };
-    }
-
-    #[inline(never)]
-    fn begin_to_await<S>(&mut self, awaits: Awaits, environment: &mut Environment<'_, S>) {
-        self.count_held(awaits, environment);
-        // A peer that sends without a pause has always begun another request.
-        let is_other = mem::discriminant(&awaits) != mem::discriminant(&self.awaits)
-            || self.requests != self.awaits_behind;
-        if is_other || awaits == Awaits::Request {
-            (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
-        }
-        self.awaits = awaits;
-    }
-
-    #[inline]
-    fn now_awaits(&self, limits: &Limits) -> Awaits {
-        if !self.exchanges.is_empty() || self.paused {
-            Awaits::Replies
-        } else if self.closing != Closing::Open {
-            Awaits::End
-        } else if self.awaits == Awaits::Handshake && self.session.is_none() {
-            Awaits::Handshake
-        } else {
-            match &self.protocol {
-                Protocol::Http(http) => http.awaits(self.input.is_empty(), limits),
-                _ if self.input.is_empty() => Awaits::Request,
-                Protocol::Raw(_) => Awaits::Body { total: body_time(self.input.len(), limits) },
-                Protocol::Unknown => Awaits::Head,
-            }
-        }
-    }
-}
-
-/// How long so many bytes of a body, all or those that came, may take: at 1 KiB a second.
-fn body_time(bytes: usize, limits: &Limits) -> Duration {
-    limits.body_timeout + Duration::from_secs((bytes >> 10) as u64)
 }

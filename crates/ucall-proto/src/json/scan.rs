@@ -244,8 +244,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Steps over an array, whose bracket `peek` showed, and notes its items. Their places count from
-    /// that bracket.
+    /// Steps over an array, whose bracket `peek` showed, and notes its items. Their places count
+    /// from that bracket.
     #[inline(never)]
     pub(crate) fn array(&mut self, notes: &mut impl Notes) -> Result<(), Fault> {
         let front = self.position;
