@@ -58,12 +58,13 @@ impl Handler for Desk {
             return Outcome::Done;
         }
         let Self { ledger, memory } = self;
-        let mut call = Call::new(callback, request, caller, reply, ledger, memory, deadline);
-        // SAFETY: the program promised that the function may be called with its tag. The call lives
-        // until it returns, and the header forbids to use it longer.
-        unsafe { (callback.function)((&raw mut call).cast(), callback.tag) };
-        let outcome = call.outcome();
-        drop(call);
+        let outcome = {
+            let mut call = Call::new(callback, request, caller, reply, ledger, memory, deadline);
+            // SAFETY: the program promised that the function may be called with its tag. The call
+            // lives until it returns, and the header forbids to use it longer.
+            unsafe { (callback.function)((&raw mut call).cast(), callback.tag) };
+            call.outcome()
+        };
         memory.reset();
         outcome
     }
