@@ -7,8 +7,6 @@ import platform
 import statistics
 from pathlib import Path
 
-from queues.common import window
-
 Turns = dict[str, list[dict[str, float] | None]]
 Results = dict[int, Turns]
 
@@ -142,8 +140,8 @@ def memory_of_pair(size: int, turns: Turns) -> str | None:
     most = max((max(pair["put_mb"], pair["get_mb"]) for pair in pairs if pair), default=None)
     if most is None:
         return None
-    # As much as `transport_size` lets a peer have sent that was not taken.
-    under_way = min(size * window(size), 16 << 20) / 1e6
+    # `transport_size`, which counts what a message takes beside its bytes as well.
+    under_way = (16 << 20) / 1e6
     wanted = f"{40 + under_way:.0f} at most"
     met = verdict(most <= 40 + under_way)
     what = f"memory of ucall in MB: 40, and {under_way:.0f} under way"

@@ -4,11 +4,13 @@ import asyncio
 
 import zmq
 import zmq.asyncio
-from common import arguments, count, count_async, listening, put_for, put_for_async
+from common import arguments, count, count_async, listening, put_for, put_for_async, window
 
 role, mode, port, size, seconds = arguments()
 context = zmq.asyncio.Context() if mode == "async" else zmq.Context()
 socket = context.socket(zmq.PULL if role == "get" else zmq.PUSH)
+# Both sides together hold no more than the others have under way: nothing else bounds it.
+socket.set_hwm(min(1000, max(1, window(size) // 2)))
 where = f"tcp://127.0.0.1:{port}"
 if role == "get":
     socket.bind(where)

@@ -163,6 +163,19 @@ def test_memory_is_viewed_again_only_by_two_that_trust_each_other(
         assert array.flags.writeable == (trusting != "both")
 
 
+def test_what_is_viewed_again_begins_at_256_kib(pairs: Pairs, engine: str) -> None:
+    server = pairs.server(engine=engine, trusted=True)
+    client = pairs.client(server, engine=engine, trusted=True)
+    for more in (-1, 0):
+        # A table of two lengths, the stream and the array.
+        stream = pickle.dumps(np.zeros(256 << 10, np.uint8), 5, buffer_callback=[].append)
+        array = np.full((256 << 10) - 16 - len(stream) + more, 7, np.uint8)
+        client.put(array).result(WAIT_S)
+        got = server.get(timeout=WAIT_S).data
+        assert (got == 7).all()
+        assert got.flags.writeable == (more < 0)
+
+
 def test_more_is_under_way_than_slots_hold(pairs: Pairs, engine: str) -> None:
     given = {"engine": engine, "trusted": True, "transport_size": 1 << 20}
     server = pairs.server(**given)

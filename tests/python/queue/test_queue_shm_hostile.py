@@ -24,7 +24,8 @@ from pairs import Pairs
 from ucall import queue as nq
 
 WAIT_S = 10
-LONG = 100_000
+# So much that it is viewed by who trusts.
+LONG = 300_000
 SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 ALL = SIZE | fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE
 AGAIN = SIZE | fcntl.F_SEAL_SEAL

@@ -12,9 +12,10 @@
 //! | once | nobody: it is sealed first | new pages on both sides, which are more than two copies |
 //! | again, as a slot | the sender, once it has it back | a copy |
 //!
-//! A slot is viewed if both sides trust each other. Otherwise what is in one is copied out when it
-//! is told of, and the slot goes back at once; that is for messages up to a length at which it
-//! pays, and longer ones are viewed in sealed memory.
+//! A slot is viewed if both sides trust each other and the message is so long that a copy costs
+//! more than to give the slot back later. Otherwise what is in one is copied out when it is told
+//! of, and the slot goes back at once. Without trust that is for messages up to a length at which
+//! it pays, and longer ones are viewed in sealed memory.
 //!
 //! The kernel keeps either from shrinking, and pages that are not there yet are refused, so reading
 //! never fails and takes no memory. What must not change while it is looked at is copied out of a
@@ -49,6 +50,8 @@ pub use view::View;
 
 /// No other message is begun in one output after so many bytes were copied.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// What is shorter is copied out of a slot, whoever wrote it.
+const VIEWED_BYTES_MIN: u64 = 256 << 10;
 
 /// Tells whether this system gives memory that can be shared and sealed, or why not.
 pub fn shared_memory() -> io::Result<()> {
@@ -145,10 +148,10 @@ impl SharedMemory {
         if length > message_bytes_max as u64 {
             return Err(ProtocolError::TooLong);
         }
-        let is_trusting = self.is_trusting();
-        let body = self.taking.take(&mut self.channel, &record, is_trusting)?;
+        let is_viewed = self.is_trusting() && length >= VIEWED_BYTES_MIN;
+        let body = self.taking.take(&mut self.channel, &record, is_viewed)?;
         let slot = usize::try_from(record.slot).ok().and_then(|slot| slot.checked_sub(1));
-        Ok((length, body, slot.filter(|_| !is_trusting)))
+        Ok((length, body, slot.filter(|_| !is_viewed)))
     }
 
     /// The peer is through with a slot.

@@ -41,19 +41,19 @@ impl Taking {
         Self { link, slots: Vec::new(), returned, pool }
     }
 
-    /// The segments of a message: where they lie if the peer leaves them alone, which one that is
-    /// trusted does with slots, else copied out.
+    /// The segments of a message: where they lie in memory that is used once, or if a slot is to be
+    /// viewed, as one that a trusted peer wrote may be; else copied out.
     pub(super) fn take(
         &mut self,
         channel: &mut Channel,
         record: &Record,
-        is_trusted: bool,
+        is_viewed: bool,
     ) -> Result<Body, ProtocolError> {
         let segments = match record.slot {
             0 => views(Lease::once(map(channel, record, Use::Once)?), record),
             slot => {
                 let (place, memory) = self.take_slot(channel, record, slot)?;
-                match is_trusted {
+                match is_viewed {
                     true => {
                         let returned = self.returned.clone();
                         views(Lease::of_slot(memory, self.link, place, returned), record)

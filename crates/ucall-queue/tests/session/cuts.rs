@@ -174,7 +174,8 @@ fn buffers_beside_the_stream_come_as_they_were() {
         (Memory::None, 70_000, false),
         (Memory::Once, 70_000, false),
         (Memory::Once, 5 << 20, true),
-        (Memory::Again, 70_000, true),
+        (Memory::Again, 70_000, false),
+        (Memory::Again, 300_000, true),
     ] {
         buffers_come(length, is_viewed, world(memory, Options::default()));
     }
@@ -204,7 +205,7 @@ fn a_slot_is_written_again_only_when_nobody_looks_at_it() {
     let mut world = world(Memory::Again, Options::default());
     let mut held = Vec::new();
     for number in 0..5 {
-        world.client.put_segments(&[vec![number; 10], vec![number; 100_000]]);
+        world.client.put_segments(&[vec![number; 10], vec![number; 300_000]]);
         world.run_until(|world| {
             held.extend(world.server.take());
             held.len() == usize::from(number) + 1
@@ -215,12 +216,12 @@ fn a_slot_is_written_again_only_when_nobody_looks_at_it() {
         Body::One(_) => panic!("one piece"),
     };
     for (number, come) in held.iter().enumerate() {
-        assert_eq!(bytes(come)[10..], vec![number as u8; 100_000]);
+        assert_eq!(bytes(come)[10..], vec![number as u8; 300_000]);
     }
     let places: Vec<_> = held.iter().map(place).collect();
     held.clear();
     world.run();
-    world.client.put_segments(&[vec![7; 10], vec![7; 100_000]]);
+    world.client.put_segments(&[vec![7; 10], vec![7; 300_000]]);
     world.run_until(|world| {
         held.extend(world.server.take());
         !held.is_empty()
