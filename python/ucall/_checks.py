@@ -30,7 +30,12 @@ def challenge(auth: object) -> str:
 
     if not callable(auth):
         raise TypeError(f"auth: expected a function, got {type(auth).__name__}")
-    if inspect.iscoroutinefunction(auth) or inspect.iscoroutinefunction(type(auth).__call__):
+    is_later = (
+        inspect.iscoroutinefunction,
+        inspect.isgeneratorfunction,
+        inspect.isasyncgenfunction,
+    )
+    if any(holds(it) for holds in is_later for it in (auth, type(auth).__call__)):
         raise TypeError("auth: expected a plain function: it is asked before anything else runs")
     challenge = str(getattr(auth, "challenge", "Bearer"))
     if not (challenge.isascii() and challenge.isprintable()):

@@ -6,7 +6,7 @@ import gc
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -175,9 +175,17 @@ class Promise:
         yield
 
 
+def in_steps(ctx: ucall.Context) -> Iterator[str]:
+    yield "eve"
+
+
+async def later_in_steps(ctx: ucall.Context) -> AsyncIterator[str]:
+    yield "eve"
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("later", [whoami_later, lambda ctx: Promise()])
-def test_a_function_that_returns_something_to_await_lets_nobody_in(
+@pytest.mark.parametrize("later", [whoami_later, lambda ctx: Promise(), in_steps, later_in_steps])
+def test_a_function_that_returns_something_to_wait_for_lets_nobody_in(
     serve: Serve, caplog: pytest.LogCaptureFixture, later: Callable[[ucall.Context], Any]
 ) -> None:
     server = serve(whoami, auth=lambda ctx: later(ctx))
@@ -235,7 +243,13 @@ def test_what_cannot_be_asked_is_refused() -> None:
 
         def __call__(self, ctx: ucall.Context) -> None: ...
 
-    for auth, problem in ((later, TypeError), ("key", TypeError), (Odd(), ValueError)):
+    for auth, problem in (
+        (later, TypeError),
+        (in_steps, TypeError),
+        (later_in_steps, TypeError),
+        ("key", TypeError),
+        (Odd(), ValueError),
+    ):
         with pytest.raises(problem, match="auth"):
             ucall.Server(port=0, auth=auth)
     for keys in ([], [""], {"": 1}):

@@ -16,7 +16,8 @@ use crate::handler::Interpreter;
 
 impl Interpreter {
     /// Calls the program's function. `None`, `False` and `PermissionError` let nobody in; any other
-    /// exception lets nobody in either, nor does something to await, and goes to the log.
+    /// exception lets nobody in either, nor does something to await or to step through, and goes to
+    /// the log.
     #[cold]
     pub(crate) fn ask_guard(
         &mut self,
@@ -51,18 +52,22 @@ impl Interpreter {
     }
 }
 
-/// Refuses what has to be awaited: nobody does, so that nothing has been verified.
+/// Refuses what has to be awaited or stepped through, as a function with a `yield` returns it:
+/// nobody does, so that nothing has been verified.
 fn told_at_once(py: Python<'_>, user: Py<PyAny>) -> PyResult<Py<PyAny>> {
     let awaitable = user.bind(py);
     let kind = awaitable.get_type();
-    if !kind.hasattr(intern!(py, "__await__"))? {
+    let is_later = kind.hasattr(intern!(py, "__await__"))?
+        || kind.hasattr(intern!(py, "__next__"))?
+        || kind.hasattr(intern!(py, "__anext__"))?;
+    if !is_later {
         return Ok(user);
     }
     if kind.hasattr(intern!(py, "cr_frame"))? {
         // A coroutine, of which Python would warn that it was never awaited.
         awaitable.call_method0(intern!(py, "close"))?;
     }
-    let problem = format!("auth: expected a user at once, got {} to await", kind.name()?);
+    let problem = format!("auth: expected a user at once, got {}", kind.name()?);
     Err(PyTypeError::new_err(problem))
 }
 
