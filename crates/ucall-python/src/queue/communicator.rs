@@ -540,15 +540,17 @@ pub(super) fn deadline_after(timeout: Option<f64>) -> PyResult<Option<Instant>> 
     Ok(Instant::now().checked_add(timeout))
 }
 
-/// Waits without the interpreter's lock, and looks now and then whether a signal has come.
+/// Waits without the interpreter's lock. Where signals are handled, looks now and then whether one
+/// has come.
 pub(super) fn wait_in_slices<T>(
     py: Python<'_>,
     deadline: Option<Instant>,
     mut wait: impl FnMut(Option<Instant>) -> Option<T>,
 ) -> PyResult<Option<T>> {
+    let looks = handles_signals();
     loop {
         let until = Instant::now() + SLICE;
-        let is_last = deadline.is_some_and(|deadline| deadline <= until);
+        let is_last = !looks || deadline.is_some_and(|deadline| deadline <= until);
         let until = if is_last { deadline } else { Some(until) };
         // SAFETY: every caller waits for what the communicator's thread does, and touches no
         // Python object meanwhile.
@@ -560,4 +562,14 @@ pub(super) fn wait_in_slices<T>(
         }
         py.check_signals()?;
     }
+}
+
+/// Whether this is the thread that Python handles signals on: the program's first, or the one that
+/// was forked. Where that is not to be told, any may be.
+fn handles_signals() -> bool {
+    #[cfg(target_os = "linux")]
+    // SAFETY: these take nothing, and cannot fail.
+    return unsafe { libc::gettid() == libc::getpid() };
+    #[cfg(not(target_os = "linux"))]
+    true
 }
