@@ -203,8 +203,8 @@ fn header(kind: u8, sequence: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// Messages that are more than the window lets through, behind whatever came before them: those with
-/// numbers that have come are passed over.
+/// Messages that are more than the window lets through, behind whatever came before them: those
+/// with numbers that have come are passed over.
 fn flood() -> Vec<u8> {
     let message = |sequence| {
         let mut bytes = header(4, sequence, MESSAGE_BYTES as u64);
@@ -213,9 +213,8 @@ fn flood() -> Vec<u8> {
         bytes.resize(HEADER_BYTES + MESSAGE_BYTES, 0);
         bytes
     };
-    (1..=2 * (WINDOW_BYTES + SLACK_BYTES) / MESSAGE_BYTES)
-        .flat_map(|it| message(it as u64))
-        .collect()
+    let count = 2 * (WINDOW_BYTES + SLACK_BYTES) / MESSAGE_BYTES;
+    (1..=count as u64).flat_map(message).collect()
 }
 
 fn hello(kind: u8, identity: Identity) -> Vec<u8> {

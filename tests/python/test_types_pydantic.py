@@ -6,7 +6,7 @@ import datetime
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
@@ -161,3 +161,24 @@ def test_what_does_not_fit_is_not_noted_without_end(asking: Asking, method: str,
     )
     assert "expected something else in 1001 places" in ask(f'{{"named":{{{named},"a":[]}}}}')
     assert wire.result(method, [json.loads(wrap.format('{"many":[1,null],"named":{"a":1}}'))]) == 3
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"]
+
+
+class Owner(pydantic.BaseModel):
+    pet: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
+
+
+def own(owner: Owner) -> None: ...
+
+
+def test_a_long_text_in_a_message_is_searched_once(asking: Asking) -> None:
+    kind = " should be " * 300_000 + "\n"
+    error = asking(own).error("own", [{"pet": {"kind": kind}}])
+    assert error["code"] == -32602 and error["data"].startswith("params.owner.pet: input tag ")
