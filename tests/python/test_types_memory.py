@@ -134,16 +134,20 @@ def npy_that_claims(shape: str, descr: str = "'<f8'") -> bytes:
 
 
 def png(width: int, height: int) -> bytes:
-    """One that really holds all its pixels, all black."""
+    """One that really holds all its pixels, all black. Its height is so many hundreds."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(name + data))
         return struct.pack(">I", len(data)) + name + data + checksum
 
-    deflate = zlib.compressobj(9)
-    rows = [deflate.compress(bytes(1 + width * 3)) for _ in range(height)]
+    # After a full flush nothing refers to what was before, so that what is equal is made once.
+    deflate = zlib.compressobj(9, wbits=-15)
+    row = bytes(1 + width * 3)
+    hundred = deflate.compress(row * 100) + deflate.flush(zlib.Z_FULL_FLUSH)
+    checksum = struct.pack(">I", len(row) * height % 65521 << 16 | 1)
+    pixels = b"\x78\xda" + hundred * (height // 100) + b"\3\0" + checksum
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    data = chunk(b"IDAT", b"".join(rows) + deflate.flush())
+    data = chunk(b"IDAT", pixels)
     return b"\x89PNG\r\n\x1a\n" + head + data + chunk(b"IEND", b"")
 
 
