@@ -21,7 +21,7 @@ def described(annotation: Any) -> Takes:
         return a
 
     function.__annotations__["a"] = annotation
-    described = _signature.describe(function, "function", Types(1))
+    described = _signature.describe(function, "function", Types(1, 1))
     assert described is not None
     return described[0][2]
 
@@ -74,14 +74,14 @@ def test_an_unknown_name_is_told() -> None:
         pass
 
     with pytest.raises(TypeError, match=r"function: .*'Nowhere' is not defined"):
-        _signature.describe(function, "function", Types(1))
+        _signature.describe(function, "function", Types(1, 1))
 
 
 def test_the_returned_type_is_nobodys_business() -> None:
     def function(a: int) -> Decimal:
         raise NotImplementedError
 
-    assert _signature.describe(function, "function", Types(1)) is not None
+    assert _signature.describe(function, "function", Types(1, 1)) is not None
 
 
 async def coroutine(a: int) -> int:
