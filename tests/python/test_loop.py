@@ -176,10 +176,13 @@ async def connected(loop: Loop) -> Any:
 
 def test_another_thread_wakes_it(loop: Loop) -> None:
     ran: list[str] = []
-    thread = threading.Timer(0.02, loop.call_soon_threadsafe, (ran.append, "called"))
+
+    def call() -> None:
+        loop.call_soon_threadsafe(ran.append, "called")
+        loop.call_soon_threadsafe(loop.stop)
+
     loop.call_later(5, loop.stop)
-    loop.call_soon(thread.start)
-    threading.Timer(0.05, loop.call_soon_threadsafe, (loop.stop,)).start()
+    loop.call_soon(threading.Timer(0.02, call).start)
     began = time.monotonic()
     loop.run_forever()
     assert ran == ["called"] and time.monotonic() - began < 4
