@@ -36,6 +36,9 @@ pub(crate) struct Entry {
     pub(crate) finished: bool,
     /// What has come of a handshake whose turn has not; see [`Floods`](crate::floods::Floods).
     pub(crate) unread: Unread,
+    /// The turn in which something came last, and how many bytes in that turn.
+    pub(crate) turn: u64,
+    pub(crate) turn_bytes: usize,
 }
 
 impl Entry {
@@ -101,6 +104,8 @@ impl Connections {
             paused: false,
             finished: false,
             unread: Unread::default(),
+            turn: 0,
+            turn_bytes: 0,
         };
         if let Some(place) = self.entries.get_mut(index)
             && place.replace(entry).is_none()

@@ -18,9 +18,10 @@ use crate::worker::Worker;
 /// How often deadlines are looked at. They are in whole seconds.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Places looked at in one turn.
-const LOOKED_AT_PER_TURN: usize = 1024;
-/// Connections that are answered, or closed, in one turn of a sweep.
-const ENDED_PER_TURN: usize = 16;
+const LOOKED_AT_PER_TURN: usize = 256;
+/// Connections that are answered, or closed, in one turn of a sweep: a reply and the end of a
+/// stream take some 10 microseconds.
+const ENDED_PER_TURN: usize = 4;
 
 /// How far the sweep under way has come.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use crate::connections::Connections;
 use crate::counters::{Counters, Stats};
 use crate::dispatch::{Dispatch, Office, UNCOUNTED_BYTES};
 use crate::drain::Draining;
-use crate::floods::Floods;
+use crate::floods::{Floods, Leave};
 use crate::mailbox::{Mailbox, Message};
 use crate::output::Output;
 use crate::procedures::Procedures;
@@ -27,6 +27,10 @@ use crate::{CallId, Config, Handler};
 
 /// Replies that wait for each other at most. Those of slow functions should not wait for many.
 const OUTBOX_MAX: usize = 4;
+
+/// Once so much of a connection was read in a turn, the rest waits for the next one, so that those
+/// who pipeline keep nobody from his turn. An engine may report many buffers of one connection.
+const READ_PER_TURN_BYTES: usize = 64 * 1024;
 
 /// What a turn has seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,8 +215,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.office.handler.turn_began(self.office.now);
         self.office.view.refresh();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet: false };
-        self.sweep();
-        self.begin_floods();
+        self.floods.begin_turn(self.office.now);
         let mut completions = mem::take(&mut self.completions);
         self.arrivals = 0;
         turn.quiet = completions.is_empty();
@@ -224,8 +227,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         drop(next);
         self.completions = completions;
-        self.go_on_with_handshakes();
-        self.end_floods();
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);
         self.take_replies();
@@ -234,6 +235,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.feed_the_starved();
         }
         self.send_outbox();
+        self.keep_house();
         if self.drain.is_some() {
             turn.stopped |= self.go_on_draining();
             self.send_outbox();
@@ -243,6 +245,20 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.stats.system_calls = self.engine.system_calls();
         self.counters.publish(&self.stats);
         Ok(turn)
+    }
+
+    /// Does some of what others are due, now that this turn's calls are answered: how much, counts
+    /// as waiting for all calls that come meanwhile.
+    #[inline]
+    fn keep_house(&mut self) {
+        if self.floods.is_waiting() {
+            self.go_on_with_floods();
+        }
+        self.sweep();
+        self.end_floods();
+        if !self.outbox.is_empty() {
+            self.send_outbox();
+        }
     }
 
     fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
@@ -295,25 +311,31 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let id = arrival.socket;
         self.arrivals += 1;
         let Some(entry) = self.connections.find(id) else { return };
+        if entry.turn != self.stats.turns {
+            (entry.turn, entry.turn_bytes) = (self.stats.turns, 0);
+        } else if entry.turn_bytes >= READ_PER_TURN_BYTES {
+            // What is not taken is reported again.
+            return;
+        }
         if self.office.view.wants_peers && entry.caller.peer.is_none() {
             entry.caller.peer = self.engine.peer(id).ok();
         }
         let bytes = match self.engine.receive(arrival) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.close(id),
+            Err(_) => return self.leave(id, Leave::Broken),
         };
+        if bytes.is_empty() {
+            return self.leave(id, Leave::Ended);
+        }
         self.stats.bytes_received += bytes.len() as u64;
+        entry.turn_bytes += bytes.len();
         if entry.proto.is_handshaking() && self.floods.postpones(entry, bytes) {
             return self.pause(id);
         }
         let out = self.out.head_mut();
         self.office.step(entry, |connection, environment| {
-            if bytes.is_empty() {
-                connection.end(environment, out);
-            } else {
-                connection.receive(bytes, environment, out);
-            }
+            connection.receive(bytes, environment, out);
         });
         self.settle(id);
     }

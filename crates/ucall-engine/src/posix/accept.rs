@@ -11,7 +11,7 @@ use crate::{Completion, Id, Listener};
 
 /// Connections taken from one listener in one turn, so that a flood of them does not keep those
 /// that are served from their turn.
-const ACCEPTED_PER_TURN: usize = 64;
+const ACCEPTED_PER_TURN: usize = 16;
 
 impl Posix {
     /// Accepts what waits on a listener. Leaves it `readable` while there may be more.

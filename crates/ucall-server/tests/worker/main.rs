@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod faults;
+mod floods;
 mod lab;
 
 use std::io::ErrorKind;
@@ -206,57 +207,6 @@ fn with_none_idle_accepting_waits_until_one_ends() {
     busy[0].reset();
     lab.turns(5);
     assert!(fourth.socket().is_some());
-}
-
-#[test]
-fn thousands_that_are_due_at_once_keep_nobody_from_his_turn() {
-    let mut lab = Lab::with(|config| config.limits.head_timeout = Duration::from_millis(1));
-    let served = lab.connect();
-    let slow: Vec<Peer> = (0..500).map(|_| lab.network.connect()).collect();
-    lab.turns(20);
-    for peer in &slow {
-        peer.write(b"POST / HTTP/1.1\r\n");
-    }
-    lab.turn();
-    let answered = || slow.iter().filter(|peer| peer.has_ended()).count();
-    let until = Instant::now() + Duration::from_secs(5);
-    let mut before = 0;
-    while before < slow.len() {
-        assert!(Instant::now() < until, "some are never answered");
-        served.write(call("echo", "[]", "1").as_bytes());
-        lab.turn();
-        assert_eq!(text(&served), reply("1", "[]"));
-        let now = answered();
-        assert!(now - before <= 16, "{} in one turn", now - before);
-        let is_over = now == before;
-        before = now;
-        if is_over {
-            // Between two sweeps, which are a second apart.
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-#[test]
-fn thousands_that_connect_at_once_keep_nobody_from_his_turn() {
-    let mut lab = Lab::new();
-    let served = lab.connect();
-    let newcomers: Vec<Peer> = (0..500).map(|_| lab.network.connect()).collect();
-    newcomers[499].write(call("echo", "[]", "1").as_bytes());
-    let mut before = 1;
-    for _ in 0..8 {
-        served.write(call("echo", "[]", "1").as_bytes());
-        lab.turn();
-        assert_eq!(text(&served), reply("1", "[]"));
-        let now = lab.stats().connections;
-        assert!((1..=64).contains(&(now - before)), "{} in one turn", now - before);
-        // Nothing keeps the worker from going on at once.
-        assert!(now == 501 || lab.worker.deadline().unwrap() <= Instant::now());
-        before = now;
-    }
-    assert_eq!(before, 501);
-    lab.turn();
-    assert_eq!(text(&newcomers[499]), reply("1", "[]"));
 }
 
 #[test]
