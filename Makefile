@@ -150,9 +150,13 @@ conformance: test-conformance ## The same, and testssl.sh, which takes minutes
 	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
 
 .PHONY: slow-peers
-slow-peers: setup ## Call beside 4,000 slow connections, and write the table in docs/security.md
+slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connections, and write the table in docs/security.md
 	@tools/install-bench-tools.sh slow-peers
 	$(PY) bench/slow_peers.py $(BENCH_FLAGS)
+
+.bench/target/release/load: $(wildcard bench/load/src/*.rs) bench/load/Cargo.lock
+	$(CARGO) build --quiet --release --locked --manifest-path bench/load/Cargo.toml \
+		--target-dir .bench/target
 
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
 lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check

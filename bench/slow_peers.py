@@ -3,17 +3,29 @@
     python bench/slow_peers.py [--engines posix,uring] [--modes "slow body,…"] [--rounds N]
         [--connections N] [--seconds S]
 
-For each engine and mode of slowhttptest, in rounds: the 99th percentile of `sum` at 32 connections
-alone; while the slow peers are there and are turned out; and while the same peers are at another
-server, a process of its own on the same core, which shows what they cost the machine. The server
-has one core; wrk has the other, and slowhttptest what wrk leaves of it, in several processes: the
-kernel does not interrupt a poll of thousands of sockets, so one alone would hold wrk up itself.
-Its times are short enough to pass. Keeps the figures in `.bench/slow-peers.json`, by engine and
-mode, and writes the table of all of them into docs/security.md.
+For each engine and mode of slowhttptest, in rounds: the 99th percentile of `sum` alone, then while
+the slow peers come, stay and are turned out. In the same seconds another server is called, which
+has a process of its own on the same core and no slow peers: what its calls lose too is lost to the
+machine, and what the first one's lose beyond that is ours.
+
+**Who calls.** 32 connections of each server, at a fixed rate far from what it can do. Each latency
+counts from the time at which the call was due, so that a server that stalls is not asked less and
+hides nothing. A load that asks as fast as it can would measure something else: it needs all of its
+core, so the kernel takes that core from it by force for slowhttptest, for whole ticks of some
+milliseconds, and so much is its 99th percentile, whoever the slow peers are connected to.
+
+**Who runs where.** The servers have one core, with no priority. The callers have the other, with
+SCHED_FIFO if that is allowed, and slowhttptest has what they leave of it, which is most, with
+SCHED_IDLE. It looks at its sockets without pause, in system calls that the kernel does not
+interrupt (with CONFIG_PREEMPT_NONE), so it runs in many processes with few sockets each.
+
+The server's times are short enough to pass. Keeps the figures in `.bench/slow-peers.json`, by
+engine and mode, and writes the table of all of them into docs/security.md.
 """
 
 import argparse
 import csv
+import functools
 import json
 import platform
 import resource
@@ -23,15 +35,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness import load, processes, usage
-from harness.rows import OUTPUT, ROOT, ROWS
+from harness import load, processes, request, usage
+from harness.rows import OUTPUT, ROOT
 
-ROW = ROWS["headline"]
+LOAD = OUTPUT / "target/release/load"
+#: Of each of the two servers.
+CALLERS = 32
+CALLS_A_SECOND = 2000
 PAGE = ROOT / "docs/security.md"
 FIGURES = OUTPUT / "slow-peers.json"
 BEGIN = "<!-- slow peers: made by `make slow-peers` -->"
@@ -40,17 +55,16 @@ END = "<!-- end of slow peers -->"
 #: Each writes or reads a little every few seconds, so that the connection never looks idle.
 MODES = {
     "slow headers": ["-H", "-t", "POST", "-i", "3"],
-    "slow body": ["-B", "-i", "3", "-s", "4096"],
+    "slow body": ["-B", "-i", "3", "-s", "1024"],
     "slow read": ["-X", "-k", "10", "-n", "3", "-z", "5", "-w", "1", "-y", "64"],
 }
 #: GETs are refused, so that slowhttptest gets no long reply that it could read slowly.
 OWN_MODE = "slow read of 100 kB"
 CONNECTIONS_A_SECOND = 2000
-CONNECT_SECONDS_MAX = 4
-IDLE_SECONDS = 2
+IDLE_SECONDS = 3
 SERVER_TIMEOUT_SECONDS = 5
 #: Processes of slowhttptest, each with its share of the connections.
-PROCESSES = 8
+PROCESSES = 20
 #: How long the server has until the last connection is gone.
 CALM_SECONDS_MAX = 15
 
@@ -65,11 +79,12 @@ class State:
 
 @dataclass(frozen=True)
 class Figures:
-    """One round of one mode on one engine."""
+    """One round of one mode on one engine. The other server is the one without slow peers."""
 
     idle_p99_us: float
     slow_p99_us: float
-    elsewhere_p99_us: float
+    other_idle_p99_us: float
+    other_slow_p99_us: float
     held_max: int
     held_at_end: int
     closed_seen: int
@@ -111,7 +126,6 @@ def slow_peers(
 ) -> Iterator[list[subprocess.Popen]]:
     """Their processes, which are ended with the block."""
     _, core = processes.cores()
-    # Whenever the load has something to do it goes first, so that it waits for the server alone.
     started = [
         processes.start_pinned(
             ["chrt", "--idle", "0", *command],
@@ -144,35 +158,48 @@ def report(number: int) -> Path:
     return OUTPUT / f"slowhttptest-{number}.csv"
 
 
-def p99_us(port: int, seconds: int) -> float:
-    """Refuses a load of which a call failed."""
-    result = load.wrk(ROW, port, seconds, None)
-    load.refuse_errors(result)
-    return result["p99"]
+@functools.cache
+def real_time() -> list[str]:
+    """What makes a command go first on its core, where that is allowed."""
+    command = ["chrt", "--fifo", "1"]
+    allowed = subprocess.run([*command, "true"], check=False, capture_output=True)
+    return command if allowed.returncode == 0 else []
 
 
-def await_peers(port: int, count: int) -> None:
-    """Until they are all there, or have been turned out so fast that they never are."""
-    deadline = time.monotonic() + CONNECT_SECONDS_MAX
-    while open_connections(port) < count and time.monotonic() < deadline:
-        time.sleep(0.1)
+def start_calling(port: int, seconds: int) -> subprocess.Popen:
+    body = OUTPUT / "request-0.json"
+    body.write_bytes(request.body(0))
+    command = [*real_time(), str(LOAD), "--body", str(body), "--connections", str(CALLERS)]
+    command += ["--rate", str(CALLS_A_SECOND), "--sleep", "--seconds", str(seconds)]
+    _, core = processes.cores()
+    return processes.start_pinned([*command, f"127.0.0.1:{port}"], core, stdout=subprocess.PIPE)
 
 
-def p99_and_held(port: int, slow_port: int, seconds: int) -> tuple[float, list[int]]:
-    """The percentile beside the slow peers, and how many of them there were, second by second."""
+def p99s_us(ports: Sequence[int], seconds: int) -> list[float]:
+    """Of calls to several servers in the same seconds. Refuses a load of which a call failed."""
+    started = [start_calling(port, seconds) for port in ports]
+    outputs = [process.communicate(timeout=seconds + 30)[0] for process in started]
+    results = [load.parsed(output.decode(errors="replace")) for output in outputs]
+    for result in results:
+        if result["errors"] or not result["requests"]:
+            raise load.LoadError(f"calls failed: {result}")
+    return [result["p99"] for result in results]
+
+
+def p99s_and_held(ports: Sequence[int], seconds: int) -> tuple[list[float], list[int]]:
+    """The percentiles, and how many slow peers the first server had, second by second."""
     held: list[int] = []
-    others = ROW.connections if port == slow_port else 0
 
     def watch() -> None:
         while time.monotonic() < end:
-            held.append(max(open_connections(slow_port) - others, 0))
+            held.append(max(open_connections(ports[0]) - CALLERS, 0))
             time.sleep(1)
 
     end = time.monotonic() + seconds
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        return p99_us(port, seconds), held
+        return p99s_us(ports, seconds), held
     finally:
         watcher.join()
 
@@ -191,32 +218,28 @@ def reported(count: int) -> tuple[int, int]:
     return closed, out_of_service
 
 
-def beside(
-    mode: str, port: int, slow_port: int, options: argparse.Namespace
-) -> tuple[float, list[int], int, int]:
-    """The percentile of the server at `port` in the seconds that are left once slow peers are at
-    that at `slow_port`; how many there were; and what they report."""
-    with slow_peers(mode, slow_port, options) as started:
-        began = time.monotonic()
-        await_peers(slow_port, options.connections)
-        seconds = options.seconds - round(time.monotonic() - began)
-        p99, held = p99_and_held(port, slow_port, seconds)
-        for process in started:
-            process.wait(CALM_SECONDS_MAX)
-    return p99, held, *reported(len(started))
-
-
 def measure(
     server: processes.Server, other: processes.Server, mode: str, options: argparse.Namespace
 ) -> Figures:
+    ports = server.port, other.port
     before = state(server)
-    idle = p99_us(server.port, IDLE_SECONDS)
-    slow, held, closed, out_of_service = beside(mode, server.port, server.port, options)
-    after = state(server)
-    elsewhere, *_ = beside(mode, server.port, other.port, options)
-    state(other)
+    idle, other_idle = p99s_us(ports, IDLE_SECONDS)
+    with slow_peers(mode, server.port, options) as started:
+        (slow, other_slow), held = p99s_and_held(ports, options.seconds)
+        for process in started:
+            process.wait(CALM_SECONDS_MAX)
+    closed, out_of_service = reported(len(started))
     return Figures(
-        idle, slow, elsewhere, max(held), held[-1], closed, out_of_service, before, after
+        idle_p99_us=idle,
+        slow_p99_us=slow,
+        other_idle_p99_us=other_idle,
+        other_slow_p99_us=other_slow,
+        held_max=max(held),
+        held_at_end=held[-1],
+        closed_seen=closed,
+        seconds_out_of_service=out_of_service,
+        before=before,
+        after=state(server),
     )
 
 
@@ -229,7 +252,7 @@ def figures_of(engine: str, options: argparse.Namespace) -> dict[str, list[dict]
         processes.serving(command, OUTPUT / f"guarded-{engine}.log", core) as server,
         processes.serving(command, OUTPUT / f"guarded-{engine}-other.log", core) as other,
     ):
-        p99_us(server.port, 1)
+        p99s_us([server.port, other.port], 1)
         for _ in range(options.rounds):
             for mode, rounds in found.items():
                 rounds.append(asdict(measure(server, other, mode, options)))
@@ -239,14 +262,15 @@ def figures_of(engine: str, options: argparse.Namespace) -> dict[str, list[dict]
 
 def table(found: dict[str, dict[str, list[dict]]], connections: int) -> str:
     lines = [
-        f"`sum` at {ROW.connections} connections beside {connections:,} slow ones, every time "
-        f"limit {SERVER_TIMEOUT_SECONDS} s, on Linux {platform.release()}. Medians of the rounds; "
-        "ratios to the p99 alone of the same round, with the lowest and the highest.",
+        f"`sum`, {CALLS_A_SECOND:,} calls a second on {CALLERS} connections, beside "
+        f"{connections:,} slow ones, every time limit {SERVER_TIMEOUT_SECONDS} s, on Linux "
+        f"{platform.release()}. Medians of the rounds; ratios within a round, with the lowest and "
+        "the highest.",
         "",
         "| slowhttptest | engine | p99 alone, µs | p99 beside it, µs | ratio "
-        "| ratio while it is at another server | slow ones at most "
+        "| ratio of the other server | what is ours: the first over the second | slow ones at most "
         "| at the end | closed, as it saw | memory before, after, MB | descriptors |",
-        "|---" * 11 + "|",
+        "|---" * 12 + "|",
     ]
     for mode in (*MODES, OWN_MODE):
         for engine, modes in found.items():
@@ -260,8 +284,9 @@ def _cells(rounds: list[dict]) -> str:
     cells = [
         f"{_median(rounds, 'idle_p99_us'):,.0f}",
         f"{_median(rounds, 'slow_p99_us'):,.0f}",
-        _ratio(rounds, "slow_p99_us"),
-        _ratio(rounds, "elsewhere_p99_us"),
+        _spread([_ratio(row) for row in rounds]),
+        _spread([_other_ratio(row) for row in rounds]),
+        _spread([_ratio(row) / _other_ratio(row) for row in rounds]),
         f"{_median(rounds, 'held_max'):,.0f}",
         f"{_median(rounds, 'held_at_end'):,.0f}",
         f"{_median(rounds, 'closed_seen'):,.0f}",
@@ -275,8 +300,15 @@ def _median(rounds: list[dict], name: str) -> float:
     return statistics.median(row[name] for row in rounds)
 
 
-def _ratio(rounds: list[dict], name: str) -> str:
-    ratios = [row[name] / row["idle_p99_us"] for row in rounds]
+def _ratio(row: dict) -> float:
+    return row["slow_p99_us"] / row["idle_p99_us"]
+
+
+def _other_ratio(row: dict) -> float:
+    return row["other_slow_p99_us"] / row["other_idle_p99_us"]
+
+
+def _spread(ratios: list[float]) -> str:
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
 
 
@@ -290,6 +322,7 @@ def write(page: Path, content: str) -> None:
 def main() -> None:
     options = arguments()
     OUTPUT.mkdir(exist_ok=True)
+    processes.pin_to(processes.cores()[1])
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     found = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}

@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::{Error, options::Options, wire::Wire};
+use crate::{Error, options::Options, pace::Pace, wire::Wire};
 
 const EVENTS_MAX: usize = 1024;
 const READ_BYTES: usize = 1 << 20;
@@ -21,6 +21,8 @@ const LATENCY_MAX: Duration = Duration::from_secs(60);
 /// Past this many, what is wrong will not end.
 const ERRORS_MAX: u64 = 1000;
 const TICK: Duration = Duration::from_millis(10);
+/// Names the timer among the events.
+const TIMER: Token = Token(usize::MAX);
 
 /// What came of a load.
 pub struct Outcome {
@@ -56,7 +58,8 @@ pub struct Load<'a> {
     requests: Vec<u8>,
     poll: Poll,
     connections: Vec<Connection>,
-    free: Vec<usize>,
+    /// In turn, so that all of them are used, however few would do.
+    free: VecDeque<usize>,
     due: VecDeque<Instant>,
     buffer: Vec<u8>,
     outcome: Outcome,
@@ -104,7 +107,7 @@ impl<'a> Load<'a> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut now = Instant::now();
         while now < end {
-            while let Some(at) = self.free.pop() {
+            while let Some(at) = self.free.pop_front() {
                 self.ask(at, Instant::now())?;
             }
             self.poll.poll(&mut events, Some((end - now).min(TICK)))?;
@@ -114,9 +117,10 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Looks without sleeping: waking up would add to what is measured.
+    /// Looks without sleeping, unless told to: waking up adds to what is measured.
     fn open_loop(&mut self, start: Instant, end: Instant, interval: Duration) -> Result<(), Error> {
         let mut events = Events::with_capacity(EVENTS_MAX);
+        let pace = Pace::new(self.poll.registry(), TIMER)?;
         let mut asked: u32 = 0;
         loop {
             let now = Instant::now();
@@ -125,7 +129,7 @@ impl<'a> Load<'a> {
                 asked += 1;
             }
             while !self.due.is_empty() && !self.free.is_empty() {
-                let (Some(at), Some(since)) = (self.free.pop(), self.due.pop_front()) else {
+                let (Some(at), Some(since)) = (self.free.pop_front(), self.due.pop_front()) else {
                     break;
                 };
                 self.ask(at, since)?;
@@ -134,7 +138,12 @@ impl<'a> Load<'a> {
             if now >= end && (is_over || now >= end + Duration::from_secs(1)) {
                 break;
             }
-            self.poll.poll(&mut events, Some(Duration::ZERO))?;
+            if self.options.sleep {
+                // The last ones are waited for no longer than the loop is.
+                pace.set(if now < end { start + interval * asked } else { now + TICK })?;
+            }
+            let timeout = if self.options.sleep { None } else { Some(Duration::ZERO) };
+            self.poll.poll(&mut events, timeout)?;
             self.take(&events)?;
         }
         self.count_unanswered();
@@ -153,7 +162,7 @@ impl<'a> Load<'a> {
     fn take(&mut self, events: &Events) -> Result<(), Error> {
         for event in events {
             let Token(at) = event.token();
-            if self.connections[at].is_busy {
+            if event.token() != TIMER && self.connections[at].is_busy {
                 let step = self.step(at);
                 self.conclude(at, step)?;
             }
@@ -198,7 +207,7 @@ impl<'a> Load<'a> {
             }
         }
         self.connections[at].is_busy = false;
-        self.free.push(at);
+        self.free.push_back(at);
         Ok(())
     }
 

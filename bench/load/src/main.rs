@@ -5,6 +5,7 @@
 
 mod load;
 mod options;
+mod pace;
 mod wire;
 
 use std::io::{self, BufRead, Write};

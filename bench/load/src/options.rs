@@ -17,6 +17,7 @@ load [options] ADDRESS:PORT
   --seconds S                    (1)
   --rate N                       requests a second in all, sent at their time whether or not those
                                  before are answered; latency counts from that time
+  --sleep                        sleeps until the next one is due, for others on the same core
   --reconnect                    a new connection for each request
   --idle N                       connections that stay open and do nothing; prints `idle N` once
                                  they are open and waits for a line before the load
@@ -38,6 +39,8 @@ pub struct Options {
     pub duration: Duration,
     /// Requests a second of an open loop, or none for a closed one.
     pub rate: Option<f64>,
+    /// Whether an open loop leaves its core to others between requests.
+    pub sleep: bool,
     /// Whether each request has a connection of its own.
     pub reconnect: bool,
     /// How many connections do nothing.
@@ -57,6 +60,7 @@ impl Options {
             depth: 1,
             duration: Duration::from_secs(1),
             rate: None,
+            sleep: false,
             reconnect: false,
             idle: 0,
         };
@@ -71,6 +75,7 @@ impl Options {
                     options.duration = Duration::try_from_secs_f64(parser.value()?.parse()?)?;
                 }
                 Long("rate") => options.rate = Some(parser.value()?.parse()?),
+                Long("sleep") => options.sleep = true,
                 Long("reconnect") => options.reconnect = true,
                 Long("idle") => options.idle = parser.value()?.parse()?,
                 Long("help") => return Ok(None),
@@ -90,6 +95,9 @@ impl Options {
         }
         if self.depth > 1 && (self.reconnect || self.rate.is_some()) {
             return Err("--depth goes with neither --rate nor --reconnect".into());
+        }
+        if self.sleep && self.rate.is_none() {
+            return Err("--sleep goes with --rate".into());
         }
         Ok(())
     }
