@@ -82,7 +82,7 @@ demo: setup ## Serve the example, call it over HTTP and raw TCP, load it for fiv
 	@tools/demo.sh
 
 .PHONY: test test-rust test-python
-test: test-rust test-python ## Build and run every test
+test: test-rust test-python ## Build and run every test (TEST_PROCESSES=0: one after another)
 
 # ucall-python is an extension module: Python tests it.
 test-rust: $(STAMPS)/venv ## Run the Rust tests
