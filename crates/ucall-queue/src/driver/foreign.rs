@@ -51,13 +51,11 @@ impl Foreign {
         !output.is_held_up
     }
 
-    pub(super) fn push(&self, payload: &Payload) {
+    /// Has a payload wait, whose parts stay where they lie until they are fetched.
+    pub(super) fn push(&self, payload: &mut Payload) {
         let mut output = self.lock();
-        // The parts are kept by the hub too; what it will not keep is copied.
-        for slice in payload.slices_from(0) {
-            output.waiting.push_back(Bytes::copy_from_slice(slice));
-            output.bytes += slice.len();
-        }
+        output.bytes += payload.len();
+        output.waiting.extend(payload.drain());
         drop(output);
         (self.wake)();
     }

@@ -215,7 +215,7 @@ impl<E: Engine> Driver<E> {
             if payload.is_empty() {
                 return;
             }
-            link.push(&payload);
+            link.push(&mut payload);
         }
     }
 

@@ -60,6 +60,8 @@ class Carrier:
         self._ending = asyncio.Event()
         self._links: set[asyncio.Task[Any]] = set()
         self._linger_s = LINGER_S
+        #: Somebody has spoken on the present link of a client: there may be something to answer.
+        self._is_heard = False
         if communicator.is_server:
             asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
             self._run = asyncio.run_coroutine_threadsafe(self._serve(), self._loop)
@@ -119,12 +121,13 @@ class Carrier:
             channel = grpc.aio.secure_channel(where, _channel_credentials(security), options)
         delay_s = first_s
         async with channel:
-            while not self._ending.is_set():
+            while not self._ending.is_set() and not self._is_over():
+                self._is_heard = False
                 call: Any = channel.stream_stream(METHOD)(wait_for_ready=True)
                 carried = asyncio.ensure_future(self._carry(True, call.read, call.write))
                 ending = asyncio.ensure_future(self._ending.wait())
                 await asyncio.wait([carried, ending], return_when=asyncio.FIRST_COMPLETED)
-                if not carried.done():
+                if not carried.done() and self._is_heard:
                     await asyncio.wait([carried], timeout=self._linger_s)
                 ending.cancel()
                 call.cancel()
@@ -150,7 +153,7 @@ class Carrier:
 
         link = communicator._open_link(dialed, wake)
         del communicator
-        reader = asyncio.ensure_future(_read(link, read))
+        reader = asyncio.ensure_future(self._read(link, read))
         writer = asyncio.ensure_future(_write(link, write, something))
         self._links.add(writer)
         try:
@@ -164,6 +167,19 @@ class Carrier:
         heard, _ = await asyncio.gather(reader, writer, return_exceptions=True)
         return heard is True
 
+    async def _read(self, link: QueueLink, read: Callable[[], Awaitable[Any]]) -> bool:
+        """Hands in what comes, until the stream ends. Whether anything came."""
+        heard = False
+        while (data := await read()) is not grpc.aio.EOF:
+            heard = self._is_heard = True
+            link.receive(data)
+        return heard
+
+    def _is_over(self) -> bool:
+        """Whether a client has no session any more, and needs no other link."""
+        communicator = self._communicator()
+        return communicator is None or communicator._is_closed
+
     async def _wait_for_links(self) -> None:
         if self._links:
             await asyncio.wait(self._links, timeout=self._linger_s)
@@ -175,15 +191,6 @@ def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ucall-grpc", daemon=True).start()
     return loop
-
-
-async def _read(link: QueueLink, read: Callable[[], Awaitable[Any]]) -> bool:
-    """Hands in what comes, until the stream ends. Whether anything came."""
-    heard = False
-    while (data := await read()) is not grpc.aio.EOF:
-        heard = True
-        link.receive(data)
-    return heard
 
 
 async def _write(
