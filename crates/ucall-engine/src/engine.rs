@@ -59,13 +59,6 @@ pub trait Engine {
     /// Undoes [`Engine::pause`] (or the pause after [`Completion::AcceptFailed`]).
     fn resume(&mut self, id: Id);
 
-    /// Says that these completions are looked at next, in this order: an engine that enters the
-    /// kernel for each receive may make those of the first ones together, which costs less.
-    #[inline]
-    fn receive_ahead(&mut self, completions: &[Completion]) {
-        let _ = completions;
-    }
-
     /// The bytes of an arrival, writable in place; they are gone at the next call on the engine.
     /// Empty means the end of the stream. `WouldBlock` means that there is nothing after all (the
     /// socket was closed meanwhile, or its bytes went to a target).

@@ -219,13 +219,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let mut completions = mem::take(&mut self.completions);
         self.arrivals = 0;
         turn.quiet = completions.is_empty();
-        let mut next = completions.drain(..);
-        loop {
-            self.engine.receive_ahead(next.as_slice());
-            let Some(completion) = next.next() else { break };
+        for completion in completions.drain(..) {
             self.take(completion, &mut turn)?;
         }
-        drop(next);
         self.completions = completions;
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);

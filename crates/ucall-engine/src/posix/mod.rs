@@ -7,7 +7,6 @@
 
 mod accept;
 mod datagrams;
-mod inbox;
 mod stream;
 mod watch;
 
@@ -26,10 +25,12 @@ use crate::table::Table;
 use crate::{Arrival, Completion, Engine, Id, Listener, Peer, Readiness, SendState, Waker};
 
 use datagrams::Datagrams;
-use inbox::Inbox;
 use stream::Stream;
 use watch::Watch;
 
+/// One read takes at most this much. All sockets share the buffer, because bytes handed out are
+/// gone at the next call.
+const BUFFER_BYTES: usize = 64 * 1024;
 /// Events taken in one poll.
 const EVENTS_MAX: usize = 1024;
 /// Names the waker among the events.
@@ -44,7 +45,7 @@ pub struct Posix {
     ready: Vec<Id>,
     /// What to report in the next turn.
     deferred: Vec<Completion>,
-    inbox: Inbox,
+    buffer: Box<[u8]>,
     waker: Arc<mio::Waker>,
     /// The last poll found several events, so that more are likely there.
     busy: bool,
@@ -84,7 +85,7 @@ impl Posix {
             sources: Table::new(),
             ready: Vec::new(),
             deferred: Vec::new(),
-            inbox: Inbox::new(),
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             waker,
             busy: false,
             // The poll and the waker: create, create, register.
@@ -249,23 +250,14 @@ impl Engine for Posix {
         }
     }
 
-    #[inline]
-    fn receive_ahead(&mut self, completions: &[Completion]) {
-        self.receive_together(completions);
-    }
-
     fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]> {
-        if self.inbox.has(arrival.socket) {
-            return self.inbox.take(arrival.socket);
-        }
         let Some(Source { intake, kind: Kind::Stream(stream) }) =
             self.sources.get_mut(arrival.socket)
         else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
-        let memory = self.inbox.memory();
-        let count = stream.read(intake, memory, &mut self.system_calls)?;
-        Ok(&mut memory[..count])
+        let count = stream.read(intake, &mut self.buffer, &mut self.system_calls)?;
+        Ok(&mut self.buffer[..count])
     }
 
     fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
@@ -274,16 +266,13 @@ impl Engine for Posix {
         else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
-        let memory = self.inbox.memory();
-        let (count, peer) = datagrams.read(intake, memory, &mut self.system_calls)?;
-        Ok((&mut memory[..count], peer))
+        let (count, peer) = datagrams.read(intake, &mut self.buffer, &mut self.system_calls)?;
+        Ok((&mut self.buffer[..count], peer))
     }
 
     fn receive_into(&mut self, socket: Id, target: Target) {
         let refused = match self.sources.get_mut(socket) {
-            Some(Source { kind: Kind::Stream(stream), .. }) => {
-                stream.fill_next(socket, target, &mut self.inbox)
-            }
+            Some(Source { kind: Kind::Stream(stream), .. }) => stream.fill_next(socket, target),
             _ => Some(stream::filled(socket, target, Err(io::ErrorKind::NotConnected.into()))),
         };
         self.deferred.extend(refused);
@@ -360,7 +349,6 @@ impl Engine for Posix {
         if !self.deferred.is_empty() {
             completions.append(&mut self.deferred);
         }
-        self.report_ahead(completions);
         self.prune_ready();
         loop {
             let idle = completions.len() == before && self.ready.is_empty();

@@ -9,7 +9,6 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sen
 use ucall_buffer::{Payload, Target};
 
 use super::Intake;
-use super::inbox::Inbox;
 use crate::{Arrival, Completion, Id, completion};
 
 /// Parts handed to one system call.
@@ -116,17 +115,9 @@ impl Stream {
         Ok(read?.0)
     }
 
-    /// Takes a target for the bytes that come next, from the inbox first; gives the completion when
-    /// that is over before it begins.
-    pub(super) fn fill_next(
-        &mut self,
-        id: Id,
-        mut target: Target,
-        inbox: &mut Inbox,
-    ) -> Option<Completion> {
-        if self.target.is_none() {
-            inbox.pour(id, &mut target);
-        }
+    /// Takes a target for the bytes that come next; gives the completion when that is over before
+    /// it begins.
+    pub(super) fn fill_next(&mut self, id: Id, target: Target) -> Option<Completion> {
         let over = if self.target.is_some() {
             Err(io::ErrorKind::ResourceBusy.into())
         } else if target.is_full() {

@@ -138,13 +138,9 @@ impl<E: Engine, P: Peer> Lab<E, P> {
         let mut completions = std::mem::take(&mut self.completions);
         let deadline = Instant::now() + SLICE;
         self.engine.wait(Some(deadline), &mut completions).expect("a wait");
-        let mut next = completions.drain(..);
-        loop {
-            self.engine.receive_ahead(next.as_slice());
-            let Some(completion) = next.next() else { break };
+        for completion in completions.drain(..) {
             self.note(completion);
         }
-        drop(next);
         self.completions = completions;
     }
 

@@ -217,8 +217,7 @@ pub fn reports_an_arrival_again_until_it_is_taken(lab: &mut Lab<impl Engine, imp
     lab.expect_end(socket);
 }
 
-/// An engine may receive for several sockets at once, for those too that are then closed, given a
-/// target, or not asked for in their turn.
+/// Of what has come, some is not asked for in its turn, goes to a target, or is closed upon.
 pub fn hands_out_what_came_to_several_sockets(lab: &mut Lab<impl Engine, impl Peer>) {
     let (_, address) = lab.listen();
     let mut pairs: Vec<_> = (0..9).map(|_| lab.connect(address)).collect();
