@@ -257,7 +257,9 @@ impl Decoder {
             Kind::Refuse => header.length <= REASON_BYTES_MAX as u64,
             Kind::Acknowledge => header.length == PROGRESS_BYTES as u64,
             Kind::Gap => header.length == 8,
-            Kind::End | Kind::Ping | Kind::Pong | Kind::Blocked => header.length == 0,
+            Kind::End | Kind::Ping | Kind::Pong | Kind::Blocked | Kind::Finish => {
+                header.length == 0
+            }
             Kind::Shared | Kind::Release if !self.is_shared => {
                 return Err(ProtocolError::Unexpected);
             }

@@ -37,6 +37,7 @@ const REPEATED: u8 = 1;
 const WANTS_TAKEN: u64 = 1;
 const TAKES_SHARED: u64 = 2;
 const TRUSTS: u64 = 4;
+const HAS_FINISHED: u64 = 8;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,10 +68,13 @@ pub(crate) enum Kind {
     Release,
     /// There are messages, and no room for them: all that was taken is to be told at once.
     Blocked,
+    /// Both sides have ended, and the client knows all that became of what it put. The server
+    /// answers with the same, behind which it has forgotten the session.
+    Finish,
 }
 
 impl Kind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Hello,
         Self::Welcome,
         Self::Refuse,
@@ -84,6 +88,7 @@ impl Kind {
         Self::Shared,
         Self::Release,
         Self::Blocked,
+        Self::Finish,
     ];
 
     fn byte(self) -> u8 {
@@ -239,6 +244,8 @@ pub(crate) struct Hello {
     pub(crate) message_bytes_max: u64,
     /// The speaker wants to hear at once what was taken.
     pub(crate) wants_taken: bool,
+    /// The speaker has said [`Kind::Finish`], or would: it waits for the answer alone.
+    pub(crate) has_finished: bool,
     pub(crate) sharing: Sharing,
 }
 
@@ -270,6 +277,7 @@ impl Hello {
         let progress = self.progress;
         let flag = |says: bool, flag: u64| if says { flag } else { 0 };
         let flags = flag(self.wants_taken, WANTS_TAKEN)
+            | flag(self.has_finished, HAS_FINISHED)
             | flag(self.sharing.takes, TAKES_SHARED)
             | flag(self.sharing.trusts, TRUSTS);
         let numbers = [
@@ -310,6 +318,7 @@ impl Hello {
             oldest,
             message_bytes_max: word(body, 88),
             wants_taken: says(WANTS_TAKEN),
+            has_finished: says(HAS_FINISHED),
             sharing: Sharing { takes: says(TAKES_SHARED), trusts: says(TRUSTS) },
         })
     }
@@ -411,6 +420,7 @@ mod tests {
             oldest: 4,
             message_bytes_max: 3,
             wants_taken: true,
+            has_finished: true,
             sharing: Sharing { takes: true, trusts: false },
         };
         let mut written = Vec::new();

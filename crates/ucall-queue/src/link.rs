@@ -41,6 +41,8 @@ pub(crate) struct Link {
     pub(crate) spoke: Instant,
     /// It is on the list of links with something to send.
     pub(crate) is_listed: bool,
+    /// [`Kind::Finish`] was said on it.
+    pub(crate) has_finished: bool,
     /// It is closed once what it has to say is said.
     pub(crate) is_ending: bool,
 }
@@ -59,6 +61,7 @@ impl Link {
             heard: now,
             spoke: now,
             is_listed: false,
+            has_finished: false,
             is_ending: false,
         }
     }

@@ -150,14 +150,20 @@ impl Session {
     /// What to say when a link begins.
     pub(crate) fn hello(&mut self, us: Identity, message_bytes_max: usize, window: u64) -> Hello {
         self.incoming.window = window;
+        let oldest = match self.ending {
+            // Another life of the peer has to hear our end, too.
+            Ending::Sent(sequence) => sequence.min(self.standing.acknowledged() + 1),
+            Ending::Open | Ending::Flushing => self.standing.acknowledged() + 1,
+        };
         Hello {
             identity: us,
             incarnation: self.incarnation,
             known: self.peer_incarnation,
             progress: self.incoming.tell(window),
-            oldest: self.standing.acknowledged() + 1,
+            oldest,
             message_bytes_max: message_bytes_max as u64,
             wants_taken: self.outgoing.acknowledge == Acknowledge::Taken,
+            has_finished: self.is_over(),
             sharing: Sharing::default(),
         }
     }
@@ -178,6 +184,7 @@ impl Session {
             self.progress(&hello.progress, outbox)?;
             self.outgoing.rewind_to(hello.progress.received);
         } else {
+            self.outgoing.keep_end(self.ending);
             self.outgoing.rewind_to_begin();
         }
         Ok(())
@@ -256,9 +263,11 @@ impl Session {
         Some(Chunk::end(sequence))
     }
 
-    /// Whether anything of ours is not acknowledged.
+    /// Whether any message of ours is not acknowledged. Our end is none.
     pub(crate) fn has_unsent(&self, outbox: &Outbox) -> bool {
-        !self.outgoing.store.is_empty() || !outbox.is_empty(self.standing.index)
+        let is_end = |kept: &Kept| self.ending == Ending::Sent(kept.first);
+        self.outgoing.store.front().is_some_and(|kept| !is_end(kept))
+            || !outbox.is_empty(self.standing.index)
     }
 
     /// Whether the peer will send no more.
@@ -417,6 +426,15 @@ impl Sending {
             }
             self.untaken_weight -= weight;
             self.untaken.pop_back();
+        }
+    }
+
+    /// Keeps our end for another life of the peer, although the one before has acknowledged it.
+    fn keep_end(&mut self, ending: Ending) {
+        let Ending::Sent(sequence) = ending else { return };
+        if self.store.back().is_none_or(|kept| kept.last < sequence) {
+            let Chunk { first, last, weight, frames, .. } = Chunk::end(sequence);
+            self.store.push_back(Kept { first, last, weight, parts: vec![frames.into()] });
         }
     }
 

@@ -28,9 +28,9 @@ impl Hub {
             Frame::Data(header, body) => self.take_message(key, &header, body),
             Frame::Control(header, body) => match header.kind {
                 Kind::Hello => self.take_hello(key, &Hello::read(&body)?, now),
-                Kind::Welcome => self.take_welcome(key, &Hello::read(&body)?, now),
+                Kind::Welcome => self.take_welcome(key, &Hello::read(&body)?),
                 Kind::Refuse => self.take_refusal(key, &body, now),
-                Kind::Acknowledge => self.take_progress(key, &Progress::read(&body)?, now),
+                Kind::Acknowledge => self.take_progress(key, &Progress::read(&body)?),
                 Kind::Ping => {
                     if let Some(link) = self.links.get_mut(&key) {
                         link.pong_is_due = true;
@@ -51,6 +51,7 @@ impl Hub {
                     self.enlist(key);
                     Ok(())
                 }
+                Kind::Finish => self.take_finish(key, now),
                 Kind::Void | Kind::Gap | Kind::End | Kind::Data => {
                     self.take_number(key, &header, &body, now)
                 }
@@ -58,7 +59,10 @@ impl Hub {
         }
     }
 
-    fn session_of(&mut self, key: LinkKey) -> Result<(u32, &mut Session), ProtocolError> {
+    pub(super) fn session_of(
+        &mut self,
+        key: LinkKey,
+    ) -> Result<(u32, &mut Session), ProtocolError> {
         let index = self.links.get(&key).and_then(|link| link.session);
         let index = index.ok_or(ProtocolError::Unexpected)?;
         let session = self.session(index).ok_or(ProtocolError::Unexpected)?;
@@ -123,23 +127,18 @@ impl Hub {
         self.enlist(key);
         if header.kind == Kind::End {
             self.flush_session(index, now);
-            self.check_over(index, now);
+            self.check_over(index);
         }
         Ok(())
     }
 
-    fn take_progress(
-        &mut self,
-        key: LinkKey,
-        progress: &Progress,
-        now: Instant,
-    ) -> Result<(), ProtocolError> {
+    fn take_progress(&mut self, key: LinkKey, progress: &Progress) -> Result<(), ProtocolError> {
         let outbox = self.outbox.clone();
         let (index, session) = self.session_of(key)?;
         self.has_progress |= session.progress(progress, &outbox)?;
         // There may be room now for what had none.
         self.enlist(key);
-        self.check_over(index, now);
+        self.check_over(index);
         Ok(())
     }
 
@@ -155,7 +154,7 @@ impl Hub {
             return Err(ProtocolError::Unexpected);
         }
         match self.choose_session(hello, now) {
-            Ok(index) => self.join(key, index, hello, Some(Kind::Welcome), now),
+            Ok(index) => self.join(key, index, hello, Some(Kind::Welcome)),
             Err(reason) => {
                 self.refuse(key, reason);
                 Ok(())
@@ -167,6 +166,9 @@ impl Hub {
     fn choose_session(&mut self, hello: &Hello, now: Instant) -> Result<u32, &'static str> {
         if hello.identity == self.identity {
             return Err("the id is the server's own");
+        }
+        if self.has_forgotten(hello) {
+            return Err("closed: the session is over");
         }
         let is_full = self.inbox_is_full();
         if let Some(&index) = self.by_peer.get(&hello.identity) {
@@ -181,13 +183,11 @@ impl Hub {
                 Some(_) => return Err("busy: another communicator has this id just now"),
                 None => {}
             }
-            // One that was in the middle of its end begins anew.
+            // Another life of a peer that had ended begins anew. It still hears the end of a server
+            // that is closing, and what comes before that.
             let is_stale = self.session(index).is_some_and(|it| it.ending != Ending::Open);
-            if is_same || !is_stale {
+            if is_same || !is_stale || self.is_closing {
                 return Ok(index);
-            }
-            if self.is_closing {
-                return Err("closed: the server is closing");
             }
             self.end_session(index, Failure::PeerClosed, now);
         }
@@ -204,12 +204,7 @@ impl Hub {
     }
 
     /// The other side of a link that we made has answered.
-    fn take_welcome(
-        &mut self,
-        key: LinkKey,
-        hello: &Hello,
-        now: Instant,
-    ) -> Result<(), ProtocolError> {
+    fn take_welcome(&mut self, key: LinkKey, hello: &Hello) -> Result<(), ProtocolError> {
         let role = self.links.get(&key).map(|link| link.role);
         if role != Some(Role::Dialed) || hello.identity == self.identity {
             return Err(ProtocolError::Unexpected);
@@ -229,7 +224,7 @@ impl Hub {
         }
         self.backoff.reset();
         self.trouble = None;
-        self.join(key, index, hello, None, now)
+        self.join(key, index, hello, None)
     }
 
     /// Joins a link and a session, and answers if an answer is wanted.
@@ -239,7 +234,6 @@ impl Hub {
         index: u32,
         hello: &Hello,
         answer: Option<Kind>,
-        now: Instant,
     ) -> Result<(), ProtocolError> {
         let (identity, limit, window) =
             (self.identity, self.options.message_bytes_max, self.window());
@@ -268,7 +262,7 @@ impl Hub {
         }
         self.has_progress = true;
         self.enlist(key);
-        self.check_over(index, now);
+        self.check_over(index);
         Ok(())
     }
 
@@ -290,13 +284,15 @@ impl Hub {
         now: Instant,
     ) -> Result<(), ProtocolError> {
         let (index, _) = self.session_of(key)?;
+        let is_settled = self.is_settled(index);
         // It is shown to people: nothing in it moves a cursor.
         let shown = |letter: char| if letter.is_control() { ' ' } else { letter };
         let reason: String = String::from_utf8_lossy(reason).chars().map(shown).collect();
         self.note_trouble(&reason);
         self.close_link(key, false, now);
         if !reason.starts_with("busy") {
-            self.end_session(index, Failure::Refused(reason), now);
+            let failure = if is_settled { self.end_of_all() } else { Failure::Refused(reason) };
+            self.end_session(index, failure, now);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //! that ends whole. What was under way on a link that ended is sent again on the next.
 #![forbid(unsafe_code)]
 
+mod ending;
 mod frames;
 mod output;
 
@@ -22,14 +23,14 @@ use crate::bell::Doorbell;
 use crate::decoder::{Decoder, Shared};
 use crate::frame::{Header, Kind, ProtocolError};
 use crate::identity::{Identity, Incarnation};
-use crate::inbox::{Event, Inbox};
+use crate::inbox::Inbox;
 use crate::link::Link;
 pub use crate::link::{LinkKey, Role};
 use crate::message::Incoming;
 use crate::options::Options;
 use crate::outbox::Outbox;
 use crate::pool::Pool;
-use crate::session::{Ending, Session};
+use crate::session::Session;
 use crate::shared::Returned;
 #[cfg(target_os = "linux")]
 use crate::shared::{Channel, SharedMemory};
@@ -305,11 +306,9 @@ impl Hub {
 
     /// A connection could not be made at all; `refused` when nobody is there.
     pub fn dial_failed(&mut self, refused: bool, now: Instant) {
-        let Some(Some(session)) = self.sessions.first() else { return };
         // Nobody is there to hear an end that nothing of ours waits behind.
-        let is_settled = self.is_closing || session.peer_has_ended();
-        if refused && is_settled && !session.has_unsent(&self.outbox) {
-            return self.end_session(0, Failure::PeerClosed, now);
+        if refused && self.is_settled(0) {
+            return self.end_session(0, self.end_of_all(), now);
         }
         self.redial();
     }
@@ -453,85 +452,6 @@ impl Hub {
 
     fn session(&mut self, index: u32) -> Option<&mut Session> {
         self.sessions.get_mut(index as usize)?.as_mut()
-    }
-
-    /// Sends what a session has, then its end.
-    fn flush_session(&mut self, index: u32, now: Instant) {
-        let is_closing = self.is_closing;
-        let outbox = self.outbox.clone();
-        let Some(session) = self.session(index) else { return };
-        if session.ending == Ending::Open {
-            session.ending = Ending::Flushing;
-            outbox.end(index);
-        }
-        let was_met = session.is_told;
-        let link = session.link;
-        if is_closing && !was_met && !session.has_unsent(&outbox) {
-            return self.end_session(index, Failure::Closed, now);
-        }
-        if let Some(key) = link {
-            self.enlist(key);
-        }
-    }
-
-    /// Ends a session when both sides have.
-    fn check_over(&mut self, index: u32, now: Instant) {
-        let failure = if self.is_closing { Failure::Closed } else { Failure::PeerClosed };
-        if self.session(index).is_some_and(|session| session.is_over()) {
-            self.end_session(index, failure, now);
-        }
-    }
-
-    fn end_session(&mut self, index: u32, failure: Failure, now: Instant) {
-        let place = self.sessions.get_mut(index as usize);
-        let Some(mut session) = place.and_then(Option::take) else { return };
-        // What is due to be acknowledged still goes out.
-        if let Some(key) = session.link {
-            let window = self.window();
-            let last = session.take_acknowledgement(window);
-            if let Some(link) = self.links.get_mut(&key) {
-                if let Some(progress) = last {
-                    progress.write(&mut link.control);
-                }
-                link.session = None;
-                link.is_ending = true;
-            }
-            self.enlist(key);
-        }
-        session.clear();
-        session.standing.fail(failure.clone());
-        self.outbox.remove(index);
-        if let Some(peer) = session.peer.filter(|peer| self.by_peer.get(peer) == Some(&index)) {
-            self.by_peer.remove(&peer);
-        }
-        self.has_progress = true;
-        if let Some(peer) = session.peer.filter(|_| session.is_told) {
-            self.inbox.tell(Event::Ended(peer));
-        }
-        if !self.is_server {
-            for key in self.links.keys().copied().collect::<Vec<_>>() {
-                if Some(key) != session.link {
-                    self.close_link(key, false, now);
-                }
-            }
-            self.outbox.close(failure.clone());
-            self.inbox.hand_in(&mut self.arrived);
-            self.inbox.close(failure);
-        }
-        self.check_closed();
-    }
-
-    /// After a close, once no session is left, no message will come, and nobody has a word to say
-    /// to those who have not told who they are.
-    fn check_closed(&mut self) {
-        if self.is_closing && self.sessions.iter().all(Option::is_none) {
-            for key in std::mem::take(&mut self.strangers) {
-                self.links.remove(&key);
-                self.actions.push_back(Action::Close(key, false));
-            }
-            self.inbox.hand_in(&mut self.arrived);
-            self.inbox.close(Failure::Closed);
-        }
     }
 
     /// Gives a link up, and has the caller close it.

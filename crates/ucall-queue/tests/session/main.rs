@@ -3,5 +3,6 @@
 
 mod contract;
 mod cuts;
+mod ending;
 mod hostile;
 mod world;

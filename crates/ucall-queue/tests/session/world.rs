@@ -32,6 +32,8 @@ pub struct World {
     pub client: Side,
     options: Options,
     lives: u128,
+    /// Connections that the client has tried to make.
+    pub dials: usize,
     /// Links have a channel for shared memory.
     is_shared: bool,
 }
@@ -138,7 +140,7 @@ impl World {
         let now = Instant::now();
         let server = Side::new(SERVER, &options, 1, now);
         let client = Side::new(CLIENT, &options, 2, now);
-        Self { now, server, client, options, lives: 2, is_shared: false }
+        Self { now, server, client, options, lives: 2, dials: 0, is_shared: false }
     }
 
     /// As [`World::new`], with shared memory.
@@ -150,8 +152,12 @@ impl World {
     pub fn connect(&mut self) {
         if self.client.dial_at.is_some_and(|at| at <= self.now) {
             self.client.dial_at = None;
+            self.dials += 1;
             self.cut_server();
             let now = self.now;
+            if self.server.hub.is_over() {
+                return self.client.hub.dial_failed(true, now);
+            }
             let (client, server) = if self.is_shared {
                 let (ours, theirs) = Channel::pair().unwrap();
                 let client = self.client.hub.open_shared_link(Role::Dialed, ours, now);
