@@ -32,6 +32,8 @@ pub(crate) struct Link {
     /// The session, once the handshake told which. For a dialed one that is known at once.
     pub(crate) session: Option<u32>,
     pub(crate) is_open: bool,
+    /// Whom the other side's certificate names, if it had to show one.
+    pub(crate) certified: Option<Box<[u8]>>,
     /// Frames that are not messages, in line before those.
     pub(crate) control: Vec<u8>,
     /// However many pings came since the last one: a flood of them takes no memory.
@@ -55,6 +57,7 @@ impl Link {
             shared: None,
             session: None,
             is_open: false,
+            certified: None,
             control: Vec::new(),
             pong_is_due: false,
             opened: now,

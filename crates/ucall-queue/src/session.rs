@@ -35,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) incarnation: Incarnation,
     pub(crate) peer: Option<Identity>,
     pub(crate) peer_incarnation: Incarnation,
+    /// Whom the peer's certificate named when the session began, if it had to show one.
+    pub(crate) certified: Option<Box<[u8]>>,
     pub(crate) link: Option<LinkKey>,
     /// Since when there is no link.
     pub(crate) gone_since: Instant,
@@ -114,6 +116,7 @@ impl Session {
             standing,
             incarnation,
             peer_incarnation: Incarnation::UNKNOWN,
+            certified: None,
             link: None,
             gone_since: now,
             is_told: false,
@@ -170,7 +173,7 @@ impl Session {
 
     /// Takes up the session on a new link, by what the peer said.
     pub(crate) fn resume(&mut self, hello: &Hello, outbox: &Outbox) -> Result<(), ProtocolError> {
-        let is_known = hello.incarnation == self.peer_incarnation;
+        let is_known = hello.incarnation.is(self.peer_incarnation);
         if !is_known {
             self.peer_incarnation = hello.incarnation;
             self.incoming.begin(hello.oldest - 1);

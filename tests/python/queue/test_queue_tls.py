@@ -471,6 +471,43 @@ def test_files_are_read_again_when_they_change(
         logged("the files of TLS have changed and cannot be used: .*key")
 
 
+@pytest.mark.parametrize("protocol", ["tcp", "grpc"])
+def test_a_queue_belongs_to_its_certificate(
+    protocol: str, authority: Authority, logged: Callable[[str], str]
+) -> None:
+    files = authority.sign("localhost", "127.0.0.1")
+    connection = nq.ConnectionOptions(ack="taken", reconnect=(0.01, 0.05))
+    options = nq.CommunicatorOptions(
+        netloc=nq.NetworkLocation(port=0),
+        security=shown(files, authority),
+        connection=connection,
+    )
+    alice, bob = (authority.sign(name) for name in ("alice", "bob"))
+    server = nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, options)
+    there = nq.CommunicatorOptions(
+        netloc=nq.NetworkLocation(*server.address),  # type: ignore[misc]
+        security=shown(alice, authority),
+        connection=connection,
+    )
+    first = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, there)
+    first.put("here")
+    assert server.get(timeout=WAIT_S).data == "here"
+    first.close(0)
+    future = server.put("for alice", there.id)
+    stolen = dataclasses.replace(there, security=shown(bob, authority))
+    thief = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, stolen)
+    with pytest.raises(ConnectionError, match="the id is that of a peer with another certificate"):
+        thief.get(timeout=WAIT_S)
+    thief.close(0)
+    logged(f"peer {there.id} is refused: the id is that of a peer with another certificate")
+    assert not future.done()
+    again = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, there)
+    assert again.get(timeout=WAIT_S).data == "for alice"
+    future.result(WAIT_S)
+    again.close()
+    server.close()
+
+
 def test_asyncio(authority: Authority) -> None:
     files = authority.sign("localhost", "127.0.0.1")
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=shown(files))

@@ -257,11 +257,18 @@ impl QueueCore {
         self.handle.inbox.closed().is_some()
     }
 
-    /// Opens a link that the caller carries: see `QueueLink`.
-    #[pyo3(signature = (dialed, wake, in_flight_size = 1 << 20))]
-    fn _open_link(&self, dialed: bool, wake: Py<PyAny>, in_flight_size: usize) -> QueueLink {
+    /// Opens a link that the caller carries: see `QueueLink`. `certificate` is what the other side
+    /// had to show, in DER.
+    #[pyo3(signature = (dialed, wake, in_flight_size = 1 << 20, certificate = None))]
+    fn _open_link(
+        &self,
+        dialed: bool,
+        wake: Py<PyAny>,
+        in_flight_size: usize,
+        certificate: Option<&[u8]>,
+    ) -> QueueLink {
         let role = if dialed { Role::Dialed } else { Role::Accepted };
-        let link = self.handle.open_link(role, in_flight_size, move || {
+        let link = self.handle.open_link(role, in_flight_size, certificate, move || {
             Python::attach(|py| {
                 if let Err(error) = ffi::call(wake.bind(py), []) {
                     error.write_unraisable(py, None);

@@ -12,6 +12,8 @@ use crate::hub::LinkKey;
 /// One link that somebody else carries.
 pub struct Foreign {
     pub(super) key: OnceLock<LinkKey>,
+    /// Whom the other side's certificate names, if it had to show one.
+    pub(super) certified: Option<Vec<u8>>,
     output: Mutex<Output>,
     in_flight_bytes_max: usize,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -28,9 +30,13 @@ struct Output {
 }
 
 impl Foreign {
-    pub(super) fn new(in_flight_bytes_max: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(super) fn new(
+        in_flight_bytes_max: usize,
+        certified: Option<Vec<u8>>,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         let (key, output) = (OnceLock::new(), Mutex::default());
-        Self { key, output, in_flight_bytes_max, wake: Box::new(wake) }
+        Self { key, certified, output, in_flight_bytes_max, wake: Box::new(wake) }
     }
 
     /// Whether the hub has given the link up, and everything was fetched.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use crate::bell::Doorbell;
 use crate::driver::foreign::Foreign;
+use crate::driver::secure::name_of;
 use crate::hub::Role;
 use crate::inbox::Inbox;
 use crate::message::Incoming;
@@ -105,14 +106,16 @@ impl Handle {
     }
 
     /// Begins a link that somebody else carries. `in_flight_bytes_max` is what may wait to be
-    /// fetched; `wake` is called, on the communicator's thread, when there is something.
+    /// fetched; `certificate` is what the other side has shown, in DER, if it had to; `wake` is
+    /// called, on the communicator's thread, when there is something.
     pub fn open_link(
         &self,
         role: Role,
         in_flight_bytes_max: usize,
+        certificate: Option<&[u8]>,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Arc<Foreign> {
-        let link = Arc::new(Foreign::new(in_flight_bytes_max, wake));
+        let link = Arc::new(Foreign::new(in_flight_bytes_max, certificate.map(name_of), wake));
         self.send(Command::Open(role, link.clone()));
         link
     }

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use ucall_buffer::Payload;
-use ucall_proto::tls::{Stage, TlsError};
+use ucall_proto::tls::{CertificateSummary, Stage, TlsError};
 
 /// Plaintext that is encrypted in one go.
 const PIECE_BYTES_MAX: usize = 256 << 10;
@@ -33,6 +33,13 @@ impl fmt::Debug for dyn Security {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Security")
     }
+}
+
+/// What came over a connection.
+pub(super) enum Came<'a> {
+    /// The other side has shown a certificate, which names somebody. Before any plaintext.
+    Certified(Vec<u8>),
+    Plaintext(&'a [u8]),
 }
 
 pub(super) struct Secure {
@@ -74,10 +81,23 @@ impl Secure {
     pub(super) fn receive(
         &mut self,
         bytes: &mut [u8],
-        take: impl FnMut(&[u8]),
+        mut take: impl FnMut(Came<'_>),
     ) -> Result<(), TlsError> {
         let was_handshaking = self.stage.is_handshaking();
-        let received = self.stage.receive(bytes, &mut self.answer, take);
+        let received = if was_handshaking {
+            // Who it is from is known only when the handshake is over, which may be in one read.
+            let mut early = Vec::new();
+            let received =
+                self.stage.receive(bytes, &mut self.answer, |plaintext| early.extend(plaintext));
+            let session = self.stage.session();
+            if let Some(shown) = session.as_ref().and_then(|it| it.peer_certificates.first()) {
+                take(Came::Certified(name_of(shown)));
+            }
+            take(Came::Plaintext(&early));
+            received
+        } else {
+            self.stage.receive(bytes, &mut self.answer, |bytes| take(Came::Plaintext(bytes)))
+        };
         self.is_due |= was_handshaking || !self.answer.is_empty();
         let is_flooded = self.answer.len() > ANSWER_BYTES_MAX;
         let outcome = if is_flooded { received.and(Err(TlsError::TooLong)) } else { received };
@@ -130,4 +150,16 @@ impl Secure {
         }
         Ok(())
     }
+}
+
+/// Whom a certificate in DER names, in bytes that are the same when it is renewed under the same
+/// names; of one that names nobody, itself.
+pub(super) fn name_of(certificate: &[u8]) -> Vec<u8> {
+    let CertificateSummary { subject, mut names, .. } = CertificateSummary::of(certificate);
+    if subject.is_empty() && names.is_empty() {
+        return certificate.to_vec();
+    }
+    names.sort();
+    names.insert(0, subject);
+    names.join("\0").into_bytes()
 }

@@ -162,6 +162,9 @@ impl<E: Engine> Driver<E> {
                 Command::Taken(index) => self.hub.look_at(index),
                 Command::Open(role, link) => {
                     let key = self.hub.open_link(role, now);
+                    if let Some(name) = &link.certified {
+                        self.hub.certify_link(key, name);
+                    }
                     // A link is opened once.
                     let _ = link.key.set(key);
                     self.carriers.insert(key, Carrier::Foreign(link));

@@ -84,7 +84,7 @@ impl Hub {
         let index = self.by_peer.get(&hello.identity);
         let session = index.and_then(|&index| self.sessions.get(index as usize)?.as_ref());
         let is_held = session.is_some_and(|session| {
-            session.peer_incarnation == hello.incarnation && session.incarnation == hello.known
+            session.peer_incarnation.is(hello.incarnation) && session.incarnation.is(hello.known)
         });
         hello.has_finished && !is_held
     }

@@ -16,6 +16,9 @@ use crate::standing::Failure;
 
 /// Why somebody new is refused for now: what those before have sent was not taken.
 const INBOX_FULL: &str = "busy: too much waits to be taken";
+/// Why somebody is refused who may be somebody else than he says. The log is told of these.
+const IN_USE: &str = "busy: another communicator has this id just now";
+const CERTIFIED_OTHERWISE: &str = "the id is that of a peer with another certificate";
 
 impl Hub {
     pub(super) fn take_frame(
@@ -153,9 +156,13 @@ impl Hub {
         if !self.is_server || role != Some(Role::Accepted) {
             return Err(ProtocolError::Unexpected);
         }
-        match self.choose_session(hello, now) {
+        match self.choose_session(key, hello, now) {
             Ok(index) => self.join(key, index, hello, Some(Kind::Welcome)),
             Err(reason) => {
+                if [IN_USE, CERTIFIED_OTHERWISE].contains(&reason) {
+                    let line = || format!("peer {} is refused: {reason}", hello.identity);
+                    self.inbox.journal.tell(line, now);
+                }
                 self.refuse(key, reason);
                 Ok(())
             }
@@ -163,7 +170,12 @@ impl Hub {
     }
 
     /// The session that a newcomer goes on with, or a new one, or why neither.
-    fn choose_session(&mut self, hello: &Hello, now: Instant) -> Result<u32, &'static str> {
+    fn choose_session(
+        &mut self,
+        key: LinkKey,
+        hello: &Hello,
+        now: Instant,
+    ) -> Result<u32, &'static str> {
         if hello.identity == self.identity {
             return Err("the id is the server's own");
         }
@@ -172,15 +184,19 @@ impl Hub {
         }
         let is_full = self.inbox_is_full();
         if let Some(&index) = self.by_peer.get(&hello.identity) {
+            let certified = self.links.get(&key).and_then(|link| link.certified.clone());
             let session = self.session(index).ok_or("busy: try again")?;
-            let is_same = session.peer_incarnation == hello.incarnation;
+            if session.certified != certified {
+                return Err(CERTIFIED_OTHERWISE);
+            }
+            let is_same = session.peer_incarnation.is(hello.incarnation);
             if !is_same && is_full {
                 return Err(INBOX_FULL);
             }
             match session.link {
                 // The same peer lost a link that looks whole from here.
                 Some(old) if is_same => self.close_link(old, false, now),
-                Some(_) => return Err("busy: another communicator has this id just now"),
+                Some(_) => return Err(IN_USE),
                 None => {}
             }
             // Another life of a peer that had ended begins anew. It still hears the end of a server
@@ -200,7 +216,12 @@ impl Hub {
         if self.by_peer.len() >= self.options.peers_max {
             return Err("busy: too many peers");
         }
-        Ok(self.open_session(Some(hello.identity), now))
+        let index = self.open_session(Some(hello.identity), now);
+        let certified = self.links.get(&key).and_then(|link| link.certified.clone());
+        if let Some(session) = self.session(index) {
+            session.certified = certified;
+        }
+        Ok(index)
     }
 
     /// The other side of a link that we made has answered.

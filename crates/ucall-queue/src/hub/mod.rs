@@ -164,6 +164,14 @@ impl Hub {
         key
     }
 
+    /// Notes whom the certificate names that the other side of a link has shown. Sessions that begin
+    /// on it are theirs alone.
+    pub fn certify_link(&mut self, key: LinkKey, name: &[u8]) {
+        if let Some(link) = self.links.get_mut(&key) {
+            link.certified = Some(name.into());
+        }
+    }
+
     /// Begins a link that has a channel for shared memory beside its stream.
     #[cfg(target_os = "linux")]
     pub fn open_shared_link(&mut self, role: Role, channel: Channel, now: Instant) -> LinkKey {

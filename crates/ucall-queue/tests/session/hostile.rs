@@ -100,6 +100,56 @@ fn an_id_in_use_is_not_taken_over_by_a_stranger() {
     let receipt = world.server.put(b"for the client");
     world.run_until(|world| !world.client.take_all().is_empty());
     assert!(matches!(receipt, Receipt::One(..)));
+    let line = world.server.inbox.journal.next_line().unwrap();
+    assert_eq!(line, format!("peer {CLIENT} is {REFUSED_IN_USE}"));
+}
+
+const REFUSED_IN_USE: &str = "refused: busy: another communicator has this id just now";
+
+/// What a newcomer with this certificate is answered, who says to be this life of the client.
+fn answer(side: &mut Side, certificate: Option<&[u8]>, life: u8, now: Instant) -> (LinkKey, u8) {
+    let key = side.hub.open_link(Role::Accepted, now);
+    if let Some(name) = certificate {
+        side.hub.certify_link(key, name);
+    }
+    let mut bytes = hello(CLIENT);
+    bytes[48..64].fill(life);
+    side.hub.receive(key, &bytes, now).unwrap();
+    let mut output = Payload::new();
+    side.hub.poll_output(key, &mut output, now);
+    (key, output.head()[0])
+}
+
+#[test]
+fn a_session_belongs_to_the_certificate_that_began_it() {
+    const WELCOME: u8 = 2;
+    const REFUSE: u8 = 3;
+    let now = Instant::now();
+    let mut side = Side::new(SERVER, &Options::default(), 1, now);
+    let (key, answered) = answer(&mut side, Some(b"alice"), 9, now);
+    assert_eq!(answered, WELCOME);
+    // Whether it is connected or away, and even with the secret of the session.
+    for link in [key, key] {
+        for other in [Some(&b"bob"[..]), None] {
+            for life in [9, 8] {
+                assert_eq!(answer(&mut side, other, life, now).1, REFUSE);
+            }
+        }
+        side.hub.link_closed(link, now);
+    }
+    let line = side.inbox.journal.next_line().unwrap();
+    assert!(line.ends_with("refused: the id is that of a peer with another certificate"), "{line}");
+    // The same one goes on, in the same life and in another.
+    for life in [9, 9, 7] {
+        let (key, answered) = answer(&mut side, Some(b"alice"), life, now);
+        assert_eq!(answered, WELCOME);
+        if life == 9 {
+            assert_eq!(answer(&mut side, Some(b"alice"), 6, now).1, REFUSE);
+        }
+        side.hub.link_closed(key, now);
+    }
+    let events: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
+    assert_eq!(events, [Event::Started(CLIENT)]);
 }
 
 #[test]

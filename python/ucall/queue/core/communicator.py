@@ -65,7 +65,7 @@ class Communicator(QueueCore):
         made._notifier = Notifier(made)
         setattr(kind, "_notifier", made._notifier)  # noqa: B010
         cls._open.add(made)
-        if location is not None and (cls.is_server or tls is not None or broker is not None):
+        if cls.is_server or tls is not None or broker is not None:
             journal.start(made._journal(), str(options.id))
         return made
 

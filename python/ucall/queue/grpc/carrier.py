@@ -12,6 +12,7 @@ import contextlib
 import errno
 import functools
 import os
+import ssl
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -103,7 +104,9 @@ class Carrier:
         await self._server.stop(grace=LINGER_S)
 
     async def _accept(self, _requests: Any, context: Any) -> None:
-        await self._carry(False, context.read, context.write)
+        shown = context.auth_context().get("x509_pem_cert")
+        certificate = ssl.PEM_cert_to_DER_cert(shown[0].decode()) if shown else None
+        await self._carry(False, context.read, context.write, certificate)
 
     async def _connect(self) -> None:
         where, security = _target(*self._options.netloc), self._options.security
@@ -141,6 +144,7 @@ class Carrier:
         dialed: bool,
         read: Callable[[], Awaitable[Any]],
         write: Callable[[bytes], Awaitable[None]],
+        certificate: bytes | None = None,
     ) -> bool:
         """Carries one link until either side ends it. Whether anything was heard."""
         communicator = self._communicator()
@@ -151,7 +155,7 @@ class Carrier:
         def wake() -> None:
             self._loop.call_soon_threadsafe(something.set)
 
-        link = communicator._open_link(dialed, wake)
+        link = communicator._open_link(dialed, wake, certificate=certificate)
         del communicator
         reader = asyncio.ensure_future(self._read(link, read))
         writer = asyncio.ensure_future(_write(link, write, something))

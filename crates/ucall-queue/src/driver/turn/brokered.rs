@@ -11,6 +11,7 @@ use super::links::emptied;
 use super::{Driver, Socket};
 use crate::backoff::Backoff;
 use crate::broker::{Broker, Login, Trouble};
+use crate::driver::secure::Came;
 use crate::options::Options;
 
 /// A broker, and the socket to it.
@@ -95,10 +96,12 @@ impl<E: Engine> Driver<E> {
             None => broker.receive(bytes, hub, now).map_err(Fault::Broker),
             Some(secure) => {
                 let mut taken = Ok(());
-                let received = secure.receive(bytes, |plaintext| {
-                    if taken.is_ok() {
+                let received = secure.receive(bytes, |came| match came {
+                    Came::Plaintext(plaintext) if taken.is_ok() => {
                         taken = broker.receive(plaintext, hub, now);
                     }
+                    // Of peers behind it, the broker's certificate says nothing.
+                    Came::Plaintext(_) | Came::Certified(_) => {}
                 });
                 received.map_err(Fault::Tls).and(taken.map_err(Fault::Broker))
             }

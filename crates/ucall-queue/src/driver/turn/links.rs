@@ -15,7 +15,7 @@ use ucall_proto::tls::{TlsError, begins_record};
 
 use super::{Carrier, Driver, Socket};
 use crate::driver::endpoint::Connection;
-use crate::driver::secure::Secure;
+use crate::driver::secure::{Came, Secure};
 use crate::hub::{LinkKey, Role};
 
 /// A stranger's mistake, as the log is told of it, and as the stranger is.
@@ -104,10 +104,12 @@ impl<E: Engine> Driver<E> {
             Some(_) if is_questioned && !begins_record(bytes) => Err(one_sided(TLS_IS_MISSING)),
             Some(secure) => {
                 let mut taken = Ok(());
-                let received = secure.receive(bytes, |plaintext| {
-                    if taken.is_ok() {
+                let received = secure.receive(bytes, |came| match came {
+                    Came::Certified(name) => hub.certify_link(key, &name),
+                    Came::Plaintext(plaintext) if taken.is_ok() => {
                         taken = hub.receive(key, plaintext, now);
                     }
+                    Came::Plaintext(_) => {}
                 });
                 received.map_err(Fault::Tls).and(taken.map_err(Fault::Frames))
             }
