@@ -9,16 +9,17 @@
 //! the next. Acknowledgements are the session's, from end to end; so pieces go at QoS 0, and credit
 //! from the receiver, not from the broker, bounds what lies in the broker.
 //!
-//! A broker may also refuse pieces for their length without a word, at any length it likes. So
-//! when pieces of full length are lost before one has arrived, they become shorter.
+//! A broker may also refuse pieces for their length without a word, at any length it likes: see
+//! [`Lengths`].
 #![forbid(unsafe_code)]
 
+mod length;
 mod packet;
 mod pipe;
 mod reader;
 mod trouble;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -26,6 +27,7 @@ use ucall_buffer::Payload;
 
 use crate::backoff::Backoff;
 use crate::hub::{Hub, LinkKey, Role};
+use length::Lengths;
 use packet::{Packet, Terms, Version};
 use pipe::Pipe;
 pub(crate) use pipe::Word;
@@ -52,11 +54,6 @@ impl std::fmt::Debug for Login {
 
 /// What comes before our own bytes in a publication: see [`Word`].
 const HEADER_BYTES: usize = 9;
-/// A broker holds a piece twice for a moment. Together that stays below the 128 KiB at which glibc
-/// gives memory back to the system: with pieces of 64 KiB mosquitto took its pages anew for each,
-/// and carried less than half as much.
-const PIECE_BYTES_MAX: usize = 48 * 1024;
-const PIECE_BYTES_MIN: usize = 1024;
 /// Pieces that may be under way on one link, and on all of a server's: below what brokers queue for
 /// one client, which is 1,000 or more.
 const PIECES_MAX: u64 = 32;
@@ -103,11 +100,9 @@ pub(crate) struct Broker {
     ready: VecDeque<u128>,
     /// The link whose piece is coming in.
     incoming: Option<u128>,
-    piece_bytes_max: usize,
-    /// A piece of full length has arrived.
-    is_proven: bool,
-    /// Connections lost with pieces of full length under way, before one was proven.
-    losses: u32,
+    /// When links are to be given up, the next one first.
+    due: BTreeSet<(Instant, u128)>,
+    lengths: Lengths,
     /// When the hub wants the next link.
     dials_at: Option<Instant>,
     /// The upper half of the names of all links that are made over this connection.
@@ -146,9 +141,8 @@ impl Broker {
             names: HashMap::new(),
             ready: VecDeque::new(),
             incoming: None,
-            piece_bytes_max: PIECE_BYTES_MAX,
-            is_proven: false,
-            losses: 0,
+            due: BTreeSet::new(),
+            lengths: Lengths::default(),
             dials_at: None,
             connection: 0,
             dialed: 0,
@@ -166,6 +160,7 @@ impl Broker {
         self.state = State::Knocking;
         let keepalive_s = self.keepalive.as_secs_f64().round().clamp(1.0, 65_535.0) as u16;
         (self.connection, self.dialed) = ((self.random)() as u64, 0);
+        self.lengths.begin();
         let client = format!("ucall-{:016x}", self.connection);
         let mut gone = Vec::new();
         Word::Gone.write(&mut gone);
@@ -184,11 +179,7 @@ impl Broker {
     pub(crate) fn disconnected(&mut self, hub: &mut Hub, now: Instant) -> Duration {
         match std::mem::replace(&mut self.state, State::Away) {
             State::In => {
-                let had_some = self.pipes.values().any(Pipe::has_long_under_way);
-                self.losses += u32::from(had_some && !self.is_proven);
-                if self.losses > 1 {
-                    self.shorten();
-                }
+                self.lengths.disconnected(self.pipes.values().any(Pipe::has_long_under_way));
                 self.version = self.newest;
             }
             // One that knows no MQTT 5 may end the connection without a word.
@@ -263,6 +254,7 @@ impl Broker {
         let Some(&name) = self.names.get(&key) else { return };
         if after_output && let Some(pipe) = self.pipes.get_mut(&name) {
             pipe.ends_at = Some(now + LINGER);
+            self.note_due(name);
             self.enlist_name(name);
         } else {
             self.end(name, Word::Close);
@@ -283,7 +275,7 @@ impl Broker {
 
     /// When [`Broker::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let ends = self.pipes.values().filter_map(|pipe| self.ends_at(pipe)).min();
+        let ends = self.due.first().map(|&(at, _)| at);
         let dials = self.dials_at.filter(|_| self.may_dial());
         let pings = (self.state == State::In).then(|| self.pings_at());
         let quiet_until = self.heard + self.keepalive * QUIET_KEEPALIVES;
@@ -293,9 +285,11 @@ impl Broker {
 
     /// Looks after what depends on time. After an error the connection is to be given up.
     pub(crate) fn handle_timeout(&mut self, hub: &mut Hub, now: Instant) -> Result<(), Trouble> {
-        let is_late = |pipe: &Pipe| self.ends_at(pipe).is_some_and(|at| now >= at);
-        let late = self.pipes.iter().filter(|(_, pipe)| is_late(pipe)).map(|(name, _)| *name);
-        for name in late.collect::<Vec<_>>() {
+        while let Some((at, name)) = self.due.pop_first() {
+            if at > now {
+                self.due.insert((at, name));
+                break;
+            }
             self.lose(name, hub, now);
             self.say(name, Word::Close);
         }
@@ -313,11 +307,17 @@ impl Broker {
         Ok(())
     }
 
-    /// When a link is given up: because its time to end is over, or because nothing of what was
-    /// sent has come, not even a piece that would tell which is missing.
-    fn ends_at(&self, pipe: &Pipe) -> Option<Instant> {
-        let stuck_until = pipe.stuck_since.map(|since| since + self.keepalive);
-        [pipe.ends_at, stuck_until].into_iter().flatten().min()
+    /// Keeps when a link is to be given up, which has changed.
+    fn note_due(&mut self, name: u128) {
+        let Some(pipe) = self.pipes.get_mut(&name) else { return };
+        let due = pipe.given_up_at(self.keepalive);
+        let before = std::mem::replace(&mut pipe.due, due);
+        if before != due {
+            if let Some(before) = before {
+                self.due.remove(&(before, name));
+            }
+            self.due.extend(due.map(|at| (at, name)));
+        }
     }
 
     /// When a sign of life is due: from us, or asked for.
@@ -354,11 +354,9 @@ impl Broker {
         if let Some(seconds) = terms.keepalive_s.filter(|seconds| *seconds > 0) {
             self.keepalive = self.keepalive.min(Duration::from_secs(seconds.into()));
         }
-        if let Some(most) = terms.packet_bytes_max {
-            let head = packet::publish_head(self.version, &self.topic("down", 0), PIECE_BYTES_MAX);
-            let room = (most as usize).saturating_sub(head.len() + HEADER_BYTES);
-            self.piece_bytes_max = self.piece_bytes_max.min(room.max(1));
-        }
+        let head = packet::publish_head(self.version, &self.topic("down", 0), u16::MAX.into());
+        let most = terms.packet_bytes_max.map_or(usize::MAX, |most| most as usize);
+        self.lengths.limit(most.saturating_sub(head.len() + HEADER_BYTES));
         let arrival = self.arrival();
         if self.is_server {
             let all = format!("{}/up/+", self.login.topic);
@@ -432,8 +430,10 @@ impl Broker {
                 self.end(name, Word::Lost);
             }
             Word::Credit(received, window) => {
-                self.is_proven |= pipe.credit(received, window, self.piece_bytes_max);
+                let full = pipe.credit(received, window, self.lengths.full());
+                self.lengths.arrived(name, received, full);
                 self.backoff.reset();
+                self.note_due(name);
                 self.enlist_name(name);
             }
             Word::Gone => {}
@@ -491,9 +491,11 @@ impl Broker {
         let Some(pipe) = self.pipes.get_mut(&name) else { return false };
         if !pipe.has_credit() {
             pipe.stuck_since.get_or_insert(now);
+            self.note_due(name);
             return false;
         }
-        let count = pipe.fill(self.piece_bytes_max, hub, now);
+        let waiting = pipe.fill(self.lengths.wanted(), hub, now);
+        let count = self.lengths.next((name, pipe.next_number()), waiting, pipe.has_credit_for(2));
         if count == 0 {
             if pipe.ends_at.is_some() {
                 self.end(name, Word::Close);
@@ -514,10 +516,8 @@ impl Broker {
         let Some(pipe) = self.pipes.get(&name) else { return };
         let is_too_long = pipe.has_long_under_way();
         hub.link_closed(pipe.key, now);
+        self.lengths.lost(name, is_too_long);
         self.forget(name);
-        if is_too_long && !self.is_proven {
-            self.shorten();
-        }
     }
 
     /// Gives a link up, and tells the other side.
@@ -529,6 +529,10 @@ impl Broker {
     fn forget(&mut self, name: u128) {
         let Some(pipe) = self.pipes.remove(&name) else { return };
         self.names.remove(&pipe.key);
+        if let Some(due) = pipe.due {
+            self.due.remove(&(due, name));
+        }
+        self.lengths.forget(name);
         if !self.is_server && self.state == State::In {
             // The topic is one that could be subscribed to.
             let ours = packet::unsubscribe(self.version, &self.topic("down", name));
@@ -563,13 +567,6 @@ impl Broker {
         {
             self.ready.push_back(name);
         }
-    }
-
-    /// Pieces of this length do not come through.
-    fn shorten(&mut self) {
-        self.losses = 0;
-        let shorter = self.piece_bytes_max / 2;
-        self.piece_bytes_max = shorter.max(PIECE_BYTES_MIN.min(self.piece_bytes_max));
     }
 
     /// The side of the topic where what we say goes.

@@ -2,12 +2,13 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ucall_buffer::Payload;
 
-use super::{HEADER_BYTES, PIECE_BYTES_MIN};
+use super::HEADER_BYTES;
+use super::length::PIECE_BYTES_MIN;
 use crate::hub::{Hub, LinkKey};
 
 /// What a publication is: its kind, a byte, and 64 bits of numbers, little-endian.
@@ -78,6 +79,8 @@ pub(super) struct Pipe {
     allowed: u64,
     /// Since when there is something to send and no credit.
     pub(super) stuck_since: Option<Instant>,
+    /// When it is to be given up, as the broker keeps it in order.
+    pub(super) due: Option<Instant>,
     /// The lengths of pieces that have not been confirmed, the last one last.
     under_way: VecDeque<usize>,
     /// What the hub has given out, and did not go out yet.
@@ -97,6 +100,7 @@ impl Pipe {
             sent: 0,
             allowed: first,
             stuck_since: None,
+            due: None,
             under_way: VecDeque::new(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
@@ -112,16 +116,31 @@ impl Pipe {
         self.under_way.iter().any(|bytes| *bytes > PIECE_BYTES_MIN)
     }
 
-    /// Takes credit in. Whether it says that a piece of full length has come.
-    pub(super) fn credit(&mut self, received: u64, window: u64, full_bytes: usize) -> bool {
+    /// Whether so many more pieces may go out before a word of the other side.
+    pub(super) fn has_credit_for(&self, pieces: u64) -> bool {
+        self.sent + pieces <= self.allowed
+    }
+
+    /// The number of the next piece.
+    pub(super) fn next_number(&self) -> u64 {
+        self.sent
+    }
+
+    /// When it is given up: because its time to end is over, or because nothing of what was sent has
+    /// come, not even a piece that would tell which is missing.
+    pub(super) fn given_up_at(&self, keepalive: Duration) -> Option<Instant> {
+        let stuck_until = self.stuck_since.map(|since| since + keepalive);
+        [self.ends_at, stuck_until].into_iter().flatten().min()
+    }
+
+    /// Takes credit in. How many pieces of full length it says have come.
+    pub(super) fn credit(&mut self, received: u64, window: u64, full_bytes: usize) -> u64 {
         if received > self.sent {
-            return false;
+            return 0;
         }
         let confirmed = (self.under_way.len() as u64).saturating_sub(self.sent - received);
-        let mut full = false;
-        for bytes in self.under_way.drain(..confirmed as usize) {
-            full |= bytes == full_bytes;
-        }
+        let is_full = |bytes: &usize| *bytes == full_bytes;
+        let full = self.under_way.drain(..confirmed as usize).filter(is_full).count() as u64;
         self.allowed = self.allowed.max(received + window);
         self.stuck_since = self.stuck_since.filter(|_| !self.has_credit());
         full
@@ -138,9 +157,9 @@ impl Pipe {
         Some(Word::Credit(self.received, window))
     }
 
-    /// Has something wait, up to a piece, if the hub has it. The length of the next piece.
-    pub(super) fn fill(&mut self, piece_bytes: usize, hub: &mut Hub, now: Instant) -> usize {
-        while self.waiting_bytes < piece_bytes {
+    /// Has so much wait, if the hub has it. How much does.
+    pub(super) fn fill(&mut self, wanted: usize, hub: &mut Hub, now: Instant) -> usize {
+        while self.waiting_bytes < wanted {
             let mut payload = Payload::new();
             hub.poll_output(self.key, &mut payload, now);
             if payload.is_empty() {
@@ -149,7 +168,7 @@ impl Pipe {
             self.waiting_bytes += payload.len();
             self.waiting.extend(payload.drain());
         }
-        self.waiting_bytes.min(piece_bytes)
+        self.waiting_bytes
     }
 
     /// What is said of the next piece.
