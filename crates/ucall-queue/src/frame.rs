@@ -179,6 +179,11 @@ impl Header {
     }
 }
 
+/// Whether bytes begin with a frame.
+pub(crate) fn is_ours(bytes: &[u8]) -> bool {
+    bytes.get(4..8) == Some(&FIXED_WORD)
+}
+
 /// Marks all messages up to `through`, in frames that follow one another, as perhaps repeated.
 pub(crate) fn mark_repeated(frames: &mut [u8], through: u64) {
     for_each_header(frames, |header, bytes| {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 
 GREETING_BYTES = 16
+KNOCK = b"ucall-q1 shared\n"
 HELLO, WELCOME, REFUSE, DATA, VOID, GAP, END, ACKNOWLEDGE = range(1, 9)
-SHARED, RELEASE = 11, 12
+SHARED, RELEASE, FINISH = 11, 12, 14
 BYTES = 2
 TAKES_SHARED, TRUSTS = 2, 4
 HEADER = struct.Struct("<BBH4sQQ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import resource
@@ -289,3 +290,24 @@ def test_memory_that_is_viewed_is_counted_once(pairs: Pairs) -> None:
     assert got.sum() == 64 << 20
     # Sender and receiver are one process here, and have it once.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("unix", "shm"), ("shm", "unix")])
+def test_one_side_alone_says_shm(
+    pairs: Pairs, ours: str, theirs: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "ucall")
+    path = tempfile.mkdtemp() + "/mixed.sock"
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(path, 0))
+    server = nq.new(nq.Protocol(theirs), nq.Purpose.SERVER, options)
+    began: list[object] = []
+    server.on_start(began.append)
+    client = nq.new(nq.Protocol(ours), nq.Purpose.CLIENT, nq.CommunicatorOptions(netloc=options.netloc))
+    reason = "the other side says Protocol.{}, and this one Protocol.{}: both have to say the same"
+    with pytest.raises(ConnectionError, match=reason.format(theirs.upper(), ours.upper())):
+        client.put("x").result(WAIT_S)
+    told = reason.format(ours.upper(), theirs.upper())
+    wait_until(lambda: any(told in line for line in caplog.messages))
+    assert began == []
+    client.close()
+    server.close()

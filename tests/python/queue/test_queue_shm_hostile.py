@@ -17,7 +17,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frames import GREETING_BYTES, RELEASE, SHARED, TAKES_SHARED, TRUSTS, frame, hello, shared
+from frames import (
+    GREETING_BYTES,
+    KNOCK,
+    RELEASE,
+    SHARED,
+    TAKES_SHARED,
+    TRUSTS,
+    frame,
+    hello,
+    shared,
+)
 from held import descriptors, shared_maps, wait_until
 from pairs import Pairs
 
@@ -80,6 +90,7 @@ class Stranger:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(WAIT_S)
         self.socket.connect(server.options.netloc.host)
+        self.socket.sendall(KNOCK)
         _, (channel,), _, _ = socket.recv_fds(self.socket, GREETING_BYTES, 2)
         self.channel = socket.socket(fileno=channel)
         flags = TAKES_SHARED | (TRUSTS if trusts else 0)

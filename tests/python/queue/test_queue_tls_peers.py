@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from certificates import Authority, Files
-from frames import ACKNOWLEDGE, BYTES, DATA, END, HEADER, HELLO, WELCOME, frame, hello
+from frames import ACKNOWLEDGE, BYTES, DATA, END, FINISH, HEADER, HELLO, WELCOME, frame, hello
 
 from ucall import queue as nq
 
@@ -52,6 +52,12 @@ def end_with(stream: socket.socket, communicator: nq.Communicator) -> None:
     assert read_until(stream, END)[1] == 2
     stream.sendall(whole(ACKNOWLEDGE, struct.pack("<3Q", 2, 2, 1 << 20)))
     stream.sendall(whole(END, b"", 2))
+    # The client says it first.
+    if communicator.is_server:
+        stream.sendall(whole(FINISH, b""))
+    assert read_until(stream, FINISH) == (FINISH, 0, b"")
+    if not communicator.is_server:
+        stream.sendall(whole(FINISH, b""))
     while stream.recv(1 << 16):
         pass
     closing.join(WAIT_S)

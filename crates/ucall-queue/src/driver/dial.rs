@@ -100,6 +100,7 @@ impl Dialer {
         if !under_way.is_connected {
             engine.close(under_way.watch);
             under_way.socket = endpoint::connected(under_way.socket)?;
+            shared::knock(under_way.socket.as_fd())?;
             under_way.watch = engine.watch(under_way.socket.as_fd(), READABLE)?;
             under_way.is_connected = true;
             self.under_way = Some(under_way);

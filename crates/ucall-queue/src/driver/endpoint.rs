@@ -165,6 +165,14 @@ impl Listener {
         })
     }
 
+    /// Whether those who come are to have knocked.
+    pub(super) fn is_shared(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return matches!(self, Self::Shared { .. });
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
     /// Says what has to be said first on a connection that was accepted.
     pub(super) fn greet(&self, socket: OwnedFd) -> io::Result<Connection> {
         #[cfg(target_os = "linux")]

@@ -62,6 +62,8 @@ struct Socket {
     filled_bytes: usize,
     /// Something has come.
     is_heard: bool,
+    /// So much of what a client with shared memory says first.
+    knocked_bytes: usize,
     secure: Option<Box<Secure>>,
 }
 

@@ -297,12 +297,26 @@ impl Hub {
     /// never met, there is no session: asking again would end as it did.
     pub fn link_failed(&mut self, key: LinkKey, reason: &str, is_final: bool, now: Instant) {
         self.note_trouble(reason);
-        let was_met =
-            self.sessions.first().is_none_or(|it| it.as_ref().is_none_or(|it| it.is_told));
-        if is_final && !self.is_server && !was_met {
-            self.end_session(0, Failure::Insecure(reason.to_owned()), now);
+        if is_final {
+            self.give_up_unmet(reason, now);
         }
         self.link_closed(key, now);
+    }
+
+    /// A connection led to somebody who speaks otherwise.
+    pub fn dial_was_wrong(&mut self, reason: &str, now: Instant) {
+        self.note_trouble(reason);
+        self.give_up_unmet(reason, now);
+        self.redial();
+    }
+
+    /// Ends the session of a client that has not met its server.
+    fn give_up_unmet(&mut self, reason: &str, now: Instant) {
+        let was_met =
+            self.sessions.first().is_none_or(|it| it.as_ref().is_none_or(|it| it.is_told));
+        if !self.is_server && !was_met {
+            self.end_session(0, Failure::Insecure(reason.to_owned()), now);
+        }
     }
 
     /// Keeps what a client that gives up in the end is to say of its last attempt.

@@ -3,6 +3,8 @@
 //! The server makes it and gives the client one end in the greeting, the first 16 bytes of the
 //! connection. A greeting without a descriptor says that there is no channel: the two are not of
 //! one user, or the server has no descriptors left. The link is then a Unix socket as any other.
+//! Before it waits for that the client knocks, with 16 bytes as well, so that a server which would
+//! never greet can say so.
 //!
 //! A descriptor is sent before the frame that tells of it, straight into the other side's queue,
 //! so it is there when the frame is read; and nobody ever waits on the channel.
@@ -21,9 +23,10 @@ use rustix::net::{
 };
 use ucall_engine::Peer;
 
-use crate::frame::ProtocolError;
+use crate::frame::{self, ProtocolError};
 
 const GREETING: [u8; 16] = *b"ucall-q1 memory\n";
+const KNOCK: [u8; 16] = *b"ucall-q1 shared\n";
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const RECEIVE: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
 /// One more than there may be.
@@ -72,6 +75,29 @@ impl Channel {
     }
 }
 
+/// Says to whom we connected that a greeting is waited for.
+pub(crate) fn knock(connection: BorrowedFd<'_>) -> io::Result<()> {
+    send_with(connection, &KNOCK, None)
+}
+
+/// How many of these bytes go on with a knock, of which so many came before; `None` if they are
+/// something else.
+pub(crate) fn knock_bytes(before: usize, bytes: &[u8]) -> Option<usize> {
+    let rest = KNOCK.get(before..).unwrap_or_default();
+    let count = rest.len().min(bytes.len());
+    (rest.get(..count) == bytes.get(..count)).then_some(count)
+}
+
+/// Whether the first bytes of a connection that was accepted are a knock.
+pub(crate) fn is_knock(first: &[u8]) -> bool {
+    first.starts_with(&KNOCK)
+}
+
+/// Whether the first bytes of a connection that was made are a greeting.
+pub(crate) fn is_greeting(first: &[u8]) -> bool {
+    first.starts_with(&GREETING)
+}
+
 /// Greets who has connected; our end of the channel, if there is one.
 pub(crate) fn greet(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
     let pair = if is_same_user(connection) { Channel::pair().ok() } else { None };
@@ -92,6 +118,7 @@ pub(crate) fn take_greeting(connection: BorrowedFd<'_>) -> io::Result<Option<Cha
             && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
     };
     match channel {
+        _ if frame::is_ours(&told) => Err(io::ErrorKind::Unsupported.into()),
         _ if told != GREETING => Err(io::ErrorKind::InvalidData.into()),
         Descriptor::None | Descriptor::Lost => Ok(None),
         Descriptor::One(socket) if is_channel(&socket) => {

@@ -43,7 +43,7 @@ use sending::Sending;
 use taking::Taking;
 
 pub use channel::Channel;
-pub(crate) use channel::{greet, take_greeting};
+pub(crate) use channel::{greet, is_greeting, is_knock, knock, knock_bytes, take_greeting};
 pub(crate) use layout::record_bytes;
 pub(crate) use view::Returned;
 pub use view::View;

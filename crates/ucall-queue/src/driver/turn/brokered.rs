@@ -69,8 +69,9 @@ impl<E: Engine> Driver<E> {
         let Some(brokered) = &mut self.brokered else { return };
         match begun {
             Ok((socket, secure)) => {
-                let (key, is_heard, is_sending, filled_bytes) = (None, false, false, 0);
-                let held = Socket { key, is_sending, is_heard, filled_bytes, secure };
+                let (is_heard, is_sending, knocked_bytes, filled_bytes) = (false, false, 0, 0);
+                let held =
+                    Socket { key: None, is_sending, is_heard, knocked_bytes, filled_bytes, secure };
                 self.sockets.insert(socket, held);
                 (brokered.socket, brokered.descriptor) = (Some(socket), descriptor);
                 if let Err(trouble) = brokered.broker.connected(now) {

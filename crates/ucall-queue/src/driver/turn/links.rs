@@ -4,7 +4,11 @@
 //! |---|---|---|
 //! | a record of TLS | the handshake | a refusal, in plaintext, that no TLS is spoken |
 //! | anything else | a refusal, in plaintext, that TLS is spoken | the hub's handshake |
+//!
+//! Where only one side speaks of shared memory, that is told in the same way: see [`mixed`].
 #![forbid(unsafe_code)]
+
+mod mixed;
 
 use std::io;
 use std::time::Instant;
@@ -17,6 +21,7 @@ use super::{Carrier, Driver, Socket};
 use crate::driver::endpoint::Connection;
 use crate::driver::secure::{Came, Secure};
 use crate::hub::{LinkKey, Role};
+use mixed::Opening;
 
 /// A stranger's mistake, as the log is told of it, and as the stranger is.
 const TLS_IS_NOT_WANTED: (&str, &str) =
@@ -32,6 +37,8 @@ enum Fault {
     Tls(TlsError),
     /// Only one side speaks it: what the log is told, and the other side.
     OneSided(&'static str, &'static str),
+    /// The other side will not speak otherwise with us when it is asked again: why.
+    Final(&'static str),
     /// The hub has closed the link.
     Frames(crate::ProtocolError),
 }
@@ -43,6 +50,10 @@ impl<E: Engine> Driver<E> {
         }
         match made.and_then(|made| self.open_link(made, role, now)) {
             Ok(()) => {}
+            Err(error) if role == Role::Dialed && mixed::is_told_by(&error) => {
+                self.inbox.journal.tell(|| mixed::UNIX_IS_SPOKEN.to_owned(), now);
+                self.hub.dial_was_wrong(mixed::UNIX_IS_SPOKEN, now);
+            }
             Err(error) if role == Role::Dialed => {
                 let refusals = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
                 self.hub.note_trouble(&error.to_string());
@@ -67,7 +78,8 @@ impl<E: Engine> Driver<E> {
         let key = self.hub.open_link(role, now);
         self.carriers.insert(key, Carrier::Socket(socket));
         let key = Some(key);
-        let held = Socket { key, is_sending: false, is_heard: false, filled_bytes: 0, secure };
+        let (is_sending, is_heard, knocked_bytes, filled_bytes) = (false, false, 0, 0);
+        let held = Socket { key, is_sending, is_heard, knocked_bytes, filled_bytes, secure };
         self.sockets.insert(socket, held);
         Ok(())
     }
@@ -98,6 +110,23 @@ impl<E: Engine> Driver<E> {
         let is_first = !std::mem::replace(&mut held.is_heard, true);
         let hub = &mut self.hub;
         let is_questioned = is_first && hub.is_server();
+        let opening = match &self.listener {
+            Some((_, listener)) if listener.is_shared() => {
+                mixed::of_shared_client(bytes, &mut held.knocked_bytes)
+            }
+            Some(_) if is_first => mixed::of_client(bytes),
+            None if is_first => mixed::of_server(bytes),
+            _ => Opening::AsExpected(0),
+        };
+        let bytes = match opening {
+            Opening::AsExpected(passed) => bytes.get_mut(passed..).unwrap_or_default(),
+            Opening::Mixed(told, _) if !is_questioned => {
+                return self.fail(key, socket, &Fault::Final(told), now);
+            }
+            Opening::Mixed(told, answered) => {
+                return self.fail(key, socket, &Fault::OneSided(told, answered), now);
+            }
+        };
         let outcome = match &mut held.secure {
             None if is_questioned && begins_record(bytes) => Err(one_sided(TLS_IS_NOT_WANTED)),
             None => hub.receive(key, bytes, now).map_err(Fault::Frames),
@@ -138,12 +167,12 @@ impl<E: Engine> Driver<E> {
         let reason = match fault {
             Fault::Tls(error) if error.is_no_tls() => TLS_IS_MISSING.0.to_owned(),
             Fault::Tls(error) => format!("TLS: {error}"),
-            Fault::OneSided(reason, _) => (*reason).to_owned(),
+            Fault::OneSided(reason, _) | Fault::Final(reason) => (*reason).to_owned(),
             Fault::Frames(error) => error.to_string(),
         };
         self.warn(socket, &reason, now);
         match fault {
-            Fault::Tls(_) => {
+            Fault::Tls(_) | Fault::Final(_) => {
                 self.carriers.remove(&key);
                 self.hub.link_failed(key, &reason, true, now);
                 self.linger(socket, now);
