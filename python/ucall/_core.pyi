@@ -39,6 +39,7 @@ __all__ = [
     "check_pickle",
     "check_shared_memory",
     "peek",
+    "system_certificates",
 ]
 
 VERSION: Final[str]
@@ -295,6 +296,7 @@ class Unwritable(TypeError): ...
 
 def check_pickle(data: Buffer) -> None: ...
 def check_shared_memory() -> None: ...
+def system_certificates() -> list[bytes]: ...
 
 @final
 class Block:

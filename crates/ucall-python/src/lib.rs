@@ -61,7 +61,7 @@ mod _core {
     #[pymodule_export]
     use crate::queue::{
         Block, Message, QueueCore, QueueJournal, QueueLink, Receipt, check_pickle,
-        check_shared_memory,
+        check_shared_memory, system_certificates,
     };
     #[pymodule_export]
     use crate::schedule::{Handle, Schedule};

@@ -24,8 +24,9 @@ def certificates(tmp_path: Path) -> Path:
 
 
 def security(folder: Path, name: str) -> nq.SecurityOptions:
+    expected = None if name == "server" else "localhost"
     return nq.SecurityOptions(
-        folder / f"{name}.key", folder / f"{name}.pem", folder / "authority.pem", name="localhost"
+        folder / f"{name}.key", folder / f"{name}.pem", folder / "authority.pem", name=expected
     )
 
 

@@ -302,7 +302,9 @@ def test_one_side_alone_says_shm(
     server = nq.new(nq.Protocol(theirs), nq.Purpose.SERVER, options)
     began: list[object] = []
     server.on_start(began.append)
-    client = nq.new(nq.Protocol(ours), nq.Purpose.CLIENT, nq.CommunicatorOptions(netloc=options.netloc))
+    client = nq.new(
+        nq.Protocol(ours), nq.Purpose.CLIENT, nq.CommunicatorOptions(netloc=options.netloc)
+    )
     reason = "the other side says Protocol.{}, and this one Protocol.{}: both have to say the same"
     with pytest.raises(ConnectionError, match=reason.format(theirs.upper(), ours.upper())):
         client.put("x").result(WAIT_S)

@@ -508,6 +508,48 @@ def test_a_queue_belongs_to_its_certificate(
     server.close()
 
 
+@pytest.mark.parametrize("protocol", [*nq.Protocol])
+def test_options_that_mean_nothing_are_refused(protocol: nq.Protocol, authority: Authority) -> None:
+    files = authority.sign("localhost")
+    name, password = {"name": "localhost"}, {"password": Files.PASSWORD}
+    pair = {"key": files.encrypted_key, "certificate": files.certificate}
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("client", {"key": files.key}, "expected a key and a certificate, or neither"),
+        ("client", {"certificate": files.certificate}, "a key and a certificate, or neither"),
+        ("client", password, "expected a key for the password"),
+    ]
+    if protocol != nq.Protocol.MQTT:
+        cases += [
+            ("server", {"authority": authority.path}, "a server needs a key and a certificate"),
+            ("server", {**pair, **name}, "name is for clients"),
+        ]
+    if protocol == nq.Protocol.GRPC:
+        cases = [*cases, ("client", {**pair, **password}, "no key may be encrypted")]
+    for purpose, given, reason in cases:
+        expected = "has no TLS" if protocol == nq.Protocol.SHM else reason
+        options = nq.CommunicatorOptions(security=nq.SecurityOptions(**given))
+        with pytest.raises(ValueError, match=f"security: .*{expected}"):
+            nq.new(protocol, nq.Purpose(purpose), options)
+    if protocol != nq.Protocol.MQTT:
+        options = nq.CommunicatorOptions(broker=nq.BrokerOptions(user="alice", password="secret"))
+        with pytest.raises(ValueError, match="broker: these options are for MQTT alone"):
+            nq.new(protocol, nq.Purpose.CLIENT, options)
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "grpc"])
+def test_without_an_authority_the_systems_store_is_trusted(
+    protocol: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = authority.sign("localhost", "127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=shown(files))
+    with nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, options) as server:
+        netloc = nq.NetworkLocation(*server.address)  # type: ignore[misc]
+        there = nq.CommunicatorOptions(netloc=netloc, security=nq.SecurityOptions())
+        with nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, there) as client:
+            assert_works(server, client)
+
+
 def test_asyncio(authority: Authority) -> None:
     files = authority.sign("localhost", "127.0.0.1")
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=shown(files))

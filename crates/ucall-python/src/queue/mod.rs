@@ -25,3 +25,4 @@ pub(crate) use link::QueueLink;
 pub(crate) use message::Message;
 pub(crate) use pickle::check_pickle;
 pub(crate) use receipt::Receipt;
+pub(crate) use security::system_certificates;

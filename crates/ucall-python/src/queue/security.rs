@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use ucall_proto::tls::{
     CertificateDer, ClientConfig, ClientSettings, Identity, ServerName, Stage, TlsError, Trust,
 };
@@ -38,6 +39,13 @@ pub(super) fn security(
     }
     let alpn = if speaks == Speaks::ToBroker { BROKER_ALPN } else { ALPN };
     Ok(Box::new(Client::load(described.extract::<ClientFiles>()?, alpn)?))
+}
+
+/// The certificates that the system trusts, in DER. What of them cannot be read is passed over.
+#[pyfunction]
+pub(crate) fn system_certificates(py: Python<'_>) -> Vec<Bound<'_, PyBytes>> {
+    let certificates = rustls_native_certs::load_native_certs().certs;
+    certificates.iter().map(|certificate| PyBytes::new(py, certificate)).collect()
 }
 
 struct Server(Arc<Tls>);

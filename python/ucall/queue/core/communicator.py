@@ -15,8 +15,8 @@ from ucall.queue.core import journal
 from ucall.queue.core.codec import codec_of
 from ucall.queue.core.future import Future
 from ucall.queue.core.notifier import Notifier
-from ucall.queue.core.options import CommunicatorOptions
-from ucall.queue.core.security import described
+from ucall.queue.core.options import BrokerOptions, CommunicatorOptions
+from ucall.queue.core.security import check, described
 
 __all__ = ["Communicator"]
 
@@ -39,6 +39,8 @@ class Communicator(QueueCore):
     is_server: ClassVar[bool]
     #: Whether `SecurityOptions` can be had. Where they cannot, asking for them is refused.
     has_tls: ClassVar[bool] = True
+    #: Whether a key of theirs may be encrypted.
+    takes_password: ClassVar[bool] = True
 
     _options: CommunicatorOptions
     _notifier: Notifier
@@ -54,10 +56,14 @@ class Communicator(QueueCore):
         kind = type("Future", (Future,), {"__module__": Future.__module__})
         location = cls._location(options)
         codec, broker, tls = codec_of(options, kind), cls._broker(options), None
-        if options.security is not None and location is not None:
+        if broker is None and options.broker != BrokerOptions():
+            raise ValueError("broker: these options are for MQTT alone")
+        if options.security is not None:
             # A broker is the server of both sides.
             is_server = cls.is_server and broker is None
-            tls = described(options.security, is_server, cls._verified_name(options))
+            check(options.security, is_server, cls.takes_password)
+            if location is not None:
+                tls = described(options.security, is_server, cls._verified_name(options))
         made = super().__new__(
             cls, options.id, cls.is_server, location, given, options.engine, codec, tls, broker
         )

@@ -95,15 +95,19 @@ class SerializationOptions:
 class SecurityOptions:
     """TLS.
 
+    Each has one meaning; where it would have none, it is refused with `ValueError`. Over MQTT both
+    sides are clients, of their broker. Over shared memory there is no TLS.
+
     Args:
         key: The file of the private key of ``certificate``.
         certificate: A file of certificates. A server needs both; a client may have both, to show
             who it is.
         authority: A file of the certificates that the other side's is checked against. A client
             without it trusts the system's; a server with it takes only clients that show one.
-        name: The name that the server's certificate is to be for. By default that is the host of
-            the location, a name or an IP address; ``"localhost"`` over a Unix socket.
-        password: That of an encrypted ``key``.
+        name: The name that the server's certificate is to be for, told to clients alone. By default
+            that is the host of the location, a name or an IP address; ``"localhost"`` over a Unix
+            socket.
+        password: That of an encrypted ``key``; not over gRPC.
     """
 
     key: str | os.PathLike[str] | None = None

@@ -8,7 +8,7 @@ from typing import TypedDict
 from ucall import _tls
 from ucall.queue.core.options import SecurityOptions
 
-__all__ = ["ClientDescribed", "described"]
+__all__ = ["ClientDescribed", "check", "described"]
 
 
 class ClientDescribed(TypedDict):
@@ -21,26 +21,34 @@ class ClientDescribed(TypedDict):
     authority: str | None
 
 
-def described(
-    security: SecurityOptions, is_server: bool, name: str
-) -> _tls.Described | ClientDescribed:
-    """What `ucall._core.QueueCore` takes. ``name`` is that of the location.
+def check(security: SecurityOptions, is_server: bool, takes_password: bool) -> None:
+    """Sees that each option means what it says, or is refused.
 
     Raises:
-        ValueError: The options make no sense together.
+        ValueError: The options make no sense together, or not here.
     """
     if (security.key is None) != (security.certificate is None):
         raise ValueError("security: expected a key and a certificate, or neither")
+    if is_server and security.certificate is None:
+        raise ValueError("security: a server needs a key and a certificate")
+    if is_server and security.name is not None:
+        raise ValueError("security: name is for clients, which verify their server's")
+    if security.password is not None and security.key is None:
+        raise ValueError("security: expected a key for the password")
+    if security.password is not None and not takes_password:
+        raise ValueError("security: over gRPC no key may be encrypted, and password means nothing")
+
+
+def described(
+    security: SecurityOptions, is_server: bool, name: str
+) -> _tls.Described | ClientDescribed:
+    """What `ucall._core.QueueCore` takes, after `check`. ``name`` is that of the location."""
     if is_server:
-        if security.certificate is None:
-            raise ValueError("security: a server needs a key and a certificate")
         files = _tls.described(
             security.certificate, security.key, security.password, security.authority, None
         )
         assert files is not None  # there is a certificate
         return {**files, "tickets": None}
-    if security.password is not None and security.key is None:
-        raise ValueError("security: expected a key for the password")
     password = security.password
     return {
         "name": security.name or name,

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
+from ucall._core import system_certificates
+
 if TYPE_CHECKING:
     from ucall._core import QueueLink
     from ucall.queue.core import Communicator, SecurityOptions
@@ -215,17 +217,20 @@ def _target(host: str, port: int) -> str:
 
 
 def _server_credentials(security: SecurityOptions) -> grpc.ServerCredentials:
-    if security.key is None or security.certificate is None:
-        raise ValueError("security: a server needs a key and a certificate")
+    assert security.key is not None and security.certificate is not None  # it was checked
     pair = (Path(security.key).read_bytes(), Path(security.certificate).read_bytes())
     authority = _read_file(security.authority)
     return grpc.ssl_server_credentials([pair], authority, authority is not None)
 
 
 def _channel_credentials(security: SecurityOptions) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(
-        _read_file(security.authority), _read_file(security.key), _read_file(security.certificate)
-    )
+    authority = _read_file(security.authority)
+    if authority is None:
+        # The library has a list of its own, which is not what the system trusts.
+        trusted = map(ssl.DER_cert_to_PEM_cert, system_certificates())
+        authority = "".join(trusted).encode() or None
+    pair = _read_file(security.key), _read_file(security.certificate)
+    return grpc.ssl_channel_credentials(authority, *pair)
 
 
 def _read_file(path: str | os.PathLike[str] | None) -> bytes | None:

@@ -10,5 +10,7 @@ __all__ = ["Communicator"]
 class Communicator(Carried):
     """Listens at, or connects to, a host and a port. Port 0 is any free one: see `address`."""
 
+    takes_password = False
+
     def _carry(self) -> Carrier:
         return load_carrier("grpc", "grpcio")(self)
