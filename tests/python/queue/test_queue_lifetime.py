@@ -50,8 +50,8 @@ from ucall import queue as nq
 
 here = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
 server = nq.new(purpose=nq.Purpose.SERVER, options=here)
-there = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
-clients = [nq.new(options=there) for _ in range(3)]
+there = nq.NetworkLocation(*server.address)
+clients = [nq.new(options=nq.CommunicatorOptions(netloc=there)) for _ in range(3)]
 server.on_start(lambda peer: None)
 for client in clients:
     client.on_end(lambda peer: None)
