@@ -232,7 +232,7 @@ fn hello(kind: u8, identity: Identity) -> Vec<u8> {
 /// Headers of known kinds, each with as much behind it as it says.
 fn check_frames(mut bytes: &[u8]) {
     while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
-        assert!((1..=13).contains(&header[0]), "a frame of kind {}", header[0]);
+        assert!((1..=14).contains(&header[0]), "a frame of kind {}", header[0]);
         assert_eq!(&header[4..8], b"uclQ");
         let length = u64::from_le_bytes(*header.last_chunk().expect("8 bytes"));
         bytes = rest.get(length as usize..).expect("a whole frame");
