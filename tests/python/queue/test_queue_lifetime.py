@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
+import uuid
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pairs import Pairs
+from pairs import Pairs, free_location
 
 from ucall import queue as nq
 from ucall.aio import queue as anq
@@ -198,3 +203,65 @@ def test_a_get_that_is_cancelled_loses_no_message(pairs: Pairs) -> None:
                 await server.get(timeout=0)
 
     asyncio.run(main())
+
+
+# A server, or a client, that forks: the child lives on, and does not care.
+PARENT = """
+import os, subprocess, sys, time, uuid
+from ucall import queue as nq
+protocol, purpose, host, port, topic = sys.argv[1:]
+options = nq.CommunicatorOptions(
+    id=uuid.UUID(int=7), netloc=nq.NetworkLocation(host, int(port)),
+    **({"broker": nq.BrokerOptions(topic=topic)} if topic else {}),
+)
+queue = nq.new(protocol, purpose, options)
+if purpose == "client":
+    queue.put("here")
+queue.get()
+listing, null = ["ls", "-l", "/proc/self/fd"], subprocess.DEVNULL
+executed = subprocess.run(listing, close_fds=False, stdin=null, stdout=-1, text=True)
+assert "/dev/null" in executed.stdout and "socket:" not in executed.stdout, executed.stdout
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("purpose", ["server", "client"])
+@pytest.mark.parametrize("pairs", ["tcp", "unix", "shm", "mqtt"], indirect=True)
+def test_a_parent_that_is_killed_is_missed_although_its_child_lives(
+    pairs: Pairs, purpose: str, tmp_path: Path
+) -> None:
+    netloc, topic = free_location(), ""
+    if pairs.protocol in ("unix", "shm"):
+        netloc = nq.NetworkLocation(str(tmp_path / "fork.sock"), 0)
+    if pairs.protocol == "mqtt":
+        netloc, topic = nq.NetworkLocation(port=pairs.broker.port), f"test/{uuid.uuid4()}"
+    broker = nq.BrokerOptions(topic=topic) if topic else nq.BrokerOptions()
+    # Were it not for the end of the connection, nobody would be missed for half a minute.
+    expire_s = 30.0 if purpose == "server" else 0.1
+    place = pairs.options(netloc=netloc, broker=broker, expire_s=expire_s, reconnect=(0.01, 0.05))
+    ours = pairs._new("client" if purpose == "server" else "server", place)
+    arguments = [sys.executable, "-c", PARENT, pairs.protocol, purpose, *map(str, netloc), topic]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as parent:
+        if purpose == "client":
+            assert ours.get(timeout=WAIT_S).data == "here"
+        ours.put("begin").result(WAIT_S)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            parent.kill()
+            parent.wait()
+            if purpose == "client":
+                with pytest.raises(ConnectionError):
+                    ours.put("to the dead").result(WAIT_S)
+            else:
+                # The address is free, and the client comes there at once.
+                again = pairs._new("server", dataclasses.replace(place, id=uuid.uuid4()))
+                ours.put("again").result(WAIT_S)
+                assert again.get(timeout=WAIT_S).data in ("begin", "again")
+        finally:
+            os.kill(child, signal.SIGKILL)

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::BorrowedFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{BorrowedFd, FromRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -231,9 +233,18 @@ impl QueueCore {
         Ok(waited.is_some())
     }
 
-    /// Says that this process is a child, forked off, of the one with the communicator's thread.
+    /// Says that this process is a child, forked off, of the one with the communicator's thread. Closes
+    /// its copies of the communicator's sockets.
     fn _orphan(&self) {
         self.handle.orphan();
+        for (descriptor, file) in self.handle.inherited() {
+            // SAFETY: it is only looked at, by calls that refuse what is no descriptor, unless it is
+            // still that socket, whose owner, the communicator's thread, is not in this process.
+            let socket = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+            if socket.metadata().is_ok_and(|found| found.ino() == file) {
+                drop(ManuallyDrop::into_inner(socket));
+            }
+        }
     }
 
     /// Whether `_orphan` was called.

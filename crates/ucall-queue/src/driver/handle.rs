@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,6 +10,7 @@ use bytes::Bytes;
 
 use crate::bell::Doorbell;
 use crate::driver::foreign::Foreign;
+use crate::driver::inherited::Inherited;
 use crate::driver::secure::name_of;
 use crate::hub::Role;
 use crate::inbox::Inbox;
@@ -25,6 +27,7 @@ pub struct Handle {
     doorbell: Arc<Doorbell>,
     commands: Arc<Commands>,
     address: Option<SocketAddr>,
+    inherited: Arc<Inherited>,
     is_orphan: AtomicBool,
 }
 
@@ -60,19 +63,24 @@ impl Commands {
 
 impl Handle {
     pub(super) fn new(
-        outbox: Arc<Outbox>,
-        inbox: Arc<Inbox>,
-        doorbell: Arc<Doorbell>,
-        commands: Arc<Commands>,
+        (outbox, inbox): (Arc<Outbox>, Arc<Inbox>),
+        (doorbell, commands): (Arc<Doorbell>, Arc<Commands>),
         address: Option<SocketAddr>,
+        inherited: Arc<Inherited>,
     ) -> Self {
         let is_orphan = AtomicBool::new(false);
-        Self { outbox, inbox, doorbell, commands, address, is_orphan }
+        Self { outbox, inbox, doorbell, commands, address, inherited, is_orphan }
     }
 
     /// Where a TCP server listens.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// Its sockets, and the numbers of the files behind them. A child that was forked off has to close
+    /// its copies, where these are still the same.
+    pub fn inherited(&self) -> Vec<(RawFd, u64)> {
+        self.inherited.list()
     }
 
     /// Says that this is a child that was forked off: the thread is its parent's, and may have held

@@ -8,6 +8,7 @@ mod dial;
 mod endpoint;
 mod foreign;
 mod handle;
+mod inherited;
 mod secure;
 mod turn;
 
@@ -35,6 +36,7 @@ pub use secure::Security;
 
 use endpoint::Listener;
 use handle::Commands;
+use inherited::Inherited;
 use turn::{Brokered, Driver};
 
 /// What a communicator is to be.
@@ -79,8 +81,24 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
     let hub = Hub::new(identity, is_server, options, doorbell.clone(), random()?, now);
     let commands = Arc::new(Commands::default());
     let (outbox, inbox) = (hub.outbox(), hub.inbox());
-    let handle = Handle::new(outbox, inbox, doorbell.clone(), commands.clone(), address);
-    let thread = Thread { hub, doorbell, commands, waker, listener, endpoint, security, brokered };
+    let inherited = Arc::<Inherited>::default();
+    let handle = Handle::new(
+        (outbox, inbox),
+        (doorbell.clone(), commands.clone()),
+        address,
+        inherited.clone(),
+    );
+    let thread = Thread {
+        hub,
+        doorbell,
+        commands,
+        waker,
+        listener,
+        endpoint,
+        security,
+        brokered,
+        inherited,
+    };
     let (report, started) = mpsc::channel();
     #[cfg(target_os = "linux")]
     let features = settings.uring;
@@ -106,6 +124,7 @@ struct Thread {
     endpoint: Endpoint,
     security: Option<Box<dyn Security>>,
     brokered: Option<Brokered>,
+    inherited: Arc<Inherited>,
 }
 
 /// Draws secrets.

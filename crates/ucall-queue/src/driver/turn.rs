@@ -17,6 +17,7 @@ use super::dial::Dialer;
 use super::endpoint::Listener;
 use super::foreign::Foreign;
 use super::handle::{Command, Commands};
+use super::inherited::{Inherited, Noted};
 use super::secure::{Secure, Security};
 use crate::bell::Doorbell;
 use crate::hub::{Action, Hub, LinkKey, Role};
@@ -36,6 +37,8 @@ pub(super) struct Driver<E> {
     commands: Arc<Commands>,
     inbox: Arc<Inbox>,
     listener: Option<(Id, Listener)>,
+    inherited: Arc<Inherited>,
+    _listening: Option<Noted>,
     /// When to try to accept again.
     accept_at: Option<Instant>,
     dialer: Dialer,
@@ -64,12 +67,15 @@ struct Socket {
     is_heard: bool,
     /// So much of what a client with shared memory says first.
     knocked_bytes: usize,
+    _noted: Noted,
     secure: Option<Box<Secure>>,
 }
 
 impl<E: Engine> Driver<E> {
     pub(super) fn new(mut engine: E, thread: Thread) -> io::Result<Self> {
-        let Thread { hub, doorbell, commands, listener, endpoint, security, brokered, .. } = thread;
+        let Thread { hub, doorbell, commands, listener, endpoint, security, .. } = thread;
+        let (inherited, brokered) = (thread.inherited, thread.brokered);
+        let listening = listener.as_ref().map(|listener| inherited.note(listener.descriptor()));
         let listener = match listener {
             Some(listener) => Some((engine.watch(listener.descriptor(), READABLE)?, listener)),
             None => None,
@@ -81,6 +87,8 @@ impl<E: Engine> Driver<E> {
             doorbell,
             commands,
             listener,
+            inherited,
+            _listening: listening,
             accept_at: None,
             dialer: Dialer::new(endpoint),
             security,

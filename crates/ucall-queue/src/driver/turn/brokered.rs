@@ -1,7 +1,7 @@
 //! A driver whose links all go through one connection to a broker.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use ucall_engine::{Arrival, Engine, Id, SendState};
@@ -11,6 +11,7 @@ use super::links::emptied;
 use super::{Driver, Socket};
 use crate::backoff::Backoff;
 use crate::broker::{Broker, Login, Trouble};
+use crate::driver::inherited::Noted;
 use crate::driver::secure::Came;
 use crate::options::Options;
 
@@ -19,7 +20,7 @@ pub(in crate::driver) struct Brokered {
     pub(super) broker: Broker,
     socket: Option<Id>,
     /// The same socket, to set options of.
-    descriptor: Option<OwnedFd>,
+    descriptor: Option<(OwnedFd, Noted)>,
     /// When to connect, if that is not what the dialer is about.
     connects_at: Option<Instant>,
     /// What was told last, which is not told again and again.
@@ -62,16 +63,29 @@ impl<E: Engine> Driver<E> {
     /// There is a connection, or there could be none.
     pub(super) fn meet_broker(&mut self, socket: io::Result<OwnedFd>, now: Instant) {
         let descriptor = socket.as_ref().ok().and_then(|socket| socket.try_clone().ok());
+        let descriptor = descriptor.map(|copy| {
+            let noted = self.inherited.note(copy.as_fd());
+            (copy, noted)
+        });
         let begun = socket.and_then(|socket| {
             let secure = self.begin_tls(now)?;
-            Ok((self.engine.adopt(socket)?, secure))
+            let noted = self.inherited.note(socket.as_fd());
+            Ok((self.engine.adopt(socket)?, noted, secure))
         });
         let Some(brokered) = &mut self.brokered else { return };
         match begun {
-            Ok((socket, secure)) => {
+            Ok((socket, _noted, secure)) => {
                 let (is_heard, is_sending, knocked_bytes, filled_bytes) = (false, false, 0, 0);
-                let held =
-                    Socket { key: None, is_sending, is_heard, knocked_bytes, filled_bytes, secure };
+                let key = None;
+                let held = Socket {
+                    key,
+                    is_sending,
+                    is_heard,
+                    knocked_bytes,
+                    filled_bytes,
+                    _noted,
+                    secure,
+                };
                 self.sockets.insert(socket, held);
                 (brokered.socket, brokered.descriptor) = (Some(socket), descriptor);
                 if let Err(trouble) = brokered.broker.connected(now) {
@@ -91,7 +105,7 @@ impl<E: Engine> Driver<E> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(_) => return self.lose_broker(Fault::End, now),
         };
-        brokered.descriptor.as_ref().inspect(|socket| acknowledge_at_once(socket));
+        brokered.descriptor.as_ref().inspect(|(socket, _)| acknowledge_at_once(socket));
         let (broker, hub) = (&mut brokered.broker, &mut self.hub);
         let received = match &mut held.secure {
             None => broker.receive(bytes, hub, now).map_err(Fault::Broker),

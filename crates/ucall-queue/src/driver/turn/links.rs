@@ -11,6 +11,7 @@
 mod mixed;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use ucall_buffer::Payload;
@@ -68,6 +69,7 @@ impl<E: Engine> Driver<E> {
 
     fn open_link(&mut self, made: Connection, role: Role, now: Instant) -> io::Result<()> {
         let secure = self.begin_tls(now)?;
+        let _noted = self.inherited.note(made.socket.as_fd());
         let socket = self.engine.adopt(made.socket)?;
         #[cfg(target_os = "linux")]
         let key = match made.channel {
@@ -79,7 +81,8 @@ impl<E: Engine> Driver<E> {
         self.carriers.insert(key, Carrier::Socket(socket));
         let key = Some(key);
         let (is_sending, is_heard, knocked_bytes, filled_bytes) = (false, false, 0, 0);
-        let held = Socket { key, is_sending, is_heard, knocked_bytes, filled_bytes, secure };
+        let held =
+            Socket { key, is_sending, is_heard, knocked_bytes, filled_bytes, _noted, secure };
         self.sockets.insert(socket, held);
         Ok(())
     }
