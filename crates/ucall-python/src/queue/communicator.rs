@@ -233,13 +233,13 @@ impl QueueCore {
         Ok(waited.is_some())
     }
 
-    /// Says that this process is a child, forked off, of the one with the communicator's thread. Closes
-    /// its copies of the communicator's sockets.
+    /// Says that this process is a child, forked off, of the one with the communicator's thread.
+    /// Closes its copies of the communicator's sockets.
     fn _orphan(&self) {
         self.handle.orphan();
         for (descriptor, file) in self.handle.inherited() {
-            // SAFETY: it is only looked at, by calls that refuse what is no descriptor, unless it is
-            // still that socket, whose owner, the communicator's thread, is not in this process.
+            // SAFETY: it is only looked at, by calls that refuse what is no descriptor, unless it
+            // is still that socket, whose owner, the communicator's thread, is not in this process.
             let socket = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
             if socket.metadata().is_ok_and(|found| found.ino() == file) {
                 drop(ManuallyDrop::into_inner(socket));

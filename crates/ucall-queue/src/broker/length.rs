@@ -1,13 +1,13 @@
 //! How long pieces are.
 //!
-//! What a broker takes it may tell, or not: then a piece that is too long is lost without a word, or
-//! the connection with it. So pieces of full length that are lost before one has arrived on a
+//! What a broker takes it may tell, or not: then a piece that is too long is lost without a word,
+//! or the connection with it. So pieces of full length that are lost before one has arrived on a
 //! connection become shorter, by half.
 //!
 //! They become longer again with care. Once many of full length have come, a single one of twice
-//! that is tried, when others can follow it at once: by those the other side sees that it is missing,
-//! and the link is made anew. That is all a trial costs which fails, and each that does puts the
-//! next one off for twice as long.
+//! that is tried, when others can follow it at once: by those the other side sees that it is
+//! missing, and the link is made anew. That is all a trial costs which fails, and each that does
+//! puts the next one off for twice as long.
 #![forbid(unsafe_code)]
 
 /// A broker holds a piece twice for a moment. Together that stays below the 128 KiB at which glibc

@@ -126,8 +126,8 @@ impl Pipe {
         self.sent
     }
 
-    /// When it is given up: because its time to end is over, or because nothing of what was sent has
-    /// come, not even a piece that would tell which is missing.
+    /// When it is given up: because its time to end is over, or because nothing of what was sent
+    /// has come, not even a piece that would tell which is missing.
     pub(super) fn given_up_at(&self, keepalive: Duration) -> Option<Instant> {
         let stuck_until = self.stuck_since.map(|since| since + keepalive);
         [self.ends_at, stuck_until].into_iter().flatten().min()

@@ -77,8 +77,8 @@ impl Handle {
         self.address
     }
 
-    /// Its sockets, and the numbers of the files behind them. A child that was forked off has to close
-    /// its copies, where these are still the same.
+    /// Its sockets, and the numbers of the files behind them. A child that was forked off has to
+    /// close its copies, where these are still the same.
     pub fn inherited(&self) -> Vec<(RawFd, u64)> {
         self.inherited.list()
     }

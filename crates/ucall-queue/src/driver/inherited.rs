@@ -1,10 +1,10 @@
 //! The sockets of a communicator, for a child that is forked off and does not want them.
 //!
 //! A child has copies of its parent's descriptors, and keeps connections open that the parent has
-//! left, or whose process was killed: no peer would hear of that, and an address would stay taken. So
-//! a child closes its copies, which ends nothing for the parent. It has no threads but the one that
-//! forked, and what it finds may have changed while it came to be; so nobody waits for the lock, and
-//! a descriptor is closed only if the socket behind it is still the one that was noted.
+//! left, or whose process was killed: no peer would hear of that, and an address would stay taken.
+//! So a child closes its copies, which ends nothing for the parent. It has no threads but the one
+//! that forked, and what it finds may have changed while it came to be; so nobody waits for the
+//! lock, and a descriptor is closed only if the socket behind it is still the one that was noted.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -164,8 +164,8 @@ impl Hub {
         key
     }
 
-    /// Notes whom the certificate names that the other side of a link has shown. Sessions that begin
-    /// on it are theirs alone.
+    /// Notes whom the certificate names that the other side of a link has shown. Sessions that
+    /// begin on it are theirs alone.
     pub fn certify_link(&mut self, key: LinkKey, name: &[u8]) {
         if let Some(link) = self.links.get_mut(&key) {
             link.certified = Some(name.into());
