@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
+from frames import KNOCK
 from pairs import Pairs
 
 from ucall import queue as nq
@@ -44,6 +45,8 @@ def _connected(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[N
         context = ssl.create_default_context(cafile=pairs.authority.path)
         context.set_alpn_protocols(["ucall-queue"])
         stranger = context.wrap_socket(stranger, server_hostname="localhost")
+    if pairs.protocol == "shm":
+        data = KNOCK + data
     with stranger:
         # It may be refused before all of it is there.
         with contextlib.suppress(OSError):
