@@ -530,10 +530,6 @@ def test_options_that_mean_nothing_are_refused(protocol: nq.Protocol, authority:
         options = nq.CommunicatorOptions(security=nq.SecurityOptions(**given))
         with pytest.raises(ValueError, match=f"security: .*{expected}"):
             nq.new(protocol, nq.Purpose(purpose), options)
-    if protocol != nq.Protocol.MQTT:
-        options = nq.CommunicatorOptions(broker=nq.BrokerOptions(user="alice", password="secret"))
-        with pytest.raises(ValueError, match="broker: these options are for MQTT alone"):
-            nq.new(protocol, nq.Purpose.CLIENT, options)
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "grpc"])

@@ -15,7 +15,7 @@ from ucall.queue.core import journal
 from ucall.queue.core.codec import codec_of
 from ucall.queue.core.future import Future
 from ucall.queue.core.notifier import Notifier
-from ucall.queue.core.options import BrokerOptions, CommunicatorOptions
+from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.core.security import check, described
 
 __all__ = ["Communicator"]
@@ -56,8 +56,6 @@ class Communicator(QueueCore):
         kind = type("Future", (Future,), {"__module__": Future.__module__})
         location = cls._location(options)
         codec, broker, tls = codec_of(options, kind), cls._broker(options), None
-        if broker is None and options.broker != BrokerOptions():
-            raise ValueError("broker: these options are for MQTT alone")
         if options.security is not None:
             # A broker is the server of both sides.
             is_server = cls.is_server and broker is None
