@@ -126,6 +126,11 @@ pub trait Engine {
     /// A handle that ends a `wait` from another thread.
     fn waker(&self) -> Waker;
 
+    /// What a forked child has to close, so that nothing of the engine outlives its process there.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// System calls made so far, each entry into the kernel counted once.
     fn system_calls(&self) -> u64;
 }

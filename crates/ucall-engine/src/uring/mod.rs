@@ -460,6 +460,12 @@ impl Engine for Uring {
         self.wakeups.waker()
     }
 
+    /// The ring: it holds the files of what is under way.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: it is open for as long as the ring is borrowed.
+        Some(unsafe { BorrowedFd::borrow_raw(self.ring.descriptor()) })
+    }
+
     fn system_calls(&self) -> u64 {
         self.ring.system_calls
     }

@@ -39,6 +39,7 @@ pub(super) struct Driver<E> {
     listener: Option<(Id, Listener)>,
     inherited: Arc<Inherited>,
     _listening: Option<Noted>,
+    _ring: Option<Noted>,
     /// When to try to accept again.
     accept_at: Option<Instant>,
     dialer: Dialer,
@@ -75,6 +76,7 @@ impl<E: Engine> Driver<E> {
     pub(super) fn new(mut engine: E, thread: Thread) -> io::Result<Self> {
         let Thread { hub, doorbell, commands, listener, endpoint, security, .. } = thread;
         let (inherited, brokered) = (thread.inherited, thread.brokered);
+        let ring = engine.descriptor().map(|ring| inherited.note(ring));
         let listening = listener.as_ref().map(|listener| inherited.note(listener.descriptor()));
         let listener = match listener {
             Some(listener) => Some((engine.watch(listener.descriptor(), READABLE)?, listener)),
@@ -89,6 +91,7 @@ impl<E: Engine> Driver<E> {
             listener,
             inherited,
             _listening: listening,
+            _ring: ring,
             accept_at: None,
             dialer: Dialer::new(endpoint),
             security,
