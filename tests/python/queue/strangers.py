@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
 from frames import KNOCK
+from paho.mqtt.enums import CallbackAPIVersion
 from pairs import Pairs
 
 from ucall import queue as nq
