@@ -492,7 +492,8 @@ def test_a_queue_belongs_to_its_certificate(
     first = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, there)
     first.put("here")
     assert server.get(timeout=WAIT_S).data == "here"
-    first.close(0)
+    first._close(True)  # without a goodbye
+    first.close()
     future = server.put("for alice", there.id)
     stolen = dataclasses.replace(there, security=shown(bob, authority))
     thief = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, stolen)
