@@ -12,6 +12,7 @@ mod drain;
 mod floods;
 mod handler;
 mod mailbox;
+mod outbox;
 mod output;
 mod procedures;
 mod sweep;

@@ -10,13 +10,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_buffer::{Payload, Target};
-use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState};
+use ucall_buffer::Target;
+use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness};
 use ucall_proto::{Connection, Environment, RpcError, Wish};
 
 use crate::connections::Connections;
 use crate::counters::{Counters, Stats};
-use crate::dispatch::{Dispatch, Office, UNCOUNTED_BYTES};
+use crate::dispatch::{Dispatch, Office};
 use crate::drain::Draining;
 use crate::floods::{Floods, Leave};
 use crate::mailbox::{Mailbox, Message};
@@ -24,9 +24,6 @@ use crate::output::Output;
 use crate::procedures::Procedures;
 use crate::sweep::Sweep;
 use crate::{CallId, Config, Handler};
-
-/// Replies that wait for each other at most. Those of slow functions should not wait for many.
-const OUTBOX_MAX: usize = 4;
 
 /// Once so much of a connection was read in a turn, the rest waits for the next one, so that those
 /// who pipeline keep nobody from his turn. An engine may report many buffers of one connection.
@@ -72,7 +69,7 @@ pub struct Worker<E: Engine, H: Handler> {
     /// Where the connection at hand writes its output.
     pub(crate) out: Output,
     /// Connections with a reply of this turn that is still to be sent.
-    outbox: Vec<Id>,
+    pub(crate) outbox: Vec<Id>,
     pub(crate) sweep: Sweep,
     pub(crate) floods: Floods,
     /// Whether a connection may wait for memory.
@@ -84,7 +81,7 @@ pub struct Worker<E: Engine, H: Handler> {
     /// Whether the last turn found messages, so that more are likely to come.
     hears: bool,
     /// Whether something waits to hear of a send, for which a wait need not return.
-    asks: bool,
+    pub(crate) asks: bool,
     pub(crate) stats: Stats,
     counters: Arc<Counters>,
 }
@@ -382,103 +379,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             Wish::Finish | Wish::Close => {}
         }
         false
-    }
-
-    /// Puts the output behind what waits to be sent, and sends that.
-    ///
-    /// A send that enters the kernel by itself leaves the caches and branch predictors to it. So
-    /// such sends wait for the end of the turn, or for some others, and are made together.
-    #[inline]
-    fn flush(&mut self, id: Id, wish: Wish) {
-        let Some(entry) = self.connections.find(id) else { return self.out.clear() };
-        let waits_already = !entry.queued.is_empty();
-        if waits_already {
-            self.out.append_to(&mut entry.queued);
-        } else if !self.out.is_empty() {
-            entry.queued = self.out.take();
-        } else {
-            return;
-        }
-        if entry.sending > 0 {
-            // The send under way may be through and wait to be asked.
-            self.asks |= !waits_already;
-            self.office.count_output(entry);
-        } else if !E::SENDS_AT_ONCE || wish != Wish::Receive || entry.queued.len() > UNCOUNTED_BYTES
-        {
-            self.send(id);
-        } else if !waits_already {
-            self.outbox.push(id);
-            if self.outbox.len() == OUTBOX_MAX {
-                self.send_outbox();
-            }
-        }
-    }
-
-    /// Sends the replies that were kept for the end of the turn.
-    #[inline]
-    pub(crate) fn send_outbox(&mut self) {
-        if !self.outbox.is_empty() {
-            self.send_together();
-        }
-    }
-
-    fn send_together(&mut self) {
-        let mut outbox = mem::take(&mut self.outbox);
-        for id in outbox.drain(..) {
-            self.send(id);
-        }
-        self.outbox = outbox;
-    }
-
-    /// Sends what waits on a connection on which no send is under way.
-    #[inline]
-    fn send(&mut self, id: Id) {
-        let Some(entry) = self.connections.find(id) else { return };
-        let len = entry.queued.len();
-        if len == 0 || entry.sending > 0 {
-            return;
-        }
-        let payload = mem::take(&mut entry.queued);
-        self.stats.bytes_sent += len as u64;
-        let state = match entry.proto.wish() {
-            Wish::Receive => self.engine.send_last(id, payload),
-            _ => self.engine.send(id, payload),
-        };
-        match state {
-            SendState::Done(payload) => self.out.give_back(payload),
-            SendState::Pending => {
-                entry.sending = len;
-                (entry.taken_at, entry.taken) = (self.office.now, 0);
-                if len > UNCOUNTED_BYTES {
-                    self.office.count_output(entry);
-                }
-            }
-        }
-    }
-
-    #[inline]
-    fn sent(&mut self, id: Id, payload: Payload, result: io::Result<()>) {
-        self.out.give_back(payload);
-        let Some(entry) = self.connections.find(id) else { return };
-        entry.sending = 0;
-        if result.is_err() {
-            return self.close(id);
-        }
-        let has_more = !entry.queued.is_empty();
-        if !has_more && entry.held_bytes == 0 && entry.proto.wish() == Wish::Receive {
-            return;
-        }
-        if has_more {
-            self.send(id);
-        }
-        let Some(entry) = self.connections.find(id) else { return };
-        if entry.held_bytes > 0 {
-            self.office.count_output(entry);
-        }
-        if entry.proto.wish() != Wish::Receive {
-            self.step(id, |connection, environment, out| connection.proceed(environment, out));
-            self.settle(id);
-        }
     }
 
     #[inline]

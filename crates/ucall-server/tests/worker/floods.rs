@@ -1,5 +1,5 @@
-//! What comes by the thousand is done a little a turn, and all of it in the end, while calls on other
-//! connections are answered in each turn.
+//! What comes by the thousand is done a little a turn, and all of it in the end, while calls on
+//! other connections are answered in each turn.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
