@@ -177,7 +177,7 @@ def test_a_stop_before_the_first_run_is_remembered() -> None:
     server.run()
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_stops_and_starts_from_many_threads(serve: Serve) -> None:
     server = serve(sum)
 

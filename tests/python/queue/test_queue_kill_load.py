@@ -29,7 +29,7 @@ from ucall import queue as nq
 LONG = bool(os.environ.get("UCALL_QUEUE_LONG"))
 COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "3000"))
 KILLS = 10 if LONG else 2
-PATIENCE_S = 10 if LONG else 2
+PATIENCE_S = 4 if LONG else 2
 WAIT_S = 60 + COUNT / 500
 # Says each number once its `get` has returned, and whether it may be a repeat.
 READER = """
