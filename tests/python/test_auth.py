@@ -183,7 +183,9 @@ async def later_in_steps(ctx: ucall.Context) -> AsyncIterator[str]:
     yield "eve"
 
 
-@pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("later", [whoami_later, lambda ctx: Promise(), in_steps, later_in_steps])
 def test_a_function_that_returns_something_to_wait_for_lets_nobody_in(
     serve: Serve, caplog: pytest.LogCaptureFixture, later: Callable[[ucall.Context], Any]
