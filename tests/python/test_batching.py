@@ -272,10 +272,11 @@ def test_contexts_are_those_of_the_calls(serve: Serve, kind: str) -> None:
 
 def test_a_context_tells_who_of_a_batch_has_left(serve: Serve) -> None:
     seen: dict[str, bool] = {}
-    started, may_end = threading.Event(), threading.Event()
+    started, may_end, went_on = threading.Event(), threading.Event(), threading.Event()
 
     def wait(texts: list[str], contexts: list[ucall.Context]) -> list[str]:
         if "first" not in texts:
+            went_on.set()
             late = time.monotonic() + 5
             while not any(ctx.cancelled for ctx in contexts) and time.monotonic() < late:
                 time.sleep(0.01)
@@ -299,6 +300,8 @@ def test_a_context_tells_who_of_a_batch_has_left(serve: Serve) -> None:
         assert eventually(lambda: server.stats()["bytes_received"] == come)
         may_end.set()
         assert json.loads(stays.line())["result"] == "first"
+        # Whoever leaves before a batch is taken has no part in it.
+        assert went_on.wait(10)
         leaves.socket.close()
         assert json.loads(stays.line())["result"] == "stays"
     assert seen == {"stays": False, "leaves": True}

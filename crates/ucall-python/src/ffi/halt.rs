@@ -5,41 +5,56 @@
 //! the whole process would abort. So the unwinding is stopped where it would enter the first of
 //! them: the thread sleeps there until the process ends, as from 3.14 on CPython has it. It costs
 //! the calls that come back nothing. pyo3 does the same where it attaches a thread.
+//!
+//! pyo3 declares the same functions as ones that never unwind. A whole program is optimised as one,
+//! where a name has one declaration, and that may be pyo3's; so these are called by addresses that
+//! the optimiser cannot see through.
 
+use std::arch::asm;
 use std::ffi::c_int;
+use std::mem;
 use std::ptr;
 
-use pyo3::ffi::PyObject;
+use pyo3::ffi::{self, PyObject};
 
-mod raw {
-    use std::ffi::c_int;
+type Vectorcall = unsafe extern "C-unwind" fn(
+    callable: *mut PyObject,
+    arguments: *const *mut PyObject,
+    flagged_count: usize,
+    names: *mut PyObject,
+) -> *mut PyObject;
+type VectorcallDict = unsafe extern "C-unwind" fn(
+    callable: *mut PyObject,
+    arguments: *const *mut PyObject,
+    flagged_count: usize,
+    keywords: *mut PyObject,
+) -> *mut PyObject;
+type Send = unsafe extern "C-unwind" fn(
+    iterator: *mut PyObject,
+    argument: *mut PyObject,
+    result: *mut *mut PyObject,
+) -> c_int;
+type Call = unsafe extern "C-unwind" fn(
+    callable: *mut PyObject,
+    arguments: *mut PyObject,
+    keywords: *mut PyObject,
+) -> *mut PyObject;
 
-    use pyo3::ffi::PyObject;
-
-    unsafe extern "C-unwind" {
-        pub(super) fn PyObject_Vectorcall(
-            callable: *mut PyObject,
-            arguments: *const *mut PyObject,
-            flagged_count: usize,
-            names: *mut PyObject,
-        ) -> *mut PyObject;
-        pub(super) fn PyObject_VectorcallDict(
-            callable: *mut PyObject,
-            arguments: *const *mut PyObject,
-            flagged_count: usize,
-            keywords: *mut PyObject,
-        ) -> *mut PyObject;
-        pub(super) fn PyIter_Send(
-            iterator: *mut PyObject,
-            argument: *mut PyObject,
-            result: *mut *mut PyObject,
-        ) -> c_int;
-        pub(super) fn PyObject_Call(
-            callable: *mut PyObject,
-            arguments: *mut PyObject,
-            keywords: *mut PyObject,
-        ) -> *mut PyObject;
+/// The same address, of which the optimiser knows nothing.
+#[inline(always)]
+fn hide(mut address: *const ()) -> *const () {
+    // SAFETY: it does nothing.
+    unsafe {
+        asm!("/* {0} */", inout(reg) address, options(pure, readonly, nostack, preserves_flags))
     }
+    address
+}
+
+/// A function of CPython, as one that may unwind.
+macro_rules! unwinding {
+    ($function:ident as $signature:ty) => {
+        mem::transmute::<*const (), $signature>(hide(ffi::$function as *const ()))
+    };
 }
 
 /// Keeps a thread that is unwound from going any further.
@@ -71,8 +86,10 @@ pub(super) unsafe fn vectorcall(
 ) -> *mut PyObject {
     let halt = Halt;
     // SAFETY: the caller's.
-    let result = unsafe { raw::PyObject_Vectorcall(callable, arguments, flagged_count, names) };
-    std::mem::forget(halt);
+    let result = unsafe {
+        unwinding!(PyObject_Vectorcall as Vectorcall)(callable, arguments, flagged_count, names)
+    };
+    mem::forget(halt);
     result
 }
 
@@ -89,9 +106,15 @@ pub(super) unsafe fn vectorcall_dict(
 ) -> *mut PyObject {
     let halt = Halt;
     // SAFETY: the caller's.
-    let result =
-        unsafe { raw::PyObject_VectorcallDict(callable, arguments, flagged_count, keywords) };
-    std::mem::forget(halt);
+    let result = unsafe {
+        unwinding!(PyObject_VectorcallDict as VectorcallDict)(
+            callable,
+            arguments,
+            flagged_count,
+            keywords,
+        )
+    };
+    mem::forget(halt);
     result
 }
 
@@ -103,8 +126,8 @@ pub(super) unsafe fn vectorcall_dict(
 pub(super) unsafe fn call(callable: *mut PyObject, arguments: *mut PyObject) -> *mut PyObject {
     let halt = Halt;
     // SAFETY: the caller's.
-    let result = unsafe { raw::PyObject_Call(callable, arguments, ptr::null_mut()) };
-    std::mem::forget(halt);
+    let result = unsafe { unwinding!(PyObject_Call as Call)(callable, arguments, ptr::null_mut()) };
+    mem::forget(halt);
     result
 }
 
@@ -120,7 +143,7 @@ pub(super) unsafe fn send(
 ) -> c_int {
     let halt = Halt;
     // SAFETY: the caller's.
-    let status = unsafe { raw::PyIter_Send(iterator, argument, result) };
-    std::mem::forget(halt);
+    let status = unsafe { unwinding!(PyIter_Send as Send)(iterator, argument, result) };
+    mem::forget(halt);
     status
 }
