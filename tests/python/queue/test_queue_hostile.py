@@ -286,10 +286,13 @@ def test_what_a_stranger_pickles_runs_nothing(pairs: Pairs, tmp_path: Path) -> N
     ran = tmp_path / "ran"
     data = pickle.dumps(Runs(ran))
     server = pairs.server()
+    client = pairs.client(server)
+    # A broker keeps nothing for a server that has not subscribed yet.
+    client.put("before").result(WAIT_S)
+    assert server.get(timeout=WAIT_S).data == "before"
     with sent(pairs, server, hello(STRANGER) + frame(4, len(data), data, 1, 1)):
         with pytest.raises(pickle.UnpicklingError, match="system is not allowed"):
             server.get(timeout=WAIT_S)
-        client = pairs.client(server)
         client.put("still here").result(WAIT_S)
         assert server.get(timeout=WAIT_S).data == "still here"
     assert not ran.exists()
