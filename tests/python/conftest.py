@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,8 @@ from harness import Wire
 
 # A shell that starts the tests in the background has Ctrl-C ignored, by all whom they start, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Else gRPC's library crashes children that are forked off while its threads run, as terminals are.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def pytest_collection_finish() -> None:

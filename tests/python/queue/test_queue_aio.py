@@ -43,7 +43,7 @@ def test_put_and_get_are_awaited(pairs: Pairs) -> None:
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 def test_an_event_loop_does_not_wait_for_room(pairs: Pairs) -> None:
     async def main() -> None:
-        lonely = pairs.client(pairs.server(ack="taken"), full="block", queue_size=2_000)
+        lonely = pairs.client(pairs.server(), ack="taken", full="block", queue_size=2_000)
         client = anq.Communicator(lonely)
         first = client.put(b"x" * 1500)
         with pytest.raises(nq.FullError):
