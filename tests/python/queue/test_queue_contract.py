@@ -270,8 +270,11 @@ def test_a_callback_that_raises_keeps_nobody_from_theirs(
     again = threading.Event()
     server.put("back").add_done_callback(lambda _: again.set())
     assert again.wait(WAIT_S)
-    told = lambda: {record.exc_info[0] for record in caplog.records if record.exc_info}  # noqa: E731
-    # What is added to a future that is done is called at once, before what waits for the notifier.
+
+    def told() -> set[type[BaseException] | None]:
+        return {record.exc_info[0] for record in caplog.records if record.exc_info}
+
+    # What is added to a future that is done is called at once, before what the notifier calls.
     assert eventually(lambda: told() == {SystemExit, ZeroDivisionError})
     assert {record.levelno for record in caplog.records if record.exc_info} == {logging.ERROR}
 
