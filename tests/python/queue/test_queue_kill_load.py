@@ -75,7 +75,8 @@ class Killed:
             self.lives.append([])
             if kills == KILLS:
                 self.is_safe.set()
-            self._live(self._random.randrange(1, COUNT // KILLS) if kills < KILLS else COUNT)
+            # The last one may have to read all of them: those before it may have had no time.
+            self._live(self._random.randrange(1, COUNT // KILLS) if kills < KILLS else COUNT + 1)
 
     def _live(self, count: int) -> None:
         process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
