@@ -1,7 +1,8 @@
 """Each figure that was asked of ucall, and whether this run shows it.
 
-A figure is missed only if even the better quartile of its pairs is past it: the lower one of a
-cost, the upper one of a rate. Machines drift, and what lies between the quartiles is not known.
+A figure is met if the median of its pairs meets it. Where only the better quartile does (the lower
+one of a cost, the upper one of a rate), the outcome says so: on a machine that drifts that is neither
+met nor missed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ IDLE_KIB_MAX = 4.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was asked, what was found, and the outcome: met, missed or not measured."""
+    """What was asked, what was found, and the outcome in words."""
 
     claim: str
     asked: str
@@ -29,8 +30,15 @@ def judged(claim: str, found: Spread | None, form: str, *, most: float = 0, leas
     asked = f"at most {form.format(most)}" if most else f"at least {form.format(least)}"
     if not found:
         return Verdict(claim, asked, "-", "not measured")
-    is_missed = found.lower > most if most else found.upper < least
-    return Verdict(claim, asked, found.text(form), "**missed**" if is_missed else "met")
+    return Verdict(claim, asked, found.text(form), outcome(found, most=most, least=least))
+
+
+def outcome(found: Spread, *, most: float, least: float) -> str:
+    if found.median <= most if most else found.median >= least:
+        return "met"
+    if found.lower <= most if most else found.upper >= least:
+        return f"**by the {'lower' if most else 'upper'} quartile only**"
+    return "**missed**"
 
 
 def all_verdicts(results: Results, servers: Sequence[Server]) -> list[Verdict]:

@@ -50,17 +50,27 @@ def test_quartiles_are_those_between_samples():
 
 
 @pytest.mark.parametrize(
-    ("lower", "outcome"), [(1.19, "met"), (1.2, "met"), (1.2001, "**missed**")]
+    ("lower", "median", "outcome"),
+    [
+        (1.0, 1.2, "met"),
+        (1.2, 1.2001, "**by the lower quartile only**"),
+        (1.2001, 1.3, "**missed**"),
+    ],
 )
-def test_a_cost_is_missed_only_past_its_lower_quartile(lower, outcome):
-    assert judged("cost", Spread(2.0, lower, 3.0), "{:.2f}", most=1.2).outcome == outcome
+def test_a_cost_is_met_by_its_median_or_by_its_lower_quartile_only(lower, median, outcome):
+    assert judged("cost", Spread(median, lower, 3.0), "{:.2f}", most=1.2).outcome == outcome
 
 
 @pytest.mark.parametrize(
-    ("upper", "outcome"), [(2.51, "met"), (2.5, "met"), (2.4999, "**missed**")]
+    ("median", "upper", "outcome"),
+    [
+        (2.5, 2.6, "met"),
+        (2.4999, 2.5, "**by the upper quartile only**"),
+        (2.4, 2.4999, "**missed**"),
+    ],
 )
-def test_a_rate_is_missed_only_short_of_its_upper_quartile(upper, outcome):
-    assert judged("rate", Spread(2.0, 1.0, upper), "{:.2f}", least=2.5).outcome == outcome
+def test_a_rate_is_met_by_its_median_or_by_its_upper_quartile_only(median, upper, outcome):
+    assert judged("rate", Spread(median, 1.0, upper), "{:.2f}", least=2.5).outcome == outcome
 
 
 def test_what_was_not_measured_is_not_met():
