@@ -40,10 +40,12 @@ class Bar:
     text: str
 
 
-def bars(title: str, note: str, unit: str, found: Sequence[Bar]) -> str:
-    """The chart, bars in the order in which they come."""
+def bars(
+    title: str, note: str, unit: str, found: Sequence[Bar], least: float | None = None
+) -> str:
+    """The chart, bars in the order in which they come. They begin at `least`, if it is given."""
     height = TOP + ROW * len(found) + 52
-    low, high = scale([bar.value for bar in found])
+    low, high = scale([bar.value for bar in found], least)
 
     def x(value: float) -> float:
         share = math.log10(max(value, low) / low) / math.log10(high / low)
@@ -65,9 +67,9 @@ def bars(title: str, note: str, unit: str, found: Sequence[Bar]) -> str:
     return "\n".join(parts)
 
 
-def scale(values: Sequence[float]) -> tuple[float, float]:
-    """From below the least to the most, a decade at least."""
-    low = min(values) / 2
+def scale(values: Sequence[float], least: float | None) -> tuple[float, float]:
+    """From `least`, or below all values, to the most, a decade at least."""
+    low = least or min(values) / 2
     return low, max(max(values), low * 10)
 
 

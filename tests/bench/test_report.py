@@ -41,6 +41,8 @@ def test_charts_are_well_formed_and_longer_bars_are_more(results):
     assert "benchmarks-cpu.svg" in made
     for text in made.values():
         xml.etree.ElementTree.fromstring(text)
+    assert ">floor: C, epoll<" in made["benchmarks-rate.svg"]
+    assert ">floor: C, epoll<" not in made["benchmarks-cpu.svg"], "it is where the bars begin"
     two = charts.bars(
         "t", "n", "µs", [charts.Bar("a & b", "ours", 1, "1"), charts.Bar("c", "floor", 100, "100")]
     )
