@@ -1,11 +1,11 @@
-"""A product's description and photo, turned into one vector that similar products are near to.
+"""A product's description and image, turned into one vector that similar products are near to.
 
     python examples/python/vectorize.py
-    ucall vectorize description='Product description' -i photo=./local/path.png
+    ucall vectorize description='Product description' -i image=./local/path.png
 
 The vector has 192 numbers and the length 1. The first 64 tell the words: each word of the
 description counts in a place picked by its hash. The others tell the colours: a histogram of the
-photo in 16 shades for each of hue, saturation and value, and in 80 colours of 4 x 5 x 4 levels.
+image in 16 shades for each of hue, saturation and value, and in 80 colours of 4 x 5 x 4 levels.
 """
 
 import zlib
@@ -24,8 +24,8 @@ server = Server()
 
 
 @server
-def vectorize(description: str, photo: PIL.Image.Image) -> numpy.ndarray:
-    vector = numpy.concatenate([words(description), colours(photo)])
+def vectorize(description: str, image: PIL.Image.Image) -> numpy.ndarray:
+    vector = numpy.concatenate([words(description), colours(image)])
     return vector / numpy.linalg.norm(vector)
 
 
@@ -35,9 +35,9 @@ def words(text: str) -> numpy.ndarray:
     return share(numpy.bincount(places, minlength=WORD_PLACES))
 
 
-def colours(photo: PIL.Image.Image) -> numpy.ndarray:
-    """The shares of shades and of colours among the photo's pixels."""
-    small = photo.convert("RGB").resize(THUMBNAIL_SIZE)
+def colours(image: PIL.Image.Image) -> numpy.ndarray:
+    """The shares of shades and of colours among the image's pixels."""
+    small = image.convert("RGB").resize(THUMBNAIL_SIZE)
     shades = numpy.asarray(small.convert("HSV")).reshape(-1, 3) // (256 // SHADES)
     levels = numpy.asarray(small).reshape(-1, 3) * numpy.array(LEVELS) // 256
     mixed = numpy.ravel_multi_index(tuple(levels.T), LEVELS)

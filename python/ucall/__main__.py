@@ -7,6 +7,7 @@ Without ``--workers`` and ``--reload`` this process serves; with them it supervi
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import logging
@@ -31,9 +32,21 @@ def main() -> int:
         if supervised and not _hosting.is_worker():
             return _supervise(settings)
         return _serve(settings)
-    except (OSError, Refused) as failure:
+    except Refused as failure:
         log.error("%s", failure)
-        return 1
+    except OSError as failure:
+        log.error("%s", _reason(failure))
+    return 1
+
+
+def _reason(failure: OSError) -> str:
+    """Without the number, and with the file or the remedy if there is one."""
+    reason = failure.strerror or str(failure)
+    if failure.filename is not None:
+        return f"{failure.filename}: {reason}"
+    if failure.errno == errno.EADDRINUSE:
+        return f"{reason}; choose another by --port or --uds"
+    return reason
 
 
 class _Lines(logging.Formatter):
@@ -113,10 +126,18 @@ def _imported(settings: Settings) -> Server:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise Refused(f"{settings.app}: {module} has no {path or 'server'}") from None
+            missing = f"{settings.app}: {module} has no {path or 'server'}"
+            raise Refused(missing + _alternatives(module)) from None
     if not isinstance(found, Server):
         raise Refused(f"{settings.app}: expected a ucall.Server, got {type(found).__name__}")
     return found
+
+
+def _alternatives(module: str) -> str:
+    """The servers that a module does have."""
+    found = vars(sys.modules[module]).items()
+    names = [f"{module}:{name}" for name, value in found if isinstance(value, Server)]
+    return f"; there is {', '.join(names)}" if names else "; there is no ucall.Server in it"
 
 
 if __name__ == "__main__":

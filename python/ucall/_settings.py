@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ucall._cli.arguments import Parser
 from ucall._tls import CLIENT_AUTH, ClientAuth
 
 __all__ = ["LOG_LEVELS", "Settings"]
@@ -41,20 +42,30 @@ class Settings:
         return cls(**vars(parser.parse_args(arguments)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m ucall",
-        description="Serves the functions of a module.",
-        epilog="Each flag has a variable UCALL_… in the environment, such as UCALL_PORT.",
+        description="Serves the functions of a module. What no option says, its server does.",
+        epilog="Each flag has a variable UCALL_… in the environment, such as UCALL_PORT. "
+        "The command ucall calls functions: ucall --help",
     )
     parser.add_argument("app", metavar="module:server", help="what to import, and the server in it")
-    _add(parser, "--host", help="address to listen on")
-    _add(parser, "--port", type=_port, help="0 picks a free one")
-    _add(parser, "--uds", help="path of a Unix socket to listen on instead")
-    _add(parser, "--workers", type=_count, help="processes, started again when they die")
-    _add(parser, "--engine", choices=("auto", "uring", "posix"))
-    _add(parser, "--threads", type=_count, help="run plain functions in so many threads")
-    _add(parser, "--log-level", default="info", choices=LOG_LEVELS)
+    _add(parser, "--host", help="address to listen on; 0.0.0.0 for every one of this machine")
+    _add(parser, "--port", type=_port, help="port to listen on; 0 picks a free one")
+    _add(parser, "--uds", metavar="PATH", help="Unix socket to listen on instead")
+    _add(parser, "--workers", type=_count, metavar="N", help="processes, restarted when they die")
+    _add(parser, "--engine", choices=("auto", "uring", "posix"), help="auto: uring where allowed")
+    _add(parser, "--threads", type=_count, metavar="N", help="run plain functions in so many")
+    levels = f"what is logged: {', '.join(LOG_LEVELS)} (default: info)"
+    _add(
+        parser,
+        "--log-level",
+        default="info",
+        type=str.lower,
+        choices=LOG_LEVELS,
+        metavar="LEVEL",
+        help=levels,
+    )
     _add(parser, "--ssl-certfile", nargs="+", metavar="FILE", help="certificates, for TLS")
     _add(parser, "--ssl-keyfile", nargs="+", metavar="FILE", help="their keys")
     _add(parser, "--ssl-keyfile-password", metavar="PASSWORD", help="of encrypted keys")
@@ -69,16 +80,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add(parser: argparse.ArgumentParser, flag: str, default: Any = None, **options: Any) -> None:
+def _add(parser: Parser, flag: str, default: Any = None, **options: Any) -> None:
     variable = "UCALL_" + flag.strip("-").replace("-", "_").upper()
-    # argparse converts and checks a default that is a text just as what is typed, choices aside.
-    default = os.environ.get(variable) or default
-    if default is not None and options.get("nargs"):
-        default = default.split(os.pathsep)
-    choices = options.get("choices")
-    if choices and default is not None and default not in choices:
-        parser.error(f"{variable}: expected one of {', '.join(choices)}, got {default!r}")
-    parser.add_argument(flag, default=default, **options)
+    text = os.environ.get(variable)
+    told = _told(parser, variable, text, options) if text else default
+    parser.add_argument(flag, default=told, **options)
+
+
+def _told(parser: Parser, variable: str, text: str, options: dict[str, Any]) -> Any:
+    """What a variable says, converted and checked as argparse does it with a flag."""
+    if options.get("nargs"):
+        return text.split(os.pathsep)
+    try:
+        value = options.get("type", str)(text)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"{variable}: {error}")
+    choices = options.get("choices", (value,))
+    if value not in choices:
+        parser.error(f"{variable}: expected one of {', '.join(choices)}, got {text!r}")
+    return value
 
 
 def _number(text: str) -> int:

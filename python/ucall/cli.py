@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _complain(USAGE, error)
     except RPCError as error:
-        return _complain(RPC_ERROR, error)
+        return _complain(RPC_ERROR, _told(error))
     except BrokenPipeError:  # Who reads our output has heard enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ANSWERED
@@ -107,7 +108,16 @@ def _call(client: Client, options: argparse.Namespace, params: Params) -> Respon
         raise UsageError(str(error)) from None
 
 
-def _complain(status: int, error: Exception) -> int:
+def _told(error: RPCError) -> str:
+    """With its data, which is text as a rule, and otherwise JSON."""
+    line = f"{error.message} [{error.code}]"
+    if error.data is None:
+        return line
+    data = error.data if isinstance(error.data, str) else json.dumps(error.data, ensure_ascii=False)
+    return f"{line}: {data}"
+
+
+def _complain(status: int, error: Exception | str) -> int:
     """In one line, whatever the server put into it."""
     line = " ".join(str(error).split())
     print(f"ucall: {printable(line)}", file=sys.stderr)

@@ -245,11 +245,12 @@ def test_the_conversation_is_shown(call: Run) -> None:
 def test_rpc_errors(call: Run) -> None:
     done = call("fail", "message=no\nway")
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr == b"ucall: no way [7] ({'a': [1]})\n"
+    assert done.stderr == b'ucall: no way [7]: {"a": [1]}\n'
     done = call("fail", "message=\x1b]0;title\x07\x9b2Jé")
-    assert done.stderr.decode() == "ucall: \\x1b]0;title\\x07\\x9b2Jé [7] ({'a': [1]})\n"
+    assert done.stderr.decode() == 'ucall: \\x1b]0;title\\x07\\x9b2Jé [7]: {"a": [1]}\n'
     done = call("absent")
-    assert done.returncode == 1 and b"-32601" in done.stderr
+    expected = b'ucall: Method not found [-32601]: there is no method "absent"\n'
+    assert (done.returncode, done.stderr) == (1, expected)
     done = call("same", "value=1", "more=2", "--format", "raw")
     assert done.returncode == 1 and b'"code":-32602' in done.stdout
     assert done.stderr.count(b"\n") == 1
@@ -286,7 +287,8 @@ def test_rpc_errors(call: Run) -> None:
         (["echo", "--uri", "ftp://a"], "expected http://"),
         (["echo", "--uri", "a:1"], "has a port other than"),
         (["echo", "--timeout", "0"], "expected seconds above 0"),
-        (["echo", "--timeout", "x"], "invalid float"),
+        (["echo", "--timeout", "x"], "expected seconds above 0, got 'x'"),
+        (["echo", "--timeout", "nan"], "expected seconds above 0"),
         (["echo", "--nonsense"], "unrecognized arguments"),
         (["same", "value=5", "--format", "bytes"], "--format bytes: "),
         (["same", "value=aGk=", "--format", "image"], "the result is no image"),
@@ -340,6 +342,12 @@ def test_a_reader_who_has_enough() -> None:
         command = f"{ucall_command()} echo -p {server.port} | head -c 5"
         done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=20)
         assert (done.stdout, done.stderr) == (b'"xxxx', b"")
+
+
+def test_its_version() -> None:
+    for option in ("-V", "--version"):
+        done = subprocess.run([ucall_command(), option], capture_output=True, check=True, text=True)
+        assert done.stdout == f"ucall {ucall.__version__}\n"
 
 
 def test_help_has_the_usage() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,14 +112,17 @@ def test_flags_win_over_variables(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         (["nowhere:server"], "no module nowhere in"),
-        (["app:nothing"], "app has no nothing"),
+        (["app:nothing"], "app has no nothing; there is app:inner\n"),
         (["app:Holder"], "expected a ucall.Server"),
-        (["app"], "app has no server"),
+        (["app"], "app has no server; there is app:inner\n"),
+        (["empty"], "empty has no server; there is no ucall.Server in it\n"),
+        (["app:inner", "--ssl-certfile", "absent.pem"], ": absent.pem: No such file or directory\n"),
         (["app:inner", "--host", "192.0.2.1"], "192.0.2.1"),
     ],
 )
 def test_what_cannot_be_served_is_told(tmp_path: Path, arguments: list[str], problem: str) -> None:
     (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "empty.py").write_text("")
     command = [sys.executable, "-m", "ucall", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
     assert done.returncode == 1 and problem in done.stderr
@@ -137,20 +141,60 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.read(["a:b", "--workers", "1"]).workers == 1
 
 
+def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "ucall", "app:inner", "--port", port]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert done.stderr.endswith("listens there already; choose another by --port or --uds\n")
+
+
 @pytest.mark.parametrize(
-    "flags",
-    [["--port", "65536"], ["--workers", "0"], ["--engine", "epoll"], ["--log-level", "loud"], []],
+    ("flags", "complaint"),
+    [
+        (["--port", "65536"], "--port: expected a port from 0 to 65535, got 65536"),
+        (["--workers", "0"], "--workers: expected at least 1"),
+        (["--engine", "epoll"], "--engine: invalid choice: 'epoll'"),
+        (["--log-level", "loud"], "--log-level: invalid choice: 'loud'"),
+        (["--work", "2"], "unrecognized arguments: --work 2"),
+        ([], "required: module:server"),
+    ],
 )
-def test_settings_that_make_no_sense_are_refused(flags: list[str]) -> None:
+def test_settings_that_make_no_sense_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
+) -> None:
     with pytest.raises(SystemExit) as refused:
         Settings.read([*(["a:b"] if flags else []), *flags])
     assert refused.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("python -m ucall: ") and shown.count("\n") == 1 and complaint in shown
 
 
-def test_a_variable_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UCALL_ENGINE", "epoll")
+@pytest.mark.parametrize(
+    ("variable", "complaint"),
+    [
+        ("UCALL_ENGINE", "UCALL_ENGINE: expected one of auto, uring, posix, got 'x'"),
+        ("UCALL_PORT", "UCALL_PORT: expected a number, got 'x'"),
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    complaint: str,
+) -> None:
+    monkeypatch.setenv(variable, "x")
     with pytest.raises(SystemExit):
         Settings.read(["a:b"])
+    assert complaint in capsys.readouterr().err
+
+
+def test_levels_are_told_in_either_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCALL_LOG_LEVEL", "WARNING")
+    assert Settings.read(["a:b"]).log_level == "warning"
+    assert Settings.read(["a:b", "--log-level", "Debug"]).log_level == "debug"
 
 
 def test_help_is_complete() -> None:

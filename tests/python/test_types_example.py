@@ -41,9 +41,9 @@ def photo(tmp_path: Path) -> Path:
 def test_the_client_calls_it(port: int, photo: Path) -> None:
     client = Client(port=port)
     red, blue = Image.new("RGB", (9, 9), "red"), Image.new("RGB", (9, 9), "blue")
-    one = client.vectorize(description="a red shirt", photo=red).numpy
-    two = client.vectorize(description="red shirt, new", photo=red).numpy
-    other = client.vectorize(description="trousers", photo=blue).numpy
+    one = client.vectorize(description="a red shirt", image=red).numpy
+    two = client.vectorize(description="red shirt, new", image=red).numpy
+    other = client.vectorize(description="trousers", image=blue).numpy
     assert (one.shape, one.dtype) == ((192,), np.float32)
     assert abs(np.linalg.norm(one) - 1) < 1e-6
     assert one @ two > one @ other
@@ -53,8 +53,8 @@ def test_the_client_calls_it(port: int, photo: Path) -> None:
 
 def test_a_wrong_param_says_so(port: int, photo: Path) -> None:
     with Wire(port) as wire:
-        error = wire.error("vectorize", {"description": "x", "photo": "AAAA"})
-        assert error["data"].startswith("params.photo: expected image in base64: no image in any")
+        error = wire.error("vectorize", {"description": "x", "image": "AAAA"})
+        assert error["data"].startswith("params.image: expected image in base64: no image in any")
         text = base64.b64encode(photo.read_bytes()).decode()
         result = wire.result("vectorize", ["", text])
     array = np.load(io.BytesIO(base64.b64decode(result)), allow_pickle=False)
@@ -63,7 +63,7 @@ def test_a_wrong_param_says_so(port: int, photo: Path) -> None:
 
 def test_the_command_calls_it(port: int, photo: Path) -> None:
     command = [sys.executable, "-c", "import sys; from ucall.cli import main; sys.exit(main())"]
-    call = ["vectorize", "description=A shirt", "-i", f"photo={photo}", "-p", str(port)]
+    call = ["vectorize", "description=A shirt", "-i", f"image={photo}", "-p", str(port)]
     done = subprocess.run([*command, *call], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-__all__ = ["FORMATS", "parse"]
+from ucall import __version__
+
+__all__ = ["FORMATS", "Parser", "parse"]
 
 FORMATS = ("json", "raw", "bytes", "numpy", "image")
 
@@ -31,10 +33,18 @@ values:
   name=@-           what comes on standard input
 
 exit status: 0 answered, 1 the server replied with an error, 2 wrong usage,
-3 no connection or no reply in time"""
+3 no connection or no reply in time
+
+python -m ucall serves functions: python -m ucall --help"""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """One with ``--version``, which takes no shortened options and complains in one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+        self.add_argument("-V", "--version", action="version", version=f"ucall {__version__}")
+
     def error(self, message: str) -> NoReturn:
         """One line, without the usage around it."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -64,13 +74,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="ucall",
         usage=_USAGE,
         description="Calls a method of a JSON-RPC server, over HTTP or raw TCP.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("method", help="the method's name")
     parser.add_argument("kwargs", nargs="*", default=[], help="params by name, as name=value")
@@ -118,7 +127,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tcp", action="store_true", help="speak raw TCP rather than HTTP")
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         default=60.0,
         metavar="SECONDS",
         help="wait so long in all (default: 60)",
@@ -131,6 +140,16 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="'NAME: VALUE'",
         help="send an HTTP header; may be repeated",
     )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
+    return seconds
 
 
 def _add_tls_options(parser: argparse.ArgumentParser) -> None:
