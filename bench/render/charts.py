@@ -40,9 +40,7 @@ class Bar:
     text: str
 
 
-def bars(
-    title: str, note: str, unit: str, found: Sequence[Bar], least: float | None = None
-) -> str:
+def bars(title: str, note: str, unit: str, found: Sequence[Bar], least: float | None = None) -> str:
     """The chart, bars in the order in which they come. They begin at `least`, if it is given."""
     height = TOP + ROW * len(found) + 52
     low, high = scale([bar.value for bar in found], least)

@@ -1,8 +1,7 @@
 """Each figure that was asked of ucall, and whether this run shows it.
 
 A figure is met if the median of its pairs meets it. Where only the better quartile does (the lower
-one of a cost, the upper one of a rate), the outcome says so: on a machine that drifts that is neither
-met nor missed.
+one of a cost, the upper one of a rate), the outcome says so: that is neither met nor missed.
 """
 
 from collections.abc import Iterator, Sequence

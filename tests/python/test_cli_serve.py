@@ -116,7 +116,10 @@ def test_flags_win_over_variables(tmp_path: Path) -> None:
         (["app:Holder"], "expected a ucall.Server"),
         (["app"], "app has no server; there is app:inner\n"),
         (["empty"], "empty has no server; there is no ucall.Server in it\n"),
-        (["app:inner", "--ssl-certfile", "absent.pem"], ": absent.pem: No such file or directory\n"),
+        (
+            ["app:inner", "--ssl-certfile", "absent.pem"],
+            ": absent.pem: No such file or directory\n",
+        ),
         (["app:inner", "--host", "192.0.2.1"], "192.0.2.1"),
     ],
 )
