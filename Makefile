@@ -40,7 +40,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 .PHONY: setup
 setup: $(STAMPS)/package ## Make .venv with the package, built for release, and its test extras

@@ -7,10 +7,10 @@ has started a server. They start in an empty folder.
 
 - `expression  # => repr` in Python is checked.
 - A line `…` in the output of a command stands for any lines.
-- `server.run()` serves in the background, until the page is over. The port 8545, told or not, is a
-  free one, and so is 8443.
+- `server.run()` serves in the background, as `server.start()` does, until the page is over. The
+  port 8545, told or not, is a free one, and so is 8443.
 - `<!-- first -->` in front of a block: it runs before all others, wherever it stands.
-- `<!-- setup` … `-->` holds Python that readers do not see. It runs before all others, too.
+- `<!-- setup` … `-->` holds Python that readers do not see.
 - `<!-- not run: why -->` in front of a block: it does not run.
 """
 
@@ -68,7 +68,7 @@ def blocks_of(page: Path) -> list[Block]:
         if not mark.startswith("not run"):
             kind = match["kind"] or "python"
             line = text.count("\n", 0, match.start(group))
-            found.append(Block(kind, match[group], line, group == "setup" or mark == "first"))
+            found.append(Block(kind, match[group], line, is_first=mark == "first"))
     return sorted(found, key=lambda block: not block.is_first)
 
 
@@ -166,14 +166,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ucall.Server]]:
-    """`server.run()` returns at once, and what it started ends with the test."""
+    """`server.run()` returns at once, and what was started ends with the test."""
     started: list[ucall.Server] = []
+    start = ucall.Server.start
 
-    def run(server: ucall.Server, max_cycles: int = -1, max_seconds: float = -1) -> None:
+    def start_for_the_page(server: ucall.Server) -> None:
         started.append(server)
-        server.start()
+        start(server)
 
-    monkeypatch.setattr(ucall.Server, "run", run)
+    for name in ("run", "start"):
+        monkeypatch.setattr(ucall.Server, name, start_for_the_page)
     yield started
     for server in started:
         server.stop()
