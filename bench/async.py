@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness import beside, embeddings, processes
-from harness.cdf import plot
+from render.lines import Axis, Panel, lines
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCH = ROOT / ".bench"
@@ -147,8 +147,28 @@ def ours(engines: list[str]) -> list[beside.Contender]:
 def sleepers(rounds: int, engines: list[str]) -> str:
     runs = measured(rounds, servers(engines))
     (BENCH / "async.json").write_text(json.dumps(runs))
-    plot(medians(runs), ROOT / "docs/concurrency.svg", SLEEP_MS)
+    (ROOT / "docs/concurrency.svg").write_text(picture(medians(runs)))
     return table(runs)
+
+
+def picture(results: dict[str, dict[str, Percentiles]]) -> str:
+    """What share of the calls was answered how long after the handler had slept, cumulative."""
+    late = Axis(0.1, 1000, {0.1: "0.1", 1: "1", 10: "10", 100: "100", 1000: "1,000 ms"}, True)
+    share = Axis(0, 100, {0: "0", 50: "50 %", 95: "95 %"})
+    panels = [
+        Panel(
+            f"ab {load}: answered so many ms after the sleep of {SLEEP_MS:.0f}",
+            late,
+            share,
+            {
+                name: [(at - SLEEP_MS, percent) for percent, at in enumerate(found)]
+                for name, found in by_server.items()
+            },
+        )
+        for load, by_server in results.items()
+    ]
+    names = dict.fromkeys(name for by_server in results.values() for name in by_server)
+    return lines(panels, dashed=[name for name in names if not name.startswith("ucall")])
 
 
 def main() -> None:

@@ -1,35 +1,18 @@
 """What `bench/queue.py` shows of its turns: tables, verdicts, and a plot."""
 
 import dataclasses
-import math
 import os
 import platform
 import statistics
 from pathlib import Path
+
+from render.lines import Axis, Panel, lines
 
 Turns = dict[str, list[dict[str, float] | None]]
 Results = dict[int, Turns]
 
 BEGIN = "<!-- queues: made by `make bench-queue` -->"
 END = "<!-- end of queues -->"
-COLOURS = [
-    "#444",
-    "#d62728",
-    "#ff7f0e",
-    "#c49c94",
-    "#8c564b",
-    "#bcbd22",
-    "#e377c2",
-    "#1f77b4",
-    "#17becf",
-    "#2ca02c",
-    "#9467bd",
-    "#bcbd22",
-    "#7f7f7f",
-    "#98df8a",
-    "#ffbb78",
-    "#aec7e8",
-]
 LARGE = 2 << 20
 
 
@@ -148,44 +131,24 @@ def memory_of_pair(size: int, turns: Turns) -> str | None:
     return f"| {size_name(size)} | {what} | {wanted} | {most:.0f} | {met} |"
 
 
+#: What the plot shows; the table has all.
+PLOTTED = (
+    *("C pair", "ucall", "ucall, SHM", "ucall, TLS", "ucall, MQTT"),
+    *("ucall, gRPC", "pyzmq", "net-queue", "net-queue, MQTT"),
+)
+
+
 def plot(results: Results) -> str:
     """Throughput over message size, both logarithmic, as an SVG."""
-    width, height, margin = 560, 320, 60
-    sizes = list(results)
-    rows = {size: {name: middle(turns) for name, turns in results[size].items()} for size in sizes}
-
-    def x(size: float) -> float:
-        low, high = math.log(sizes[0]), math.log(sizes[-1])
-        return margin + width * (math.log(size) - low) / max(high - low, 1e-9)
-
-    def y(gigabits: float) -> float:
-        share = (math.log10(max(gigabits, 1e-3)) + 3) / 5.6
-        return margin / 2 + height * (1 - share)
-
-    style = 'font-family="sans-serif" font-size="11"'
-    total = f'width="{width + 230}" height="{height + margin}"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {total} {style}>']
-    parts.append('<rect width="100%" height="100%" fill="white"/>')
-    for power in range(-3, 3):
-        at = y(10**power)
-        parts.append(f'<path d="M{margin} {at:.1f}h{width}" stroke="#ddd"/>')
-        parts.append(f'<text x="8" y="{at + 4:.1f}">{10.0**power:g} Gbit/s</text>')
-    for size in sizes:
-        place = f'x="{x(size) - 16:.1f}" y="{height + margin / 2 + 18}"'
-        parts.append(f"<text {place}>{size_name(size)}</text>")
-    names = list(dict.fromkeys(name for found in rows.values() for name in found))
-    for index, name in enumerate(names):
-        colour = COLOURS[index % len(COLOURS)]
-        points = [
-            f"{x(size):.1f},{y(found[name]['rate'] * size * 8 / 1e9):.1f}"
-            for size, found in rows.items()
-            if found.get(name)
-        ]
-        line = f'points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"'
-        parts.append(f"<polyline {line}/>")
-        place = f'x="{margin + width + 14}" y="{margin + index * 18}"'
-        parts.append(f'<text {place} fill="{colour}">{name}</text>')
-    return "".join(parts) + "</svg>\n"
+    series: dict[str, list[tuple[float, float]]] = {}
+    for size, turns in results.items():
+        for name in PLOTTED:
+            if row := middle(turns.get(name, [])):
+                series.setdefault(name, []).append((size, row["rate"] * size * 8 / 1e9))
+    sizes = Axis(min(results), max(results), {size: size_name(size) for size in results}, True)
+    rates = Axis(0.01, 200, {0.01: "0.01", 0.1: "0.1", 1: "1", 10: "10", 100: "100 Gbit/s"}, True)
+    panel = Panel("Throughput over the size of messages", sizes, rates, series)
+    return lines([panel], dashed=[name for name in PLOTTED if not name.startswith("ucall")])
 
 
 def summary(results: Results) -> str:

@@ -55,3 +55,12 @@ def test_turns_that_failed_are_left_out_of_ratios_and_told_of() -> None:
     assert "| 64 B | ucall : net-queue |" not in report.verdicts(nothing)
     assert "| ucall | failed | 100 |" in report.summary(nothing)
     assert "| ucall | failed |  | 1.00 | 30, 30 |" in report.costs(nothing)
+
+
+def test_the_plot_has_whom_it_names_and_leaves_out_turns_that_failed() -> None:
+    whole = report.plot(results(100, 30))
+    assert whole.count("<polyline") == len(set(report.PLOTTED) & set(CONTENDERS)) == 7
+    nothing = results(100, 30)
+    nothing[64]["ucall"] = [None, None, None]
+    shorter = report.plot(nothing)
+    assert shorter.count(",") == whole.count(",") - 1

@@ -1,0 +1,111 @@
+"""Line charts as SVG, which follow the reader's light or dark theme: panels below one another.
+
+A series has the same colour in all panels, and stands once in the legend beside them. No more than
+there are colours: what is left out is in a table.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from render.charts import STYLE
+
+LEFT, WIDTH, LEGEND, TOP, HEIGHT, STEP = 76, 540, 200, 40, 220, 290
+#: The first is for what all others are compared with.
+COLOURS = (
+    "#8c959f",
+    "#0969da",
+    "#1a9c6b",
+    "#bf5700",
+    "#8250df",
+    "#c2569b",
+    "#1b9aaa",
+    "#bf8700",
+    "#d1242f",
+)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From `low` to `high`, which what is beyond is drawn at. `ticks` are values and their text."""
+
+    low: float
+    high: float
+    ticks: Mapping[float, str]
+    is_logarithmic: bool = False
+
+    def share(self, value: float) -> float:
+        """How far along the axis, from 0 to 1."""
+        value = min(max(value, self.low), self.high)
+        if self.is_logarithmic:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines through the points of each series, in the order in which they come."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Mapping[str, Sequence[tuple[float, float]]]
+
+
+def lines(panels: Sequence[Panel], dashed: Collection[str] = ()) -> str:
+    """The chart. `dashed` series are those of others."""
+    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
+    if len(names) > len(COLOURS):
+        raise ValueError(f"{len(names)} series, and only {len(COLOURS)} colours")
+    looks = {
+        name: f'stroke="{colour}"' + (' stroke-dasharray="5 3"' if name in dashed else "")
+        for name, colour in zip(names, COLOURS, strict=False)
+    }
+    width, height = LEFT + WIDTH + LEGEND, STEP * len(panels)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img" '
+            f'aria-label="{escape("; ".join(panel.title for panel in panels))}">',
+            STYLE,
+            *(_panel(panel, STEP * index, looks) for index, panel in enumerate(panels)),
+            *(_entry(name, index, looks[name]) for index, name in enumerate(names)),
+            "</svg>\n",
+        ]
+    )
+
+
+def _panel(panel: Panel, top: float, looks: Mapping[str, str]) -> str:
+    bottom = top + TOP + HEIGHT
+
+    def x(value: float) -> float:
+        return LEFT + WIDTH * panel.x.share(value)
+
+    def y(value: float) -> float:
+        return bottom - HEIGHT * panel.y.share(value)
+
+    parts = [f'<text class="title" x="{LEFT}" y="{top + 24}">{escape(panel.title)}</text>']
+    for value, text in panel.y.ticks.items():
+        at = y(value)
+        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}h{WIDTH}"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">')
+        parts.append(f"{escape(text)}</text>")
+    for value, text in panel.x.ticks.items():
+        at = x(value)
+        parts.append(f'<path class="grid" d="M{at:.1f} {bottom}v5"/>')
+        parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">')
+        parts.append(f"{escape(text)}</text>")
+    for name, points in panel.series.items():
+        drawn = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in points)
+        parts.append(f'<polyline points="{drawn}" fill="none" stroke-width="2" {looks[name]}/>')
+    return "".join(parts)
+
+
+def _entry(name: str, index: int, look: str) -> str:
+    """A line of the legend."""
+    x, y = LEFT + WIDTH + 20, TOP + 12 + 20 * index
+    return (
+        f'<path d="M{x} {y - 4}h22" stroke-width="2" {look}/>'
+        f'<text x="{x + 30}" y="{y}">{escape(name)}</text>'
+    )

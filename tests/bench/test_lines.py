@@ -1,0 +1,40 @@
+"""Line charts: well-formed, to scale, and with one look a series."""
+
+import re
+import xml.etree.ElementTree
+
+import pytest
+
+from render.lines import COLOURS, HEIGHT, LEFT, STEP, TOP, WIDTH, Axis, Panel, lines
+
+PERCENT = Axis(0, 100, {50: "half <"})
+DECADES = Axis(0.1, 1000, {1: "1"}, is_logarithmic=True)
+
+
+def points_of(text: str) -> list[list[tuple[float, float]]]:
+    found = re.findall(r'<polyline points="([^"]+)"', text)
+    return [[tuple(map(float, point.split(","))) for point in it.split()] for it in found]
+
+
+def test_points_are_to_scale_and_what_is_beyond_is_at_the_edge():
+    series = {"a": [(10, 50), (0.01, -1), (1e6, 101)]}
+    [drawn] = points_of(lines([Panel("t", DECADES, PERCENT, series)]))
+    bottom = TOP + HEIGHT
+    assert drawn == [(LEFT + WIDTH / 2, bottom - HEIGHT / 2), (LEFT, bottom), (LEFT + WIDTH, TOP)]
+
+
+def test_a_series_looks_alike_in_all_panels_and_is_in_the_legend_once():
+    first = Panel("a & b", DECADES, PERCENT, {"ours": [(1, 1)], "theirs": [(1, 2)]})
+    second = Panel("c", DECADES, PERCENT, {"theirs": [(1, 0)]})
+    text = lines([first, second], dashed=["theirs"])
+    xml.etree.ElementTree.fromstring(text)
+    looks = re.findall(r'<polyline .*? stroke="(.*?)"( stroke-dasharray)?', text)
+    assert looks == [(COLOURS[0], ""), (COLOURS[1], " stroke-dasharray"), looks[1]]
+    assert text.count(">theirs</text>") == text.count(">ours</text>") == 1
+    assert points_of(text)[2] == [(points_of(text)[1][0][0], STEP + TOP + HEIGHT)]
+
+
+def test_no_two_series_share_a_colour():
+    series = {str(number): [(1.0, 1.0)] for number in range(len(COLOURS) + 1)}
+    with pytest.raises(ValueError, match="colours"):
+        lines([Panel("t", DECADES, PERCENT, series)])
