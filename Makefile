@@ -128,7 +128,7 @@ MINUTES ?= 10
 .PHONY: soak
 soak: setup ## Ten minutes of good and hostile traffic: memory and descriptors in docs/soak.svg
 	@mkdir -p .bench
-	PYTHONPATH=tests $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
+	PYTHONPATH=tests:bench $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
 
 test-python: setup ## Run the Python tests against the built package
 	@tools/install-test-tools.sh

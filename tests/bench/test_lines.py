@@ -4,6 +4,8 @@ import re
 import xml.etree.ElementTree
 
 import pytest
+from soak.picture import picture
+from soak.watch import Sample
 
 from render.lines import COLOURS, HEIGHT, LEFT, STEP, TOP, WIDTH, Axis, Panel, lines
 
@@ -38,3 +40,14 @@ def test_no_two_series_share_a_colour():
     series = {str(number): [(1.0, 1.0)] for number in range(len(COLOURS) + 1)}
     with pytest.raises(ValueError, match="colours"):
         lines([Panel("t", DECADES, PERCENT, series)])
+
+
+def test_a_soak_is_drawn_in_minutes_with_round_numbers_beside():
+    samples = [Sample(at_s, 40 + at_s / 60, 12, 3) for at_s in (0, 300, 600)]
+    text = picture({"posix": samples, "uring": samples})
+    xml.etree.ElementTree.fromstring(text)
+    memory, same_memory, *descriptors = points_of(text)
+    assert len(descriptors) == 2 and memory == same_memory
+    assert [x for x, _ in memory] == [LEFT, LEFT + WIDTH / 2, LEFT + WIDTH]
+    for tick in ("0 min", "5 min", "10 min", "20", "40", "5", "10"):
+        assert f">\n{tick}</text>" in text or f">{tick}</text>" in text, tick

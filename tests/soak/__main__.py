@@ -150,7 +150,9 @@ def main() -> None:
             name: [watch.Sample(**it) for it in server["samples"]]
             for name, server in report["servers"].items()
         }
-        watch.picture(runs, options.svg)
+        from soak.picture import picture
+
+        options.svg.write_text(picture(runs), encoding="utf-8")
     for name, server in report["servers"].items():
         was, now = server["before"], server["after"]
         print(

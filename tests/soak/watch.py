@@ -1,4 +1,4 @@
-"""Samples of a process, whether they stay flat, and a picture of them."""
+"""Samples of a process, and whether they stay flat."""
 
 from __future__ import annotations
 
@@ -52,53 +52,3 @@ def complaints(samples: list[Sample], before: Sample, after: Sample, connections
     if connections > CONNECTIONS_MAX:
         found.append(f"{connections} connections stay open")
     return found
-
-
-WIDTH, HEIGHT, MARGIN = 620, 150, 60
-
-
-def picture(runs: dict[str, list[Sample]], path: Path) -> None:
-    """Draws memory and descriptors over time, a line for each run."""
-    panels = [
-        _panel("resident memory, MiB", {name: _points(it, "rss_mib") for name, it in runs.items()}),
-        _panel("descriptors", {name: _points(it, "descriptors") for name, it in runs.items()}),
-    ]
-    step = HEIGHT + MARGIN
-    moved = (f'<g transform="translate(0 {i * step})">{it}</g>' for i, it in enumerate(panels))
-    size = f'width="{WIDTH + 2 * MARGIN}" height="{len(panels) * step + MARGIN // 2}"'
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif"'
-    rest = 'font-size="11" fill="none"><rect width="100%" height="100%" fill="white"/>'
-    path.write_text(f"{opening} {rest}{''.join(moved)}</svg>\n", encoding="utf-8")
-
-
-def _points(samples: list[Sample], field: str) -> list[tuple[float, float]]:
-    return [(it.at_s, float(getattr(it, field))) for it in samples]
-
-
-COLOURS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd"]
-
-
-def _panel(title: str, lines: dict[str, list[tuple[float, float]]]) -> str:
-    end_s = max(at for points in lines.values() for at, _ in points) or 1
-    top = 1.1 * max(value for points in lines.values() for _, value in points)
-    base = MARGIN // 2
-    frame = f'x="{MARGIN}" y="{base}" width="{WIDTH}" height="{HEIGHT}"'
-    parts = [
-        f'<rect {frame} stroke="#bbb"/>',
-        f'<text x="{MARGIN}" y="{base - 8}" fill="#000">{title}</text>',
-    ]
-    for part in (0, 0.5, 1):
-        y, x = base + HEIGHT * (1 - part), MARGIN + WIDTH * part
-        parts.append(f'<text x="8" y="{y + 4:.0f}" fill="#000">{top * part:.0f}</text>')
-        where = f'x="{x - 12:.0f}" y="{base + HEIGHT + 14}"'
-        parts.append(f'<text {where} fill="#000">{end_s * part / 60:.1f} min</text>')
-    for index, (name, points) in enumerate(lines.items()):
-        drawn = " ".join(
-            f"{MARGIN + WIDTH * at / end_s:.1f},{base + HEIGHT * (1 - value / top):.1f}"
-            for at, value in points
-        )
-        colour = COLOURS[index % len(COLOURS)]
-        parts.append(f'<polyline points="{drawn}" stroke="{colour}"/>')
-        place = f'x="{MARGIN + WIDTH - 110}" y="{base + HEIGHT - 10 - 14 * index}"'
-        parts.append(f'<text {place} fill="{colour}">{name}</text>')
-    return "".join(parts)
