@@ -5,8 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# Another interpreter for .venv: make PYTHON=/path/to/python3 (after make clean); or one beside it:
-# make VENV=.bench/python3.13 PYTHON=python3.13 CARGO_TARGET_DIR=target/python3.13 test-python
+# Another interpreter for .venv: make PYTHON=/path/to/python3 (after make clean); or one beside it,
+# for the tests: make test-python3.13; for anything else:
+# make VENV=.bench/python3.13 PYTHON=python3.13 CARGO_TARGET_DIR=target/python3.13 bench-async
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMPS := $(VENV)/stamps
@@ -40,7 +41,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z0-9.%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 .PHONY: setup
 setup: $(STAMPS)/package ## Make .venv with the package, built for release, and its test extras
@@ -133,6 +134,11 @@ soak: setup ## Ten minutes of good and hostile traffic: memory and descriptors i
 test-python: setup ## Run the Python tests against the built package
 	@tools/install-test-tools.sh
 	$(PY) -m pytest $(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS) tests/python
+
+# Beside .venv, so that both are kept and nothing is built twice.
+test-python3.%: ## The same on another Python (make test-python3.14 PYTHON=/path/to/python3.14)
+	$(MAKE) VENV=.bench/python3.$* PYTHON=$(or $(PYTHON),python3.$*) \
+		CARGO_TARGET_DIR=$(abspath target/python3.$*) test-python
 
 .PHONY: security-table
 security-table: setup ## Try every bad input, and write the tables in docs/security.md
