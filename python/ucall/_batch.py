@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ucall import _signature
 from ucall._core import Context
+from ucall.types.aliases import meant
 from ucall.types.faults import Unserved, shown
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def _refuse_what_is_no_column(parameter: _signature.Parameter, name: str) -> Non
 
 def _item_of_list(annotation: Any) -> Any:
     """What one caller gives where the function takes that."""
+    annotation = meant(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in (list, Any, inspect.Parameter.empty):
         return Any
@@ -72,6 +74,7 @@ def _item_of_list(annotation: Any) -> Any:
 
 
 def _is_array(annotation: Any) -> bool:
+    annotation = meant(annotation)
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = annotation.__origin__
     numpy = sys.modules.get("numpy")

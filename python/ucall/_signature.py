@@ -15,8 +15,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from ucall._core import Context
+from ucall.types.aliases import meant
 from ucall.types.annotations import Takes, describe_annotation
 from ucall.types.faults import Unserved
+
+if sys.version_info >= (3, 14):
+    import annotationlib
 
 if TYPE_CHECKING:
     from ucall.types.registry import Types
@@ -43,7 +47,7 @@ def describe(
     """
     _refuse_what_cannot_run(function, name)
     try:
-        signature = inspect.signature(function)
+        signature = _signature(function)
     except ValueError:
         return None
     hints = _annotations(function, name)
@@ -51,6 +55,14 @@ def describe(
         _describe_parameter(parameter, hints, name, known, item_of)
         for parameter in signature.parameters.values()
     ]
+
+
+def _signature(function: Callable[..., object]) -> inspect.Signature:
+    """The parameters. From Python 3.14 on annotations are evaluated when somebody asks for them,
+    and those here may name what only type checkers import."""
+    if sys.version_info >= (3, 14):
+        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(function)
 
 
 def name_of(function: Callable[..., object]) -> str:
@@ -105,27 +117,40 @@ def _function_of(function: Callable[..., object]) -> Callable[..., object]:
 def _annotations(function: Callable[..., object], name: str) -> dict[str, object]:
     """The annotations of the parameters, those written as strings evaluated."""
     function = _function_of(function)
-    written = dict(getattr(function, "__annotations__", None) or {})
+    written = _written(function)
     written.pop("return", None)  # May name what only type checkers import.
     known = getattr(function, "__globals__", {})
     holder = types.SimpleNamespace(__annotations__=written)
     try:
         return typing.get_type_hints(holder, known, _names_around(function), include_extras=True)
     except NameError as error:
-        raise TypeError(f"{name}: an annotation names what cannot be found: {error}") from error
+        raise TypeError(
+            f"{name}: an annotation names what cannot be found: {error}; "
+            "define or import it before the function is served, not for type checkers alone"
+        ) from error
     except (AttributeError, SyntaxError, TypeError):
         return written  # The one that is no type is refused by its name.
 
 
+def _written(function: Callable[..., object]) -> dict[str, object]:
+    """The annotations as they were written, as far as names in them can be found."""
+    if sys.version_info >= (3, 14):
+        form = annotationlib.Format.FORWARDREF
+        return annotationlib.get_annotations(function, format=form)
+    return dict(getattr(function, "__annotations__", None) or {})
+
+
 def _names_around(function: Callable[..., object]) -> dict[str, object]:
-    """Names in the function that this one is defined in, while that still runs."""
+    """Names in the function that this one is defined in, while that still runs, and the type
+    parameters of this one."""
+    own = {parameter.__name__: parameter for parameter in getattr(function, "__type_params__", ())}
     around, is_inside, _ = getattr(function, "__qualname__", "").rpartition(".<locals>.")
     frame = sys._getframe() if is_inside else None
     while frame is not None:
         if frame.f_code.co_qualname == around:
-            return dict(frame.f_locals)
+            return frame.f_locals | own
         frame = frame.f_back
-    return {}
+    return own
 
 
 def _describe_parameter(
@@ -139,7 +164,7 @@ def _describe_parameter(
     try:
         if item_of is not None:
             annotation = item_of(annotation)
-        if annotation is Context:
+        if meant(annotation) is Context:
             return parameter.name, int(parameter.kind), "context", True, None
         takes = describe_annotation(annotation, known)
     except Unserved as unserved:

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ucall.types.aliases import MADE_OF_ITSELF, bounds_of, meant
 from ucall.types.faults import Unserved, shown
 
 if TYPE_CHECKING:
@@ -55,9 +56,17 @@ def describe_annotation(annotation: Any, known: Types) -> Takes:
         ImportError: What could is not installed.
     """
     try:
+        return _described(annotation, known)
+    except RecursionError:
+        raise Unserved(shown(annotation), MADE_OF_ITSELF) from None
+
+
+def _described(annotation: Any, known: Types) -> Takes:
+    try:
         return _native(annotation, known)
     except _NotNative:
         pass
+    annotation = meant(annotation)
     parts = list(parts_of(annotation))
     _refuse_unknown_notes(parts)
     if any(_is_pydantic(part) for part in parts):
@@ -74,6 +83,7 @@ class _NotNative(Exception):
 
 
 def _native(annotation: Any, known: Types) -> Takes:
+    annotation = meant(annotation)
     decoder = known.decoder_of(annotation)
     if decoder is not None:
         return decoder.takes()
@@ -101,13 +111,23 @@ def _native_union(arguments: tuple[Any, ...], known: Types) -> Takes:
     return "optional", _native(others[0], known)
 
 
-def parts_of(annotation: Any) -> Iterator[Any]:
-    """The annotation and all that it is made of, notes of ``Annotated`` left out."""
+def parts_of(annotation: Any, seen: list[Any] | None = None) -> Iterator[Any]:
+    """The annotation and all that it is made of, notes of ``Annotated`` left out.
+
+    Args:
+        annotation: Any.
+        seen: Names in it that stand for others, each of which is looked behind once.
+    """
     yield annotation
     if typing.get_origin(annotation) is typing.Literal:
         return
-    for argument in _types_in(annotation):
-        yield from parts_of(argument)
+    seen = [] if seen is None else seen
+    parts, behind = [*_types_in(annotation), *bounds_of(annotation)], meant(annotation)
+    if behind is not annotation and annotation not in seen:
+        seen.append(annotation)
+        parts.append(behind)
+    for part in parts:
+        yield from parts_of(part, seen)
 
 
 def _types_in(annotation: Any) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ import re
 import typing
 from typing import TYPE_CHECKING, Any
 
+from ucall.types.annotations import parts_of
 from ucall.types.collisions import guarded
 from ucall.types.faults import Unserved, kind_of, needed, shown, value_shown
 
@@ -154,7 +155,7 @@ def _expected(what: str) -> str:
 
 
 def _holds_model(annotation: Any) -> bool:
-    return is_model(annotation) or any(_holds_model(part) for part in typing.get_args(annotation))
+    return any(map(is_model, parts_of(annotation)))
 
 
 def _name(annotation: Any) -> str:
