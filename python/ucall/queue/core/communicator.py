@@ -51,8 +51,7 @@ class Communicator(QueueCore):
         if options.security is not None and not cls.has_tls:
             raise ValueError(f"security: {cls.__module__} has no TLS")
         connection = options.connection
-        names = (*_CORE_OPTIONS,)
-        given = {name: getattr(connection, name) for name in names}
+        given = {name: getattr(connection, name) for name in _CORE_OPTIONS}
         kind = type("Future", (Future,), {"__module__": Future.__module__})
         location = cls._location(options)
         codec, broker, tls = codec_of(options, kind), cls._broker(options), None
