@@ -10,17 +10,35 @@
 
     server.run()
 
-``ucall.Server`` picks the engine; ``ucall.uring.Server`` and ``ucall.posix.Server`` name it. What
-happens is logged through ``logging.getLogger("ucall")``.
+``ucall.Server`` picks the engine; ``ucall.uring.Server`` and ``ucall.posix.Server`` name it.
+Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``. What happens is logged
+through ``logging.getLogger("ucall")``.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ucall._core import TLS, Certificate, Context
 from ucall._core import VERSION as __version__
 from ucall._peer import Process
+from ucall._submodules import on_demand
 from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
 from ucall.server import Server
+
+if TYPE_CHECKING:
+    from ucall import aio as aio
+    from ucall import auth as auth
+    from ucall import client as client
+    from ucall import posix as posix
+    from ucall import queue as queue
+    from ucall import rich_posix as rich_posix
+    from ucall import rich_uring as rich_uring
+    from ucall import uring as uring
+else:  # Type checkers would take any name for a submodule.
+    __getattr__, __dir__ = on_demand(
+        __name__, "aio", "auth", "client", "posix", "queue", "rich_posix", "rich_uring", "uring"
+    )
 
 __all__ = [
     "TLS",

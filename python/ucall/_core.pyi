@@ -10,6 +10,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from ucall._peer import Process
 from ucall._tls import Described
+from ucall.queue.core.future import Future
 from ucall.queue.core.security import ClientDescribed
 
 __all__ = [
@@ -173,54 +174,78 @@ class UnixSocket:
 
 @final
 class Context:
-    """One call, as its function sees it."""
+    """One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it."""
 
     @property
-    def method(self) -> str: ...
+    def method(self) -> str:
+        """The name that the function was called by; empty for ``auth``, which is asked before."""
     @property
-    def id(self) -> str | int | float | None: ...
+    def id(self) -> str | int | float | None:
+        """The caller's id of the call: str, int, float or None."""
     @property
-    def is_notification(self) -> bool: ...
+    def is_notification(self) -> bool:
+        """Whether nobody waits for a reply."""
     @property
-    def peer(self) -> tuple[str, int] | Process | None: ...
+    def peer(self) -> tuple[str, int] | Process | None:
+        """The caller's address and port. Over a Unix socket a `ucall.Process`: the pid, uid and gid
+        of who has connected. None where the system does not tell.
+        """
     @property
-    def user(self) -> Any: ...
+    def user(self) -> Any:
+        """Who calls: what the server's ``auth`` has returned; None without one."""
     @property
-    def headers(self) -> dict[str, str]: ...
+    def headers(self) -> dict[str, str]:
+        """The headers of the HTTP request, by their names in lower case; empty over raw TCP.
+        Several of one name are joined by ", ".
+        """
     @property
-    def tls(self) -> TLS | None: ...
+    def tls(self) -> TLS | None:
+        """The TLS of the connection; None without TLS."""
     @property
-    def deadline(self) -> float | None: ...
+    def deadline(self) -> float | None:
+        """The deadline on the clock of `time.monotonic()`; None without one."""
     @property
-    def time_left(self) -> float | None: ...
+    def time_left(self) -> float | None:
+        """Seconds until the deadline, at least 0; None without one."""
     @property
-    def cancelled(self) -> bool: ...
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the reply any more: the caller has left, the deadline has
+        passed, or the server ends. Long work looks at it now and then.
+        """
 
 @final
 class TLS:
-    """The TLS of a connection."""
+    """The TLS of a connection: ``ctx.tls``."""
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """``"TLSv1.2"`` or ``"TLSv1.3"``."""
     @property
-    def cipher(self) -> str: ...
+    def cipher(self) -> str:
+        """The cipher suite, such as ``"TLS_AES_256_GCM_SHA384"``."""
     @property
-    def is_resumed(self) -> bool: ...
+    def is_resumed(self) -> bool:
+        """Whether the client came back to an earlier session."""
     @property
-    def client_certificate(self) -> Certificate | None: ...
+    def client_certificate(self) -> Certificate | None:
+        """The client's certificate, verified; None if it showed none."""
 
 @final
 class Certificate:
-    """A client's certificate, verified."""
+    """A client's certificate: ``ctx.tls.client_certificate``."""
 
     @property
-    def der(self) -> bytes: ...
+    def der(self) -> bytes:
+        """All of it, in DER."""
     @property
-    def subject(self) -> str: ...
+    def subject(self) -> str:
+        """Whose it is, as in ``"CN=alice,O=Acme"`` (RFC 4514); empty if it does not say."""
     @property
-    def common_name(self) -> str | None: ...
+    def common_name(self) -> str | None:
+        """The common name of its subject; None without one."""
     @property
-    def names(self) -> tuple[str, ...]: ...
+    def names(self) -> tuple[str, ...]:
+        """The names, addresses and URIs that it is for."""
 
 @final
 class Request:
@@ -306,25 +331,43 @@ class Block:
 
 @final
 class Message:
+    """What came, and from whom."""
+
     __match_args__: tuple[str, ...]
     def __new__(cls, peer: uuid.UUID, data: Any, redelivered: bool = False) -> Self: ...
     @property
-    def peer(self) -> uuid.UUID: ...
+    def peer(self) -> uuid.UUID:
+        """The id of who sent it."""
     @property
-    def data(self) -> Any: ...
+    def data(self) -> Any:
+        """What was put."""
     @property
-    def redelivered(self) -> bool: ...
+    def redelivered(self) -> bool:
+        """Whether an earlier life of this communicator may have got it already."""
     def __eq__(self, other: object, /) -> bool: ...
     @classmethod
     def __class_getitem__(cls, key: Any) -> Any: ...
 
 @disjoint_base
 class Receipt:
+    """Asks, when it is asked itself, how far the peers are: no memory is kept for it elsewhere."""
+
     def __new__(cls) -> Self: ...
-    def done(self) -> bool: ...
-    def cancelled(self) -> bool: ...
-    def result(self, timeout: float | None = None) -> None: ...
-    def exception(self, timeout: float | None = None) -> BaseException | None: ...
+    def done(self) -> bool:
+        """Whether it has arrived, failed or was cancelled."""
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+    def result(self, timeout: float | None = None) -> None:
+        """Waits until it has arrived, in the way that ``ack`` says.
+
+        Raises:
+            ConnectionError: A peer, or this side, has closed for good.
+            ucall.queue.FullError: It was dropped from a full queue.
+            concurrent.futures.CancelledError: It was cancelled.
+            TimeoutError: It has not, within ``timeout`` seconds.
+        """
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As `result`, but returns what that would raise."""
     def _cancel(self) -> bool: ...
 
 @final
@@ -344,6 +387,8 @@ class QueueJournal:
 
 @disjoint_base
 class QueueCore:
+    """A communicator's thread, and its two queues."""
+
     def __new__(
         cls,
         id: uuid.UUID,
@@ -360,12 +405,28 @@ class QueueCore:
         tls: Described | ClientDescribed | None = None,
         broker: tuple[str, str | None, str | None] | None = None,
     ) -> Self: ...
-    def put(self, data: Any, *peers: uuid.UUID) -> Any: ...
-    def _put_now(self, data: Any, *peers: uuid.UUID) -> Any: ...
-    def get(self, *peers: uuid.UUID, timeout: float | None = None) -> Message: ...
-    def peers(self) -> list[uuid.UUID]: ...
+    def put(self, data: Any, *peers: uuid.UUID) -> Future:
+        """Puts an object in line for these peers, or for all. Never waits, unless ``full="block"``.
+
+        The object is not changed; leave it alone until the future is done.
+
+        Raises:
+            ucall.queue.FullError: The queue is full.
+            ValueError: It is longer than ``message_size``.
+        """
+    def _put_now(self, data: Any, *peers: uuid.UUID) -> Future: ...
+    def get(self, *peers: uuid.UUID, timeout: float | None = None) -> Message:
+        """Waits for the next message, or for the next one from any of these peers.
+
+        Raises:
+            ConnectionError: None will come any more: this side has closed, or the server has.
+            TimeoutError: None came within ``timeout`` seconds.
+        """
+    def peers(self) -> list[uuid.UUID]:
+        """The ids of the peers that there are."""
     @property
-    def address(self) -> tuple[str, int] | None: ...
+    def address(self) -> tuple[str, int] | None:
+        """Where a TCP server listens."""
     def _journal(self) -> QueueJournal: ...
     def _close(self, at_once: bool) -> None: ...
     def _wait_closed(self, timeout: float | None = None) -> bool: ...

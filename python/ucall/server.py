@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
-from weakref import WeakSet
 
-from ucall import _checks, _conduct, _core, _hosting, _tls
+from ucall import _checks, _conduct, _core, _exit, _hosting, _tls
 from ucall._life import Life, Lifespan
 
 if TYPE_CHECKING:
@@ -25,9 +23,6 @@ Function = TypeVar("Function", bound=Callable[..., object])
 T = TypeVar("T")
 Auth = Callable[["Context"], object]
 Hook = TypeVar("Hook", bound=Callable[[], object])
-
-#: How long the end of the program waits for a server in the background, in seconds.
-_EXIT_PATIENCE_S = 10
 
 
 class Server:
@@ -249,6 +244,31 @@ class Server:
             return functools.partial(self.add, **options)
         return self.add(function, **options)
 
+    @overload
+    def batch(
+        self,
+        function: Function,
+        *,
+        name: str | None = None,
+        max_size: int = 64,
+        max_wait_ms: float = 0,
+        parallel: int = 1,
+        threads: bool | None = None,
+        timeout_ms: float | None = None,
+    ) -> Function: ...
+
+    @overload
+    def batch(
+        self,
+        *,
+        name: str | None = None,
+        max_size: int = 64,
+        max_wait_ms: float = 0,
+        parallel: int = 1,
+        threads: bool | None = None,
+        timeout_ms: float | None = None,
+    ) -> Callable[[Function], Function]: ...
+
     def batch(
         self,
         function: Any = None,
@@ -288,7 +308,7 @@ class Server:
 
         rules = BatchRules(max_size, max_wait_ms, parallel)
 
-        def add(function: Any) -> Any:
+        def add(function: Function) -> Function:
             return self._add(function, name, threads, None, timeout_ms, rules)
 
         return add if function is None else add(function)
@@ -542,7 +562,7 @@ class Server:
         self, max_cycles: int, max_seconds: float, on_start: Callable[[], object] | None
     ) -> None:
         self._idle.clear()
-        _running.add(self)
+        _exit.running.add(self)
         try:
             conduct = functools.partial(_conduct.conduct, self, on_start)
             self._core.run(max_cycles, max_seconds, conduct)
@@ -575,19 +595,3 @@ def _origin(function: Callable[..., object]) -> tuple[object, ...]:
     if not module or not name or "<lambda>" in name:
         return (id(function),)
     return module, name, id(getattr(function, "__self__", None))
-
-
-_running: WeakSet[Server] = WeakSet()
-
-
-def _stop_all() -> None:
-    """Ends the servers on other threads before the interpreter ends under them."""
-    for server in list(_running):
-        server._core.stop(False)
-        server._idle.wait(_EXIT_PATIENCE_S)
-
-
-atexit.register(_stop_all)
-if hasattr(os, "register_at_fork"):
-    # A forked child has none of its parent's threads, and nothing to wait for.
-    os.register_at_fork(after_in_child=_running.clear)

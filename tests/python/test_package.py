@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
 import ucall
+from ucall import _core
 
 
 def test_checkers_find_the_types() -> None:
@@ -31,3 +35,69 @@ def test_the_metadata_is_that_of_this_package() -> None:
     assert command.value == "ucall.cli:main"
     plain = [need for need in metadata.requires("ucall") or [] if "extra ==" not in need]
     assert plain == []
+
+
+PUBLIC = ("Context", "TLS", "Certificate", "Message", "Receipt", "QueueCore")
+
+
+def test_stubs_say_what_the_core_says() -> None:
+    """Editors show what stands in the stubs."""
+    stubs = ast.parse((Path(ucall.__file__).parent / "_core.pyi").read_text())
+    classes = {node.name: node for node in stubs.body if isinstance(node, ast.ClassDef)}
+    for name in PUBLIC:
+        kind = getattr(_core, name)
+        assert _words(ast.get_docstring(classes[name])) == _words(kind.__doc__), name
+        for member in classes[name].body:
+            if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
+                said = getattr(kind, member.name).__doc__
+                assert _words(ast.get_docstring(member)) == _words(said) != [], member.name
+
+
+def _words(text: str | None) -> list[str]:
+    return (text or "").split()
+
+
+def test_submodules_are_there_by_name() -> None:
+    program = """
+import sys
+import ucall
+
+heavy = {"asyncio", "ssl", "ucall.aio", "ucall.client", "ucall.queue", "ucall.uring"}
+print(*heavy & set(sys.modules))
+names = ["aio", "auth", "client", "posix", "queue", "rich_posix", "rich_uring", "uring"]
+print(set(names) <= set(dir(ucall)), "Server" in dir(ucall))
+print([getattr(ucall, name).__name__ for name in names] == [f"ucall.{name}" for name in names])
+print(ucall.aio.queue.new is not ucall.queue.new, "queue" in dir(ucall.aio))
+for package, name in [(ucall, "urin"), (ucall.aio, "queues"), (ucall, "_nothing")]:
+    try:
+        getattr(package, name)
+    except AttributeError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "",
+        "True True",
+        "True",
+        "True True",
+        "module 'ucall' has no attribute 'urin'",
+        "module 'ucall.aio' has no attribute 'queues'",
+        "module 'ucall' has no attribute '_nothing'",
+    ]
+
+
+def test_checkers_and_programs_know_the_same_submodules() -> None:
+    """Those that are imported on demand are written down twice."""
+    for package in (ucall, ucall.aio):
+        tree = ast.parse(Path(package.__file__ or "").read_text())
+        [choice] = [node for node in tree.body if isinstance(node, ast.If) and node.orelse]
+        imported = {
+            alias.asname
+            for node in choice.body
+            if isinstance(node, ast.ImportFrom) and node.module == package.__name__
+            for alias in node.names
+        }
+        [call] = [node for node in ast.walk(choice) if isinstance(node, ast.Call)]
+        named = {it.value for it in call.args if isinstance(it, ast.Constant)}
+        assert imported == named != set()

@@ -24,9 +24,13 @@ from ucall._client.base import (
 from ucall._client.batch import BatchBase
 from ucall._client.names import Method, refuse_private
 from ucall._client.response import Response
+from ucall._submodules import on_demand
 
 if TYPE_CHECKING:
     from ucall._client.tls import Certificate, Verify
+    from ucall.aio import queue as queue
+else:  # As in `ucall` itself.
+    __getattr__, __dir__ = on_demand(__name__, "queue")
 
 __all__ = ["Batch", "Client", "Response"]
 

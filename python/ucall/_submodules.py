@@ -1,0 +1,31 @@
+"""Submodules that are imported when they are first asked for: ``import ucall; ucall.auth.bearer``.
+
+Importing all of them at once would make ``import ucall`` slow for those who only serve.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+__all__ = ["on_demand"]
+
+
+def on_demand(
+    package: str, *names: str
+) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
+    """The functions ``__getattr__`` and ``__dir__`` (PEP 562) of a package with such submodules."""
+
+    def find(name: str) -> ModuleType:
+        if name in names:
+            return importlib.import_module(f"{package}.{name}")
+        what = f"module {package!r} has no attribute {name!r}"
+        # What Python needs to suggest another name.
+        raise AttributeError(what, name=name, obj=sys.modules[package])
+
+    def listed() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return find, listed
