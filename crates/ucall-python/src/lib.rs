@@ -6,7 +6,9 @@
 //! straight into the reply. What is cold (signatures, threads, signals) is in `python/ucall/`.
 //!
 //! In a subinterpreter the import fails with ImportError: a worker assumes that there is one
-//! interpreter, and pyo3 keeps Python objects in process-wide state.
+//! interpreter, and pyo3 keeps Python objects in process-wide state. A free-threaded Python takes
+//! its lock up when this is imported, and where it was told not to, the import fails as well: much
+//! here, as the counting of references in `spare`, rests on that one thread runs at a time.
 
 mod arguments;
 mod batch;
@@ -46,7 +48,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// The engine room of the package `ucall`, which wraps it; not for direct use.
-#[pymodule]
+#[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
     use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
@@ -80,9 +82,20 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        match ffi::is_main_interpreter(module.py()) {
-            true => leaving::watch_the_end(module.py()),
-            false => Err(PyImportError::new_err("ucall cannot be used in a subinterpreter")),
+        let py = module.py();
+        if !ffi::is_main_interpreter(py) {
+            return Err(PyImportError::new_err("ucall cannot be used in a subinterpreter"));
         }
+        if !has_lock(py)? {
+            let how = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0";
+            return Err(PyImportError::new_err(how));
+        }
+        leaving::watch_the_end(py)
+    }
+
+    /// Whether one thread of the interpreter runs at a time.
+    fn has_lock(py: Python<'_>) -> PyResult<bool> {
+        let ask = py.import("sys")?.getattr_opt("_is_gil_enabled")?;
+        ask.map_or(Ok(true), |ask| ask.call0()?.is_truthy())
     }
 }

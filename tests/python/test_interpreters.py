@@ -1,0 +1,48 @@
+"""Interpreters that the package is not made for say so when it is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def printed(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+IMPORTING = """
+try:
+    import ucall
+except ImportError as error:
+    print(error, flush=True)
+"""
+
+
+def test_a_subinterpreter_is_told() -> None:
+    program = f"""
+import os, sys
+try:
+    import _interpreters
+except ImportError:
+    import _xxsubinterpreters as _interpreters
+_interpreters.run_string(_interpreters.create(), {IMPORTING!r})
+# The first one goes on as it was.
+import ucall
+with ucall.Server(port=0) as server:
+    print(server.port > 0)
+"""
+    told, works = printed(program).splitlines()
+    assert "subinterpreter" in told and "ucall" in told
+    assert works == "True"
+
+
+def test_one_without_its_lock_is_told() -> None:
+    # As a free-threaded build answers that runs with -X gil=0.
+    program = "import sys\nsys._is_gil_enabled = lambda: False" + IMPORTING
+    told = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0\n"
+    assert printed(program) == told
+    program = "import sys\nsys._is_gil_enabled = lambda: True" + IMPORTING + "print(ucall.Server)"
+    assert printed(program) == "<class 'ucall.server.Server'>\n"
