@@ -8,6 +8,7 @@ whose one descriptor the engine watches.
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 import selectors
 from collections.abc import Callable, Mapping
@@ -59,6 +60,18 @@ class TurningSelector(selectors.BaseSelector):
         self._own.close()
 
 
+class Ready(collections.deque[Any]):
+    """asyncio's own queue, which stays empty: what it puts there goes to the core. From Python 3.14
+    on that is what other threads want to be called."""
+
+    def __init__(self, schedule: _core.Schedule) -> None:
+        super().__init__()
+        self._schedule = schedule
+
+    def append(self, handle: Any) -> None:
+        self._schedule._add_callback(handle)
+
+
 class Loop(_core.Schedule, asyncio.SelectorEventLoop):  # type: ignore[misc]
     """asyncio's loop on a `TurningSelector`, with its callbacks and timers kept by the core."""
 
@@ -69,6 +82,7 @@ class Loop(_core.Schedule, asyncio.SelectorEventLoop):  # type: ignore[misc]
     def __init__(self) -> None:
         self.turning = TurningSelector()
         super().__init__(self.turning)
+        self._ready = Ready(self)
 
     def run_forever(self) -> None:
         self.begin_slices()

@@ -299,7 +299,7 @@ CHANGES = {
     "nothing to enter a task by": "del asyncio.tasks._enter_task",
     "tasks in Python": "asyncio.Task = asyncio.tasks.Task = asyncio.tasks._PyTask",
     "tasks that begin otherwise": """
-class Later(asyncio.tasks._PyTask):
+class Later(asyncio.tasks._CTask):
     def __init__(self, coroutine, *, loop, **options):
         call_soon = loop.call_soon
         loop.call_soon = lambda *what, **how: loop.call_later(0, *what, **how)
@@ -327,3 +327,5 @@ def test_asyncio_may_be_otherwise_than_expected(change: str) -> None:
         for number in range(3):
             assert wire.result("add", [number, 1]) == number + 1
             assert wire.result("pause", [number]) == number
+        process.terminate()
+        assert process.stderr.read() == ""

@@ -28,7 +28,9 @@ try:
     import _interpreters
 except ImportError:
     import _xxsubinterpreters as _interpreters
-_interpreters.run_string(_interpreters.create(), {IMPORTING!r})
+other = _interpreters.create()
+_interpreters.run_string(other, {IMPORTING!r})
+_interpreters.destroy(other)
 # The first one goes on as it was.
 import ucall
 with ucall.Server(port=0) as server:

@@ -168,8 +168,11 @@ impl Spares {
         options.set_item("loop", &self.event_loop)?;
         let make = || self.task.bind(py).call((&carrier,), Some(&options));
         let (task, step) = self.schedule.get().caught(make)?;
-        let step = step.filter(|step| step.is_of(&task));
-        let step = step.ok_or_else(|| PyRuntimeError::new_err("a task that never begins"))?;
+        let Some(step) = step.filter(|step| step.is_of(&task)) else {
+            // It will begin some time, and has nothing to do.
+            task.call_method0(intern!(py, "cancel"))?;
+            return Err(PyRuntimeError::new_err("a task that begins otherwise"));
+        };
         ffi::call(self.unregister.bind(py), [&task])?;
         task.setattr(intern!(py, "_log_destroy_pending"), false)?;
         let name = ffi::call(self.name_of.bind(py), [&task])?.unbind();
