@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import threading
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness import Wire, eventually, program
+from harness import Wire, eventually, program, request
 
 SOURCE = """
 import importlib, signal, sys, time
@@ -22,6 +23,7 @@ def sum(a: int, b: int):
 
 @server
 def sleep(seconds: float):
+    print("sleeps")
     time.sleep(seconds)
     return "slept"
 
@@ -83,16 +85,19 @@ def test_a_busy_server_stops_at_once(engine: str, sent: signal.Signals) -> None:
 
 def test_ctrl_c_interrupts_the_function_that_runs(engine: str) -> None:
     with program(SOURCE, engine) as process, Wire(int(process.stdout.readline())) as wire:
-        threading.Timer(0.3, process.send_signal, [signal.SIGINT]).start()
-        error = wire.error("sleep", [8])
-        assert error["code"] == -32002
+        wire.send(request("sleep", [8]))
+        assert process.stdout.readline() == "sleeps\n"
+        process.send_signal(signal.SIGINT)
+        assert json.loads(wire.line())["error"]["code"] == -32002
         assert _ended(process, 2) == (0, "")
 
 
 def test_sigterm_lets_the_function_that_runs_finish(engine: str) -> None:
     with program(SOURCE, engine) as process, Wire(int(process.stdout.readline())) as wire:
-        threading.Timer(0.2, process.send_signal, [signal.SIGTERM]).start()
-        assert wire.result("sleep", [0.5]) == "slept"
+        wire.send(request("sleep", [0.2]))
+        assert process.stdout.readline() == "sleeps\n"
+        process.send_signal(signal.SIGTERM)
+        assert json.loads(wire.line())["result"] == "slept"
         assert _ended(process, 2) == (0, "")
 
 

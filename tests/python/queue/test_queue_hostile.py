@@ -189,7 +189,7 @@ def test_structured_arrays_come_back() -> None:
     [
         ("fractions.Fraction", "fractions", "Fraction.__new__.__builtins__.get"),
         ("fractions", "fractions", "sys"),
-        ("fractions", "fractions", "Decimal"),
+        ("queue", "queue", "deque"),
         ("fractions", "fractions", "operator"),
         ("builtins", "builtins", "eval.__call__"),
         ("io", "io", "open"),
