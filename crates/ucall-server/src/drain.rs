@@ -11,6 +11,7 @@
 //! wait on it for a connection: if that was us, just as we stopped, nobody else knows of it. So
 //! what waits there is looked for, and taken: once, or for a while if there is a successor.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use ucall_engine::{Engine, Id, Listener};
@@ -31,6 +32,8 @@ pub(crate) struct Draining {
     began: Instant,
     until: Instant,
     pub(crate) next_look: Instant,
+    /// The turn before this one: what had come by then has been read.
+    turn_before: Instant,
 }
 
 impl<E: Engine, H: Handler> Worker<E, H> {
@@ -48,7 +51,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         let now = self.office.now;
         let until = now + self.office.config.drain_timeout;
-        self.drain = Some(Draining { wanted, began: now, until, next_look: now });
+        self.drain = Some(Draining { wanted, began: now, until, next_look: now, turn_before: now });
         self.office.drain = Drain::Serving;
         self.pause_accepting();
         self.accept_what_waits();
@@ -62,6 +65,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     pub(crate) fn go_on_draining(&mut self) -> bool {
         let now = self.office.now;
         let Some(drain) = &mut self.drain else { return false };
+        let turn_before = mem::replace(&mut drain.turn_before, now);
         if now >= drain.until {
             self.office.handler.abandon();
             self.take_replies();
@@ -78,7 +82,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.sockets.clear();
             }
             self.accept_what_waits();
-            for id in self.done_with(now) {
+            for id in self.done_with(turn_before) {
                 self.dismiss(id);
             }
         }
@@ -98,11 +102,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Connections on which nothing has run for long enough.
-    fn done_with(&self, now: Instant) -> Vec<Id> {
+    /// Connections on which nothing had run for long enough at some moment. That must lie before
+    /// the last look at what has come: between the look and now a call may have, and a worker whose
+    /// thread got no processor, or no interpreter, looks late.
+    fn done_with(&self, moment: Instant) -> Vec<Id> {
         let is_done = |entry: &&Entry| {
             let idle_since = entry.proto.idle_since();
-            entry.queued_bytes() == 0 && idle_since.is_some_and(|since| since + GRACE <= now)
+            entry.queued_bytes() == 0 && idle_since.is_some_and(|since| since + GRACE <= moment)
         };
         self.connections.iter().filter(is_done).map(|entry| entry.id()).collect()
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_engine::fake::{Fake, Network, Peer};
@@ -11,6 +11,9 @@ use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, Outcome, Reply, RpcError};
 use ucall_server::{CallId, Caller, Config, Handler, Message, Procedures, Worker};
+
+/// What has not happened by then never will.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the procedures of these tests do.
 pub enum Procedure {
@@ -27,6 +30,8 @@ pub struct Script {
     pub unfinished: Vec<CallId>,
     pub cancelled: Vec<Id>,
     pub warnings: Vec<String>,
+    /// What happens between the end of a wait and the turn's look at the clock.
+    pub after_wait: Option<Box<dyn FnOnce()>>,
 }
 
 impl Handler for Script {
@@ -65,6 +70,14 @@ impl Handler for Script {
         self.cancelled.push(connection);
     }
 
+    fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let waited = wait();
+        if let Some(happen) = self.after_wait.take() {
+            happen();
+        }
+        waited
+    }
+
     fn warn(&mut self, line: &str) {
         self.warnings.push(line.to_owned());
     }
@@ -99,6 +112,16 @@ impl Lab {
 
     pub fn turns(&mut self, count: usize) {
         for _ in 0..count {
+            self.turn();
+        }
+    }
+
+    /// Takes turns until something holds.
+    pub fn until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(Instant::now() < until, "waited in vain");
+            std::thread::sleep(Duration::from_millis(5));
             self.turn();
         }
     }
