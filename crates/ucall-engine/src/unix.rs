@@ -170,18 +170,19 @@ impl Drop for UnixFile {
 mod tests {
     use std::os::unix::net::UnixStream;
 
+    use tempfile::TempDir;
+
     use super::*;
 
-    /// A folder of its own for each test.
-    fn place(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("ucall-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        folder.join("socket")
+    /// A folder of its own for each test, which goes with it.
+    fn folder() -> TempDir {
+        tempfile::tempdir().unwrap()
     }
 
     #[test]
     fn a_file_has_its_mode_from_the_start_and_goes_with_its_server() {
-        let path = place("mode");
+        let folder = folder();
+        let path = folder.path().join("socket");
         for mode in [0o600, 0o666] {
             let (_listener, file) = bind_unix(&path, mode).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
@@ -193,7 +194,8 @@ mod tests {
 
     #[test]
     fn what_is_left_behind_is_replaced_and_what_is_used_is_not() {
-        let path = place("stale");
+        let folder = folder();
+        let path = folder.path().join("socket");
         let (listener, file) = bind_unix(&path, 0o600).unwrap();
         let error = bind_unix(&path, 0o600).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
@@ -208,7 +210,8 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_link_that_somebody_puts_in_its_place_leads_to_nothing() {
-        let path = place("link");
+        let folder = folder();
+        let path = folder.path().join("socket");
         let precious = path.with_file_name("precious");
         fs::write(&precious, "").unwrap();
         fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
@@ -221,22 +224,31 @@ mod tests {
 
     #[test]
     fn a_lock_of_somebody_else_is_waited_for_but_not_for_ever() {
-        let path = place("locked");
-        let folder = File::open(path.parent().unwrap()).unwrap();
-        flock(&folder, FlockOperation::LockExclusive).unwrap();
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let locked = File::open(folder.path()).unwrap();
+        flock(&locked, FlockOperation::LockExclusive).unwrap();
         let error = bind_unix(&path, 0o600).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("`lslocks` names it"), "{error}");
         assert!(!path.exists());
-        let starting = thread::spawn(move || bind_unix(&path, 0o600).map(drop));
-        thread::sleep(5 * INTERVAL);
-        drop(folder);
-        starting.join().unwrap().unwrap();
+        // Its patience may be over before this thread gets a processor.
+        let has_waited = |_| {
+            let path = path.clone();
+            let starting = thread::spawn(move || bind_unix(&path, 0o600).map(drop));
+            thread::sleep(5 * INTERVAL);
+            flock(&locked, FlockOperation::Unlock).unwrap();
+            let started = starting.join().unwrap();
+            flock(&locked, FlockOperation::LockExclusive).unwrap();
+            started.is_ok()
+        };
+        assert!((0..50).any(has_waited));
     }
 
     #[test]
     fn a_file_of_another_kind_is_never_replaced() {
-        let path = place("file");
+        let folder = folder();
+        let path = folder.path().join("socket");
         fs::write(&path, "precious").unwrap();
         let error = bind_unix(&path, 0o600).unwrap_err();
         assert!(error.to_string().contains("no socket"), "{error}");

@@ -10,7 +10,7 @@ use ucall_engine::{Completion, Engine, Id, bind};
 
 const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Takes turns until `accepted` connections have come or accepting failed; tells whether it failed.
 fn accept(engine: &mut impl Engine, sockets: &mut Vec<Id>, accepted: usize) -> bool {

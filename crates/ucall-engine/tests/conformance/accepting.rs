@@ -3,7 +3,6 @@
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use ucall_engine::{Engine, bind, bind_unix};
 
@@ -28,11 +27,8 @@ pub fn pauses_and_resumes_a_listener(lab: &mut Lab<impl Engine, impl Peer>) {
 }
 
 pub fn accepts_from_a_unix_socket(lab: &mut Lab<impl Engine>) {
-    let folder = std::env::temp_dir().join(format!("ucall-lab-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    // Labs of several engines run at once.
-    static LABS: AtomicU32 = AtomicU32::new(0);
-    let path = folder.join(LABS.fetch_add(1, Ordering::Relaxed).to_string());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
     let (unix, _file) = bind_unix(&path, 0o600).unwrap();
     let listener = lab.engine.listen(unix).unwrap();
     let mut peer = UnixStream::connect(&path).unwrap();

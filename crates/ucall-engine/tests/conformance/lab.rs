@@ -12,7 +12,7 @@ use ucall_engine::posix::Posix;
 use ucall_engine::{Completion, Engine, Id, Readiness, SendState, bind};
 
 /// A test that has not come to its end by then never will.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// One wait is no longer than this, so that patience is looked at.
 const SLICE: Duration = Duration::from_millis(20);
 

@@ -197,9 +197,12 @@ fn accepting_may_fail_in_every_way_and_again() {
             lab.turn();
             assert_eq!(text(&old), reply(id, "[]"), "{kind}: the others are served");
         }
-        std::thread::sleep(Duration::from_millis(1050));
-        lab.turns(TURNS);
-        assert_eq!(text(&newcomer), reply("1", "[]"), "{kind}: tried again");
+        // It is tried again when a second has passed.
+        let mut heard = String::new();
+        lab.until(|_| {
+            heard += &text(&newcomer);
+            heard == reply("1", "[]")
+        });
     }
     assert_eq!(lab.worker.handler_mut().warnings.len(), 3, "one line for each failure");
     old.end();
@@ -263,7 +266,7 @@ fn a_storm_of_all_faults_at_once_leaves_nothing_behind() {
         }
         lab.network.set_delay(0);
         // Accepting may be paused by a failure; it is tried again within a second.
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(60);
         while !peers.iter().all(Peer::is_closed) {
             assert!(Instant::now() < until, "storm {seed}: stays open");
             std::thread::sleep(Duration::from_millis(5));

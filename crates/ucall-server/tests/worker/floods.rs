@@ -25,7 +25,7 @@ fn thousands_that_are_due_at_once_keep_nobody_from_his_turn() {
     }
     lab.turn();
     let answered = || slow.iter().filter(|peer| peer.has_ended()).count();
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + Duration::from_secs(60);
     let mut before = 0;
     while before < slow.len() {
         assert!(Instant::now() < until, "some are never answered");
@@ -160,12 +160,12 @@ impl Secure {
 fn secure_lab() -> (Lab, Arc<ClientConfig>) {
     let made = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let CertifiedKey { cert, signing_key } = made;
-    let file = std::env::temp_dir().join(format!("ucall-floods-{}.pem", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("identity.pem");
     std::fs::write(&file, cert.pem() + &signing_key.serialize_pem()).unwrap();
     let identity = IdentityFiles { certificates: vec![file.clone()], private_key: None };
     let files = TlsFiles { identities: vec![identity], ..TlsFiles::default() };
     let tls = Arc::new(Tls::load(files, TicketSecret::new([7; 32])).unwrap());
-    std::fs::remove_file(file).unwrap();
     let pem = cert.pem();
     let trust = Trust::Authorities(pem.as_bytes());
     let client = ClientSettings { trust, identity: None, alpn: &[] }.build().unwrap();
