@@ -20,7 +20,7 @@ from typing import Any
 
 HOST = "127.0.0.1"
 #: Longer than a limit in time and the second in which those are looked at.
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 class Wire:
@@ -222,7 +222,7 @@ def _output(peer: Peer, limit: int) -> None:
     with peer.wires(1) as [wire]:
         wire.send(call("text", length=length) * asked)
         count = 0
-        while (before := count) != (count := peer.result("served")):
+        while (before := count) != (count := peer.result("served")) or count == 0:
             time.sleep(0.2)
         # Kernels take up to 4 MiB on one side and 6 on the other.
         assert 0 < count < asked - 30
@@ -253,13 +253,18 @@ def _connections(peer: Peer, limit: int) -> None:
 
 
 def _discarded(peer: Peer, limit: int) -> None:
-    with peer.wires(1) as [wire]:
-        assert wire.ask(b"BAD\n") == "400"
-        plain = _under(wire)
-        plain.sendall(b"x" * limit)
-        time.sleep(0.2)
-        plain.sendall(b"x")
-        assert _eventually(lambda: not _sends(plain))
+    def are_let_pass() -> bool:
+        with peer.wires(1) as [wire]:
+            assert wire.ask(b"BAD\n") == "400"
+            plain = _under(wire)
+            passed = _sends(plain, b"x" * limit)
+            time.sleep(0.2)
+            passed = passed and _sends(plain)
+            assert _eventually(lambda: not _sends(plain))
+            return passed
+
+    # After a second it is closed, too, which is why a machine may be too slow for it at first.
+    assert _eventually(are_let_pass)
 
 
 def _under(wire: Wire) -> socket.socket:
@@ -268,9 +273,9 @@ def _under(wire: Wire) -> socket.socket:
     return socket.socket(fileno=wire.socket.detach())
 
 
-def _sends(plain: socket.socket) -> bool:
+def _sends(plain: socket.socket, data: bytes = b"x") -> bool:
     try:
-        plain.sendall(b"x")
+        plain.sendall(data)
         return True
     except OSError:
         return False
@@ -371,9 +376,9 @@ def check_timeouts(peer: Peer) -> None:
         _half(peer, requests[2][:-5], "-32700, closed"),
         _half(peer, b"", "closed"),
         _half(peer, requests[2], "ok, closed"),
-        lambda: _not_taking(peer, TIMEOUT_S / 2, True),
-        lambda: _not_taking(peer, 2 * TIMEOUT_S + 1.1, False),
-        lambda: _behind_an_error(peer),
+        lambda: _late(peer),
+        _in_time(lambda: _takes_all(peer, TIMEOUT_S / 2)),
+        _in_time(lambda: _sends_behind_an_error(peer)),
         lambda: _silent(peer),
     ]
     with ThreadPoolExecutor(len(checks)) as pool:
@@ -381,16 +386,25 @@ def check_timeouts(peer: Peer) -> None:
             done.result()
 
 
+def _in_time(is_let_pass: Callable[[], bool]) -> Callable[[], None]:
+    """What is in time is let pass: at last, as a machine may be too slow for it at first."""
+
+    def check() -> None:
+        assert _eventually(is_let_pass)
+
+    return check
+
+
 def _in_two(peer: Peer, data: bytes, cut: int, expected: str) -> Callable[[], None]:
     """A request that stops, and goes on in time."""
 
-    def check() -> None:
+    def is_answered() -> bool:
         with peer.wires(1) as [wire]:
             wire.send(data[:cut])
             time.sleep(TIMEOUT_S / 2)
-            assert wire.ask(data[cut:]).endswith(expected)
+            return wire.ask(data[cut:]).endswith(expected)
 
-    return check
+    return _in_time(is_answered)
 
 
 def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
@@ -406,8 +420,16 @@ def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
     return check
 
 
-def _not_taking(peer: Peer, pause_s: float, comes: bool) -> None:
-    """Replies that are taken only after a while, and are more than kernels have room for."""
+def _late(peer: Peer) -> None:
+    """Replies that are taken too late, by then closed; which a server may find late as well."""
+    pause_s = 2 * TIMEOUT_S + 1.1
+    while _takes_all(peer, pause_s):
+        pause_s *= 3
+        assert pause_s < PATIENCE_S
+
+
+def _takes_all(peer: Peer, pause_s: float) -> bool:
+    """Takes replies only after a while, which are more than kernels have room for."""
     with peer.wires(1) as [wire]:
         wire.send(call("text", length=4_000_000) * 5)
         time.sleep(pause_s)
@@ -415,17 +437,18 @@ def _not_taking(peer: Peer, pause_s: float, comes: bool) -> None:
         while lines < 5 and wire.more():
             lines += wire.received.count(b"\n")
             wire.received = b""
-        assert (lines == 5) == comes
+        return lines == 5
 
 
-def _behind_an_error(peer: Peer) -> None:
+def _sends_behind_an_error(peer: Peer) -> bool:
     with peer.wires(1) as [wire]:
         assert wire.ask(b"BAD\n") == "400"
         plain = _under(wire)
-        plain.sendall(b"x")
+        passed = _sends(plain)
         time.sleep(TIMEOUT_S / 2)
-        assert _sends(plain)
+        passed = passed and _sends(plain)
         assert _eventually(lambda: not _sends(plain))
+        return passed
 
 
 def _silent(peer: Peer) -> None:

@@ -51,7 +51,7 @@ def test_a_family_has_the_processes_below():
         while len(usage.family(process.pid)) < 2:
             assert process.poll() is None
     finally:
-        process.communicate(b"\n", timeout=10)
+        process.communicate(b"\n", timeout=60)
 
 
 def test_every_second_round_runs_backwards():

@@ -9,7 +9,8 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,6 +183,13 @@ class Client:
         except RemoteError as error:
             return error.args[0]
         raise AssertionError(f"no error but {result!r}")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class RemoteError(Exception):

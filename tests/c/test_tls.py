@@ -106,10 +106,7 @@ def test_new_files_are_read(built, engine, files):
         renewed = files.authority.issue_cert("localhost", "renewed.example")
         files.write("server.key", renewed.private_key_pem)
         files.write("own.pem", renewed.cert_chain_pems[0])
-        deadline = time.monotonic() + 10
-        while "renewed.example" not in names(server.port, files):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        harness.wait_until(lambda: "renewed.example" in names(server.port, files))
         assert client.call("sum", {"a": 1, "b": 2}) == 3
 
 
@@ -123,7 +120,8 @@ def test_a_handshake_that_stalls_is_closed(built, engine, files):
     with serving(command(built, engine, flags)) as server, Client(server.port) as silent:
         started = time.monotonic()
         assert silent.socket.recv(1) == b""
-        assert 0.4 < time.monotonic() - started < 5
+        # Ten seconds are the default.
+        assert 0.4 < time.monotonic() - started < 9
 
 
 def test_what_cannot_be_used_is_told(built, files):

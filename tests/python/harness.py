@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import random
 import re
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 HOST = "127.0.0.1"
@@ -35,7 +39,7 @@ def http(body: bytes, *headers: str, target: str = "/", method: str = "POST") ->
 class Wire:
     """A TCP connection to a server."""
 
-    def __init__(self, port: int, timeout_s: float = 10) -> None:
+    def __init__(self, port: int, timeout_s: float = 60) -> None:
         self.socket = socket.create_connection((HOST, port), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received = b""
@@ -103,8 +107,12 @@ class Wire:
         return error
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 5) -> bool:
-    """Whether it becomes true within the time."""
+def eventually(condition: Callable[[], bool], timeout_s: float = 60) -> bool:
+    """Whether it becomes true within the time, which is long: a machine may be slow.
+
+    What has to be done quickly, and is when nobody is in the way, is tried again until it is: the
+    condition does it, and tells whether it was quick.
+    """
     start = time.monotonic()
     while not condition():
         waited_s = time.monotonic() - start
@@ -119,6 +127,20 @@ def let_read(port: int) -> None:
     """Returns once a server has read what it was sent before: it comes to a later call later."""
     with Wire(port) as wire:
         wire.error("nobody")
+
+
+def let_rest(process: Any, *wires: Wire) -> None:
+    """Returns once what was sent has come to a server's process, and it has nothing left to do."""
+    for wire in wires:
+        assert eventually(lambda wire=wire: is_delivered(wire.socket))  # type: ignore[misc]
+    stat = Path(f"/proc/{process.pid}/stat")
+    assert eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+
+
+def is_delivered(sender: socket.socket) -> bool:
+    """Whether all that was sent has come to the other side's kernel."""
+    [unacknowledged] = struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))
+    return bool(unacknowledged == 0)
 
 
 def free_port() -> int:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from harness import eventually, is_delivered
+
 Script = Callable[["Peer"], None]
 
 
@@ -44,6 +46,16 @@ class Peer:
         line, _, self._received = self._received.partition(b"\n")
         return line
 
+    def wait_delivered(self) -> None:
+        """Returns once all that was sent has come to the other side, be it read there or not."""
+        assert eventually(lambda: is_delivered(self.socket))
+
+    def end(self) -> None:
+        """Says that no more will come, and returns once that has come to the other side."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            self.wait_delivered()
+
     def reset(self) -> None:
         """Closes with a reset rather than an end."""
         linger = b"\x01\0\0\0\0\0\0\0"
@@ -64,6 +76,8 @@ class Scripted:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.accepted = 0
+        #: Connections whose script is over, which their other side knows.
+        self.ended = 0
         self._scripts = scripts
         self._peers: list[socket.socket] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -85,12 +99,16 @@ class Scripted:
             script = self._scripts[min(self.accepted, len(self._scripts) - 1)]
             self.accepted += 1
             self._peers.append(connection)
-            threading.Thread(target=_play, args=(script, connection), daemon=True).start()
+            threading.Thread(target=self._play, args=(script, connection), daemon=True).start()
 
-
-def _play(script: Script, connection: socket.socket) -> None:
-    with connection, suppress(EOFError, OSError):
-        script(Peer(connection))
+    def _play(self, script: Script, connection: socket.socket) -> None:
+        peer = Peer(connection)
+        # What a test closes meanwhile has no descriptor any more: ValueError.
+        with connection, suppress(EOFError, OSError, ValueError):
+            with suppress(EOFError, OSError):
+                script(peer)
+            peer.end()
+            self.ended += 1
 
 
 @contextmanager

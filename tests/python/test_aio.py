@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import pytest
 from scripted import Peer, answering, http_reply, result, scripted
 
 import ucall
+from harness import eventually
 from ucall.aio import Client
 
 Test = Callable[..., Awaitable[None]]
@@ -36,6 +38,18 @@ def sleep(seconds: float) -> float:
     return seconds
 
 
+class Holding:
+    """A function that returns when it is released, and keeps its server busy until then."""
+
+    def __init__(self) -> None:
+        self.began, self.released = threading.Event(), threading.Event()
+
+    def hold(self) -> str:
+        self.began.set()
+        self.released.wait(60)
+        return "released"
+
+
 SCHEMES = ("http", "tcp")
 
 
@@ -45,7 +59,7 @@ def run(test: Test) -> Callable[..., None]:
     @functools.wraps(test)
     def sync(*args: Any, **kwargs: Any) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await test(*args, **kwargs)
 
         asyncio.run(limited())
@@ -54,8 +68,13 @@ def run(test: Test) -> Callable[..., None]:
 
 
 @pytest.fixture
-def server(serve_once: Callable[..., ucall.Server]) -> ucall.Server:
-    server = serve_once(sum, echo, fail, sleep)
+def holding() -> Holding:
+    return Holding()
+
+
+@pytest.fixture
+def server(serve_once: Callable[..., ucall.Server], holding: Holding) -> ucall.Server:
+    server = serve_once(sum, echo, fail, sleep, holding.hold)
     server.add(sum, name="math.sum")
     return server
 
@@ -124,13 +143,16 @@ async def test_many_calls_at_once(server: ucall.Server, scheme: str, connections
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @run
-async def test_a_cancelled_call_disturbs_no_other(server: ucall.Server, scheme: str) -> None:
+async def test_a_cancelled_call_disturbs_no_other(
+    server: ucall.Server, holding: Holding, scheme: str
+) -> None:
     async with connected(server, scheme) as client:
         await client.sum(1, 2)
-        tasks = [asyncio.create_task(client.sleep(0.05)) for _ in range(4)]
-        await asyncio.sleep(0.01)
+        tasks = [asyncio.create_task(client.hold()) for _ in range(4)]
+        await asyncio.to_thread(holding.began.wait, 60)
         tasks[0].cancel()
         tasks[2].cancel()
+        holding.released.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(outcome).__name__ for outcome in outcomes] == [
             "CancelledError",
@@ -144,15 +166,16 @@ async def test_a_cancelled_call_disturbs_no_other(server: ucall.Server, scheme: 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @run
-async def test_a_late_call_disturbs_no_other(server: ucall.Server, scheme: str) -> None:
+async def test_a_late_call_disturbs_no_other(
+    server: ucall.Server, holding: Holding, scheme: str
+) -> None:
     async with connected(server, scheme) as client:
-        slow = asyncio.create_task(client.sleep(0.2))
-        await asyncio.sleep(0.01)
-        start = time.monotonic()
+        slow = asyncio.create_task(client.hold())
+        await asyncio.to_thread(holding.began.wait, 60)
         with pytest.raises(ucall.TimeoutError, match=r"no reply came within 0\.05 s"):
             await client.with_options(timeout=0.05).echo("late")
-        assert time.monotonic() - start < 0.19
-        assert (await slow).json == 0.2
+        holding.released.set()
+        assert (await slow).json == "released"
         assert (await client.echo(1)).json == 1
 
 
@@ -197,17 +220,21 @@ async def test_replies_in_another_order() -> None:
 
 @run
 async def test_two_calls_of_one_id_over_one_connection() -> None:
+    has_come, may_reply = threading.Event(), threading.Event()
+
     def late(peer: Peer) -> None:
         peer.raw_request()
-        time.sleep(0.1)
+        has_come.set()
+        may_reply.wait(60)
         peer.send(result(1, "x"))
 
     with scripted(late) as server:
         client = Client("tcp://127.0.0.1", server.port).with_options(id="x")
         first = asyncio.create_task(client.echo(1))
-        await asyncio.sleep(0.03)
+        await asyncio.to_thread(has_come.wait, 60)
         with pytest.raises(ValueError, match="'x' is under way"):
             await client.echo(2)
+        may_reply.set()
         assert (await first).json == 1
         await client.close()
 
@@ -249,13 +276,14 @@ async def test_a_connection_that_breaks_fails_all_its_calls_once() -> None:
 async def test_an_error_without_an_id_goes_to_the_only_call_or_to_all() -> None:
     refusal = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"bad"},"id":null}\n'
 
-    def refusing(peer: Peer) -> None:
-        peer.raw_request()
-        time.sleep(0.05)
+    def refusing(peer: Peer, calls: int) -> None:
+        for _ in range(calls):
+            peer.raw_request()
         peer.send(refusal)
         peer.raw_request()
 
-    with scripted(refusing) as server:
+    scripts = [functools.partial(refusing, calls=calls) for calls in (1, 2)]
+    with scripted(*scripts) as server:
         client = Client("tcp://127.0.0.1", server.port)
         with pytest.raises(ucall.RPCError, match="bad"):
             (await client.echo(1)).raise_for_status()
@@ -296,12 +324,13 @@ async def test_connections_that_were_closed_while_idle() -> None:
         peer.http_request()
         peer.send(http_reply(result(1, "x")))
 
-    with scripted(once) as server:
-        client = Client(port=server.port).with_options(id="x")
+    with scripted(once) as peers:
+        client = Client(port=peers.port).with_options(id="x")
         for number in range(5):
             assert (await client.echo(1)).json == 1
-            assert server.accepted == number + 1
-            time.sleep(0.02)  # The loop must not hear of it before the next call.
+            assert peers.accepted == number + 1
+            # The loop must not hear of it before the next call, so it is held up meanwhile.
+            assert eventually(lambda number=number: peers.ended == number + 1)  # type: ignore[misc]
         await client.close()
 
 

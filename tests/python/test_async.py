@@ -87,7 +87,8 @@ def test_a_thousand_sleepers_at_once(serve: Serve) -> None:
         wire.send(b"".join(request("pause", [0.3, n], id=n) for n in range(1000)))
         assert other.result("sum", [1, 2]) == 3
         replies = [json.loads(wire.line()) for _ in range(1000)]
-        assert time.monotonic() - start < 5
+        # One after another they would take five minutes.
+        assert time.monotonic() - start < 60
         assert all(reply["id"] == reply["result"] for reply in replies)
 
 
@@ -398,7 +399,7 @@ def test_within_somebody_elses_loop(engine: str, host: str) -> None:
             assert wire.error("pause", [10])["code"] == -32001
             assert wire.result("stop") is None
             assert wire.rest() == b""
-        output, errors = process.communicate(timeout=5)
+        output, errors = process.communicate(timeout=60)
         assert (output, errors) == ("served True\n", "")
 
 
@@ -410,7 +411,7 @@ def test_serve_drains_when_cancelled(engine: str) -> None:
         serving = asyncio.create_task(server.serve())
         reader, writer = await asyncio.open_connection(HOST, server.port)
         writer.write(request("pause", [0.2, "drained"]))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(eventually, lambda: server.stats()["bytes_received"] > 0)
         serving.cancel()
         line = await reader.readline()
         with pytest.raises(asyncio.CancelledError):

@@ -207,7 +207,7 @@ def test_options_in_any_order(call: Run, server: ucall.Server) -> None:
         ["--timeout", "5", "-p", port, "-H", "X: y", "--header=Z: :", "a.b", "a=1", "b=2"],
     ):
         command = [ucall_command(), *arguments]
-        done = subprocess.run(command, capture_output=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, timeout=60)
         assert (done.stdout, done.stderr) == (b'{"a":1,"b":2}\n', b""), arguments
 
 
@@ -306,7 +306,7 @@ def test_wrong_usage(call: Run, tmp_path: Path, arguments: list[str], complaint:
 
 def test_no_connection_and_no_reply() -> None:
     def run(*arguments: str) -> tuple[int, bytes, str]:
-        done = subprocess.run([ucall_command(), *arguments], capture_output=True, timeout=20)
+        done = subprocess.run([ucall_command(), *arguments], capture_output=True, timeout=60)
         assert done.stderr.count(b"\n") == 1
         return done.returncode, done.stdout, done.stderr.decode()
 
@@ -340,7 +340,7 @@ def test_a_reader_who_has_enough() -> None:
 
     with scripted(long) as server:
         command = f"{ucall_command()} echo -p {server.port} | head -c 5"
-        done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=20)
+        done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60)
         assert (done.stdout, done.stderr) == (b'"xxxx', b"")
 
 

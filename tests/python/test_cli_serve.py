@@ -50,7 +50,7 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[int]:
         assert found, line + process.stderr.read()
         yield int(found[1])
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.communicate()
@@ -127,7 +127,7 @@ def test_what_cannot_be_served_is_told(tmp_path: Path, arguments: list[str], pro
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "empty.py").write_text("")
     command = [sys.executable, "-m", "ucall", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and problem in done.stderr
 
 
@@ -202,7 +202,7 @@ def test_levels_are_told_in_either_case(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_help_is_complete() -> None:
     command = [sys.executable, "-m", "ucall", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     for flag in ("--host", "--port", "--workers", "--engine", "--threads", "--reload", "--uds"):
         assert flag in shown
 
@@ -211,4 +211,4 @@ def test_uring_that_is_refused_is_told(tmp_path: Path) -> None:
     if not NO_URING:
         pytest.skip("io_uring may be used here")
     with program("import ucall.uring; ucall.uring.Server(port=0)") as process:
-        assert "EngineError" in process.communicate(timeout=10)[1]
+        assert "EngineError" in process.communicate(timeout=60)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ def run(port: int, tmp_path: Path) -> Run:
 
 def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
     """Exit status, and all that was shown."""
-    child = pexpect.spawn(COMMAND, arguments, cwd=str(folder), encoding="utf-8", timeout=15)
+    child = pexpect.spawn(COMMAND, arguments, cwd=str(folder), encoding="utf-8", timeout=60)
     shown = child.read()
     child.close()
     assert child.signalstatus is None
@@ -116,7 +117,8 @@ def test_the_conversation_is_shown(run: Run) -> None:
 
 
 def test_standard_input_is_typed(port: int) -> None:
-    child = pexpect.spawn(COMMAND, ["same", "value=@-", "-p", str(port)], encoding="utf-8")
+    arguments = ["same", "value=@-", "-p", str(port)]
+    child = pexpect.spawn(COMMAND, arguments, encoding="utf-8", timeout=60)
     child.sendline("typed")
     child.sendeof()
     child.expect_exact('"typed\\n"')
@@ -143,11 +145,21 @@ def test_a_long_upload_has_a_bar(tmp_path: Path) -> None:
 
 
 def test_ctrl_c(tmp_path: Path) -> None:
-    with scripted(lambda peer: time.sleep(3)) as server:
-        child = pexpect.spawn(COMMAND, ["same", "-p", str(server.port)], encoding="utf-8")
-        time.sleep(0.5)
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def silent(peer: Peer) -> None:
+        peer.http_request()
+        is_asked.set()
+        is_over.wait()
+
+    with scripted(silent) as server:
+        child = pexpect.spawn(
+            COMMAND, ["same", "-p", str(server.port)], encoding="utf-8", timeout=60
+        )
+        assert is_asked.wait(60)
         child.sendintr()
         shown = child.read()
         child.close()
+        is_over.set()
     assert child.exitstatus == 130
     assert "Traceback" not in shown

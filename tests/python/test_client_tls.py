@@ -190,7 +190,7 @@ def command(server: Server, *options: str | Path) -> tuple[int, str, str]:
     """`ucall echo --positional 1 OPTIONS`: its exit status, and what it printed."""
     ucall = Path(sys.executable).with_name("ucall")
     arguments = [ucall, "echo", "--uri", uri(server), *options, "--positional", "1"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 

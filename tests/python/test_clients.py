@@ -41,7 +41,7 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
 def _run(*command: str, input: str = "") -> str:
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -60,7 +60,7 @@ def test_nc(port: int) -> None:
 
 
 def test_http_client_keeps_its_connection_over_10_000_calls(port: int) -> None:
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, port, timeout=60)
     connection.connect()
     # Without a connection, it would connect again by itself.
     connection.auto_open = 0

@@ -60,7 +60,7 @@ def test_nginx_passes_calls_on(serve: Serve, tmp_path: Path) -> None:
                 call = urllib.request.Request(
                     f"http://{HOST}:{port}/rpc", data=request("sum", [number, 1])
                 )
-                with urllib.request.urlopen(call, timeout=10) as reply:
+                with urllib.request.urlopen(call, timeout=60) as reply:
                     assert json.load(reply)["result"] == number + 1
             # One connection for all: it is kept.
             assert server.stats()["accepted"] == 1
@@ -83,7 +83,7 @@ def test_the_unit_is_one_that_systemd_takes_and_we_can_start(tmp_path: Path) -> 
     text = block("ini").replace("/srv/app/.venv/bin/python", "/bin/true")
     path.write_text(text)
     done = subprocess.run(
-        [analyze, "verify", str(path)], capture_output=True, text=True, timeout=30
+        [analyze, "verify", str(path)], capture_output=True, text=True, timeout=60
     )
     complaints = [line for line in done.stderr.splitlines() if "app.service" in line]
     assert not complaints, done.stderr

@@ -52,7 +52,7 @@ def _where_refused(source: str, error: str) -> subprocess.CompletedProcess[str]:
         pytest.skip("strace is not installed")
     inject = f"inject=io_uring_setup:error={error}"
     command = [strace, "-f", "-o", "/dev/null", "-e", inject, sys.executable, "-c", source]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if "ptrace" in done.stderr:
         pytest.skip("strace is not allowed here")
     return done

@@ -306,7 +306,7 @@ def test_the_interpreter_may_end_under_load(engine: str, how: str) -> None:
             assert eventually(lambda: all(answered))
             process.stdin.write("\n")
             process.stdin.flush()
-            code = process.wait(timeout=20)
+            code = process.wait(timeout=60)
         finally:
             stop.set()
             for client in clients:

@@ -7,7 +7,6 @@ import contextvars
 import gc
 import json
 import sys
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 import ucall
-from harness import Wire, eventually, program, request
+from harness import Wire, eventually, let_read, program, request
 
 Serve = Callable[..., ucall.Server]
 
@@ -142,7 +141,7 @@ def test_some_calls_wait_and_some_do_not(serve: Serve) -> None:
         if seconds is None:
             return value
         try:
-            async with asyncio.timeout(0.02):
+            async with asyncio.timeout(0.02 if seconds == 5 else 60):
                 await asyncio.sleep(seconds)
         except TimeoutError:
             return ["late", value]
@@ -194,7 +193,7 @@ def test_a_caller_who_leaves_cancels_a_first_call_that_waits(serve: Serve) -> No
     wire = Wire(server.port)
     wire.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 45\r\n\r\n")
     wire.send(json.dumps({"jsonrpc": "2.0", "method": "wait", "id": 1}).encode().ljust(45))
-    time.sleep(0.1)
+    let_read(server.port)
     wire.socket.close()
     assert eventually(lambda: seen[-1:] == ["finally"])
     assert "wait" in seen[0]

@@ -48,14 +48,16 @@ def test_callbacks_run_in_order_and_timers_by_time(loop: Loop) -> None:
 def test_what_is_cancelled_does_not_run(loop: Loop) -> None:
     ran: list[str] = []
     soon = loop.call_soon(ran.append, "soon")
+    before = loop.time()
     later = loop.call_later(0.01, ran.append, "later")
+    after = loop.time()
     kept = loop.call_later(0.02, ran.append, "kept")
     for handle in (soon, later):
         assert not handle.cancelled()
         handle.cancel()
         handle.cancel()
         assert handle.cancelled()
-    assert later.when() == pytest.approx(loop.time() + 0.01, abs=0.01)
+    assert before + 0.009 < later.when() < after + 0.011
     run(loop)
     assert ran == ["kept"] and not kept.cancelled()
     kept.cancel()
@@ -151,18 +153,16 @@ def test_a_task_that_never_ends_keeps_nobody_from_their_turn(loop: Loop) -> None
         while True:
             await asyncio.sleep(0)
 
-    async def main() -> float:
+    async def main() -> None:
         spinning = asyncio.ensure_future(spin())
-        began = loop.time()
         await asyncio.sleep(0.02)
         reader, writer = await asyncio.open_connection(sock=await connected(loop))
         writer.write(b"x")
         await reader.readexactly(1)
         writer.close()
         spinning.cancel()
-        return loop.time() - began
 
-    assert loop.run_until_complete(main()) < 5
+    loop.run_until_complete(main())
 
 
 async def connected(loop: Loop) -> Any:
@@ -181,11 +181,11 @@ def test_another_thread_wakes_it(loop: Loop) -> None:
         loop.call_soon_threadsafe(ran.append, "called")
         loop.call_soon_threadsafe(loop.stop)
 
-    loop.call_later(5, loop.stop)
+    loop.call_later(60, loop.stop)
     loop.call_soon(threading.Timer(0.02, call).start)
     began = time.monotonic()
     loop.run_forever()
-    assert ran == ["called"] and time.monotonic() - began < 4
+    assert ran == ["called"] and time.monotonic() - began < 50
 
 
 def test_a_closed_loop_refuses(loop: Loop) -> None:

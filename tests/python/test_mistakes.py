@@ -107,7 +107,7 @@ def test_a_client_names_the_file_that_is_not_there() -> None:
 def test_a_file_is_no_module(tmp_path: Path, named: str) -> None:
     (tmp_path / "app.py").write_text("raise SystemExit('imported')")
     command = [sys.executable, "-m", "ucall", named]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     expected = "app:other" if named.endswith("other") else "app:server"
     assert done.returncode == 1
     assert f"{named}: expected a module, {expected}, not its file" in done.stderr

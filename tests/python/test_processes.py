@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from harness import Wire, eventually, http, let_read, request
 # No guard around `run`: each process of the pool imports this script too.
 SCRIPT = """
 import importlib, os, sys, time
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, timeout_ms=20000)
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, timeout_ms=120_000)
 
 @server(processes=2)
 def square(a: int):
@@ -65,7 +64,7 @@ def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
     )
     try:
         assert process.stdout is not None
-        with Wire(int(process.stdout.readline()), timeout_s=30) as wire:
+        with Wire(int(process.stdout.readline())) as wire:
             wire.send(b"".join(request("square", [n], id=n) for n in range(20)))
             replies = [json.loads(wire.line()) for _ in range(20)]
             assert all(reply["result"][0] == reply["id"] ** 2 for reply in replies)
@@ -80,7 +79,7 @@ def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
             assert wire.error("die")["code"] == -32603
             assert wire.result("square", [3])[0] == 9
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=15)
+        process.communicate(timeout=60)
         assert process.returncode == 0
     finally:
         process.kill()
@@ -103,6 +102,14 @@ def pid():
 @server(processes=1)
 def alone(seconds: float):
     time.sleep(seconds)
+    return os.getpid()
+
+@server(processes=1)
+def wait_for(path: str):
+    # Makes one file, and returns when there is another beside it.
+    open(path + ".began", "w").close()
+    while not os.path.exists(path):
+        time.sleep(0.01)
     return os.getpid()
 
 class Odd(Exception):
@@ -157,7 +164,7 @@ def is_alive(pid: int) -> bool:
 def test_one_that_is_stuck_is_ended_at_its_deadline_and_replaced(
     tmp_path: Path, engine: str
 ) -> None:
-    with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
         # In the same pool, and without a deadline: to start a process may take longer.
         first = wire.result("pid")
         assert is_alive(first)
@@ -167,52 +174,57 @@ def test_one_that_is_stuck_is_ended_at_its_deadline_and_replaced(
         second = wire.result("pid")
         assert second != first and is_alive(second)
         # A call that is at another process is not disturbed.
-        wire.result("alone", [0])
-        wire.send(request("alone", [1.0], id=1) + request("nap", [60], id=2))
-        assert [json.loads(wire.line())["id"] for _ in range(2)] == [2, 1]
+        wire.send(request("wait_for", [str(tmp_path / "told")], id=1))
+        wire.send(request("nap", [60], id=2))
+        assert json.loads(wire.line())["id"] == 2
+        (tmp_path / "told").touch()
+        assert json.loads(wire.line())["id"] == 1
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=15)
+        process.communicate(timeout=60)
         assert process.returncode == 0
 
 
 def test_a_callers_own_deadline_kills_nothing(tmp_path: Path, engine: str) -> None:
-    with running(tmp_path, STUCK, engine) as (_, port), Wire(port, timeout_s=30) as wire:
+    with running(tmp_path, STUCK, engine) as (_, port), Wire(port) as wire:
 
-        def call(seconds: float, *headers: str) -> Any:
-            wire.send(http(request("alone", [seconds]), *headers))
+        def call(name: str, *headers: str) -> Any:
+            wire.send(http(request("wait_for", [str(tmp_path / name)]), *headers))
             return json.loads(wire.reply()[2])
 
-        pid = call(0)["result"]
-        assert call(0.3, "Ucall-Timeout-Ms: 50")["error"]["code"] == -32001
-        assert call(0)["result"] == pid
+        (tmp_path / "there").touch()
+        pid = call("there")["result"]
+        assert call("later", "Ucall-Timeout-Ms: 50")["error"]["code"] == -32001
+        (tmp_path / "later").touch()
+        assert call("there")["result"] == pid
 
 
 def test_one_that_is_killed_fails_its_own_call_only(tmp_path: Path, engine: str) -> None:
-    with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
-        pid = wire.result("alone", [0])
-        wire.send(request("alone", [60], id=1))
-        time.sleep(0.1)
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
+        (tmp_path / "there").touch()
+        pid = wire.result("wait_for", [str(tmp_path / "there")])
+        wire.send(request("wait_for", [str(tmp_path / "never")], id=1))
+        assert eventually((tmp_path / "never.began").exists)
         os.kill(pid, signal.SIGKILL)
         assert json.loads(wire.line())["error"]["code"] == -32603
-        assert wire.result("alone", [0]) != pid
+        assert wire.result("wait_for", [str(tmp_path / "there")]) != pid
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=15)
+        _, log = process.communicate(timeout=60)
         assert "killed by signal 9" in log
 
 
 def test_what_cannot_be_pickled_is_told_in_the_log(tmp_path: Path, engine: str) -> None:
-    with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
         assert wire.error("odd", ["raise"])["code"] == -32603
         assert wire.error("odd", ["lambda"])["code"] == -32603
         assert wire.result("odd", ["text"]) == "text"
         assert wire.result("offspring") == [0, 0]
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=15)
+        _, log = process.communicate(timeout=60)
         assert "Odd: odd" in log and "lambda" in log
 
 
 def test_the_program_ends_while_a_process_is_stuck(tmp_path: Path, engine: str) -> None:
-    with running(tmp_path, STUCK, engine) as (process, port), Wire(port, timeout_s=30) as wire:
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
         pid = wire.result("alone", [0])
         wire.send(request("alone", [60]))
         let_read(port)
@@ -220,7 +232,7 @@ def test_the_program_ends_while_a_process_is_stuck(tmp_path: Path, engine: str) 
         # Two at once would be one. The first has come when calls are refused.
         assert eventually(lambda: wire.error("nobody")["code"] == -32002)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=15)
+        process.communicate(timeout=60)
         assert eventually(lambda: not is_alive(pid))
 
 

@@ -16,6 +16,6 @@ TESTS = Path(__file__).parents[1]
 def test_seconds_of_mixed_traffic_stay_flat() -> None:
     command = [sys.executable, "-m", "soak", "--minutes", "0.07", "--engine", "posix"]
     command += [] if NO_URING else ["--engine", "uring"]
-    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=55)
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("flat\n")

@@ -142,34 +142,45 @@ def test_replies_are_never_crossed_while_clients_leave(serve: Serve) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert wrong == []
 
 
 def test_it_stops_while_a_thread_runs(serve: Serve) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        began.set()
+        may_end.wait(60)
+
     server = serve(drain_timeout_s=0.3)
     server.add(block, threads=True)
+    server.add(hold, threads=True)
     with Wire(server.port) as wire:
-        wire.send(request("block", [3]))
-        time.sleep(0.1)
-        start = time.monotonic()
+        wire.send(request("hold"))
+        assert began.wait(60)
         server.stop()
-        assert time.monotonic() - start < 2
         assert json.loads(wire.line())["error"]["code"] == -32002
+    may_end.set()
     server.start()
     with Wire(server.port) as wire:
         assert wire.result("block", [0, 1]) == 1
 
 
 def test_a_slow_function_is_named_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    server = serve(block, sum, slow_call_s=0.05)
+    server = serve(block, sum, slow_call_s=0.5)
+    took_s = []
     with Wire(server.port) as wire:
         for _ in range(3):
-            wire.result("block", [0.1])
+            wire.result("block", [0.6])
+            start = time.monotonic()
             wire.result("sum", [1, 2])
+            took_s.append(time.monotonic() - start)
     warned = [record.getMessage() for record in caplog.records]
-    assert len(warned) == 1 and warned[0].startswith("block held up all other calls for ")
-    assert "threads=True" in warned[0]
+    named = [line for line in warned if line.startswith("block held up all other calls for ")]
+    assert len(named) == 1 and "threads=True" in named[0]
+    # Where even that is slow, it is told of as well.
+    assert warned == named or max(took_s) > 0.5
 
 
 def test_notifications_run_too(serve: Serve) -> None:

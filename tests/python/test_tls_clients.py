@@ -71,7 +71,7 @@ def test_openssl_hears_the_goodbye(serve: Serve, authority: Authority, files: Fi
         assert json.loads(client.stdout.readline())["result"] == 3
         # Nothing is under way, so the drain closes the connection.
         server.stop()
-        _, complaint = client.communicate(timeout=10)
+        _, complaint = client.communicate(timeout=60)
     assert client.returncode == 0 and b"eof" not in complaint, complaint
 
 

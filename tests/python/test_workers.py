@@ -48,7 +48,7 @@ class Supervised:
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self.process = process
         self.log = log
-        assert eventually(lambda: "listening on" in self.text(), 20), self.text()
+        assert eventually(lambda: "listening on" in self.text()), self.text()
         self.port = int(re.findall(r"listening on http://127.0.0.1:(\d+)", self.text())[0])
 
     def text(self) -> str:
@@ -59,14 +59,14 @@ class Supervised:
         return [int(pid) for pid in re.findall(r"\(pid (\d+)\) is ready", self.text())]
 
     def wait_for(self, count: int) -> list[int]:
-        assert eventually(lambda: len(self.ready()) >= count, 20), self.text()
+        assert eventually(lambda: len(self.ready()) >= count), self.text()
         return self.ready()
 
     def call(self, method: str, params: Any = None) -> Any:
         with Wire(self.port) as wire:
             return wire.result(method, params)
 
-    def stop(self, within_s: float = 15) -> None:
+    def stop(self, within_s: float = 60) -> None:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(within_s) == 0, self.text()
 
@@ -107,13 +107,13 @@ class Load:
     def __enter__(self) -> Load:
         for thread in self._threads:
             thread.start()
-        assert eventually(lambda: min(self.served) > 10, 20), self.wrong
+        assert eventually(lambda: min(self.served) > 10), self.wrong
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
 
     def more(self, calls: int = 20) -> None:
         """Waits until each client that is still there has made so many more calls."""
@@ -122,7 +122,7 @@ class Load:
             now >= then + calls or client in self.broken
             for client, (now, then) in enumerate(zip(self.served, before, strict=True))
         )
-        assert eventually(enough, 20), (self.wrong, self.served, before)
+        assert eventually(enough), (self.wrong, self.served, before)
 
     def _run(self, client: int) -> None:
         while not self._done.is_set():
@@ -206,7 +206,7 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path, engine: str) -> None:
                 it.wait_for(2 * generation)
                 load.more()
         assert load.wrong == [] and load.broken == []
-        assert eventually(lambda: not any(_lives(pid) for pid in first), 15)
+        assert eventually(lambda: not any(_lives(pid) for pid in first))
         assert len({it.call("pid") for _ in range(100)} & first) == 0
         it.stop()
 
@@ -225,10 +225,10 @@ def test_a_rolling_restart_takes_in_the_new_source(tmp_path: Path) -> None:
         assert it.call("version") == 1
         (tmp_path / "app.py").write_text(APP.replace("return 1", "return 22"))
         it.process.send_signal(signal.SIGHUP)
-        assert eventually(lambda: it.call("version") == 22, 15)
+        assert eventually(lambda: it.call("version") == 22)
         (tmp_path / "app.py").write_text("this is no Python")
         it.process.send_signal(signal.SIGHUP)
-        assert eventually(lambda: "all stay as they are" in it.text(), 15)
+        assert eventually(lambda: "all stay as they are" in it.text())
         assert it.call("version") == 22
         it.stop()
 
@@ -299,13 +299,13 @@ def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
         [pid] = it.wait_for(1)
         program.unlink()
         os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: it.text().count("cannot be started") >= 2, 10), it.text()
+        assert eventually(lambda: it.text().count("cannot be started") >= 2), it.text()
         program.symlink_to(sys.executable)
         it.wait_for(2)
         assert it.call("sum", [1, 2]) == 3
         program.unlink()
         process.send_signal(signal.SIGHUP)
-        assert eventually(lambda: "all stay as they are" in it.text(), 10), it.text()
+        assert eventually(lambda: "all stay as they are" in it.text()), it.text()
         assert it.call("sum", [1, 2]) == 3
         it.stop()
     finally:
@@ -322,7 +322,7 @@ def test_calls_under_way_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
             assert wire.result("sum", [1, 2]) == 3
         it.process.send_signal(signal.SIGTERM)
         assert all("result" in json.loads(wire.line()) for wire in wires)
-        assert it.process.wait(10) == 0
+        assert it.process.wait(60) == 0
         for wire in wires:
             wire.socket.close()
 
@@ -330,14 +330,14 @@ def test_calls_under_way_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "1") as it, Wire(it.port) as wire:
         [pid] = it.wait_for(1)
-        wire.send(request("pause", [30]))
+        wire.send(request("pause", [3000]))
         assert wire.result("sum", [1, 2]) == 3
         it.process.send_signal(signal.SIGINT)
         # Two at once would be one. The first has come when calls are refused.
         assert eventually(lambda: wire.call("sum", [1, 2]).get("error", {}).get("code") == -32002)
         assert it.process.poll() is None
         it.process.send_signal(signal.SIGINT)
-        it.process.wait(3)
+        it.process.wait(60)
         assert not _lives(pid)
 
 
@@ -346,7 +346,7 @@ def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         pids = it.wait_for(2)
         it.process.kill()
         it.process.wait()
-        assert eventually(lambda: not any(_lives(pid) for pid in pids), 10)
+        assert eventually(lambda: not any(_lives(pid) for pid in pids))
 
 
 def test_one_that_keeps_dying_is_started_later_each_time(tmp_path: Path) -> None:
@@ -355,9 +355,10 @@ def test_one_that_keeps_dying_is_started_later_each_time(tmp_path: Path) -> None
         [pid] = it.wait_for(1)
         (tmp_path / "bad").touch()
         os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: it.text().count("ended with status 3") >= 2, 10)
-        time.sleep(1)
-        assert it.text().count("ended with status 3") < 8
+        started = time.monotonic()
+        assert eventually(lambda: it.text().count("ended with status 3") >= 5)
+        # The waits before them double, from a tenth of a second.
+        assert time.monotonic() - started > 0.2 + 0.4 + 0.8
         (tmp_path / "bad").unlink()
         it.wait_for(2)
         it.stop()
@@ -366,7 +367,7 @@ def test_one_that_keeps_dying_is_started_later_each_time(tmp_path: Path) -> None
 def test_first_workers_that_die_end_it_all(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import nothing_of_that_name")
     command = [sys.executable, "-m", "ucall", "app:server", "--workers", "2", "--port", "0"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "nothing_of_that_name" in done.stderr and "giving up" in done.stderr
 
@@ -380,7 +381,7 @@ def test_a_taken_port_is_told(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "ucall", "app:server", "--port", str(it.port)]
         for flags in ([], ["--workers", "1"]):
             done = subprocess.run(
-                [*command, *flags], cwd=other, capture_output=True, text=True, timeout=20
+                [*command, *flags], cwd=other, capture_output=True, text=True, timeout=60
             )
             assert done.returncode == 1 and str(it.port) in done.stderr
         it.stop()
@@ -421,9 +422,12 @@ def test_reload(tmp_path: Path) -> None:
     pytest.importorskip("watchfiles")
     with supervised(tmp_path, "--reload") as it:
         it.wait_for(1)
-        time.sleep(1)
-        (tmp_path / "app.py").write_text(APP.replace("return 1", "return 333"))
-        assert eventually(lambda: it.call("version") == 333, 20), it.text()
+        # A change is missed by a watch that has not begun.
+        for patience_s in (1, 2, 4, 8, 16, 32):
+            (tmp_path / "app.py").write_text(APP.replace("return 1", f"return {patience_s + 300}"))
+            if eventually(lambda: it.call("version") > 300, patience_s):
+                break
+        assert it.call("version") > 300, it.text()
         it.stop()
 
 
@@ -447,7 +451,7 @@ def test_stats_are_those_of_all_workers(tmp_path: Path) -> None:
         assert eventually(are_all_counted)
         server.process.send_signal(signal.SIGHUP)
         server.wait_for(7)
-        assert eventually(are_all_counted, 15)
+        assert eventually(are_all_counted)
         assert eventually(lambda: server.call("stats")["connections"] == 1)
         server.stop()
 
@@ -475,12 +479,12 @@ def test_the_process_that_supervises_tells_the_stats_of_its_workers(tmp_path: Pa
         assert process.stdout is not None
         port = int(process.stdout.readline().split()[1])
         for number in range(10):
-            assert eventually(lambda: answers(port), 20), number
+            assert eventually(lambda: answers(port)), number
         lines = (line.split() for line in process.stdout)
         told = (words for words in lines if words[:2] == ["counted", str(process.pid)])
         assert int(next(told)[2]) >= 10
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

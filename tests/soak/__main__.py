@@ -50,7 +50,7 @@ class Served:
     def stop(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
 
 def soak(engines: list[str], seconds: float) -> tuple[dict[str, Any], list[str]]:

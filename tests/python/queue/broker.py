@@ -15,7 +15,7 @@ from harness import free_port
 
 # Debian keeps servers where not every user looks.
 PROGRAM = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-START_S = 10
+START_S = 60
 
 
 class Broker:

@@ -37,7 +37,7 @@ def pairs(
         # Memory is counted, and that of earlier tests of this process may still be on its way out;
         # that of one that failed stays.
         gc.collect()
-        eventually(lambda: shared_maps() == 0, timeout_s=2)
+        eventually(lambda: shared_maps() == 0, timeout_s=10)
     made = Pairs(request.param, tmp_path, shared_broker, authority)
     yield made
     for communicator in reversed(made.made):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def descriptors() -> int:

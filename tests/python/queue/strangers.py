@@ -18,7 +18,7 @@ from pairs import Pairs
 
 from ucall import queue as nq
 
-WAIT_S = 10
+WAIT_S = 60
 #: Goes in front of each piece of a link through a broker: its kind, and its number from 0.
 PIECE = b"\0" + bytes(8)
 

@@ -16,7 +16,7 @@ from pairs import Pairs, free_location
 from ucall import queue as nq
 
 Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
-WAIT_S = 10
+WAIT_S = 60
 
 
 def test_objects_arrive_as_they_were_put(pair: Pair) -> None:

@@ -10,7 +10,7 @@ from pairs import Pairs
 from ucall import queue as nq
 from ucall.aio import queue as anq
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def test_put_and_get_are_awaited(pairs: Pairs) -> None:

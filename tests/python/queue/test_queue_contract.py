@@ -24,7 +24,7 @@ from harness import eventually
 from ucall import queue as nq
 
 Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
-WAIT_S = 20
+WAIT_S = 60
 tcp = pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 
 

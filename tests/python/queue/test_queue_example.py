@@ -67,7 +67,7 @@ programs = [
     for source in json.loads(sys.argv[1])
 ]
 try:
-    print(json.dumps([program.communicate(timeout=20)[0] for program in programs]))
+    print(json.dumps([program.communicate(timeout=60)[0] for program in programs]))
 finally:
     for program in programs:
         program.kill()
@@ -87,7 +87,7 @@ PROGRAMS = pytest.mark.parametrize(
 
 def run(programs: list[str], before: list[str]) -> list[str]:
     command = [*before, sys.executable, "-c", LAUNCH, json.dumps(programs)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     said: list[str] = json.loads(done.stdout)
     return said

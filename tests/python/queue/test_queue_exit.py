@@ -11,7 +11,7 @@ import pytest
 
 from harness import program
 
-WAIT_S = 30
+WAIT_S = 60
 BEGINNING = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -53,7 +53,7 @@ for side in (server, *clients):
     for work in (put, get):
         threading.Thread(target=work, args=(side,), daemon=True).start()
 for client in clients:
-    client.put("here").result(10)
+    client.put("here").result(60)
 time.sleep(0.1)
 print("done", flush=True)
 """
@@ -80,8 +80,8 @@ def until_closed(work, *arguments):
 slow = nq.SerializationOptions(dump=slowly, load=read_slowly)
 options = nq.CommunicatorOptions(netloc=place, serialization=slow)
 late = nq.new(protocol, "client", options)
-clients[0].put("here").result(10)
-server.put(b"to all").result(10)
+clients[0].put("here").result(60)
+server.put(b"to all").result(60)
 for _ in range(8):
     for arguments in ((late.put, None), (late.get,)):
         threading.Thread(target=until_closed, args=arguments, daemon=True).start()
@@ -91,13 +91,13 @@ threading.lingering = Lingering()
 INTERRUPTED = """
 signal.signal(signal.SIGINT, signal.default_int_handler)
 futures = [clients[0].put(number) for number in range(3)]
-futures[-1].result(10)
+futures[-1].result(60)
 try:
     print("waits", flush=True)
     clients[1].get()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
-print([server.get(timeout=10).data for _ in range(3)])
+print([server.get(timeout=60).data for _ in range(3)])
 """
 
 

@@ -17,7 +17,7 @@ from pairs import Pairs
 
 from harness import program
 
-WAIT_S = 20
+WAIT_S = 60
 CLIENT = """
 import sys, time
 from ucall import queue as nq
@@ -26,7 +26,7 @@ protocol, host, port, topic = sys.argv[1:]
 place, broker = nq.NetworkLocation(host, int(port)), nq.BrokerOptions(topic=topic)
 queue = nq.new(protocol, "client", nq.CommunicatorOptions(netloc=place, broker=broker))
 queue.put("first")
-queue.put("second").result(20)
+queue.put("second").result(60)
 print(queue.id, flush=True)
 sys.stdin.readline()
 """

@@ -29,14 +29,14 @@ with nq.new("tcp", "server", here) as server:
     there = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
     with nq.new("tcp", "client", there) as client:
         for data in ([1, "two", {3: None}], b"x" * 100_000, bytearray(b"ab")):
-            client.put(data).result(10)
-            print(server.get(timeout=10).data == data)
+            client.put(data).result(60)
+            print(server.get(timeout=60).data == data)
 """
 
 
 def run(source: str, without: str) -> str:
     with program(WITHOUT + source, without) as process:
-        said, errors = process.communicate(timeout=20)
+        said, errors = process.communicate(timeout=60)
     assert errors == ""
     return str(said)
 

@@ -9,7 +9,7 @@ import trustme
 
 from ucall import queue as nq
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

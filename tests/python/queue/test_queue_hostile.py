@@ -20,7 +20,7 @@ from strangers import sent
 
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 class Runs:

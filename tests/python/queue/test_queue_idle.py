@@ -27,8 +27,8 @@ if server.address:
     place = nq.NetworkLocation(*server.address)
 client = nq.new(protocol, "client", nq.CommunicatorOptions(netloc=place))
 for sender, taker in ((client, server), (server, client)):
-    sender.put("here").result(20)
-    taker.get(timeout=20)
+    sender.put("here").result(60)
+    taker.get(timeout=60)
 # Threads that wait are told, and do not look.
 came = []
 for side in (server, client):
@@ -40,7 +40,7 @@ def poll():
         time.sleep(0.01)
 threading.Thread(target=poll, daemon=True).start()
 sys.stdin.readline()
-client.put("still here").result(20)
+client.put("still here").result(60)
 while not came:
     threading.Event().wait(0.01)
 print(*came, flush=True)

@@ -20,7 +20,7 @@ from ucall import queue as nq
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
 MiB = 1024**2
-WAIT_S = 10
+WAIT_S = 60
 
 
 def test_names_and_defaults() -> None:

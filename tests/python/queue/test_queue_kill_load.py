@@ -33,7 +33,7 @@ PATIENCE_S = 4 if LONG else 2
 WAIT_S = 60 + COUNT / 500
 # Says each number once its `get` has returned, and whether it may be a repeat.
 READER = """
-import json, os, sys, uuid
+import json, os, sys, time, uuid
 from ucall import queue as nq
 
 given = json.loads(sys.argv[1])
@@ -44,7 +44,13 @@ options = nq.CommunicatorOptions(
     security=nq.SecurityOptions(**given["security"]) if given["security"] else None,
     broker=nq.BrokerOptions(topic=given["topic"]),
 )
-queue = nq.new(given["protocol"], given["purpose"], options)
+while True:
+    try:
+        queue = nq.new(given["protocol"], given["purpose"], options)
+        break
+    except OSError:
+        # The system takes a moment to let go of the ring of a process that was killed.
+        time.sleep(0.01)
 if given["purpose"] == "client":
     queue.put("here")
 number = -1

@@ -17,7 +17,7 @@ from progress import Progress
 from harness import program
 from ucall import queue as nq
 
-WAIT_S = 30
+WAIT_S = 60
 LONG = bool(os.environ.get("UCALL_QUEUE_LONG"))
 THOUSAND = ["tcp", "unix", "shm", *(["tcp+tls", "mqtt", "grpc"] if LONG else [])]
 ONE_LARGE_OVER = ["tcp", "unix", "shm", "mqtt", "grpc"] if LONG else ["tcp"]

@@ -23,7 +23,7 @@ from pairs import Pairs, free_location
 from ucall import queue as nq
 from ucall.aio import queue as anq
 
-WAIT_S = 10
+WAIT_S = 60
 FORKS = """
 import os, sys
 from ucall import queue as nq
@@ -32,7 +32,7 @@ here = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
 server = nq.new(purpose=nq.Purpose.SERVER, options=here)
 there = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
 client = nq.new(options=there)
-client.put("before").result(10)
+client.put("before").result(60)
 lost = nq.new(options=nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=1)))
 pending = lost.put("never")
 child = os.fork()
@@ -45,8 +45,8 @@ if child == 0:
     client.close()
     sys.exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-client.put("after").result(10)
-print([server.get(timeout=10).data for _ in range(2)])
+client.put("after").result(60)
+print([server.get(timeout=60).data for _ in range(2)])
 lost.close(0)
 """
 EXITS = """
@@ -71,7 +71,7 @@ threading.Thread(target=get, daemon=True).start()
 # Nobody answers these: the program waits for all of them together.
 lost = [
     nq.new(options=nq.CommunicatorOptions(netloc=nq.NetworkLocation("192.0.2.1", 1)))
-    for _ in range(4)
+    for _ in range(20)
 ]
 for client in lost:
     client.put("x")
@@ -89,12 +89,12 @@ def run(program: str, timeout_s: float) -> str:
 
 
 def test_a_forked_child_has_no_queue_and_ends_all_the_same() -> None:
-    assert run(FORKS, 30).split() == ["refused"] * 4 + ["7", "['before',", "'after']"]
+    assert run(FORKS, WAIT_S).split() == ["refused"] * 4 + ["7", "['before',", "'after']"]
 
 
 def test_a_program_ends_with_communicators_open() -> None:
-    # Four peers that never answer take 5 seconds together, and not each.
-    assert run(EXITS, 15) == "done\n"
+    # Peers that never answer take 5 seconds together, and not each.
+    assert run(EXITS, 90) == "done\n"
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
@@ -224,10 +224,10 @@ executed = subprocess.run(listing, close_fds=False, stdin=null, stdout=-1, text=
 assert "/dev/null" in executed.stdout and "socket:" not in executed.stdout, executed.stdout
 child = os.fork()
 if child == 0:
-    time.sleep(60)
+    time.sleep(600)
     os._exit(0)
 print(child, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -253,9 +253,15 @@ def test_a_parent_that_is_killed_is_missed_although_its_child_lives(
     if pairs.protocol == "mqtt":
         netloc, topic = nq.NetworkLocation(port=pairs.broker.port), f"test/{uuid.uuid4()}"
     broker = nq.BrokerOptions(topic=topic) if topic else nq.BrokerOptions()
-    # Were it not for the end of the connection, nobody would be missed for half a minute.
-    expire_s = 30.0 if purpose == "server" else 0.1
-    place = pairs.options(netloc=netloc, broker=broker, expire_s=expire_s, reconnect=(0.01, 0.05))
+    # Were it not for the end of the connection, nobody would be missed for a long time.
+    expire_s = 600.0 if purpose == "server" else 0.1
+    place = pairs.options(
+        netloc=netloc,
+        broker=broker,
+        expire_s=expire_s,
+        keepalive_s=600.0,
+        reconnect=(0.01, 0.05),
+    )
     ours = pairs._new("client" if purpose == "server" else "server", place)
     arguments = [sys.executable, "-c", PARENT, pairs.protocol, purpose, *map(str, netloc), topic]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as parent:

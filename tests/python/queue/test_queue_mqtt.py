@@ -25,7 +25,7 @@ from proxy import Proxy
 
 from ucall import queue as nq
 
-WAIT_S = 20
+WAIT_S = 60
 MESSAGES = 2000
 
 
@@ -61,9 +61,12 @@ def test_a_broker_that_is_killed_loses_nothing(broker: Broker) -> None:
         client.put(b"").result(WAIT_S)
         server.get(timeout=WAIT_S)
         got: dict[nq.Communicator, list[bytes]] = {server: [], client: []}
+        was_killed = threading.Event()
 
         def put(side: nq.Communicator) -> None:
             for number in range(MESSAGES):
+                if number == MESSAGES - 100:
+                    assert was_killed.wait(60)
                 side.put(numbered(number))
                 if number % 100 == 0:
                     time.sleep(0.02)
@@ -75,16 +78,13 @@ def test_a_broker_that_is_killed_loses_nothing(broker: Broker) -> None:
         threads = [threading.Thread(target=run, args=(side,)) for run in (put, get) for side in got]
         for thread in threads:
             thread.start()
-        kills = 0
-        while any(thread.is_alive() for thread in threads):
-            if kills < 2:
-                time.sleep(0.15)
-                broker.kill()
-                broker.start()
-                kills += 1
-            threads[-1].join(0.1)
-            threads[-2].join(0.1)
-        assert kills == 2
+        for _ in range(2):
+            time.sleep(0.15)
+            broker.kill()
+            broker.start()
+        was_killed.set()
+        for thread in threads:
+            thread.join()
         check(got[server])
         check(got[client])
 
@@ -133,15 +133,23 @@ def test_a_wrong_password_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         proxy = Proxy(("127.0.0.1", broker.port))
         login = nq.BrokerOptions(user="ann", password="guess")
         netloc = nq.NetworkLocation(*proxy.address)
-        connection = nq.ConnectionOptions(expire_s=1)
-        given = nq.CommunicatorOptions(netloc=netloc, broker=login, connection=connection)
-        client = nq.new("mqtt", "client", given)
-        with pytest.raises(ConnectionError, match="the broker refuses us: not authorized"):
-            client.put("for nobody").result(WAIT_S)
-        assert caplog.text.count("the broker refuses us: not authorized") == 1
+        # A slow machine may need more of it to ask twice.
+        for expire_s in (1, 5, 25):
+            caplog.clear()
+            proxy.openings.clear()
+            began = time.monotonic()
+            connection = nq.ConnectionOptions(expire_s=expire_s)
+            given = nq.CommunicatorOptions(netloc=netloc, broker=login, connection=connection)
+            client = nq.new("mqtt", "client", given)
+            with pytest.raises(ConnectionError, match="the broker refuses us: not authorized"):
+                client.put("for nobody").result(WAIT_S)
+            took_s = time.monotonic() - began
+            client.close(0)
+            assert caplog.text.count("the broker refuses us: not authorized") == 1
+            if len(proxy.openings) > 1:
+                break
         # It has asked now and then, not again and again.
-        assert 1 < len(proxy.openings) < 12
-        client.close(0)
+        assert 1 < len(proxy.openings) < 12 * max(took_s, 1)
         proxy.close()
 
 

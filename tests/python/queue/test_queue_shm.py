@@ -20,7 +20,7 @@ from pairs import Pairs
 
 from ucall import queue as nq
 
-WAIT_S = 10
+WAIT_S = 60
 # Numbers of an array that is copied out of shared memory, and of one that is viewed there.
 LONG = 100_000
 VIEWED = 600_000
@@ -47,17 +47,17 @@ options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(path, 0), engine=engi
 with nq.new("shm", "client", options) as queue:
     queue.put("here")
     if refuse == "descriptors":
-        assert queue.get(timeout=10).data == "begin"
+        assert queue.get(timeout=60).data == "begin"
         most = max(map(int, os.listdir("/proc/self/fd")))
         held = [os.open("/dev/null", os.O_RDONLY) for _ in range(most)]
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, max(held) + 1))
-        queue.put(np.arange(600_000)).result(10)
+        queue.put(np.arange(600_000)).result(60)
         print("put", flush=True)
         for descriptor in held:
             os.close(descriptor)
-    array = queue.get(timeout=10).data
+    array = queue.get(timeout=60).data
     print(array.flags.writeable, flush=True)
-    queue.put(array + 1).result(10)
+    queue.put(array + 1).result(60)
 """
 
 

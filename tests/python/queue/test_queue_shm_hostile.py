@@ -33,7 +33,7 @@ from pairs import Pairs
 
 from ucall import queue as nq
 
-WAIT_S = 10
+WAIT_S = 60
 # So much that it is viewed by who trusts.
 LONG = 300_000
 SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

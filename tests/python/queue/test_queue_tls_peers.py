@@ -15,7 +15,7 @@ from frames import ACKNOWLEDGE, BYTES, DATA, END, FINISH, HEADER, HELLO, WELCOME
 
 from ucall import queue as nq
 
-WAIT_S = 10
+WAIT_S = 60
 Frame = tuple[int, int, bytes]
 
 

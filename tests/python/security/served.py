@@ -20,7 +20,6 @@ import ucall
 def main() -> None:
     engine, options = sys.argv[1], json.loads(sys.argv[2])
     server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
-    waiting = 0
 
     @server
     def echo(value: Any) -> Any:
@@ -62,17 +61,25 @@ def main() -> None:
 
     @server
     async def wait(seconds: float) -> str:
-        nonlocal waiting
-        waiting += 1
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            waiting -= 1
+        await asyncio.sleep(seconds)
         return "waited"
+
+    held: list[asyncio.Future[None]] = []
+
+    @server
+    async def hold() -> str:
+        held.append(asyncio.get_running_loop().create_future())
+        await held[-1]
+        return "held"
+
+    @server
+    def release() -> None:
+        while held:
+            held.pop().set_result(None)
 
     @server
     def state() -> dict[str, int]:
-        return {"connections": server.stats()["connections"], "waiting": waiting}
+        return {"connections": server.stats()["connections"], "waiting": len(held)}
 
     print(server.port, flush=True)
     server.run()

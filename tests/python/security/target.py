@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 class SecureWire(Wire):
     """The same through TLS."""
 
-    def __init__(self, port: int, context: ssl.SSLContext, timeout_s: float = 10) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext, timeout_s: float = 60) -> None:
         super().__init__(port, timeout_s)
         self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
 
@@ -113,7 +113,7 @@ class Target:
             time.sleep(0.05)
             return False
 
-        return eventually(are_back, timeout_s=6)
+        return eventually(are_back)
 
     def resident_kib(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
