@@ -81,10 +81,12 @@ def test_persistent_ids_stand_for_what_is_not_sent(pairs: Pairs) -> None:
 
 
 def test_an_id_that_nobody_asked_for_is_refused() -> None:
+    class Naming(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            return "it" if obj == 7 else None
+
     data = io.BytesIO()
-    pickler = pickle.Pickler(data, 5)
-    pickler.persistent_id = lambda it: "it" if it == 7 else None  # type: ignore[method-assign]
-    pickler.dump([7])
+    Naming(data, 5).dump([7])
     with pytest.raises(pickle.UnpicklingError):
         PickleSerializer().load(Stream([data.getvalue()]))
 

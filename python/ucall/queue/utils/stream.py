@@ -102,6 +102,17 @@ class Stream:
         return self.nbytes
 
 
+class _NamingPickler(pickle.Pickler):
+    """A pickler that was told its `persistent_id`, which Python 3.13.0 takes from a class alone."""
+
+    def __init__(self, file: Any, keep: Callable[[Any], Any], name: Callable[[Any], Any]) -> None:
+        super().__init__(file, 5, buffer_callback=keep)
+        self._name = name
+
+    def persistent_id(self, obj: Any) -> Any:
+        return self._name(obj)
+
+
 class PickleSerializer:
     """Pickle protocol 5 with out-of-band buffers: arrays and long bytes are not copied.
 
@@ -152,9 +163,10 @@ class PickleSerializer:
     def _pieces(self, data: Any) -> tuple[list[Any], list[Any]]:
         buffers: list[Any] = []
         writer = _Writer()
-        pickler = pickle.Pickler(writer, 5, buffer_callback=buffers.append)
-        if self._dump is not None:
-            pickler.persistent_id = self._dump  # type: ignore[method-assign]
+        if self._dump is None:
+            pickler = pickle.Pickler(writer, 5, buffer_callback=buffers.append)
+        else:
+            pickler = _NamingPickler(writer, buffers.append, self._dump)
         pickler.dump(data)
         return writer.finish(), [buffer.raw() for buffer in buffers]
 
