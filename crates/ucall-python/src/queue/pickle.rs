@@ -39,6 +39,9 @@ struct Walk<'a> {
 
 type Checked<T> = Result<T, &'static str>;
 
+const TOO_LITTLE: &str = "too little on its stack";
+const CUT_OFF: &str = "an end in the middle";
+
 impl<'a> Walk<'a> {
     fn over(bytes: &'a [u8]) -> Checked<()> {
         let (stack, marks) = (Vec::new(), Vec::new());
@@ -50,95 +53,50 @@ impl<'a> Walk<'a> {
     /// One operation; `false` after the last.
     fn step(&mut self) -> Checked<bool> {
         let [code] = self.take::<1>()?;
-        match code {
-            b'.' => return Ok(false),
-            0x80 => drop(self.take::<1>()?),
-            0x95 => {
-                let length = u64::from_le_bytes(self.take()?);
+        match Operation::of(code) {
+            Operation::Stop => return Ok(false),
+            Operation::Pass(bytes) => self.pass(bytes)?,
+            Operation::Frame => {
+                let length = self.number(Width::Eight)?;
                 self.has(length)?;
             }
-            b'(' => self.marks.push(self.stack.len()),
-            b'0' => self.drop_one(),
-            b'1' => drop(self.group()?),
-            b'2' => self.push(self.stack.last().copied().ok_or("too little on its stack")?),
-            b'N' | 0x88 | 0x89 | b']' | b'}' | b')' | 0x8f | 0x97 => self.push(SIMPLE),
-            0x98 => {}
-            b'I' | b'L' | b'F' | b'S' | b'V' | b'P' => {
-                self.line()?;
+            Operation::Mark => self.marks.push(self.stack.len()),
+            Operation::Drop => self.drop_one(),
+            Operation::DropGroup => drop(self.group()?),
+            Operation::Copy => self.push(self.stack.last().copied().ok_or(TOO_LITTLE)?),
+            Operation::Fixed(bytes) => {
+                self.pass(bytes)?;
                 self.push(SIMPLE);
             }
-            b'c' => {
-                self.line()?;
-                self.line()?;
+            Operation::Lines(lines) => {
+                self.pass_lines(lines)?;
                 self.push(SIMPLE);
             }
-            b'K' => self.constant::<1>()?,
-            b'M' => self.constant::<2>()?,
-            b'J' => self.constant::<4>()?,
-            b'G' => self.constant::<8>()?,
-            0x8a | b'U' | b'C' | 0x8c => {
-                let [length] = self.take()?;
-                self.skip(u64::from(length))?;
-            }
-            0x8b | b'T' | b'B' | b'X' => {
-                let length = u32::from_le_bytes(self.take()?);
-                self.skip(u64::from(length))?;
-            }
-            0x8d | 0x8e | 0x96 => {
-                let length = u64::from_le_bytes(self.take()?);
+            Operation::Counted(width) => {
+                let length = self.number(width)?;
                 self.skip(length)?;
             }
-            b'p' => {
-                let place = self.number()?;
+            Operation::Remember(width) => {
+                let place = self.number(width)?;
                 self.remember(place)?;
             }
-            b'q' => {
-                let [place] = self.take()?;
-                self.remember(u64::from(place))?;
-            }
-            b'r' => {
-                let place = u32::from_le_bytes(self.take()?);
-                self.remember(u64::from(place))?;
-            }
-            0x94 => self.remember(self.memo.len() as u64)?,
-            b'g' => {
-                let place = self.number()?;
+            Operation::RememberNext => self.remember(self.memo.len() as u64)?,
+            Operation::Recall(width) => {
+                let place = self.number(width)?;
                 self.recall(place)?;
             }
-            b'h' => {
-                let [place] = self.take()?;
-                self.recall(u64::from(place))?;
-            }
-            b'j' => {
-                let place = u32::from_le_bytes(self.take()?);
-                self.recall(u64::from(place))?;
-            }
-            0x85 => self.join(1)?,
-            0x86 => self.join(2)?,
-            0x87 => self.join(3)?,
-            // REDUCE, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, BINPERSID.
-            b'R' | 0x81 | 0x93 => self.join(2)?,
-            0x92 => self.join(3)?,
-            b'Q' => self.join(1)?,
-            // APPEND, SETITEM, BUILD: into the value below.
-            b'a' | b'b' => self.put_in(1)?,
-            b's' => self.put_in(2)?,
-            b't' | b'l' | b'd' | 0x91 | b'o' => {
+            Operation::Join(count) => self.join(count)?,
+            Operation::JoinGroup(lines) => {
+                self.pass_lines(lines)?;
                 let made = self.group()?;
                 self.push(made);
             }
-            b'i' => {
-                self.line()?;
-                self.line()?;
-                let made = self.group()?;
-                self.push(made);
-            }
-            // APPENDS, SETITEMS, ADDITEMS: into the value below the group.
-            b'e' | b'u' | 0x90 => {
-                let from = self.marks.pop().ok_or("too little on its stack")?;
+            Operation::PutIn(count) => self.put_in(count)?,
+            Operation::PutGroupIn => {
+                let from = self.marks.pop().ok_or(TOO_LITTLE)?;
                 self.put_in(self.stack.len().saturating_sub(from))?;
             }
-            _ => return Err("an operation that is not allowed"),
+            Operation::Refused => return Err("an operation that is not allowed"),
         }
         Ok(true)
     }
@@ -158,7 +116,7 @@ impl<'a> Walk<'a> {
 
     /// Puts one value in the place of the last few, a level above them.
     fn join(&mut self, count: usize) -> Checked<()> {
-        let from = self.stack.len().checked_sub(count).ok_or("too little on its stack")?;
+        let from = self.stack.len().checked_sub(count).ok_or(TOO_LITTLE)?;
         let made = self.fold(from)?;
         self.push(made);
         Ok(())
@@ -166,9 +124,9 @@ impl<'a> Walk<'a> {
 
     /// Puts the last few values into the one below them.
     fn put_in(&mut self, count: usize) -> Checked<()> {
-        let from = self.stack.len().checked_sub(count).ok_or("too little on its stack")?;
+        let from = self.stack.len().checked_sub(count).ok_or(TOO_LITTLE)?;
         let items = self.fold(from)?;
-        let below = self.stack.last_mut().ok_or("too little on its stack")?;
+        let below = self.stack.last_mut().ok_or(TOO_LITTLE)?;
         below.depth = below.depth.max(items.depth);
         below.values = below.values.saturating_add(items.values);
         Ok(())
@@ -176,7 +134,7 @@ impl<'a> Walk<'a> {
 
     /// Takes what is above the last mark, as one value.
     fn group(&mut self) -> Checked<Value> {
-        let from = self.marks.pop().ok_or("too little on its stack")?;
+        let from = self.marks.pop().ok_or(TOO_LITTLE)?;
         self.fold(from)
     }
 
@@ -213,15 +171,19 @@ impl<'a> Walk<'a> {
 
     fn take<const COUNT: usize>(&mut self) -> Checked<[u8; COUNT]> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let taken = rest.first_chunk::<COUNT>().ok_or("an end in the middle")?;
+        let taken = rest.first_chunk::<COUNT>().ok_or(CUT_OFF)?;
         self.at += COUNT;
         Ok(*taken)
     }
 
-    fn constant<const COUNT: usize>(&mut self) -> Checked<()> {
-        self.take::<COUNT>()?;
-        self.push(SIMPLE);
-        Ok(())
+    fn pass(&mut self, bytes: usize) -> Checked<()> {
+        let is_there = bytes <= self.bytes.len() - self.at;
+        self.at += if is_there { bytes } else { 0 };
+        is_there.then_some(()).ok_or(CUT_OFF)
+    }
+
+    fn pass_lines(&mut self, lines: usize) -> Checked<()> {
+        (0..lines).try_for_each(|_| self.line().map(drop))
     }
 
     fn has(&self, length: u64) -> Checked<()> {
@@ -238,14 +200,113 @@ impl<'a> Walk<'a> {
 
     fn line(&mut self) -> Checked<&'a [u8]> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let end = memchr::memchr(b'\n', rest).ok_or("an end in the middle")?;
+        let end = memchr::memchr(b'\n', rest).ok_or(CUT_OFF)?;
         self.at += end + 1;
         Ok(rest.get(..end).unwrap_or_default())
     }
 
-    fn number(&mut self) -> Checked<u64> {
-        let line = self.line()?;
-        let text = std::str::from_utf8(line).ok();
-        text.and_then(|text| text.trim().parse().ok()).ok_or("a place in its memo that is none")
+    fn number(&mut self, width: Width) -> Checked<u64> {
+        Ok(match width {
+            Width::One => u64::from(u8::from_le_bytes(self.take()?)),
+            Width::Four => u64::from(u32::from_le_bytes(self.take()?)),
+            Width::Eight => u64::from_le_bytes(self.take()?),
+            Width::Line => {
+                let text = std::str::from_utf8(self.line()?).ok();
+                let number = text.and_then(|text| text.trim().parse().ok());
+                number.ok_or("a place in its memo that is none")?
+            }
+        })
+    }
+}
+
+/// How a number is written.
+#[derive(Clone, Copy)]
+enum Width {
+    One,
+    Four,
+    Eight,
+    /// In digits, up to the end of the line.
+    Line,
+}
+
+/// What an operation reads, and does to the stack.
+enum Operation {
+    /// It is the last.
+    Stop,
+    /// Nothing, after so many bytes.
+    Pass(usize),
+    /// Nothing, but that so many bytes follow at least.
+    Frame,
+    /// Begins a group.
+    Mark,
+    Drop,
+    DropGroup,
+    Copy,
+    /// Pushes a value of so many bytes.
+    Fixed(usize),
+    /// Pushes a value of so many lines.
+    Lines(usize),
+    /// Pushes a value behind its length.
+    Counted(Width),
+    Remember(Width),
+    RememberNext,
+    Recall(Width),
+    /// Puts one value in the place of so many.
+    Join(usize),
+    /// Puts one value in the place of a group, after so many lines.
+    JoinGroup(usize),
+    /// Puts so many values into the one below them.
+    PutIn(usize),
+    /// Puts a group into the value below it.
+    PutGroupIn,
+    Refused,
+}
+
+impl Operation {
+    /// The operation of a code, by the list of `pickletools`.
+    #[inline(always)]
+    fn of(code: u8) -> Self {
+        match code {
+            b'.' => Self::Stop,
+            // PROTO; READONLY_BUFFER.
+            0x80 => Self::Pass(1),
+            0x98 => Self::Pass(0),
+            0x95 => Self::Frame,
+            b'(' => Self::Mark,
+            b'0' => Self::Drop,
+            b'1' => Self::DropGroup,
+            b'2' => Self::Copy,
+            b'N' | 0x88 | 0x89 | b']' | b'}' | b')' | 0x8f | 0x97 => Self::Fixed(0),
+            b'K' => Self::Fixed(1),
+            b'M' => Self::Fixed(2),
+            b'J' => Self::Fixed(4),
+            b'G' => Self::Fixed(8),
+            b'I' | b'L' | b'F' | b'S' | b'V' | b'P' => Self::Lines(1),
+            b'c' => Self::Lines(2),
+            0x8a | b'U' | b'C' | 0x8c => Self::Counted(Width::One),
+            0x8b | b'T' | b'B' | b'X' => Self::Counted(Width::Four),
+            0x8d | 0x8e | 0x96 => Self::Counted(Width::Eight),
+            b'p' => Self::Remember(Width::Line),
+            b'q' => Self::Remember(Width::One),
+            b'r' => Self::Remember(Width::Four),
+            0x94 => Self::RememberNext,
+            b'g' => Self::Recall(Width::Line),
+            b'h' => Self::Recall(Width::One),
+            b'j' => Self::Recall(Width::Four),
+            // TUPLE1, BINPERSID.
+            0x85 | b'Q' => Self::Join(1),
+            // TUPLE2, REDUCE, NEWOBJ, STACK_GLOBAL.
+            0x86 | b'R' | 0x81 | 0x93 => Self::Join(2),
+            // TUPLE3, NEWOBJ_EX.
+            0x87 | 0x92 => Self::Join(3),
+            b't' | b'l' | b'd' | 0x91 | b'o' => Self::JoinGroup(0),
+            b'i' => Self::JoinGroup(2),
+            // APPEND, BUILD; SETITEM.
+            b'a' | b'b' => Self::PutIn(1),
+            b's' => Self::PutIn(2),
+            // APPENDS, SETITEMS, ADDITEMS.
+            b'e' | b'u' | 0x90 => Self::PutGroupIn,
+            _ => Self::Refused,
+        }
     }
 }
