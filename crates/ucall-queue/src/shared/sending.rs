@@ -4,10 +4,12 @@
 //!
 //! | | both sides trust each other | they do not |
 //! |---|---|---|
-//! | a slot | if one is free | up to `COPIED_BYTES_MAX`; it waits for one to come back |
+//! | a slot that is copied out | below `VIEWED_BYTES_MIN` | up to `COPIED_BYTES_MAX` |
+//! | a slot that is viewed | else, if one is free | |
 //! | memory of its own | else, if it has buffers to be viewed | if it is longer, and has those |
 //! | the stream | what is left | what is left |
 //!
+//! A slot that is copied out comes back at once, so that a message which finds none waits for it.
 //! A copy to a slot costs what a copy costs, and another one to get it out if it is not viewed;
 //! memory of its own costs new pages, which is more than both.
 #![forbid(unsafe_code)]
@@ -18,6 +20,7 @@ use bytes::Bytes;
 use rustix::io::{self, Errno};
 
 use super::channel::Channel;
+use super::is_viewed;
 use super::layout::{Layout, Record, Scatter};
 use super::region::{self, Mapping, Share, Use};
 use super::taking::SLOTS_MAX;
@@ -48,6 +51,8 @@ pub(super) struct Sending {
     /// What all slots together may hold.
     slots_bytes_max: u64,
     under_way: Option<UnderWay>,
+    /// The peer trusts us, and we it.
+    is_trusted: bool,
     /// The system gives no shared memory.
     is_refused: bool,
 }
@@ -55,9 +60,20 @@ pub(super) struct Sending {
 #[derive(Debug)]
 struct Slot {
     memory: Mapping,
-    is_free: bool,
+    held: Held,
     /// Of those that are copied out.
     _share: Option<Share>,
+}
+
+/// Who has a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Held {
+    /// Nobody.
+    Free,
+    /// A message that is copied out, so that it comes back soon.
+    Soon,
+    /// A message that is viewed, for as long as somebody likes.
+    Viewed,
 }
 
 /// A message that is being copied.
@@ -85,7 +101,8 @@ enum Place {
 impl Sending {
     pub(super) fn new(slots_bytes_max: usize) -> Self {
         let slots_bytes_max = slots_bytes_max as u64;
-        Self { slots: Vec::new(), slots_bytes_max, under_way: None, is_refused: false }
+        let (is_trusted, is_refused) = (false, false);
+        Self { slots: Vec::new(), slots_bytes_max, under_way: None, is_trusted, is_refused }
     }
 
     /// Whether there is a message that others have to wait for.
@@ -101,15 +118,19 @@ impl Sending {
     /// Begins to copy a message, or gives it back if it is to go through the stream.
     pub(super) fn begin(&mut self, chunk: Vec<Bytes>, is_trusted: bool) -> Result<(), Vec<Bytes>> {
         let Some((header, layout)) = fitting(&chunk) else { return Err(chunk) };
-        let (is_viewed, bytes) = (header.segments > 1, layout.end());
-        let is_copied = !is_trusted && bytes <= COPIED_BYTES_MAX;
-        let place = match is_trusted || is_copied {
-            true => self.find_slot(bytes, is_trusted),
-            false => Ok(None),
+        self.is_trusted = is_trusted;
+        let (has_buffers, bytes) = (header.segments > 1, layout.end());
+        let held = match is_trusted {
+            true if is_viewed(header.length) => Some(Held::Viewed),
+            true => Some(Held::Soon),
+            false => (bytes <= COPIED_BYTES_MAX).then_some(Held::Soon),
         };
+        let place = held.map_or(Ok(None), |held| self.find_slot(bytes, held));
         let place = match place {
-            Ok(None) if is_copied => Ok(self.has_slot_for(bytes).then_some(Place::Awaited)),
-            Ok(None) if is_viewed && !self.is_refused => create(bytes).map(Some),
+            Ok(None) if held == Some(Held::Soon) => {
+                Ok(self.awaits_slot_for(bytes).then_some(Place::Awaited))
+            }
+            Ok(None) if has_buffers && !self.is_refused => create(bytes).map(Some),
             place => place,
         };
         match place {
@@ -136,12 +157,15 @@ impl Sending {
     ) -> Option<Vec<Bytes>> {
         let mut under_way = self.under_way.take()?;
         if matches!(under_way.place, Place::Awaited) {
-            match self.find_slot(under_way.layout.end(), false) {
+            let bytes = under_way.layout.end();
+            match self.find_slot(bytes, Held::Soon) {
                 Ok(Some(place)) => under_way.place = place,
-                _ => {
+                _ if self.awaits_slot_for(bytes) => {
                     self.under_way = Some(under_way);
                     return None;
                 }
+                // What came back has gone to others since.
+                _ => return Some(self.give_up(under_way)),
             }
         }
         match self.copy(&mut under_way, copied) {
@@ -166,46 +190,47 @@ impl Sending {
     pub(super) fn release(&mut self, slot: u64) -> Result<(), ProtocolError> {
         let place = usize::try_from(slot).ok().and_then(|slot| slot.checked_sub(1));
         match place.and_then(|place| self.slots.get_mut(place)) {
-            Some(slot) if !slot.is_free => {
-                slot.is_free = true;
+            Some(slot) if slot.held != Held::Free => {
+                slot.held = Held::Free;
                 Ok(())
             }
             _ => Err(ProtocolError::Memory),
         }
     }
 
-    /// Whether there is a slot for so many bytes, free or not.
-    fn has_slot_for(&self, bytes: u64) -> bool {
-        self.slots.iter().any(|slot| slot.memory.bytes() as u64 >= bytes)
+    /// Whether a slot for so many bytes is to come back soon.
+    fn awaits_slot_for(&self, bytes: u64) -> bool {
+        let comes_back = |slot: &Slot| slot.held == Held::Soon && slot.has_room(bytes);
+        self.slots.iter().any(comes_back)
     }
 
-    /// A slot for so many bytes, which is free no longer; `None` if there is none.
-    fn find_slot(&mut self, bytes: u64, is_trusted: bool) -> io::Result<Option<Place>> {
-        let most = match is_trusted {
+    /// A slot for so many bytes, which is held so from now on; `None` if there is none.
+    fn find_slot(&mut self, bytes: u64, held: Held) -> io::Result<Option<Place>> {
+        let fits = |slot: &Slot| slot.held == Held::Free && slot.has_room(bytes);
+        let fitting = self.slots.iter().enumerate().filter(|(_, slot)| fits(slot));
+        if let Some((place, _)) = fitting.min_by_key(|(_, slot)| slot.memory.bytes()) {
+            self.hold(place, held);
+            return Ok(Some(Place::Slot(place)));
+        }
+        let most = match self.is_trusted {
             true => self.slots_bytes_max,
             false => self.slots_bytes_max.min(COPIED_SLOTS_BYTES_MAX),
         };
-        let fits = |slot: &Slot| slot.is_free && slot.memory.bytes() as u64 >= bytes;
-        let fitting = self.slots.iter().enumerate().filter(|(_, slot)| fits(slot));
-        if let Some((place, _)) = fitting.min_by_key(|(_, slot)| slot.memory.bytes()) {
-            self.take_slot(place);
-            return Ok(Some(Place::Slot(place)));
-        }
         let room = (bytes + bytes / SLOT_SPARE_SHARE).max(SLOT_BYTES_MIN);
-        let held: u64 = self.slots.iter().map(|slot| slot.memory.bytes() as u64).sum();
+        let all: u64 = self.slots.iter().map(|slot| slot.memory.bytes() as u64).sum();
         // A new one, or in the place of one that is too short.
-        let (place, freed) = if self.slots.len() < SLOTS_MAX && held + room <= most {
+        let (place, freed) = if self.slots.len() < SLOTS_MAX && all + room <= most {
             (self.slots.len(), 0)
-        } else if let Some(place) = self.slots.iter().position(|slot| slot.is_free) {
+        } else if let Some(place) = self.slots.iter().position(|slot| slot.held == Held::Free) {
             (place, self.slots.get(place).map_or(0, |slot| slot.memory.bytes() as u64))
         } else {
             return Ok(None);
         };
-        if held - freed + room > most || self.is_refused {
+        if all - freed + room > most || self.is_refused {
             return Ok(None);
         }
-        let share = if is_trusted { None } else { Share::take(room) };
-        if share.is_none() && !is_trusted {
+        let share = if held == Held::Viewed { None } else { Share::take(room) };
+        if share.is_none() && held != Held::Viewed {
             return Ok(None);
         }
         let memory = region::create(room)?;
@@ -213,14 +238,14 @@ impl Sending {
         let length = usize::try_from(room).map_err(|_| Errno::OVERFLOW)?;
         let mapping = Mapping::to_write(memory.as_fd(), length)?;
         region::seal(memory.as_fd(), Use::Again)?;
-        self.take_slot(place);
-        let slot = Slot { memory: mapping, is_free: false, _share: share };
+        self.hold(place, held);
+        let slot = Slot { memory: mapping, held, _share: share };
         Ok(Some(Place::NewSlot(place, slot, memory)))
     }
 
-    fn take_slot(&mut self, place: usize) {
+    fn hold(&mut self, place: usize, held: Held) {
         if let Some(slot) = self.slots.get_mut(place) {
-            slot.is_free = false;
+            slot.held = held;
         }
     }
 
@@ -259,7 +284,7 @@ impl Sending {
             Place::NewSlot(place, slot, descriptor) => {
                 let number = channel.send(descriptor.as_fd());
                 let Ok(number) = number else {
-                    self.free_slot(place);
+                    self.hold(place, Held::Free);
                     return None;
                 };
                 match self.slots.get_mut(place) {
@@ -281,15 +306,15 @@ impl Sending {
     /// Leaves a message that could not be copied to the stream.
     fn give_up(&mut self, under_way: UnderWay) -> Vec<Bytes> {
         if let Place::Slot(place) | Place::NewSlot(place, ..) = under_way.place {
-            self.free_slot(place);
+            self.hold(place, Held::Free);
         }
         under_way.chunk
     }
+}
 
-    fn free_slot(&mut self, place: usize) {
-        if let Some(slot) = self.slots.get_mut(place) {
-            slot.is_free = true;
-        }
+impl Slot {
+    fn has_room(&self, bytes: u64) -> bool {
+        self.memory.bytes() as u64 >= bytes
     }
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ucall_queue::{
-    Acknowledge, Failure, Full, Identity, Options, Progress, Receipt, Refusal, Role, Taken,
+    Acknowledge, Body, Failure, Full, Identity, Incoming, Options, Progress, Receipt, Refusal,
+    Role, Segment, Taken,
 };
 
 use crate::hostile::hello;
@@ -244,4 +245,41 @@ fn a_window_that_shrinks_is_still_given_back() {
         came += world.server.take_all().len();
     }
     assert_eq!(came, count + 1);
+}
+
+/// What comes of so many messages with a buffer of this length, over shared memory with trust, as
+/// whoever gets them keeps them.
+fn come_by_trust(world: &mut World, count: usize, buffer_bytes: usize) -> Vec<Incoming> {
+    for _ in 0..count {
+        world.client.put_segments(&[vec![1; 8], vec![7; buffer_bytes]]);
+    }
+    let mut come = Vec::new();
+    world.run_until(|world| {
+        come.extend(std::iter::from_fn(|| world.server.take()));
+        come.len() == count
+    });
+    come
+}
+
+fn is_viewed(message: &Incoming) -> bool {
+    let Body::Many(segments) = &message.body else { panic!("one segment") };
+    segments.iter().any(|segment| matches!(segment, Segment::Mapped(_)))
+}
+
+#[test]
+fn between_two_that_trust_each_other_short_messages_take_no_memory_of_their_own() {
+    let mut world = World::shared(Options { trusts_peers: true, ..Options::default() });
+    // More at once than there are slots: they wait for one to come back.
+    let come = come_by_trust(&mut world, 200, 100_000);
+    assert!(!come.iter().any(is_viewed));
+}
+
+#[test]
+fn short_messages_do_not_wait_for_slots_that_are_looked_at() {
+    let mut world = World::shared(Options { trusts_peers: true, ..Options::default() });
+    let kept = come_by_trust(&mut world, 100, 300_000);
+    assert!(kept.iter().all(is_viewed));
+    let come = come_by_trust(&mut world, 100, 100_000);
+    assert!(!come.iter().any(is_viewed));
+    drop(kept);
 }
