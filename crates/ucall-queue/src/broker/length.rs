@@ -2,7 +2,9 @@
 //!
 //! What a broker takes it may tell, or not: then a piece that is too long is lost without a word,
 //! or the connection with it. So pieces of full length that are lost before one has arrived on a
-//! connection become shorter, by half.
+//! connection become shorter, by half. Where pieces as long have come before, on an earlier
+//! connection, it takes more of those in a row: a broker that is killed again and again, or a
+//! network that breaks, looks the same, and is no reason to send a broker shorter pieces.
 //!
 //! They become longer again with care. Once many of full length have come, a single one of twice
 //! that is tried, when others can follow it at once: by those the other side sees that it is
@@ -17,6 +19,8 @@ const PIECE_BYTES_MAX: usize = 48 * 1024;
 pub(super) const PIECE_BYTES_MIN: usize = 1024;
 /// Pieces of full length that come before a longer one is tried for the first time.
 const PIECES_BEFORE_TRIAL: u64 = 256;
+/// Links or connections lost in a row that pieces of a length outlive which have come before.
+const LOSSES_OF_KNOWN_MAX: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct Lengths {
@@ -25,7 +29,9 @@ pub(super) struct Lengths {
     most: usize,
     /// A piece of full length has arrived on this connection.
     is_proven: bool,
-    /// Connections lost with long pieces under way, and none proven.
+    /// The longest that has arrived on any connection, since pieces became shorter.
+    known: usize,
+    /// Links and connections lost with long pieces under way, and none proven.
     losses: u32,
     /// Pieces of full length that have come since that changed, or a trial failed.
     arrived: u64,
@@ -48,6 +54,7 @@ impl Default for Lengths {
             full: PIECE_BYTES_MAX,
             most: PIECE_BYTES_MAX,
             is_proven: false,
+            known: 0,
             losses: 0,
             arrived: 0,
             patience: PIECES_BEFORE_TRIAL,
@@ -99,10 +106,12 @@ impl Lengths {
         self.arrived += full;
         if full > 0 {
             (self.is_proven, self.losses) = (true, 0);
+            self.known = self.known.max(self.full);
         }
         let has_come = |trial: &mut Trial| trial.link == link && received > trial.number;
         if let Some(trial) = self.trial.take_if(has_come) {
             (self.full, self.arrived) = (trial.bytes.min(self.most), 0);
+            (self.known, self.patience) = (self.full, PIECES_BEFORE_TRIAL);
         }
     }
 
@@ -111,7 +120,7 @@ impl Lengths {
         if self.trial.take_if(|trial| trial.link == link).is_some() {
             self.put_off();
         } else if had_long && !self.is_proven {
-            self.shorten();
+            self.count_loss(0);
         }
     }
 
@@ -120,8 +129,18 @@ impl Lengths {
         if self.trial.take().is_some() {
             return self.put_off();
         }
-        self.losses += u32::from(had_long && !self.is_proven);
-        if self.losses > 1 {
+        // One may be chance.
+        if had_long && !self.is_proven {
+            self.count_loss(1);
+        }
+    }
+
+    /// Counts what was lost with long pieces under way; more in a row than `allowed` make them
+    /// shorter.
+    fn count_loss(&mut self, allowed: u32) {
+        self.losses += 1;
+        let is_known = self.full <= self.known;
+        if self.losses > if is_known { LOSSES_OF_KNOWN_MAX } else { allowed } {
             self.shorten();
         }
     }
@@ -147,7 +166,7 @@ impl Lengths {
 
     /// Pieces of this length do not come through.
     fn shorten(&mut self) {
-        (self.losses, self.arrived) = (0, 0);
+        (self.losses, self.arrived, self.known) = (0, 0, 0);
         self.full = (self.full / 2).max(PIECE_BYTES_MIN.min(self.full));
     }
 }
@@ -202,6 +221,55 @@ mod tests {
         assert_eq!(talk.lengths.full(), 2 * PIECE_BYTES_MIN);
         talk.send(6 * 257);
         assert_eq!((talk.lengths.full(), talk.lost), (PIECE_BYTES_MAX, 10_000));
+    }
+
+    #[test]
+    fn a_broker_that_is_killed_again_and_again_gets_long_pieces() {
+        let mut talk = Talk::new(PIECE_BYTES_MAX);
+        talk.send(1);
+        for _ in 0..100 {
+            for _ in 0..LOSSES_OF_KNOWN_MAX {
+                talk.lengths.disconnected(true);
+                talk.lengths.begin();
+            }
+            // Now and then one comes.
+            talk.send(1);
+        }
+        assert_eq!(talk.lengths.full(), PIECE_BYTES_MAX);
+        talk.lengths.begin();
+        // One that takes no such pieces any more, and says nothing, is believed in the end; shorter
+        // ones are unknown then.
+        for _ in 0..=LOSSES_OF_KNOWN_MAX {
+            talk.lengths.disconnected(true);
+            talk.lengths.begin();
+        }
+        assert_eq!(talk.lengths.full(), PIECE_BYTES_MAX / 2);
+        for _ in 0..2 {
+            talk.lengths.disconnected(true);
+            talk.lengths.begin();
+        }
+        assert_eq!(talk.lengths.full(), PIECE_BYTES_MAX / 4);
+    }
+
+    #[test]
+    fn a_connection_that_breaks_during_a_trial_puts_off_only_that_one() {
+        let mut talk = Talk::new(usize::MAX);
+        (talk.lengths.full, talk.lengths.known) = (PIECE_BYTES_MAX / 4, 0);
+        talk.send(257);
+        talk.lengths.disconnected(false);
+        let mut patience = talk.lengths.patience;
+        assert_eq!((talk.lengths.full(), patience), (PIECE_BYTES_MAX / 2, PIECES_BEFORE_TRIAL));
+        // Under way, and lost with the connection.
+        talk.lengths.begin();
+        talk.send(256);
+        let bytes = talk.lengths.wanted();
+        talk.lengths.next((talk.link, talk.sent), bytes, true);
+        talk.lengths.disconnected(true);
+        assert_eq!(talk.lengths.patience, 2 * patience);
+        talk.lengths.begin();
+        talk.send(2 * 256 + 1);
+        patience = talk.lengths.patience;
+        assert_eq!((talk.lengths.full(), patience), (PIECE_BYTES_MAX, PIECES_BEFORE_TRIAL));
     }
 
     #[test]
