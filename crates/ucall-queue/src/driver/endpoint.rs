@@ -17,6 +17,11 @@ use crate::shared::{self, Channel};
 /// Whoever may write to the file of a Unix socket may connect: its owner alone.
 const UNIX_FILE_MODE: u32 = 0o600;
 
+/// What may wait in a socket, each way, when the other side is on this host. The system would let
+/// that grow to many megabytes, as far networks need it; here it only grows out of the caches, and
+/// each copy of a long message then waits for memory.
+const HOST_BUFFER_BYTES: usize = 1 << 20;
+
 /// Where a communicator listens, or connects to.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
@@ -130,8 +135,14 @@ pub(super) fn connected(socket: OwnedFd) -> io::Result<OwnedFd> {
 fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
     let shown = SockRef::from(&socket);
     shown.set_nonblocking(false)?;
-    if shown.local_addr()?.is_ipv4() || shown.local_addr()?.is_ipv6() {
+    if let Some(ours) = shown.local_addr()?.as_socket() {
         shown.set_tcp_nodelay(true)?;
+        // Who is gone already shows it at the first call.
+        let theirs = shown.peer_addr().ok().and_then(|theirs| theirs.as_socket());
+        if theirs.is_some_and(|theirs| theirs.ip() == ours.ip() || theirs.ip().is_loopback()) {
+            shown.set_send_buffer_size(HOST_BUFFER_BYTES)?;
+            shown.set_recv_buffer_size(HOST_BUFFER_BYTES)?;
+        }
     }
     Ok(socket)
 }
@@ -189,5 +200,38 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // What is not possible on this system is not necessary either.
         let _ = rustix::net::shutdown(self.descriptor(), rustix::net::Shutdown::Both);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// What the system gives whoever asks for so much, as it tells it: twice that. `None` where its
+    /// limit is not to be read, as within some containers.
+    fn given(bytes: usize, limit: &str) -> Option<usize> {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/core/{limit}")).ok()?;
+        Some(2 * bytes.min(text.trim().parse().ok()?))
+    }
+
+    #[test]
+    fn little_waits_in_a_socket_between_two_on_one_host() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        for socket in [OwnedFd::from(dialed), accepted.into()] {
+            let socket = prepare(socket).unwrap();
+            let shown = SockRef::from(&socket);
+            for (found, limit) in [
+                (shown.recv_buffer_size().unwrap(), "rmem_max"),
+                (shown.send_buffer_size().unwrap(), "wmem_max"),
+            ] {
+                let given = given(HOST_BUFFER_BYTES, limit);
+                assert_eq!(found, given.unwrap_or(found));
+                assert!(found <= 2 * HOST_BUFFER_BYTES);
+            }
+        }
     }
 }
