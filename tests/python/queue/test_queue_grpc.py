@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 import trustme
+from frames import hello
+from held import wait_until
 
 from ucall import queue as nq
 
@@ -74,3 +77,25 @@ def test_a_server_needs_a_certificate(certificates: Path) -> None:
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=half)
     with pytest.raises(ValueError, match="a key and a certificate"):
         nq.new("grpc", "server", options)
+
+
+def test_no_more_is_read_than_the_communicator_takes_in() -> None:
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
+    server = nq.new("grpc", "server", options)
+    is_busy, goes_on = threading.Event(), threading.Event()
+
+    def wake() -> None:
+        # On the communicator's thread.
+        is_busy.set()
+        goes_on.wait(WAIT_S)
+
+    link = server._open_link(False, wake, in_flight_size=1000)
+    link.receive(hello(b"a client of ours"))
+    assert is_busy.wait(WAIT_S)
+    link.receive(b"x" * 999)
+    assert not link.is_full
+    link.receive(b"x")
+    assert link.is_full
+    goes_on.set()
+    wait_until(lambda: not link.is_full)
+    server.close(0)

@@ -1,4 +1,5 @@
-//! The output of a link that somebody else carries, until it is fetched.
+//! A link that somebody else carries: its output until that is fetched, and how much of what came
+//! the communicator's thread has not taken in yet.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -15,6 +16,7 @@ pub struct Foreign {
     /// Whom the other side's certificate names, if it had to show one.
     pub(super) certified: Option<Vec<u8>>,
     output: Mutex<Output>,
+    input: Mutex<Input>,
     in_flight_bytes_max: usize,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -29,14 +31,21 @@ struct Output {
     is_over: bool,
 }
 
+#[derive(Default)]
+struct Input {
+    bytes: usize,
+    /// Whoever hands it in waits to be woken.
+    is_held_up: bool,
+}
+
 impl Foreign {
     pub(super) fn new(
         in_flight_bytes_max: usize,
         certified: Option<Vec<u8>>,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let (key, output) = (OnceLock::new(), Mutex::default());
-        Self { key, certified, output, in_flight_bytes_max, wake: Box::new(wake) }
+        let (key, output, input) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        Self { key, certified, output, input, in_flight_bytes_max, wake: Box::new(wake) }
     }
 
     /// Whether the hub has given the link up, and everything was fetched.
@@ -50,6 +59,31 @@ impl Foreign {
         self.lock().bytes
     }
 
+    /// Whether so much waits to be taken in that whoever hands it in should wait. If so, it is woken
+    /// once half of it was.
+    pub fn is_full(&self) -> bool {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        input.is_held_up = input.bytes >= self.in_flight_bytes_max;
+        input.is_held_up
+    }
+
+    /// Counts what was handed in.
+    pub(super) fn hand_in(&self, bytes: usize) {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner).bytes += bytes;
+    }
+
+    /// Counts what was taken in.
+    pub(super) fn take_in(&self, bytes: usize) {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        input.bytes -= bytes;
+        let wakes = input.is_held_up && input.bytes <= self.in_flight_bytes_max / 2;
+        input.is_held_up &= !wakes;
+        drop(input);
+        if wakes {
+            (self.wake)();
+        }
+    }
+
     /// Whether there is room for more; if not, the hub is asked again once there is.
     pub(super) fn has_room(&self) -> bool {
         let mut output = self.lock();
@@ -60,10 +94,14 @@ impl Foreign {
     /// Has a payload wait, whose parts stay where they lie until they are fetched.
     pub(super) fn push(&self, payload: &mut Payload) {
         let mut output = self.lock();
+        let was_empty = output.waiting.is_empty();
         output.bytes += payload.len();
         output.waiting.extend(payload.drain());
         drop(output);
-        (self.wake)();
+        // Who fetches goes on until there is nothing: a wake for each part would pile up.
+        if was_empty {
+            (self.wake)();
+        }
     }
 
     pub(super) fn end(&self) {
@@ -100,5 +138,59 @@ impl Foreign {
 impl std::fmt::Debug for Foreign {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Foreign({:?})", self.key.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A link for ten bytes each way, and how often its carrier was woken.
+    fn link() -> (Foreign, Arc<AtomicUsize>) {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let counted = wakes.clone();
+        let count = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        (Foreign::new(10, None, count), wakes)
+    }
+
+    fn payload(bytes: &'static [u8]) -> Payload {
+        let mut payload = Payload::new();
+        payload.push(Bytes::from_static(bytes));
+        payload
+    }
+
+    #[test]
+    fn who_hands_in_too_much_is_told_to_wait_and_woken_once() {
+        let (link, wakes) = link();
+        link.hand_in(9);
+        assert!(!link.is_full());
+        link.hand_in(1);
+        assert!(link.is_full());
+        link.take_in(4);
+        assert_eq!(wakes.load(Ordering::Relaxed), 0);
+        link.take_in(1);
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+        link.take_in(5);
+        assert!(!link.is_full());
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_carrier_is_woken_once_for_all_that_waits() {
+        let (link, wakes) = link();
+        for _ in 0..3 {
+            link.push(&mut payload(b"abc"));
+        }
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+        while link.next(4).is_some() {}
+        link.push(&mut payload(b"d"));
+        assert_eq!(wakes.load(Ordering::Relaxed), 2);
+        link.end();
+        assert_eq!(wakes.load(Ordering::Relaxed), 3);
     }
 }

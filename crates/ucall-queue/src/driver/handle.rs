@@ -128,8 +128,9 @@ impl Handle {
         link
     }
 
-    /// Hands in what came on a link.
+    /// Hands in what came on a link. Whoever does that waits while [`Foreign::is_full`].
     pub fn link_received(&self, link: &Arc<Foreign>, bytes: &[u8]) {
+        link.hand_in(bytes.len());
         self.send(Command::Bytes(link.clone(), Bytes::copy_from_slice(bytes)));
     }
 

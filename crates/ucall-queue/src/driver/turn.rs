@@ -187,6 +187,7 @@ impl<E: Engine> Driver<E> {
                         // An error has closed the link, which its carrier will see.
                         let _ = self.hub.receive(key, &bytes, now);
                     }
+                    link.take_in(bytes.len());
                 }
                 Command::Room(link) => {
                     if let Some(&key) = link.key.get() {

@@ -1,7 +1,7 @@
 """Carries a communicator's links over gRPC: each is one bidirectional stream of bytes.
 
 There is no schema: a message of the stream is a piece of the link, as it is. HTTP/2 bounds what is
-under way. All carriers of a process share one thread with an asyncio loop, because the library has
+under way, and nothing more is read while the communicator has too much to take in. All carriers of a process share one thread with an asyncio loop, because the library has
 one queue of completions for all loops; nothing polls.
 """
 
@@ -32,6 +32,8 @@ __all__ = ["Carrier"]
 
 METHOD = "/ucall.Queue/Link"
 PIECE_BYTES_MAX = 1 << 20
+# What waits between the communicator and the library, each way.
+IN_FLIGHT_BYTES = 2 * PIECE_BYTES_MAX
 # Checks the server's certificate against this name rather than the target's.
 TARGET_NAME = "grpc.ssl_target_name_override"
 # How long what is left to say at the end may take.
@@ -152,14 +154,18 @@ class Carrier:
         communicator = self._communicator()
         if communicator is None:
             return False
-        something = asyncio.Event()
+        something, room = asyncio.Event(), asyncio.Event()
+
+        def stir() -> None:
+            something.set()
+            room.set()
 
         def wake() -> None:
-            self._loop.call_soon_threadsafe(something.set)
+            self._loop.call_soon_threadsafe(stir)
 
-        link = communicator._open_link(dialed, wake, certificate=certificate)
+        link = communicator._open_link(dialed, wake, IN_FLIGHT_BYTES, certificate)
         del communicator
-        reader = asyncio.ensure_future(self._read(link, read))
+        reader = asyncio.ensure_future(self._read(link, read, room))
         writer = asyncio.ensure_future(_write(link, write, something))
         self._links.add(writer)
         try:
@@ -173,12 +179,18 @@ class Carrier:
         heard, _ = await asyncio.gather(reader, writer, return_exceptions=True)
         return heard is True
 
-    async def _read(self, link: QueueLink, read: Callable[[], Awaitable[Any]]) -> bool:
+    async def _read(
+        self, link: QueueLink, read: Callable[[], Awaitable[Any]], room: asyncio.Event
+    ) -> bool:
         """Hands in what comes, until the stream ends. Whether anything came."""
         heard = False
         while (data := await read()) is not grpc.aio.EOF:
             heard = self._is_heard = True
             link.receive(data)
+            room.clear()
+            while link.is_full:
+                await room.wait()
+                room.clear()
         return heard
 
     def _is_over(self) -> bool:
