@@ -7,22 +7,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use crate::bell::Bell;
+use crate::events::{Event, Events};
 use crate::identity::Identity;
 use crate::journal::Journal;
 use crate::message::Incoming;
 use crate::standing::Failure;
 
-/// Events that are kept when nobody asks for them.
-const EVENTS_MAX: usize = 1024;
-
-/// What happened to a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// It began.
-    Started(Identity),
-    /// It is over for good.
-    Ended(Identity),
-}
+const LEFT_OUT: &str = "a session that has ended was told to neither on_start nor on_end";
 
 /// The messages of all sessions, in the order in which they came.
 #[derive(Default)]
@@ -35,8 +26,7 @@ pub struct Inbox {
     weight: AtomicUsize,
     /// No message will come any more, and why.
     closed: OnceLock<Failure>,
-    events: Mutex<VecDeque<Event>>,
-    has_events: AtomicBool,
+    events: Events,
     /// Everything is over, and nothing is listened to any more.
     finished: AtomicBool,
     /// Rung for messages and for the end.
@@ -132,13 +122,7 @@ impl Inbox {
 
     /// The next event, if there is one.
     pub fn next_event(&self) -> Option<Event> {
-        if !self.has_events.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = events.pop_front();
-        self.has_events.store(!events.is_empty(), Ordering::Release);
-        event
+        self.events.next()
     }
 
     /// Has this called, once for all, with `true` when messages came and with `false` when
@@ -168,14 +152,12 @@ impl Inbox {
         self.progress();
     }
 
-    pub(crate) fn tell(&self, event: Event) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if events.len() == EVENTS_MAX {
-            events.pop_front();
+    /// Has whoever listens told of an event; if its session is left out, the log is told.
+    pub(crate) fn tell(&self, event: Event, now: Instant) {
+        if !self.events.push(event) {
+            let line = || format!("callbacks are slow: {LEFT_OUT}");
+            self.journal.tell(line, now);
         }
-        events.push_back(event);
-        self.has_events.store(true, Ordering::Release);
-        drop(events);
         self.progress();
     }
 

@@ -19,8 +19,8 @@
 use std::time::Instant;
 
 use super::{Action, Hub};
+use crate::events::Event;
 use crate::frame::{Header, Hello, Kind, ProtocolError};
-use crate::inbox::Event;
 use crate::link::LinkKey;
 use crate::session::Ending;
 use crate::standing::Failure;
@@ -126,7 +126,7 @@ impl Hub {
         }
         self.has_progress = true;
         if let Some(peer) = session.peer.filter(|_| session.is_told) {
-            self.inbox.tell(Event::Ended(peer));
+            self.inbox.tell(Event::Ended(peer), now);
         }
         if !self.is_server {
             for key in self.links.keys().copied().collect::<Vec<_>>() {

@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::{Hub, LinkKey, Role};
 use crate::decoder::Frame;
+use crate::events::Event;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
-use crate::inbox::Event;
 use crate::message::{Body, Incoming, MESSAGE_WEIGHT};
 use crate::session::{Ending, Session};
 use crate::shared::SharedMemory;
@@ -31,7 +31,7 @@ impl Hub {
             Frame::Data(header, body) => self.take_message(key, &header, body),
             Frame::Control(header, body) => match header.kind {
                 Kind::Hello => self.take_hello(key, &Hello::read(&body)?, now),
-                Kind::Welcome => self.take_welcome(key, &Hello::read(&body)?),
+                Kind::Welcome => self.take_welcome(key, &Hello::read(&body)?, now),
                 Kind::Refuse => self.take_refusal(key, &body, now),
                 Kind::Acknowledge => self.take_progress(key, &Progress::read(&body)?),
                 Kind::Ping => {
@@ -157,7 +157,7 @@ impl Hub {
             return Err(ProtocolError::Unexpected);
         }
         match self.choose_session(key, hello, now) {
-            Ok(index) => self.join(key, index, hello, Some(Kind::Welcome)),
+            Ok(index) => self.join(key, index, hello, Some(Kind::Welcome), now),
             Err(reason) => {
                 if [IN_USE, CERTIFIED_OTHERWISE].contains(&reason) {
                     let line = || format!("peer {} is refused: {reason}", hello.identity);
@@ -225,7 +225,12 @@ impl Hub {
     }
 
     /// The other side of a link that we made has answered.
-    fn take_welcome(&mut self, key: LinkKey, hello: &Hello) -> Result<(), ProtocolError> {
+    fn take_welcome(
+        &mut self,
+        key: LinkKey,
+        hello: &Hello,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
         let role = self.links.get(&key).map(|link| link.role);
         if role != Some(Role::Dialed) || hello.identity == self.identity {
             return Err(ProtocolError::Unexpected);
@@ -245,7 +250,7 @@ impl Hub {
         }
         self.backoff.reset();
         self.trouble = None;
-        self.join(key, index, hello, None)
+        self.join(key, index, hello, None, now)
     }
 
     /// Joins a link and a session, and answers if an answer is wanted.
@@ -255,6 +260,7 @@ impl Hub {
         index: u32,
         hello: &Hello,
         answer: Option<Kind>,
+        now: Instant,
     ) -> Result<(), ProtocolError> {
         let (identity, limit, window) =
             (self.identity, self.options.message_bytes_max, self.window());
@@ -279,7 +285,7 @@ impl Hub {
         session.link = Some(key);
         self.strangers.remove(&key);
         if !std::mem::replace(&mut session.is_told, true) {
-            self.inbox.tell(Event::Started(hello.identity));
+            self.inbox.tell(Event::Started(hello.identity), now);
         }
         self.has_progress = true;
         self.enlist(key);

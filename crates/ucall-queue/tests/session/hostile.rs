@@ -1,6 +1,6 @@
 //! Bytes of strangers.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use ucall_buffer::Payload;
@@ -236,20 +236,33 @@ fn a_flood_of_pings_has_one_answer() {
 }
 
 #[test]
-fn events_that_nobody_asks_for_are_let_go() {
+fn sessions_that_come_and_go_unheard_take_no_memory_and_the_log_is_told() {
     let (mut side, _, now) = server();
     let identity = |number: u16| {
         let mut bytes = [7; 16];
         bytes[..2].copy_from_slice(&number.to_le_bytes());
         Identity(bytes)
     };
-    for number in 0..1025 {
-        let key = side.hub.open_link(Role::Accepted, now);
-        side.hub.receive(key, &hello(identity(number)), now).unwrap();
+    assert_eq!(side.inbox.next_event(), None);
+    let mut later = now;
+    for number in 0..3000 {
+        let key = side.hub.open_link(Role::Accepted, later);
+        side.hub.receive(key, &hello(identity(number)), later).unwrap();
+        side.hub.link_closed(key, later);
+        if number % 1000 == 999 {
+            later += Options::default().expire + Duration::from_secs(2);
+            side.hub.handle_timeout(later);
+        }
     }
     let kept: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
-    assert_eq!(kept.len(), 1024);
-    assert_eq!(kept[0], Event::Started(identity(1)));
+    assert!((1000..=1024).contains(&kept.len()), "{}", kept.len());
+    // Each is told whole, or not at all.
+    for number in 0..3000 {
+        let [began, ended] = [Event::Started, Event::Ended].map(|it| it(identity(number)));
+        assert_eq!(kept.contains(&began), kept.contains(&ended));
+    }
+    let line = side.inbox.journal.next_line().unwrap();
+    assert!(line.starts_with("callbacks are slow: a session that has ended"), "{line}");
 }
 
 #[test]
