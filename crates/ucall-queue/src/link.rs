@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::decoder::Decoder;
 use crate::frame::{Header, Kind, Sharing};
+use crate::identity::Incarnation;
 use crate::outbox::Outbox;
 use crate::session::Session;
 use crate::shared::SharedMemory;
@@ -14,6 +15,41 @@ use crate::shared::SharedMemory;
 /// Names a link of a hub. A number is never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkKey(pub(crate) u64);
+
+/// Whether the other side of a link is alive, which looks whole from here: asked on behalf of a
+/// newcomer who says to have the same id.
+///
+/// | now | what happens | next |
+/// |---|---|---|
+/// | nothing was asked, or somebody else was answered | a newcomer | asked for it |
+/// | asked | the pong with its number | answered for it |
+#[derive(Debug, Default)]
+pub(crate) struct Challenge {
+    newcomer: Incarnation,
+    number: u64,
+    is_answered: bool,
+}
+
+impl Challenge {
+    /// The number of the ping to send, unless one is on its way.
+    pub(crate) fn ask(&mut self, newcomer: Incarnation) -> Option<u64> {
+        if self.number > 0 && !self.is_answered {
+            return None;
+        }
+        *self = Self { newcomer, number: self.number + 1, is_answered: false };
+        Some(self.number)
+    }
+
+    /// Takes a pong of this number.
+    pub(crate) fn answer(&mut self, number: u64) {
+        self.is_answered |= number > 0 && number == self.number;
+    }
+
+    /// Whether the other side has shown to be alive since this newcomer came.
+    pub(crate) fn is_lost_by(&self, newcomer: Incarnation) -> bool {
+        self.is_answered && self.newcomer.is(newcomer)
+    }
+}
 
 /// Which side of the link speaks first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +72,11 @@ pub(crate) struct Link {
     pub(crate) certified: Option<Box<[u8]>>,
     /// Frames that are not messages, in line before those.
     pub(crate) control: Vec<u8>,
-    /// However many pings came since the last one: a flood of them takes no memory.
-    pub(crate) pong_is_due: bool,
+    /// The number of the last ping that was not answered, however many came: a flood of them takes
+    /// no memory.
+    pub(crate) pong_due: Option<u64>,
+    /// What the other side is to show because somebody else has its id.
+    pub(crate) challenge: Challenge,
     pub(crate) opened: Instant,
     pub(crate) heard: Instant,
     pub(crate) spoke: Instant,
@@ -59,7 +98,8 @@ impl Link {
             is_open: false,
             certified: None,
             control: Vec::new(),
-            pong_is_due: false,
+            pong_due: None,
+            challenge: Challenge::default(),
             opened: now,
             heard: now,
             spoke: now,

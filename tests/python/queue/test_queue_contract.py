@@ -330,6 +330,24 @@ def test_a_peer_is_named_by_its_id(pair: Pair) -> None:
     client.put("to the server", server.id).result(WAIT_S)
 
 
+def test_the_second_of_two_that_live_under_one_id_is_told_so(pairs: Pairs) -> None:
+    server = pairs.server()
+    first = pairs.client(server)
+    first.put("first").result(WAIT_S)
+    second = pairs.client(server, id=first.id)
+    with pytest.raises(ConnectionError, match="give each an id of its own"):
+        second.put("second").result(WAIT_S)
+    with pytest.raises(ConnectionError, match="give each an id of its own"):
+        second.get(timeout=WAIT_S)
+    first.put("still there").result(WAIT_S)
+    assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["first", "still there"]
+    # Once the first is gone, its id is free.
+    first.close()
+    third = pairs.client(server, id=first.id)
+    third.put("third").result(WAIT_S)
+    assert server.get(timeout=WAIT_S).data == "third"
+
+
 @tcp
 def test_messages_are_shared_out_among_those_who_get(pairs: Pairs) -> None:
     server = pairs.server()

@@ -9,6 +9,7 @@ use super::{Hub, LinkKey, Role};
 use crate::decoder::Frame;
 use crate::events::Event;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
+use crate::identity::Incarnation;
 use crate::message::{Body, Incoming, MESSAGE_WEIGHT};
 use crate::session::{Ending, Session};
 use crate::shared::SharedMemory;
@@ -18,6 +19,9 @@ use crate::standing::Failure;
 const INBOX_FULL: &str = "busy: too much waits to be taken";
 /// Why somebody is refused who may be somebody else than he says. The log is told of these.
 const IN_USE: &str = "busy: another communicator has this id just now";
+/// The same, once that one has shown to be alive since: there is no use in asking again.
+const LIVES_TWICE: &str = "another communicator has this id and is connected; give each an id of \
+    its own, or close that one first";
 const CERTIFIED_OTHERWISE: &str = "the id is that of a peer with another certificate";
 
 impl Hub {
@@ -36,12 +40,17 @@ impl Hub {
                 Kind::Acknowledge => self.take_progress(key, &Progress::read(&body)?),
                 Kind::Ping => {
                     if let Some(link) = self.links.get_mut(&key) {
-                        link.pong_is_due = true;
+                        link.pong_due = Some(header.sequence);
                     }
                     self.enlist(key);
                     Ok(())
                 }
-                Kind::Pong => Ok(()),
+                Kind::Pong => {
+                    if let Some(link) = self.links.get_mut(&key) {
+                        link.challenge.answer(header.sequence);
+                    }
+                    Ok(())
+                }
                 Kind::Shared => self.take_shared(key, header, &body),
                 Kind::Release => {
                     self.shared_of(key)?.release(header.sequence)?;
@@ -159,7 +168,7 @@ impl Hub {
         match self.choose_session(key, hello, now) {
             Ok(index) => self.join(key, index, hello, Some(Kind::Welcome), now),
             Err(reason) => {
-                if [IN_USE, CERTIFIED_OTHERWISE].contains(&reason) {
+                if [IN_USE, LIVES_TWICE, CERTIFIED_OTHERWISE].contains(&reason) {
                     let line = || format!("peer {} is refused: {reason}", hello.identity);
                     self.inbox.journal.tell(line, now);
                 }
@@ -196,7 +205,7 @@ impl Hub {
             match session.link {
                 // The same peer lost a link that looks whole from here.
                 Some(old) if is_same => self.close_link(old, false, now),
-                Some(_) => return Err(IN_USE),
+                Some(other) => return Err(self.refuse_second(other, hello.incarnation)),
                 None => {}
             }
             // Another life of a peer that had ended begins anew. It still hears the end of a server
@@ -222,6 +231,24 @@ impl Hub {
             session.certified = certified;
         }
         Ok(index)
+    }
+
+    /// Why a newcomer is not wanted who says to be the peer of this link. That one may be gone and
+    /// nobody has noticed: so it is asked, and the newcomer asks again meanwhile. If it answers,
+    /// there are two of one id. One that is about to end is waited for.
+    fn refuse_second(&mut self, other: LinkKey, newcomer: Incarnation) -> &'static str {
+        let session = self.session_of(other);
+        let is_open =
+            session.is_ok_and(|(_, it)| it.ending == Ending::Open && !it.peer_has_ended());
+        let Some(link) = self.links.get_mut(&other) else { return IN_USE };
+        if link.challenge.is_lost_by(newcomer) {
+            return if is_open { LIVES_TWICE } else { IN_USE };
+        }
+        if let Some(number) = link.challenge.ask(newcomer) {
+            link.control.extend(Header::control(Kind::Ping, number, 0).write());
+            self.enlist(other);
+        }
+        IN_USE
     }
 
     /// The other side of a link that we made has answered.

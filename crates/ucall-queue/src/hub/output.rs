@@ -41,8 +41,8 @@ impl Hub {
             output.extend(&link.control);
             link.control.clear();
         }
-        if std::mem::take(&mut link.pong_is_due) {
-            output.extend(&Header::control(Kind::Pong, 0, 0).write());
+        if let Some(number) = link.pong_due.take() {
+            output.extend(&Header::control(Kind::Pong, number, 0).write());
         }
         let session = link.session.filter(|_| link.is_open && !link.is_ending);
         let session = session.and_then(|index| self.sessions.get_mut(index as usize)?.as_mut());

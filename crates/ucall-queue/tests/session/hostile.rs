@@ -104,6 +104,55 @@ fn an_id_in_use_is_not_taken_over_by_a_stranger() {
     assert_eq!(line, format!("peer {CLIENT} is {REFUSED_IN_USE}"));
 }
 
+/// The number that a ping among these frames has, if one is there.
+fn pinged(output: &[u8]) -> Option<u64> {
+    const PING: u8 = 9;
+    let head = output.windows(24).find(|head| head[0] == PING && &head[4..8] == b"uclQ")?;
+    Some(u64::from_le_bytes(head[8..16].try_into().unwrap()))
+}
+
+#[test]
+fn of_two_that_live_under_one_id_the_second_is_told_so() {
+    const PONG: u8 = 10;
+    const REFUSE: u8 = 3;
+    let (mut side, first, now) = server();
+    let written = |side: &mut Side, key| {
+        let mut output = Payload::new();
+        side.hub.poll_output(key, &mut output, now);
+        output.head().to_vec()
+    };
+    let second = |side: &mut Side, life: u8| {
+        let key = side.hub.open_link(Role::Accepted, now);
+        let mut bytes = hello(CLIENT);
+        bytes[48..64].fill(life);
+        side.hub.receive(key, &bytes, now).unwrap();
+        let answer = written(side, key);
+        assert_eq!(answer[0], REFUSE);
+        String::from_utf8_lossy(&answer[24..]).into_owned()
+    };
+    side.hub.receive(first, &hello(CLIENT), now).unwrap();
+    written(&mut side, first);
+    // The first may be gone and nobody knows: it is asked, once.
+    assert!(second(&mut side, 7).starts_with("busy"));
+    let number = pinged(&written(&mut side, first)).unwrap();
+    assert!(second(&mut side, 7).starts_with("busy"));
+    assert_eq!(pinged(&written(&mut side, first)), None);
+    // Signs of life that it gave for other reasons prove nothing.
+    side.hub.receive(first, &header(PONG, 0, 0, 0), now).unwrap();
+    side.hub.receive(first, &header(PONG, 0, number + 1, 0), now).unwrap();
+    assert!(second(&mut side, 7).starts_with("busy"));
+    side.hub.receive(first, &header(PONG, 0, number, 0), now).unwrap();
+    // Nor does what it has answered for another newcomer.
+    assert!(second(&mut side, 6).starts_with("busy"));
+    let number = pinged(&written(&mut side, first)).unwrap();
+    side.hub.receive(first, &header(PONG, 0, number, 0), now).unwrap();
+    let reason = second(&mut side, 6);
+    assert!(reason.contains("give each an id of its own"), "{reason}");
+    // One that is about to end is waited for.
+    side.hub.receive(first, &header(7, 0, 1, 0), now).unwrap();
+    assert!(second(&mut side, 6).starts_with("busy"));
+}
+
 const REFUSED_IN_USE: &str = "refused: busy: another communicator has this id just now";
 
 /// What a newcomer with this certificate is answered, who says to be this life of the client.
