@@ -205,6 +205,8 @@ impl<'a> Walk<'a> {
         Ok(rest.get(..end).unwrap_or_default())
     }
 
+    // Where it is called the width is known.
+    #[inline(always)]
     fn number(&mut self, width: Width) -> Checked<u64> {
         Ok(match width {
             Width::One => u64::from(u8::from_le_bytes(self.take()?)),
