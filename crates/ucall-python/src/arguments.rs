@@ -19,6 +19,9 @@ pub(crate) enum Failure {
 
 type Filled = Result<(), Fault>;
 
+/// How many parameters an error names.
+const NAMES_MAX: usize = 10;
+
 /// Calls `procedure` with `params`, which are the text of an array or an object, if any; one that
 /// takes a `ucall.Context` gets `context`.
 #[inline]
@@ -227,9 +230,14 @@ impl Signature {
         let is_it = |(place, param): (usize, &Param)| {
             param.name.as_bytes() == key && self.context != Some(place)
         };
-        match params.any(is_it) {
-            true => Fault::value("unexpected, expected by position only, in an array of params"),
-            false => Fault::value("unexpected"),
+        if params.any(is_it) {
+            return Fault::value("unexpected, expected by position only, in an array of params");
+        }
+        let by_name = self.params.iter().filter(|param| param.by_name);
+        let names: Vec<&str> = by_name.map(|param| &*param.name).take(NAMES_MAX).collect();
+        match names.len() {
+            0 => too_many(self.positional_params()),
+            _ => Fault::value(format!("unexpected, expected {}", names.join(", "))),
         }
     }
 }

@@ -71,7 +71,7 @@ impl Report {
     ) -> Told {
         let problem = match fault {
             Fault::Value(misfit) => misfit.describe(what),
-            Fault::TooLarge => format!("{what}: larger than a reply may be"),
+            Fault::TooLarge => format!("{what}: larger than a reply may be (max_reply_bytes)"),
             Fault::Raised(error) => return self.raised(py, procedure, *error, len_max),
         };
         let line = format!("{}: {problem}", procedure.name);

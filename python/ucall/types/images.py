@@ -110,7 +110,7 @@ def decode_image(
     width, height = image.size
     if width * height > pixels_max:
         raise ValueError(
-            f"the image has {width} x {height} pixels, more than the limit of {pixels_max}"
+            f"the image has {width} x {height} pixels, more than max_image_pixels ({pixels_max})"
         )
     if held is not None:
         held.admit(image)

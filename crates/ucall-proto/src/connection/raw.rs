@@ -108,7 +108,8 @@ impl Connection {
         if len <= limits.body_bytes_max {
             return Step::Incomplete;
         }
-        let expected = format!("expected a document of at most {} bytes", limits.body_bytes_max);
+        let bytes_max = limits.body_bytes_max;
+        let expected = format!("expected a document of at most {bytes_max} bytes (max_body_bytes)");
         self.refuse_with(&RpcError::invalid_request(&expected), out)
     }
 

@@ -170,7 +170,7 @@ impl HttpError {
             }
             Self::ChunkUnterminated => (400, "the data of a chunk must be followed by CR LF"),
             Self::ChunkOverheadTooLarge { .. } => {
-                (400, "chunk extensions and trailers together are larger than the limit")
+                (400, "chunk extensions and trailers are larger than max_chunk_overhead_bytes")
             }
             Self::Unauthorized => (401, "the request must show who it comes from"),
             Self::HostForbidden => (
@@ -183,14 +183,14 @@ impl HttpError {
             ),
             Self::NotFound => (404, "requests go to the path /"),
             Self::MethodNotAllowed => (405, "requests are sent with POST"),
-            Self::HeadTimeout => (408, "the headers did not come in time"),
-            Self::BodyTimeout => (408, "the body did not come in time"),
+            Self::HeadTimeout => (408, "the headers did not come within head_timeout"),
+            Self::BodyTimeout => (408, "the body did not come within body_timeout"),
             Self::BodyTooLarge { .. } => (413, "the body is larger than max_body_bytes"),
             Self::ExpectationUnknown => (417, "the only expectation known is 100-continue"),
             Self::HeadTooLarge { .. } => {
-                (431, "request line and headers together are larger than the limit")
+                (431, "request line and headers are larger than max_head_bytes")
             }
-            Self::TooManyHeaders { .. } => (431, "there are more headers than the limit"),
+            Self::TooManyHeaders { .. } => (431, "there are more headers than max_headers"),
             Self::GuardFailed => (500, "the server cannot tell who may call; its log says why"),
             Self::TransferCodingUnknown => (501, "the only transfer coding known is chunked"),
             Self::Overloaded => (503, "the server is overloaded"),

@@ -299,7 +299,7 @@ impl Seen {
         if self.wrong_id {
             Some("expected an id that is a string, a number or null")
         } else if item.id.len() > limits.id_bytes_max {
-            Some("expected a shorter id")
+            Some("expected a shorter id (max_id_bytes)")
         } else if !self.version {
             Some("expected a member \"jsonrpc\" that is \"2.0\"")
         } else if item.method == Span::NOTHING {

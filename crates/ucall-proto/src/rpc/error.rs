@@ -71,7 +71,8 @@ impl RpcError {
         match fault {
             Fault::TooDeep => {
                 let levels = limits.nesting_max;
-                error.expected(&format!("expected at most {levels} levels of nesting"))
+                error
+                    .expected(&format!("expected at most {levels} levels of nesting (max_nesting)"))
             }
             Fault::Incomplete => {
                 error.expected("expected a whole JSON document; it ends too early")

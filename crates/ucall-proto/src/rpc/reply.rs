@@ -96,8 +96,9 @@ impl<'a> Reply<'a> {
 }
 
 fn too_large(bytes_max: usize) -> RpcError {
-    RpcError::new(RpcError::INTERNAL_ERROR, "The reply is too large")
-        .expected(&format!("expected at most {bytes_max} bytes, a whole batch's together"))
+    RpcError::new(RpcError::INTERNAL_ERROR, "The reply is too large").expected(&format!(
+        "expected at most {bytes_max} bytes, a whole batch's together (max_reply_bytes)"
+    ))
 }
 
 /// Appends a whole reply that carries an error; a missing id is written as null (§5).
