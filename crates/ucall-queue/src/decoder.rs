@@ -165,7 +165,7 @@ impl Decoder {
 
     /// Takes a target back, filled as far as it was; what came behind it is to be read next.
     pub(crate) fn return_target(&mut self, target: Target) -> Vec<u8> {
-        let mut received = target.into_vec().unwrap_or_default();
+        let mut received = target.into_vec();
         let state = std::mem::replace(&mut self.state, State::Whole(Vec::new()));
         let (state, behind) = match state {
             State::Lent(mut long) => {

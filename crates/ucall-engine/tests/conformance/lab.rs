@@ -277,7 +277,7 @@ impl<E: Engine, P: Peer> Lab<E, P> {
     pub fn fill(&mut self, socket: Id, len: usize) -> (Vec<u8>, io::Result<()>) {
         self.engine.receive_into(socket, Target::from_vec(Vec::new(), len));
         let (target, result) = self.expect_filled(socket);
-        (target.into_vec().expect("a vector"), result)
+        (target.into_vec(), result)
     }
 }
 

@@ -248,7 +248,7 @@ pub fn hands_out_what_came_to_several_sockets(lab: &mut Lab<impl Engine, impl Pe
     lab.taking = true;
     let (target, result) = lab.expect_filled(targeted);
     result.unwrap();
-    assert_eq!(target.into_vec().unwrap(), pattern(101)[..60]);
+    assert_eq!(target.into_vec(), pattern(101)[..60]);
     lab.expect(targeted, &pattern(101)[60..]);
     for (number, (_, socket)) in pairs.iter().enumerate().skip(2) {
         lab.expect(*socket, &pattern(100 + number));

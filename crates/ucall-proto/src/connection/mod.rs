@@ -234,7 +234,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         self.is_filling = false;
-        self.input = target.into_vec().unwrap_or_default();
+        self.input = target.into_vec();
         self.process_input(environment, out);
         self.set_deadline(environment);
     }
