@@ -57,7 +57,6 @@ class Worker:
     page: int
     began: float = field(default_factory=time.monotonic)
     received: bytes = b""
-    is_ready: bool = False
 
 
 @dataclass(eq=False)
@@ -245,7 +244,7 @@ class Supervisor:
         log.info("listening on %s, workers: %d", url, len(self._places))
 
     def _welcome(self, place: Place, worker: Worker) -> None:
-        worker.is_ready = self._was_ready = True
+        self._was_ready = True
         log.info("worker %d (pid %d) is ready", place.number, worker.process.pid)
         if worker is place.successor:
             if place.worker is not None:

@@ -91,10 +91,7 @@ pub(super) struct Facts {
     has_unknown_coding: bool,
     asks_close: bool,
     asks_keep_alive: bool,
-    asks_upgrade: bool,
-    names_websocket: bool,
     expects_continue: bool,
-    pub names_preflight_method: bool,
 }
 
 impl Facts {
@@ -105,10 +102,6 @@ impl Facts {
             4 if is(name, b"Host") => self.note_host(value, span),
             6 if is(name, b"Origin") => self.note_origin(span),
             6 if is(name, b"Expect") => self.note_expect(value),
-            7 if is(name, b"Upgrade") => {
-                self.names_websocket |= list(value).any(|it| it.eq_ignore_ascii_case(b"websocket"));
-                Ok(())
-            }
             10 if is(name, b"Connection") => {
                 self.note_connection(value);
                 Ok(())
@@ -116,10 +109,6 @@ impl Facts {
             14 if is(name, b"Content-Length") => self.note_content_length(value),
             16 if is(name, b"Ucall-Timeout-Ms") => self.note_timeout(value),
             17 if is(name, b"Transfer-Encoding") => self.note_transfer_encoding(value),
-            29 if is(name, b"Access-Control-Request-Method") => {
-                self.names_preflight_method = true;
-                Ok(())
-            }
             _ => Ok(()),
         }
     }
@@ -155,7 +144,6 @@ impl Facts {
         for option in list(value) {
             self.asks_close |= option.eq_ignore_ascii_case(b"close");
             self.asks_keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-            self.asks_upgrade |= option.eq_ignore_ascii_case(b"upgrade");
         }
     }
 
@@ -223,10 +211,6 @@ impl Facts {
     pub(super) fn expect_continue(&self, version: Version, body: BodyLength) -> bool {
         let has_body = !matches!(body, BodyLength::None | BodyLength::Length(0));
         self.expects_continue && has_body && version == Version::Http11
-    }
-
-    pub(super) fn asks_for_websocket(&self, version: Version) -> bool {
-        self.asks_upgrade && self.names_websocket && version == Version::Http11
     }
 }
 

@@ -28,10 +28,6 @@ pub struct Head<'a> {
     pub origin: Option<&'a [u8]>,
     /// The `Ucall-Timeout-Ms` header: how long the peer waits for the reply, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// Whether this is a GET that asks, by `Connection` and `Upgrade`, for a WebSocket.
-    pub is_websocket_upgrade: bool,
-    /// Whether a browser asks by OPTIONS if it may send a request (a CORS preflight).
-    pub is_preflight: bool,
     /// All header lines, each with its CRLF, without the blank line. See [`Head::headers`].
     pub header_block: &'a [u8],
     /// The bytes of the head, from the first byte of the input through the blank line.
@@ -97,12 +93,6 @@ impl<'a> Head<'a> {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers().find(|(key, _)| key.eq_ignore_ascii_case(name.as_bytes())).map(|(_, v)| v)
-    }
-
-    /// Whether the reply must say `Connection: keep-alive`: HTTP/1.0 takes silence for a close.
-    #[must_use]
-    pub fn says_keep_alive_back(&self) -> bool {
-        self.keep_alive && self.version == Version::Http10
     }
 
     /// The `Connection` line of a reply that does as the peer asked.

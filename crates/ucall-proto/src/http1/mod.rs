@@ -27,7 +27,7 @@ mod tests;
 
 pub use access::{AccessRules, AllowedOrigin, InvalidAccessRule};
 pub use chunked::{ChunkedDecoder, ChunkedLimits, Progress};
-pub use date::{DATE_BYTES, date_text, write_date};
+pub use date::{DATE_BYTES, date_text};
 pub use error::HttpError;
 pub use head::{BodyLength, Head, Headers, Method, Target, Version};
 pub use parser::{HeadLimits, HeadParser, parse_head};

@@ -89,8 +89,6 @@ struct Read {
     host: Option<Span>,
     origin: Option<Span>,
     timeout_ms: Option<u64>,
-    is_websocket_upgrade: bool,
-    is_preflight: bool,
     headers: Span,
     len: usize,
 }
@@ -228,7 +226,6 @@ impl Partial {
             return Err(HttpError::HostMissing);
         }
         let body = facts.body(version)?;
-        let asks_preflight = method == Method::Options && facts.names_preflight_method;
         Ok(Read {
             method,
             target,
@@ -240,8 +237,6 @@ impl Partial {
             host: self.line.authority.or(facts.host),
             origin: facts.origin,
             timeout_ms: facts.timeout_ms,
-            is_websocket_upgrade: method == Method::Get && facts.asks_for_websocket(version),
-            is_preflight: asks_preflight && facts.origin.is_some(),
             headers: Span { start: self.headers_at, end: self.line_at },
             len: self.line_at + 2,
         })
@@ -266,8 +261,6 @@ impl Read {
             host: self.host.map(|span| span.of(input)),
             origin: self.origin.map(|span| span.of(input)),
             timeout_ms: self.timeout_ms,
-            is_websocket_upgrade: self.is_websocket_upgrade,
-            is_preflight: self.is_preflight,
             header_block: self.headers.of(input),
             len: self.len,
         }

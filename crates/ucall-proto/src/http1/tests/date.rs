@@ -4,12 +4,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
 
-use crate::http1::write_date;
+use crate::http1::date_text;
 
 fn date(unix_seconds: u64) -> String {
-    let mut out = Vec::new();
-    write_date(&mut out, unix_seconds);
-    String::from_utf8(out).unwrap()
+    String::from_utf8(date_text(unix_seconds).to_vec()).unwrap()
 }
 
 #[test]
