@@ -1,8 +1,8 @@
 //! What happened to sessions, until somebody is told.
 //!
 //! Who is told may be slow, or not there at all, while sessions come and go. All that happens is
-//! kept for as long as little waits. Beyond that a session that ends before anybody was told that it
-//! began is left out, both its beginning and its end; so what is kept is bounded by the sessions
+//! kept for as long as little waits. Beyond that a session that ends before anybody was told that
+//! it began is left out, both its beginning and its end; so what is kept is bounded by the sessions
 //! that there are, and whoever is told in the end knows all that there are.
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,8 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 
-/// `Sat, 21 Nov 2026 21:00:00 GMT`, for the given seconds since 1970. Past the year 9999 it stays at its last second.
+/// `Sat, 21 Nov 2026 21:00:00 GMT`, for the given seconds since 1970. Past the year 9999 it stays
+/// at its last second.
 #[must_use]
 pub fn date_text(unix_seconds: u64) -> [u8; DATE_BYTES] {
     let seconds = unix_seconds.min(SECONDS_MAX);

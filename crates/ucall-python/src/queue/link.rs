@@ -18,8 +18,8 @@ use super::lent;
 /// - `next_frame()` gives the next bytes to send, or None when there are none just now. `wake` was
 ///   called, without arguments, on a thread of ucall's, whenever there may be some, and when the
 ///   link is over; it must be quick and must not raise (`event.set`, `loop.call_soon_threadsafe`).
-/// - `is_full`: so much was handed in that the communicator has not taken yet that the carrier is to
-///   receive no more for now. `wake` is called when that is over.
+/// - `is_full`: so much was handed in that the communicator has not taken yet that the carrier is
+///   to receive no more for now. `wake` is called when that is over.
 /// - Flow control: at most about ``in_flight_size`` bytes wait in the link; the rest stays in the
 ///   queue, where it may be cancelled or dropped, until they are fetched. So a carrier that fetches
 ///   only as fast as it can send (so many publications without their acknowledgement) bounds the

@@ -59,8 +59,8 @@ impl Foreign {
         self.lock().bytes
     }
 
-    /// Whether so much waits to be taken in that whoever hands it in should wait. If so, it is woken
-    /// once half of it was.
+    /// Whether so much waits to be taken in that whoever hands it in should wait. If so, it is
+    /// woken once half of it was.
     pub fn is_full(&self) -> bool {
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         input.is_held_up = input.bytes >= self.in_flight_bytes_max;

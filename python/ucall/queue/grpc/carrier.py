@@ -1,8 +1,9 @@
 """Carries a communicator's links over gRPC: each is one bidirectional stream of bytes.
 
 There is no schema: a message of the stream is a piece of the link, as it is. HTTP/2 bounds what is
-under way, and nothing more is read while the communicator has too much to take in. All carriers of a process share one thread with an asyncio loop, because the library has
-one queue of completions for all loops; nothing polls.
+under way, and nothing more is read while the communicator has too much to take in. All carriers of
+a process share one thread with an asyncio loop, because the library has one queue of completions
+for all loops; nothing polls.
 """
 
 from __future__ import annotations
