@@ -58,7 +58,7 @@ $(STAMPS)/venv: tools/check-requirements.sh tools/find-python.sh
 
 # The build back end of pyproject.toml, so that a build here and a `pip install .` use the same one.
 $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
-	$(PY) -m pip install --quiet \
+	@$(PY) -m pip install --quiet \
 		"$$($(PY) -c 'import tomllib; \
 			print(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"][0])')"
 	@touch $@
@@ -67,6 +67,7 @@ $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
 $(STAMPS)/package: $(SOURCES) $(STAMPS)/maturin
 	@tools/check-requirements.sh
 	@rm -rf $(WHEELS)
+	@echo "Building the package for release: some minutes the first time"
 	$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY)
 	$(PY) -m pip install --quiet "$$(echo $(WHEELS)/ucall-*.whl)[test]"
 	$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
