@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import Wire, http, program, request
+from harness import Wire, eventually, http, program, request
 
 CALLS = int(os.environ.get("UCALL_LEAK_CALLS", "20000"))
 #: So few that all are there before anything is counted, also on a machine that is busy.
@@ -164,11 +164,13 @@ def test_calls_of_every_kind_leave_nothing_behind(engine: str) -> None:
             counted(5000)
             before = counted(5000)
             after = counted(CALLS)
+            # The last connections that left may not be through yet.
+            few = before["descriptors"] + 2
+            assert eventually(lambda: wire.result("counts")["descriptors"] <= few)
         more = {name: after[name] - before[name] for name in ("blocks", "bytes")}
         print(f"{engine}: {CALLS} calls, {more} more; {after}")
         assert more["blocks"] < 500 + CALLS / 1000
         assert more["bytes"] < (256 << 10) + CALLS
-        assert after["descriptors"] <= before["descriptors"] + 2
         assert after["threads"] <= max(before["threads"], 2 + THREADS)
         for was, now in zip(before["references"], after["references"], strict=True):
             assert now - was < 20 + CALLS / 1000

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,10 +252,16 @@ def test_what_is_refused_goes_through_the_socket(pairs: Pairs, engine: str, refu
     del array
 
 
+@pytest.fixture
+def reachable() -> Iterator[str]:
+    """A folder that other users may reach, as those of pytest are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_user_gets_no_channel(pairs: Pairs) -> None:
-    folder = tempfile.mkdtemp()
-    path = f"{folder}/q.sock"
+def test_another_user_gets_no_channel(pairs: Pairs, reachable: str) -> None:
+    folder, path = reachable, f"{reachable}/q.sock"
     server = pairs.server(netloc=nq.NetworkLocation(path, 0))
     for reached in (folder, path):
         os.chmod(reached, 0o777)
@@ -277,7 +285,6 @@ def test_another_user_gets_no_channel(pairs: Pairs) -> None:
     client.put(np.arange(LONG))
     assert (server.get(timeout=WAIT_S).data == np.arange(LONG)).all()
     server.close(0.2)
-    os.rmdir(folder)
 
 
 def test_memory_that_is_viewed_is_counted_once(pairs: Pairs) -> None:
@@ -294,11 +301,10 @@ def test_memory_that_is_viewed_is_counted_once(pairs: Pairs) -> None:
 
 @pytest.mark.parametrize(("ours", "theirs"), [("unix", "shm"), ("shm", "unix")])
 def test_one_side_alone_says_shm(
-    pairs: Pairs, ours: str, theirs: str, caplog: pytest.LogCaptureFixture
+    pairs: Pairs, ours: str, theirs: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "ucall")
-    path = tempfile.mkdtemp() + "/mixed.sock"
-    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(path, 0))
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(str(tmp_path / "mixed.sock"), 0))
     server = nq.new(nq.Protocol(theirs), nq.Purpose.SERVER, options)
     began: list[object] = []
     server.on_start(began.append)
