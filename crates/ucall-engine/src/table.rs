@@ -66,6 +66,11 @@ impl<T> Table<T> {
         self.free(id.index)
     }
 
+    /// All values, retired or not.
+    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
+        self.entries.into_iter().filter_map(|entry| entry.value)
+    }
+
     /// Values placed and not freed.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()

@@ -502,7 +502,13 @@ impl Drop for Uring {
         }
         buffers.leak();
         mem::forget(wakeups);
-        mem::forget(mem::replace(&mut self.slots, Table::new()));
+        for slot in mem::replace(&mut self.slots, Table::new()).into_values() {
+            match slot {
+                // The kernel holds the socket itself, and none of its memory: the port is let go.
+                Slot::Listener(listener) => drop(listener),
+                slot => mem::forget(slot),
+            }
+        }
         mem::forget(mem::replace(&mut self.outgoing, Table::new()));
     }
 }
