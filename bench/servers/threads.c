@@ -58,6 +58,8 @@ int main(int argc, char **argv) {
     fflush(stdout);
     serve(NULL);
     for (size_t at = 1; at < config.max_threads; ++at) pthread_join(threads[at], NULL);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     ucall_free(server);
     return 0;
 }

@@ -118,6 +118,9 @@ int main(int argc, char **argv) {
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     for (int at = 0; at < WORKERS; ++at) pthread_join(workers[at], NULL);
+    /* A signal must not find a server that is gone. */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     ucall_free(server);
     return stopped ? 0 : 1;
 }

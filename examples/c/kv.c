@@ -253,6 +253,9 @@ int main(int argc, char **argv) {
     fflush(stdout);
     bool stopped = ucall_take_calls(server, 0);
     if (!stopped) fprintf(stderr, "%s\n", ucall_last_error());
+    /* A signal must not find a server that is gone. */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     ucall_free(server);
     mdb_env_close(environment);
     return stopped ? 0 : 1;

@@ -64,6 +64,9 @@ int main(int argc, char **argv) {
     bool const stopped = ucall_take_calls(server, 0);
     if (!stopped) std::fprintf(stderr, "%s\n", ucall_last_error());
     for (std::thread &other : others) other.join();
+    // A signal must not find a server that is gone.
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
     ucall_free(server);
     return stopped ? 0 : 1;
 }
