@@ -14,10 +14,15 @@ from harness import Client, serving
 SUM = harness.EXAMPLES / "sum.c"
 LOGIN = harness.EXAMPLES / "login.cpp"
 API = harness.PROGRAMS / "api.c"
+LOGS = harness.PROGRAMS / "logs.c"
 
 
 def test_the_functions_do_as_the_header_says(built, engine):
     harness.run([built(API), engine])
+
+
+def test_a_thread_that_left_keeps_no_port(built, engine):
+    harness.run([built(API), engine, "left"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -119,6 +124,13 @@ def test_one_line_a_second_tells_what_was_done(built, engine, form):
     else:
         assert lines[0].startswith("ucall: ") and "calls/s" in lines[0]
         assert lines[0].endswith("connections: 1")
+
+
+@pytest.mark.parametrize("kind", ["unread", "full", "none"])
+def test_a_log_that_nobody_reads_harms_no_server(built, engine, kind):
+    with serving([built(LOGS), engine, kind]) as server, Client(server.port) as client:
+        for _ in range(3):
+            assert client.call("twice") == 1
 
 
 def test_no_lines_unless_asked_for(built):

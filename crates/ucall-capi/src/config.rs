@@ -17,16 +17,24 @@ use ucall_server::{Config as WorkerConfig, IdentityFiles, Tls, TlsFiles};
 
 use crate::boundary::string;
 use crate::choose::EngineKind;
+use crate::descriptor::is_open_for_writing;
 use crate::log::Format;
 
 const PORT: u16 = 8545;
 /// Who may connect to a Unix socket.
 const UNIX_MODE: u32 = 0o600;
+const UNIX_MODE_MAX: u32 = 0o777;
 const QUEUE_DEPTH: u16 = 512;
 const CALLBACKS_MAX: u16 = 1_024;
 const DEFERRED_MAX: u32 = 10_000;
+/// `ucall_client_auth_t`.
+const CLIENT_AUTH_NONE: u32 = 1;
+const CLIENT_AUTH_OPTIONAL: u32 = 2;
+const CLIENT_AUTH_REQUIRED: u32 = 3;
 /// Values are read by functions that call themselves for each level.
 pub(crate) const NESTING_MAX: usize = 1_024;
+/// Larger than the configuration of any header will ever be.
+const SIZE_MAX: usize = 64 << 10;
 /// Descriptors that are left to the rest of the process.
 const SPARE_DESCRIPTORS: u64 = 64;
 
@@ -97,6 +105,9 @@ impl Config {
         if config.is_null() {
             return Ok(whole);
         }
+        if size > SIZE_MAX {
+            return Err(format!("config: no version of it has {size} bytes"));
+        }
         let known = size.min(size_of::<Self>());
         // SAFETY: our caller says that the bytes are readable; all bytes make numbers and pointers.
         let beyond = unsafe {
@@ -147,6 +158,14 @@ impl Config {
         self.max_concurrent_connections = self.max_concurrent_connections.min(descriptors);
         if self.max_nesting as usize > NESTING_MAX {
             return Err(format!("max_nesting: expected at most {NESTING_MAX}"));
+        }
+        if self.unix_mode > UNIX_MODE_MAX {
+            return Err(format!("unix_mode: expected at most {UNIX_MODE_MAX:#o}"));
+        }
+        if self.use_ssl != 0 {
+            let has_authorities = !self.ssl_client_authorities_path.is_null();
+            let usual = if has_authorities { CLIENT_AUTH_REQUIRED } else { CLIENT_AUTH_NONE };
+            default(&mut self.ssl_client_auth, usual);
         }
         self.complete_limits();
         Ok(())
@@ -265,11 +284,11 @@ impl Config {
         if certificates.is_empty() {
             return Err(format!("use_ssl: expected a certificate in {CERTIFICATES}"));
         }
-        let client_auth = match (self.ssl_client_auth, authorities) {
-            (0, None) | (1, _) => ClientAuth::None,
-            (2, _) => ClientAuth::Optional,
-            (0, Some(_)) | (3, _) => ClientAuth::Required,
-            (other, _) => return Err(format!("ssl_client_auth: there is no {other}")),
+        let client_auth = match self.ssl_client_auth {
+            CLIENT_AUTH_NONE => ClientAuth::None,
+            CLIENT_AUTH_OPTIONAL => ClientAuth::Optional,
+            CLIENT_AUTH_REQUIRED => ClientAuth::Required,
+            other => return Err(format!("ssl_client_auth: there is no {other}")),
         };
         let files = TlsFiles {
             identities: vec![IdentityFiles {
@@ -297,8 +316,11 @@ impl Config {
             "json" => Format::Json,
             other => return Err(format!("logs_format: {other:?} is neither human nor json")),
         };
-        let descriptor = self.logs_file_descriptor;
-        Ok(((descriptor > 0).then_some(descriptor), format))
+        let descriptor = Some(self.logs_file_descriptor).filter(|descriptor| *descriptor > 0);
+        match descriptor.filter(|descriptor| !is_open_for_writing(*descriptor)) {
+            Some(bad) => Err(format!("logs_file_descriptor: {bad} is not open for writing")),
+            None => Ok((descriptor, format)),
+        }
     }
 
     pub(crate) fn call_timeout(&self) -> Option<Duration> {
@@ -369,6 +391,23 @@ mod tests {
     }
 
     #[test]
+    fn a_size_that_no_header_has_is_refused() {
+        let given = Config::EMPTY;
+        for size in [SIZE_MAX + 1, usize::MAX] {
+            // SAFETY: so large a size is refused before anything is read.
+            assert!(unsafe { Config::read(&raw const given, size) }.is_err(), "{size}");
+        }
+    }
+
+    /// Behind the last field there is no room that a field of a later version could take: what a
+    /// program has there is not zero for sure, and its size would not tell.
+    #[test]
+    fn the_last_field_ends_where_the_configuration_does() {
+        let end = offset_of!(Config, discard_timeout_ms) + size_of::<u32>();
+        assert_eq!(end, size_of::<Config>());
+    }
+
+    #[test]
     fn a_newer_program_is_refused_only_if_it_says_something_new() {
         let mut given = [Config::EMPTY; 2];
         let size = size_of_val(&given);
@@ -426,5 +465,7 @@ mod tests {
     fn what_cannot_be_done_is_refused() {
         assert!(Config { max_nesting: 1_024, ..Config::EMPTY }.complete().is_ok());
         assert!(Config { max_nesting: 1_025, ..Config::EMPTY }.complete().is_err());
+        assert!(Config { unix_mode: 0o777, ..Config::EMPTY }.complete().is_ok());
+        assert!(Config { unix_mode: 0o1000, ..Config::EMPTY }.complete().is_err());
     }
 }

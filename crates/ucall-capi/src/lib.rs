@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `exports/` | the functions of the header: null checks, the panic boundary, outputs last |
 //! | `config`, `choose` | what a server is told, and the engine it gets |
-//! | `server`, `stop`, `log` | a server, its threads, and how they end |
+//! | `server`, `stop` | a server, its threads, and how they end |
+//! | `log`, `descriptor` | what a server writes, and how that cannot harm it |
 //! | `desk`, `call`, `params` | one call: the callback, its params and its reply |
 //! | `ledger` | the calls that are answered later |
 //!
@@ -17,6 +18,7 @@ mod boundary;
 mod call;
 mod choose;
 mod config;
+mod descriptor;
 mod desk;
 mod exports;
 mod ledger;

@@ -1,10 +1,13 @@
 //! What a server writes for people and for machines: one line a second, and complaints.
 
 use std::os::fd::RawFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ucall_server::Stats;
+
+use crate::descriptor::write_line;
 
 /// Between two lines with figures, and at least between two complaints.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -29,6 +32,8 @@ pub(crate) struct Log {
     format: Format,
     figures: Mutex<Figures>,
     complaints: Mutex<Vec<Complaint>>,
+    /// The server is freed, and the descriptor its owner's alone. Read and written under a lock.
+    is_over: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -49,14 +54,33 @@ struct Complaint {
 impl Log {
     pub(crate) fn new(descriptor: Option<RawFd>, format: Format) -> Self {
         let figures = Figures { since: Instant::now(), before: Stats::default() };
-        Self { descriptor, format, figures: Mutex::new(figures), complaints: Mutex::default() }
+        let (figures, complaints) = (Mutex::new(figures), Mutex::default());
+        Self { descriptor, format, figures, complaints, is_over: AtomicBool::new(false) }
+    }
+
+    /// Nothing is written from here on: calls that were deferred outlive their server, and its log
+    /// with them, but not the descriptor.
+    pub(crate) fn end(&self) {
+        let _locks = (self.figures(), self.complaints());
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    fn figures(&self) -> MutexGuard<'_, Figures> {
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn complaints(&self) -> MutexGuard<'_, Vec<Complaint>> {
+        self.complaints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When the next line with figures is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.descriptor?;
-        let figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(figures.since + INTERVAL)
+        Some(self.figures().since + INTERVAL)
     }
 
     /// Writes the line with figures, if it is due: what was done since the one before.
@@ -68,9 +92,9 @@ impl Log {
     }
 
     fn tick_at(&self, now: Instant, descriptor: RawFd, stats: impl FnOnce() -> Stats) {
-        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut figures = self.figures();
         let elapsed = now.saturating_duration_since(figures.since);
-        if elapsed < INTERVAL {
+        if elapsed < INTERVAL || self.is_over() {
             return;
         }
         let stats = stats();
@@ -103,7 +127,10 @@ impl Log {
     /// in the next complaint.
     pub(crate) fn complain(&self, text: &str) {
         let now = Instant::now();
-        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut complaints = self.complaints();
+        if self.is_over() {
+            return;
+        }
         let mut swallowed = 0;
         if let Some(index) = complaints.iter().position(|complaint| complaint.text == text) {
             let Some(complaint) = complaints.get_mut(index) else { return };
@@ -118,7 +145,6 @@ impl Log {
         }
         if complaints.len() < COMPLAINTS_MAX {
             complaints.push(Complaint { text: text.into(), written: now, swallowed: 0 });
-            drop(complaints);
             self.write_complaint(&match swallowed {
                 0 => text.into(),
                 _ => format!("{text} ({swallowed} times more)"),
@@ -138,14 +164,6 @@ impl Log {
         };
         write_line(self.descriptor.unwrap_or(STANDARD_ERROR), &line);
     }
-}
-
-/// One write a line, so that lines of several threads do not mix. A log that fails must not take
-/// the server with it.
-fn write_line(descriptor: RawFd, line: &str) {
-    // SAFETY: the line is readable. That the descriptor is open, or harmless if it is not, is for
-    // whoever named it in the configuration.
-    let _ = unsafe { libc::write(descriptor, line.as_ptr().cast(), line.len()) };
 }
 
 fn unix_seconds() -> u64 {
@@ -211,6 +229,18 @@ mod tests {
             "{text}"
         );
         assert!(lines[1].contains(r#""seconds":2.000,"calls":15,"bytes_received":0"#), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_written_once_it_is_over() {
+        let text = written(Format::Human, |log| {
+            log.complain("before");
+            log.end();
+            log.complain("after");
+            let due = log.due().unwrap();
+            log.tick_at(due, log.descriptor.unwrap(), || unreachable!());
+        });
+        assert_eq!(text, "ucall: before\n");
     }
 
     #[test]

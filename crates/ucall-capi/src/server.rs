@@ -141,6 +141,7 @@ impl Server {
                 *place.lock() = State::Over;
             }
         }
+        self.log.end();
     }
 
     /// Lets this thread in to the place of that number.
