@@ -1,6 +1,7 @@
 """Params and replies, by a program that does with a call whatever is asked for."""
 
 import json
+import signal
 import time
 
 import pytest
@@ -69,6 +70,22 @@ def test_escaped_and_foreign_text(client):
     assert named(client, "str", r'"\u0078":"escaped name"') == "escaped name"
     assert named(client, "str", '"größe/😀":"found"', name="größe/😀") == "found"
     assert named(client, "i64", r'"a\"b":5', name='a"b') == 5
+
+
+def test_text_that_is_empty_goes_in_again_as_it_came(client):
+    """The library's own text has no NUL at its end, and a length of 0 says that there is one."""
+    secret = '"secret":"of this request"'
+    assert named(client, "str", f'"x":"",{secret}') == ""
+    assert named(client, "str", f'"":"found",{secret}', name="") == "found"
+    assert client.error_of("content", {"json": "", "secret": 1})["code"] == -32603
+
+
+def test_names_that_hold_nuls(client):
+    text = r'"a\u0000b":1,"a":2,"a\u0000":3'
+    assert named(client, "i64", text, "a\0b") == 1
+    assert named(client, "i64", text, "/a\0b") == 1
+    assert named(client, "i64", text, "a\0") == 3
+    assert absent(client, "i64", text, "\0")
 
 
 def test_the_last_of_two_members_counts(client):
@@ -212,6 +229,20 @@ def test_a_callback_stops_its_server(client):
 
 def test_a_callback_cannot_drive_its_server(client):
     assert "already" in client.call("inside")
+
+
+@pytest.mark.parametrize("how", ["throw", "exit"])
+def test_a_callback_leaves_by_returning_alone(built, engine, how):
+    server = harness.Server([built(harness.PROGRAMS / "leaves.cpp"), engine, how])
+    with Client(server.port) as client:
+        client.send("leave")
+        assert server.wait() == -signal.SIGABRT
+
+
+def test_programs_that_a_callback_starts_get_no_descriptors(client):
+    assert client.call("inherited") == 0
+    assert client.call("forked") == 7
+    assert client.call("twice") == 1
 
 
 @pytest.mark.parametrize("how", ["take_call", "take_calls"])

@@ -233,9 +233,9 @@ impl<'a, 'r> Call<'a, 'r> {
         is_deferred
     }
 
-    /// Ends a deferred call, answering it if nobody has.
+    /// Ends a deferred call, answering it if nobody has and somebody waits.
     pub(crate) fn release(mut self) {
-        if matches!(self.answer, Answer::There(_)) {
+        if matches!(self.answer, Answer::There(_)) && !self.is_cancelled() {
             self.fail("did not reply");
         }
         if let Side::Deferred { ticket, .. } = &self.side {

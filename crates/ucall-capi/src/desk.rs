@@ -11,8 +11,9 @@ use crate::call::Call;
 use crate::ledger::{Deadline, Ledger};
 use crate::params::Memory;
 
-/// `ucall_callback_t`.
-pub type Function = unsafe extern "C" fn(*mut Call<'static, 'static>, *mut c_void);
+/// `ucall_callback_t`. An exception of C++ may come out of it, which ends the process at the edge:
+/// without "unwind" nothing would say what it does.
+pub type Function = unsafe extern "C-unwind" fn(*mut Call<'static, 'static>, *mut c_void);
 
 /// A registered function of the program.
 pub(crate) struct Callback {

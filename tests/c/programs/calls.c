@@ -1,9 +1,12 @@
 /* Procedures that do with a call whatever a test asks for. */
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <ucall/ucall.h>
 
@@ -63,14 +66,14 @@ static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, p
     else if (is(how, how_length, "f64") && read_f64(call, at, &number))
         ucall_call_reply_f64(call, number);
     else if (is(how, how_length, "str") && read_str(call, at, &text, &length))
-        length ? ucall_call_reply_str(call, text, length) : ucall_call_reply_str(call, "", 0);
+        ucall_call_reply_str(call, text, length);
     else if (is(how, how_length, "json") && read_json(call, at, &text, &length))
         ucall_call_reply_content(call, text, length);
     else
         ucall_call_reply_error(call, 404, "absent", 0);
 }
 
-/* named(how, name, …): the param of that name. An empty name is sent as such. */
+/* named(how, name, …): the param of that name, which may be empty. */
 static void named(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t how;
     size_t how_length;
@@ -81,7 +84,6 @@ static void named(ucall_call_t call, ucall_callback_tag_t tag) {
         ucall_call_reply_error_invalid_params(call);
         return;
     }
-    if (!at.length) at.name = "";
     reply_param(call, how, how_length, at);
 }
 
@@ -125,7 +127,6 @@ static void content(ucall_call_t call, ucall_callback_tag_t tag) {
     size_t length;
     (void)tag;
     if (!ucall_param_named_str(call, "json", 0, &json, &length)) json = NULL, length = 0;
-    if (json && !length) json = "";
     ucall_call_reply_content(call, json, length);
 }
 
@@ -199,6 +200,27 @@ static void inside(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_str(call, driven ? "driven" : ucall_last_error(), 0);
 }
 
+/* How many descriptors, but for the standard ones, a program would inherit. */
+static void inherited(ucall_call_t call, ucall_callback_tag_t tag) {
+    int count = 0;
+    (void)tag;
+    for (int descriptor = 3; descriptor < 1024; ++descriptor) {
+        int flags = fcntl(descriptor, F_GETFD);
+        count += flags != -1 && !(flags & FD_CLOEXEC);
+    }
+    ucall_call_reply_i64(call, count);
+}
+
+/* The status of a child that was forked off in the middle of a call. */
+static void forked(ucall_call_t call, ucall_callback_tag_t tag) {
+    int status = 0;
+    pid_t child = fork();
+    (void)tag;
+    if (!child) exit(7);
+    waitpid(child, &status, 0);
+    ucall_call_reply_i64(call, WEXITSTATUS(status));
+}
+
 /* Frees the server that runs it, which then ends behind this reply. */
 static void suicide(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
@@ -214,7 +236,7 @@ static struct {
                         {"content", content}, {"twice", twice},           {"never", never},
                         {"fails", fails},     {"released", released},     {"quit", quit},
                         {"tagged", tagged},   {"add", add},               {"inside", inside},
-                        {"suicide", suicide}};
+                        {"inherited", inherited}, {"forked", forked},     {"suicide", suicide}};
 
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
@@ -222,7 +244,7 @@ int main(int argc, char **argv) {
     config.pick_port = true;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
                                                           : UCALL_ENGINE_POSIX;
-    config.max_callbacks = 20;
+    config.max_callbacks = 22;
     if (argc > 2 && !strcmp(argv[2], "deep")) config.max_nesting = 1024;
     if (argc > 2 && !strcmp(argv[2], "three")) config.max_lifetime_exchanges = 3;
     if (argc > 2 && !strcmp(argv[2], "old")) config.max_lifetime_micro_seconds = 200 * 1000;

@@ -35,7 +35,7 @@ static void answer(ucall_call_t call) {
     ucall_str_t text;
     size_t length;
     if (ucall_param_named_str(call, "text", 0, &text, &length)) {
-        ucall_call_reply_str(call, length ? text : "", length);
+        ucall_call_reply_str(call, text, length);
         ucall_call_reply_error_unknown(call);
     }
     ucall_call_release(call);

@@ -40,16 +40,18 @@ unsafe fn give<T>(value: Option<T>, output: *mut T) -> bool {
     true
 }
 
-/// The same for text and its length.
+/// The same for text and its length. Text that is empty ends with a NUL: where it goes in again,
+/// its length of 0 says that it does.
 ///
 /// # Safety
 /// Both are NULL or writable.
 #[inline]
 unsafe fn give_text(text: Option<&[u8]>, output: *mut *const c_char, length: *mut usize) -> bool {
+    let start = |text: &[u8]| if text.is_empty() { c"".as_ptr() } else { text.as_ptr().cast() };
     // SAFETY: passed on to our caller.
     unsafe {
         give(text.map(<[u8]>::len), length);
-        give(text.map(|text| text.as_ptr().cast()), output)
+        give(text.map(start), output)
     }
 }
 

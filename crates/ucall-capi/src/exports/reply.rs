@@ -89,7 +89,8 @@ pub unsafe extern "C" fn ucall_call_reply_str(
     let text = unsafe { bytes(text, length) };
     let reply = |call: &mut Call<'_, '_>| match text.map(std::str::from_utf8) {
         Some(Ok(text)) => call.reply(|out| write_string(out, text)),
-        _ => call.fail("replied with a string that is not UTF-8"),
+        Some(Err(_)) => call.fail("replied with a string that is not UTF-8"),
+        None => call.fail("replied with a string that is NULL"),
     };
     // SAFETY: as above.
     unsafe { with(call, reply) }
