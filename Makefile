@@ -341,7 +341,7 @@ test-c: $(STAMPS)/test-tools ## Run the tests of the C library and its examples
 # Where cargo puts what it builds.
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: c-library bench-c bench-threads
+.PHONY: c-library bench-c bench-threads bench-idle
 c-library:
 	$(CARGO) build --release --locked --package ucall-capi
 
@@ -359,3 +359,6 @@ bench-c: $(STAMPS)/venv floor .bench/c-sum ## Measure the C library against the 
 bench-threads: $(STAMPS)/venv .bench/c-threads ## Measure two threads against one, in C
 	@tools/install-bench-tools.sh
 	$(PY) bench/threads.py .bench/c-threads $(BENCH_FLAGS)
+
+bench-idle: $(STAMPS)/venv .bench/c-sum ## Measure what idle connections hold of memory, in C
+	$(PY) bench/idle.py .bench/c-sum $(BENCH_FLAGS)
