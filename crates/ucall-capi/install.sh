@@ -34,7 +34,8 @@ cp LICENSE LICENSE-THIRD-PARTY "$root/share/doc/ucall/"
 cp include/ucall/ucall.h "$root/include/ucall/"
 cp "$target/release/libucall.a" "$root/lib/"
 crates/ucall-capi/link-shared.sh "$target/release/libucall.a" "$root/lib" "$version"
-sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" ucall.pc.in >"$root/lib/pkgconfig/ucall.pc"
+quoted=$(printf '%s' "$prefix" | sed 's/[\\&|]/\\&/g')
+sed -e "s|@PREFIX@|$quoted|" -e "s|@VERSION@|$version|" ucall.pc.in >"$root/lib/pkgconfig/ucall.pc"
 cp cmake/ucallTargets.cmake cmake/ucallConfig.cmake "$root/lib/cmake/ucall/"
 sed "s|@VERSION@|$version|" cmake/ucallConfigVersion.cmake.in \
     >"$root/lib/cmake/ucall/ucallConfigVersion.cmake"

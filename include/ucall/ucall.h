@@ -21,8 +21,8 @@
  *     }
  *
  * Every function checks its pointers: a NULL server or call makes it do nothing and return false,
- * NULL or 0. Strings that go in end at their NUL when their length is given as 0. All text is
- * UTF-8. docs/c.md is the guide.
+ * NULL or 0. Strings that go in end at their NUL when their length is given as 0: so an empty one
+ * must have one, as "" does. All text is UTF-8. docs/c.md is the guide.
  *
  * Apache-2.0.
  */
@@ -54,16 +54,20 @@ typedef struct ucall_call *ucall_call_t;
 /* Whatever a callback should be handed with each call. */
 typedef void *ucall_callback_tag_t;
 
-/* Text. What the library hands out has a length beside it and no NUL at its end. */
+/*
+ * Text. What the library hands out has a length beside it and no NUL at its end, unless it is
+ * empty: so text and length may go into any function again.
+ */
 typedef char const *ucall_str_t;
 
 /*
  * A function that is served. It runs on the thread that serves, so nothing else is served there
  * until it returns: long work belongs elsewhere, see `ucall_call_defer`. With several threads it
- * runs on all of them at once. It must not throw a C++ exception, nor leave by longjmp.
+ * runs on all of them at once. It leaves by returning: a C++ exception or pthread_exit that comes
+ * out of it ends the process, and longjmp leaves the server unusable.
  *
  * It replies once, by one of the `ucall_call_reply_…` functions. A second reply is ignored and
- * logged; without any, the caller gets the error -32603.
+ * logged; without any, the caller gets the error -32603. What a notification is replied is dropped.
  */
 typedef void (*ucall_callback_t)(ucall_call_t call, ucall_callback_tag_t tag);
 
@@ -83,8 +87,8 @@ typedef enum ucall_client_auth_t {
 } ucall_client_auth_t;
 
 /*
- * What a server is told. Zero means the default everywhere, so start from `{0}`; `ucall_init`
- * writes back what is in force. Strings are copied: none needs to outlive `ucall_init`.
+ * What a server is told. Zero means the default everywhere, so start from `{0}`, in C++ from `{}`;
+ * `ucall_init` writes back what is in force. Strings are copied: none need outlive `ucall_init`.
  */
 typedef struct ucall_config_t {
     /*
@@ -92,9 +96,9 @@ typedef struct ucall_config_t {
      * Default: "127.0.0.1", which only this machine reaches.
      */
     char const *hostname;
-    /* Default: 8545. See `pick_port` for any that is free. */
+    /* Default: 8545. See `pick_port` for any that is free. A Unix socket has none: it becomes 0. */
     uint16_t port;
-    /* Operations queued for io_uring before they are handed over. Default: 512. */
+    /* Operations queued for io_uring before they are handed over: a wish. Default: 512. */
     uint16_t queue_depth;
     /* Procedures at most. Default: 1,024. */
     uint16_t max_callbacks;
@@ -103,7 +107,8 @@ typedef struct ucall_config_t {
     /*
      * Where one line a second is written, with the calls, bytes and connections since the one
      * before; and complaints. Default: -1, no lines, and complaints go to standard error. It stays
-     * yours, and must stay open as long as the server.
+     * yours, and must stay open until `ucall_free` returns; one that is not open for writing is
+     * refused. A pipe that is full or that nobody reads loses lines, and harms no server.
      */
     int32_t logs_file_descriptor;
     /* "human" (the default), or "json": each line an object. */
@@ -127,7 +132,7 @@ typedef struct ucall_config_t {
      * TLS 1.2 and 1.3, for all connections, HTTP and raw TCP alike. The files are PEM, and are read
      * again when they change. The certificates follow one another to that of the authority, in one
      * file or in several, the server's own first. The key may stand in the first file, without a
-     * path of its own.
+     * path of its own. Without `use_ssl` no other of these fields is looked at.
      */
     bool use_ssl;
     char const *ssl_private_key_path;
@@ -187,8 +192,8 @@ typedef struct ucall_config_t {
     /* For agreeing on TLS. Default: 10 s. Past it: closed. */
     uint32_t handshake_timeout_ms;
     /*
-     * Permissions of a Unix socket's file: who may write to it may call. Default: 0600. A file that
-     * nobody listens on any more is replaced; it is removed by `ucall_free`.
+     * Permissions of a Unix socket's file, at most 0777: who may write to it may call. Default:
+     * 0600. A file that nobody listens on any more is replaced; it is removed by `ucall_free`.
      */
     uint32_t unix_mode;
     /* Chunk extensions and trailers of one body. Default: 16 KiB. Past it: 400. */
@@ -224,8 +229,9 @@ bool ucall_init_sized(ucall_config_t *config, size_t size, ucall_server_t *serve
 
 /*
  * Serves `callback` under `name`, in place of what had that name; also while the server runs. The
- * name is copied. False for a NULL server, name or callback, a name that is not UTF-8, and past
- * `max_callbacks`.
+ * name is copied. A callback that was replaced may still be running, or begin, on other threads, so
+ * its tag has to stay until `ucall_free` returns. False for a NULL server, name or callback, a name
+ * that is not UTF-8, and past `max_callbacks`.
  */
 bool ucall_add_procedure(ucall_server_t server, ucall_str_t name, ucall_callback_t callback,
                          ucall_callback_tag_t tag);
@@ -237,6 +243,7 @@ bool ucall_add_procedure(ucall_server_t server, ucall_str_t name, ucall_callback
  *
  * `thread` is below `max_threads`. The first thread to come with a number keeps it: its connections
  * and its engine live and end with it. A thread that stops coming leaves its connections waiting.
+ * Its stack needs 256 KiB; with a debug build of the library, 4 MiB.
  */
 bool ucall_take_call(ucall_server_t server, uint16_t thread);
 
@@ -249,14 +256,19 @@ bool ucall_take_calls(ucall_server_t server, uint16_t thread);
 /*
  * Asks all threads to return from `ucall_take_calls`. From any thread, from a callback, and from a
  * signal handler: it is async-signal-safe and leaves `errno` alone. A server that was stopped stays
- * stopped, so it does not matter whether this comes before a thread serves or after.
+ * stopped, so it does not matter whether this comes before a thread serves or after. A handler must
+ * not find a server that was freed: take it away before `ucall_free`.
  */
 void ucall_stop(ucall_server_t server);
 
 /*
  * Stops the server, waits until no other thread serves with it, closes its connections and port,
- * and frees it. Deferred calls may be answered and released after; they reach nobody. A callback
- * may free its own server: its thread leaves when the callback returns.
+ * and frees it. Once, and no other thread may begin a function with that server from here on.
+ * Deferred calls may be answered and released after; they reach nobody. A callback may free its own
+ * server: its thread leaves when the callback returns.
+ *
+ * After fork(2), before any thread has served, one of the two processes goes on with a server; the
+ * other leaves it alone and calls none of these functions with it.
  */
 void ucall_free(ucall_server_t server);
 
@@ -337,8 +349,8 @@ ucall_call_t ucall_call_defer(ucall_call_t call);
 
 /*
  * Gives back a call that was deferred, which must happen exactly once. If nobody has replied, the
- * caller gets -32603. Afterwards neither the call nor its text may be used. Harmless after
- * `ucall_free`. A call that was not deferred is left alone.
+ * caller gets -32603; a cancelled call needs no reply. Afterwards neither the call nor its text may
+ * be used. Harmless after `ucall_free`. A call that was not deferred is left alone.
  */
 void ucall_call_release(ucall_call_t call);
 

@@ -21,7 +21,7 @@ MAJOR = VERSION.partition(".")[0]
 @pytest.fixture(scope="session")
 def prefix(library, tmp_path_factory) -> Path:
     """The library, installed by the make target that users have."""
-    prefix = tmp_path_factory.mktemp("prefix")
+    prefix = tmp_path_factory.mktemp("prefix") / "a b & c"
     harness.run(
         ["make", "--no-print-directory", "install-c", f"PREFIX={prefix}"],
         cwd=harness.ROOT,
@@ -58,6 +58,16 @@ def test_the_licences_go_along(prefix):
         assert installed == (harness.ROOT / name).read_bytes()
 
 
+def test_what_the_guide_removes_is_all_that_was_installed(prefix, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(prefix, copy, symlinks=True)
+    neighbour = copy / "lib/libother.so"
+    neighbour.touch()
+    command = re.search(r"^\$ (rm -r .*)$", (harness.ROOT / "docs/c.md").read_text(), re.M)[1]
+    harness.run(["sh", "-c", command], cwd=copy)
+    assert [path for path in copy.rglob("*") if not path.is_dir()] == [neighbour]
+
+
 def test_the_shared_library_is_named_by_its_major_version(prefix):
     dynamic = harness.run(["readelf", "--dynamic", prefix / "lib/libucall.so"])
     assert f"[libucall.so.{MAJOR}]" in dynamic
@@ -75,7 +85,7 @@ def test_the_header_is_clean_in_c(standard, tmp_path):
                  tmp_path / "alone.o"])  # fmt: skip
 
 
-@pytest.mark.parametrize("standard", ["c++11", "c++17", "c++20"])
+@pytest.mark.parametrize("standard", ["c++98", "c++11", "c++17", "c++20"])
 def test_the_header_is_clean_in_cpp(standard, tmp_path):
     alone = tmp_path / "alone.cpp"
     alone.write_text("#include <ucall/ucall.h>\nint main() { return 0; }\n")
@@ -111,10 +121,12 @@ def test_pkg_config(prefix, tmp_path, source, kind):
     program = tmp_path / source.stem
     flags = "$(pkg-config --cflags --libs ucall)"
     if kind == "static":
-        flags = '$(pkg-config --cflags ucall) "$(pkg-config --variable=libdir ucall)/libucall.a"'
+        library = "'\"$(pkg-config --variable=libdir ucall)/libucall.a\"'"
+        flags = f"$(pkg-config --cflags ucall) {library}"
         flags += " -lpthread -lm -ldl"
     compiler = "c++" if source.suffix == ".cpp" else "cc"
-    command = f"{compiler} -O2 {source} {flags} -o {program}"
+    # Its output is quoted for a shell, which matters with spaces in the prefix.
+    command = f"eval {compiler} -O2 {source} {flags} -o {program}"
     harness.run(["sh", "-c", command], env=environment)
     libraries = harness.run(["ldd", program], env=environment)
     assert ("libucall" in libraries) == (kind == "shared")
