@@ -243,7 +243,7 @@ bool ucall_add_procedure(ucall_server_t server, ucall_str_t name, ucall_callback
  *
  * `thread` is below `max_threads`. The first thread to come with a number keeps it: its connections
  * and its engine live and end with it. A thread that stops coming leaves its connections waiting.
- * Its stack needs 256 KiB; with a debug build of the library, 4 MiB.
+ * Of its stack the library needs 128 KiB at most; a debug build of it, 4 MiB.
  */
 bool ucall_take_call(ucall_server_t server, uint16_t thread);
 

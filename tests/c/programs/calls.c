@@ -1,6 +1,7 @@
 /* Procedures that do with a call whatever a test asks for. */
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -238,6 +239,23 @@ static struct {
                         {"tagged", tagged},   {"add", add},               {"inside", inside},
                         {"inherited", inherited}, {"forked", forked},     {"suicide", suicide}};
 
+static void *serve(void *unused) {
+    (void)unused;
+    return ucall_take_calls(server, 0) ? &server : NULL;
+}
+
+/* Serves on a thread that has no more stack than the header says. */
+static bool serve_on_a_small_stack(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    void *stopped = NULL;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 128 << 10);
+    if (pthread_create(&thread, &attributes, serve, NULL)) return false;
+    pthread_join(thread, &stopped);
+    return stopped != NULL;
+}
+
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
     bool one_by_one = argc > 2 && !strcmp(argv[2], "take_call");
@@ -260,6 +278,8 @@ int main(int argc, char **argv) {
     fflush(stdout);
     if (one_by_one) {
         while (ucall_take_call(server, 0)) continue;
+    } else if (config.max_nesting == 1024) {
+        if (!serve_on_a_small_stack()) return 1;
     } else if (!ucall_take_calls(server, 0)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;
