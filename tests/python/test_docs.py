@@ -23,6 +23,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ def run_commands(block: Block, ports: Ports, folder: Path, where: str) -> None:
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=20,
+            timeout=60,
         )
         expected = re.escape(ports(shown).rstrip()).replace("…", ".*")
         came = done.stdout.decode().rstrip()
@@ -145,7 +146,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterator[Path]:
     """Where a page's program runs. Its `ucall` knows the port."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bin").mkdir()
@@ -161,7 +162,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     )
     command.chmod(0o755)
     (tmp_path / ".curlrc").write_text("silent\nshow-error\n")
-    return tmp_path
+    # Goes with all that pages make there. Sockets have to have shorter paths than those above.
+    with tempfile.TemporaryDirectory() as temporary:
+        monkeypatch.setattr(tempfile, "tempdir", temporary)
+        yield tmp_path
 
 
 @pytest.fixture
