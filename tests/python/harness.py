@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
+import os
 import random
 import re
 import socket
@@ -143,10 +145,15 @@ def is_delivered(sender: socket.socket) -> bool:
     return bool(unacknowledged == 0)
 
 
+#: Below those that the system gives; each process of the tests has a thousand of its own.
+_FIRST_PORT = 20_000 + 1000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)
+_ports = itertools.count(random.randrange(1000))
+
+
 def free_port() -> int:
-    """One that nobody else is given meanwhile, as the system's own choice might be."""
+    """One that nobody else is given meanwhile, be it in use or not yet."""
     while True:
-        port = random.randrange(20_000, 30_000)
+        port = _FIRST_PORT + next(_ports) % 1000
         with suppress(OSError), socket.create_server((HOST, port)):
             return port
 
