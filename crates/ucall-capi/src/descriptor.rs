@@ -28,10 +28,12 @@ pub(crate) fn write_line(descriptor: RawFd, line: &str) {
 }
 
 /// Of a pipe, whether `PIPE_BUF` bytes would not block and somebody reads; files always have room.
+/// What cannot be polled counts as a file: macOS says so of terminals.
 fn has_room(descriptor: RawFd) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one entry is readable and writable, and nothing is waited for.
-    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents == libc::POLLOUT }
+    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    found == 1 && poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
 }
 
 /// Runs `write` with SIGPIPE held back from this thread, and takes back the one that it raised. The
