@@ -349,7 +349,7 @@ if sys.argv[2] == "uvloop":
     run = uvloop.run
 else:
     run = asyncio.run
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, timeout_ms=300)
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0)
 @server
 async def pause(seconds: float):
     await asyncio.sleep(seconds)
@@ -362,6 +362,9 @@ def block(seconds: float):
     import time
     time.sleep(seconds)
     return seconds
+@server(timeout_ms=100)
+async def wait_long():
+    await asyncio.sleep(3000)
 @server
 def stop():
     server.stop()
@@ -396,7 +399,7 @@ def test_within_somebody_elses_loop(engine: str, host: str) -> None:
             assert host in json.loads(wire.line())["result"]
             assert wire.result("pause", [0]).startswith(host)
             assert wire.result("block", [0.05]) == 0.05
-            assert wire.error("pause", [10])["code"] == -32001
+            assert wire.error("wait_long")["code"] == -32001
             assert wire.result("stop") is None
             assert wire.rest() == b""
         output, errors = process.communicate(timeout=60)

@@ -267,7 +267,7 @@ def test_contexts_are_those_of_the_calls(serve: Serve, kind: str) -> None:
 
     server = serve()
     function = told_async if kind == "async" else told
-    server.batch(name="told", threads=kind == "threads", timeout_ms=5000)(function)
+    server.batch(name="told", threads=kind == "threads", timeout_ms=600_000)(function)
     with Wire(server.port) as first, Wire(server.port) as second:
         first.send(http(request("told", ["a"], 1), "X-Caller: first") * 2)
         second.send(request("told", {"texts": "b"}, "two"))
