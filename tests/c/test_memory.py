@@ -81,7 +81,7 @@ def test_a_callback_that_frees_its_server(instrumented, watched_engine):
 
 
 def test_deferred_calls(instrumented, watched_engine):
-    with serving([*instrumented(PROGRAMS / "later.c"), watched_engine, 2000]) as server:
+    with serving([*instrumented(PROGRAMS / "later.c"), watched_engine, 60_000]) as server:
         with Client(server.port) as client, Client(server.port) as gone:
             for number in range(20):
                 client.send("keep", {"text": f"\n{number}"})

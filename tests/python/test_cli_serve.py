@@ -149,7 +149,7 @@ def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "ucall", "app:inner", "--port", port]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.endswith("listens there already; choose another by --port or --uds\n")
 

@@ -25,8 +25,11 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::listen::BACKLOG;
 
 /// How long the lock on a folder is waited for, which those who start a server hold for
-/// microseconds, and the kernel, which lets go of a dead server's socket in milliseconds.
+/// microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the kernel is, which lets go of a dead server's socket in milliseconds, or in more where
+/// there is much to do.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(10);
 /// How often either is tried.
 const INTERVAL: Duration = Duration::from_millis(10);
 
@@ -125,7 +128,7 @@ fn make_way(path: &Path) -> io::Result<()> {
     if !found.file_type().is_socket() {
         return taken("there is a file that is no socket");
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + KERNEL_PATIENCE;
     loop {
         let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         // A server whose queue is full is one, too.
