@@ -39,6 +39,15 @@ static bool says(char const *word) {
     return strstr(ucall_last_error(), word) != NULL;
 }
 
+/* On a port that the system gives nobody by itself, so that it is still free once it is let go. */
+static ucall_server_t made_on_a_port_to_be_had_again(ucall_config_t *config) {
+    ucall_server_t server = NULL;
+    config->engine = engine;
+    config->port = (uint16_t)(10000 + getpid() % 10000);
+    for (; !ucall_init(config, &server); ++config->port) CHECK(says("in use"));
+    return server;
+}
+
 static void nulls_do_nothing(void) {
     ucall_config_t config = {0};
     ucall_server_t server = made(&config);
@@ -162,7 +171,7 @@ static void a_port_is_taken_once(void) {
     for (uint16_t threads = 1; threads <= 2; ++threads) {
         ucall_config_t config = {0};
         config.max_threads = threads;
-        ucall_server_t server = made(&config), second = NULL;
+        ucall_server_t server = made_on_a_port_to_be_had_again(&config), second = NULL;
         ucall_config_t same = {0};
         same.port = config.port;
         same.max_threads = threads;
@@ -296,7 +305,7 @@ static void *drive_one_turn(void *server) {
 
 static void a_thread_that_left_keeps_no_port(void) {
     ucall_config_t config = {0}, same = {0};
-    ucall_server_t server = made(&config);
+    ucall_server_t server = made_on_a_port_to_be_had_again(&config);
     pthread_t thread;
     int peer = connected(config.port);
     char byte;
