@@ -243,12 +243,33 @@ static void pause_a_little(void) {
     nanosleep(&pause, NULL);
 }
 
+static int connected(uint16_t port) {
+    struct sockaddr_in address;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(!connect(descriptor, (struct sockaddr *)&address, sizeof address));
+    return descriptor;
+}
+
+/* Waits until a thread serves: it has answered, if only that there is no such procedure. */
+static void wait_until_served(uint16_t port) {
+    static char const request[] = "{\"jsonrpc\":\"2.0\",\"method\":\"none\",\"id\":1}\n";
+    char byte;
+    int peer = connected(port);
+    CHECK(send(peer, request, sizeof request - 1, 0) == sizeof request - 1);
+    CHECK(recv(peer, &byte, 1, 0) == 1);
+    close(peer);
+}
+
 static void another_thread_stops_and_frees(void) {
     ucall_config_t config = {0};
     ucall_server_t server = made(&config);
     pthread_t thread;
     CHECK(!pthread_create(&thread, NULL, drive, server));
-    pause_a_little();
+    wait_until_served(config.port);
     CHECK(!ucall_take_call(server, 0) && says("already"));
     ucall_stop(server);
     CHECK(!pthread_join(thread, NULL));
@@ -256,7 +277,7 @@ static void another_thread_stops_and_frees(void) {
     /* Freeing stops, and waits for the other thread. */
     server = made(&config);
     CHECK(!pthread_create(&thread, NULL, drive, server));
-    pause_a_little();
+    wait_until_served(config.port);
     ucall_free(server);
     CHECK(!pthread_join(thread, NULL));
 }
@@ -285,17 +306,6 @@ static void turns_end_with_a_stop(void) {
     CHECK(!pthread_create(&thread, NULL, drive_once, woken));
     CHECK(!pthread_join(thread, NULL));
     ucall_free(woken);
-}
-
-static int connected(uint16_t port) {
-    struct sockaddr_in address;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int descriptor = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(!connect(descriptor, (struct sockaddr *)&address, sizeof address));
-    return descriptor;
 }
 
 static void *drive_one_turn(void *server) {
