@@ -27,7 +27,7 @@ use crate::listen::BACKLOG;
 /// How long the lock on a folder is waited for, which those who start a server hold for
 /// microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the kernel is, which lets go of a dead server's socket in milliseconds, or in more where
+/// How long the kernel may take to let go of a dead server's socket: milliseconds, or more where
 /// there is much to do.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(10);
 /// How often either is tried.
