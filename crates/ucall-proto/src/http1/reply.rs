@@ -17,8 +17,8 @@ const DATE_LINE_END: usize = DATE_AT + DATE_BYTES + "\r\n".len();
 
 const LENGTH_NAME: &[u8] = b"Content-Length: ";
 /// As many digits as a 64-bit number may have.
-const LENGTH_ROOM: &[u8; 20] = b"00000000000000000000";
-const HEAD_END: &[u8] = b"\r\n\r\n";
+const DIGITS_MAX: usize = 20;
+const HEAD_END: &[u8; 4] = b"\r\n\r\n";
 
 const ALLOW: &[u8] = b"Allow: POST, OPTIONS\r\n";
 /// `*` does not cover Authorization, and browsers before 2022 do not know it.
@@ -92,7 +92,10 @@ impl Begun {
 /// Writes replies. One for each worker; it is told the time, and asks no clock.
 #[derive(Clone, Debug)]
 pub struct ReplyWriter {
-    ok_head: [u8; OK_HEAD.len()],
+    /// As far as it is known: with room for as many digits as are expected, and what follows them.
+    /// All of it is written, and what is too much taken back: so many bytes as are known
+    /// beforehand are written without a call.
+    ok_head: [u8; OK_HEAD.len() + DIGITS_MAX + HEAD_END.len()],
     unix_seconds: u64,
     /// How many digits the last length had: the guess for the next.
     digits: usize,
@@ -102,7 +105,11 @@ pub struct ReplyWriter {
 
 impl Default for ReplyWriter {
     fn default() -> Self {
-        Self { ok_head: *OK_HEAD, unix_seconds: 0, digits: 2, challenge: "Bearer".into() }
+        let mut ok_head = [b'0'; _];
+        ok_head[..OK_HEAD.len()].copy_from_slice(OK_HEAD);
+        let mut writer = Self { ok_head, unix_seconds: 0, digits: 0, challenge: "Bearer".into() };
+        writer.expect_digits(2);
+        writer
     }
 }
 
@@ -121,24 +128,38 @@ impl ReplyWriter {
         challenge.clone_into(&mut self.challenge);
     }
 
+    /// Leaves room for so many digits from now on.
+    fn expect_digits(&mut self, digits: usize) {
+        self.digits = digits;
+        let (room, end) = self.ok_head[OK_HEAD.len()..].split_at_mut(digits);
+        room.fill(b'0');
+        end[..HEAD_END.len()].copy_from_slice(HEAD_END);
+    }
+
     /// Writes the head of a success; the JSON body is to be appended to `out`.
     #[inline]
     pub fn begin(&self, out: &mut Vec<u8>, extras: &Extras<'_>) -> Begun {
         let start = out.len();
-        if extras.is_empty() {
+        let length_at = if extras.is_empty() {
             out.extend_from_slice(&self.ok_head);
+            start + OK_HEAD.len()
         } else {
-            out.extend_from_slice(&self.ok_head[..DATE_LINE_END]);
-            extras.write(out);
-            out.extend_from_slice(LENGTH_NAME);
-        }
+            self.begin_with(out, extras)
+        };
+        let begun = Begun { start, length_at, digits: self.digits };
+        out.truncate(begun.body_at());
+        begun
+    }
+
+    /// The same with lines beyond the usual ones; tells where the digits start.
+    #[inline(never)]
+    fn begin_with(&self, out: &mut Vec<u8>, extras: &Extras<'_>) -> usize {
+        out.extend_from_slice(&self.ok_head[..DATE_LINE_END]);
+        extras.write(out);
+        out.extend_from_slice(LENGTH_NAME);
         let length_at = out.len();
-        let digits = self.digits;
-        // All of it, and back: so many bytes as are known beforehand are written without a call.
-        out.extend_from_slice(LENGTH_ROOM);
-        out.truncate(length_at + digits);
-        out.extend_from_slice(HEAD_END);
-        Begun { start, length_at, digits }
+        out.extend_from_slice(&self.ok_head[OK_HEAD.len()..]);
+        length_at
     }
 
     /// Writes the length of the body, which is all that follows the head in `out`.
@@ -164,7 +185,7 @@ impl ReplyWriter {
     fn end_otherwise(&mut self, out: &mut Vec<u8>, begun: Begun, length: usize) {
         let mut buffer = itoa::Buffer::new();
         let length = buffer.format(length).as_bytes();
-        self.digits = length.len();
+        self.expect_digits(length.len());
         out.splice(begun.length_at..begun.length_at + begun.digits, length.iter().copied());
     }
 
