@@ -144,10 +144,9 @@ fn look<H: Handler>(entry: &mut Entry, engine: &mut impl Engine, office: &mut Of
     }
     if entry.sending > 0 && is_stuck(entry, engine, office) {
         Due::Stuck
-    } else if entry.proto.deadline().is_some_and(|deadline| deadline <= office.now) {
-        Due::Expired
     } else {
-        Due::No
+        let deadline = entry.proto.deadline(&office.config.limits);
+        if deadline.is_some_and(|deadline| deadline <= office.now) { Due::Expired } else { Due::No }
     }
 }
 

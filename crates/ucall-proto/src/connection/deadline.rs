@@ -1,7 +1,7 @@
 //! What a connection waits for, and until when.
 
 use std::mem;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Closing, Connection, Environment, Protocol};
 use crate::Limits;
@@ -18,28 +18,34 @@ pub(super) enum Awaits {
 }
 
 impl Connection {
-    pub(super) fn set_deadline<S>(&mut self, environment: &mut Environment<'_, S>) {
-        let limits = environment.limits;
-        let awaits = self.now_awaits(limits);
+    /// Notes what is waited for from now on. The deadline that follows from it is counted only when
+    /// a sweep asks, which is seldom.
+    pub(super) fn note_awaits<S>(&mut self, environment: &mut Environment<'_, S>) {
+        let awaits = self.now_awaits(environment.limits);
         if awaits == Awaits::Request && self.awaits == Awaits::Request {
             // Between requests that come whole there is nothing to count.
             (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
         } else {
             self.begin_to_await(awaits, environment);
         }
-        self.deadline = match awaits {
-            Awaits::Handshake => Some(self.awaits_since + limits.handshake_timeout),
+    }
+
+    /// The moment at which [`Connection::expire`] is due.
+    pub fn deadline(&self, limits: &Limits) -> Option<Instant> {
+        let since = self.awaits_since;
+        match self.awaits {
+            Awaits::Handshake => Some(since + limits.handshake_timeout),
             Awaits::Request => {
-                let end = environment.now + limits.idle_timeout;
+                let end = since + limits.idle_timeout;
                 Some(limits.lifetime.map_or(end, |lifetime| end.min(self.accepted_at + lifetime)))
             }
-            Awaits::Head => Some(self.awaits_since + limits.head_timeout),
+            Awaits::Head => Some(since + limits.head_timeout),
             Awaits::Body { total } => {
-                Some((environment.now + limits.body_timeout).min(self.awaits_since + total))
+                Some((self.heard_at + limits.body_timeout).min(since + total))
             }
             Awaits::Replies => None,
-            Awaits::End => Some(self.awaits_since + limits.discard_timeout),
-        };
+            Awaits::End => Some(since + limits.discard_timeout),
+        }
     }
 
     #[inline(never)]
@@ -51,7 +57,7 @@ impl Connection {
         if is_other || awaits == Awaits::Request {
             (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
         }
-        self.awaits = awaits;
+        (self.awaits, self.heard_at) = (awaits, environment.now);
     }
 
     #[inline]

@@ -68,7 +68,7 @@ impl Connection {
         let len = self.missing_bytes().min(self.input.len().max(TARGET_BYTES_MIN).max(room));
         if self.input.try_reserve_exact(len).is_err() {
             self.refuse_overloaded(environment, out);
-            self.set_deadline(environment);
+            self.note_awaits(environment);
             return None;
         }
         environment.scratch.hold(self.held_bytes, self.input.capacity());

@@ -161,7 +161,8 @@ pub struct Connection {
     awaits_since: Instant,
     /// How many requests there had been then.
     awaits_behind: u64,
-    deadline: Option<Instant>,
+    /// When something came last of what has not come whole.
+    heard_at: Instant,
 }
 
 impl Connection {
@@ -187,7 +188,7 @@ impl Connection {
             awaits: Awaits::Request,
             awaits_since: now,
             awaits_behind: 0,
-            deadline: Some(now + limits.idle_timeout),
+            heard_at: now,
         }
     }
 
@@ -223,7 +224,7 @@ impl Connection {
             self.keep(bytes, environment, out);
             self.process_input(environment, out);
         }
-        self.set_deadline(environment);
+        self.note_awaits(environment);
     }
 
     /// Takes back the target that [`Connection::target`] gave, as far as it is filled.
@@ -236,7 +237,7 @@ impl Connection {
         self.is_filling = false;
         self.input = target.into_vec();
         self.process_input(environment, out);
-        self.set_deadline(environment);
+        self.note_awaits(environment);
     }
 
     /// The peer has ended its side: answers what came, and cancels what HTTP waits for.
@@ -257,7 +258,7 @@ impl Connection {
         if !self.paused {
             self.stop_reading();
         }
-        self.set_deadline(environment);
+        self.note_awaits(environment);
     }
 
     /// Takes the outcome of a deferred call: the JSON text of its result, or an error.
@@ -300,7 +301,7 @@ impl Connection {
     /// Some of what the connection waits for has come, and is on its way to
     /// [`Connection::receive`] or [`Connection::receive_target`].
     pub fn note_progress<S>(&mut self, environment: &mut Environment<'_, S>) {
-        self.set_deadline(environment);
+        self.note_awaits(environment);
     }
 
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
@@ -315,12 +316,7 @@ impl Connection {
                 return self.end(environment, out);
             }
         }
-        self.set_deadline(environment);
-    }
-
-    /// The moment at which [`Connection::expire`] is due.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.note_awaits(environment);
     }
 
     /// The time for what the peer should have sent is over.
@@ -342,7 +338,7 @@ impl Connection {
                 self.closing = Closing::Done;
             }
         }
-        self.set_deadline(environment);
+        self.note_awaits(environment);
     }
 
     /// What the holder of the socket should do.

@@ -27,12 +27,7 @@ const SPARE_CAPACITY_MAX: usize = 256 << 10;
 impl Connection {
     /// A connection that was accepted just now, with the server's end of TLS.
     pub fn secure(now: Instant, limits: &Limits, stage: Stage) -> Self {
-        Self {
-            stage: Some(Box::new(stage)),
-            awaits: Awaits::Handshake,
-            deadline: Some(now + limits.handshake_timeout),
-            ..Self::new(now, limits)
-        }
+        Self { stage: Some(Box::new(stage)), awaits: Awaits::Handshake, ..Self::new(now, limits) }
     }
 
     /// What TLS has agreed on; `None` without TLS, and before.
@@ -90,7 +85,7 @@ impl Connection {
         if outcome.is_err() {
             self.exchanges.cancel();
             self.stop_reading();
-            self.set_deadline(environment);
+            self.note_awaits(environment);
         }
         environment.scratch.hold(held_before, stage.held_bytes());
         self.seal(stage, plaintext, environment.scratch, out);
@@ -147,6 +142,6 @@ impl Connection {
             raw::refuse_plaintext(out);
             self.stop_reading();
         }
-        self.set_deadline(environment);
+        self.note_awaits(environment);
     }
 }

@@ -59,6 +59,7 @@ impl Member {
     }
 
     #[cold]
+    #[inline(never)]
     fn is_named_escaped(&self, name: &[u8], text: &[u8], scratch: &mut Vec<u8>) -> bool {
         // Read again from its opening quote on.
         let quoted = text.get(self.key as usize - 1..).unwrap_or_default();

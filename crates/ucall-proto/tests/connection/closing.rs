@@ -129,11 +129,11 @@ fn a_raw_document_that_stalls_is_told_and_closed() {
 fn nothing_is_due_while_a_call_runs() {
     let mut driver = Driver::new();
     driver.receive(post(&later(1)).as_bytes());
-    assert_eq!(driver.connection.deadline(), None);
+    assert_eq!(driver.connection.deadline(&driver.limits), None);
     assert_eq!(driver.connection.idle_since(), None);
     let exchange = driver.service.deferred[0];
     driver.complete(exchange, Ok(b"1"));
-    assert_eq!(driver.connection.deadline(), Some(driver.now + 75 * SECOND));
+    assert_eq!(driver.connection.deadline(&driver.limits), Some(driver.now + 75 * SECOND));
 }
 
 #[test]

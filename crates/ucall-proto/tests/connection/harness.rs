@@ -181,7 +181,7 @@ impl<S: Service> Driver<S> {
     /// Lets time pass; expires what is due.
     pub fn pass(&mut self, time: Duration) {
         self.now += time;
-        while self.connection.deadline().is_some_and(|deadline| deadline <= self.now) {
+        while self.connection.deadline(&self.limits).is_some_and(|deadline| deadline <= self.now) {
             self.with(|connection, environment, out| connection.expire(environment, out));
             if self.connection.wish() == Wish::Close {
                 break;
