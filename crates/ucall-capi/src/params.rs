@@ -79,6 +79,7 @@ impl Memory {
 /// The members of params that the call did not bring along, or that were too many to be noted when
 /// it came: noted at the first look.
 #[cold]
+#[inline(never)]
 fn noted<'m>(text: &[u8], members: &'m mut Vec<Member>) -> &'m [Member] {
     if members.is_empty() {
         note_members(text, members);
@@ -96,6 +97,7 @@ fn at<'a>(members: &[Member], text: &'a [u8], index: usize) -> Option<&'a [u8]> 
 }
 
 #[cold]
+#[inline(never)]
 fn follow<'a>(
     members: &[Member],
     text: &'a [u8],
@@ -164,6 +166,7 @@ pub(crate) fn integer(value: &[u8]) -> Option<i64> {
 }
 
 #[cold]
+#[inline(never)]
 fn long_integer(value: &[u8]) -> Option<i64> {
     let mut reader = Reader::new(value);
     if reader.kind() != Kind::Number {
