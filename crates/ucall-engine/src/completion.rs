@@ -87,3 +87,15 @@ pub enum Completion {
     /// Somebody called [`Waker::wake`](crate::Waker::wake).
     Woken,
 }
+
+impl Completion {
+    /// The ticket of [`Completion::Received`], to be used once: a few bytes of what is wide, which
+    /// need not be moved for them.
+    #[inline]
+    pub fn received(&self) -> Option<Arrival> {
+        match self {
+            Self::Received(arrival) => Some(Arrival { ..*arrival }),
+            _ => None,
+        }
+    }
+}

@@ -213,13 +213,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.office.view.refresh();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet: false };
         self.floods.begin_turn(self.office.now);
-        let mut completions = mem::take(&mut self.completions);
         self.arrivals = 0;
-        turn.quiet = completions.is_empty();
-        for completion in completions.drain(..) {
-            self.take(completion, &mut turn)?;
-        }
-        self.completions = completions;
+        turn.quiet = self.completions.is_empty();
+        let taken = self.take_completions(&mut turn);
+        self.completions.clear();
+        taken?;
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);
         self.take_replies();
@@ -276,6 +274,23 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         waited
     }
 
+    /// Does what the completions of this turn ask for.
+    #[inline]
+    fn take_completions(&mut self, turn: &mut Turn) -> io::Result<()> {
+        let mut next = 0;
+        while let Some(completion) = self.completions.get_mut(next) {
+            next += 1;
+            match completion.received() {
+                Some(arrival) => self.receive(arrival),
+                None => {
+                    let completion = mem::replace(completion, Completion::Woken);
+                    self.take(completion, turn)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Does what one completion asks for.
     #[inline]
     fn take(&mut self, completion: Completion, turn: &mut Turn) -> io::Result<()> {
@@ -299,7 +314,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, arrival: Arrival) {
         let id = arrival.socket;
         self.arrivals += 1;
