@@ -16,6 +16,7 @@ mod peer;
 pub mod posix;
 mod table;
 mod unix;
+mod until;
 #[cfg(target_os = "linux")]
 pub mod uring;
 

@@ -6,6 +6,7 @@
 //! and sources that may still hold something are on the `ready` list, which each turn walks.
 
 mod accept;
+mod alarm;
 mod datagrams;
 mod stream;
 mod watch;
@@ -24,6 +25,7 @@ use ucall_buffer::{Payload, Target};
 use crate::table::Table;
 use crate::{Arrival, Completion, Engine, Id, Listener, Peer, Readiness, SendState, Waker};
 
+use alarm::Alarm;
 use datagrams::Datagrams;
 use stream::Stream;
 use watch::Watch;
@@ -35,6 +37,8 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 1024;
 /// Names the waker among the events.
 const WAKER: Token = Token(usize::MAX);
+/// Names the alarm.
+const ALARM: Token = Token(usize::MAX - 1);
 
 /// The engine on epoll or kqueue.
 pub struct Posix {
@@ -47,6 +51,7 @@ pub struct Posix {
     deferred: Vec<Completion>,
     buffer: Box<[u8]>,
     waker: Arc<mio::Waker>,
+    alarm: Alarm,
     /// The last poll found several events, so that more are likely there.
     busy: bool,
     system_calls: u64,
@@ -79,6 +84,7 @@ impl Posix {
     pub fn new() -> io::Result<Self> {
         let poll = mio::Poll::new()?;
         let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
+        let alarm = Alarm::new(poll.registry(), ALARM)?;
         Ok(Self {
             poll,
             events: mio::Events::with_capacity(EVENTS_MAX),
@@ -87,9 +93,10 @@ impl Posix {
             deferred: Vec::new(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             waker,
+            alarm,
             busy: false,
-            // The poll and the waker: create, create, register.
-            system_calls: 3,
+            // The poll, the waker and the alarm: create each, register two.
+            system_calls: 5,
         })
     }
 
@@ -111,11 +118,8 @@ impl Posix {
 
     /// Puts a source on the `ready` list if it has something to look at.
     fn enlist(&mut self, id: Id) {
-        if let Some(source) = self.sources.get_mut(id)
-            && source.wants_a_look()
-            && !mem::replace(&mut source.intake.listed, true)
-        {
-            self.ready.push(id);
+        if let Some(source) = self.sources.get_mut(id) {
+            source.enlist(id, &mut self.ready);
         }
     }
 
@@ -133,10 +137,10 @@ impl Posix {
     fn take_events(&mut self, completions: &mut Vec<Completion>) {
         let events = mem::replace(&mut self.events, mio::Events::with_capacity(0));
         for event in &events {
-            if event.token() == WAKER {
-                completions.push(Completion::Woken);
-            } else {
-                self.take_event(event, completions);
+            match event.token() {
+                WAKER => completions.push(Completion::Woken),
+                ALARM => self.alarm.has_rung(),
+                _ => self.take_event(event, completions),
             }
         }
         self.events = events;
@@ -153,8 +157,9 @@ impl Posix {
             Kind::Stream(stream) => {
                 stream.ending |= event.is_read_closed() || failed;
                 source.intake.readable |= readable && !stream.ended;
-                if writable {
-                    completions.extend(stream.go_on_sending(id, calls));
+                // Writable is nearly always said, and a send held up seldom.
+                if writable && stream.is_sending() {
+                    stream.go_on_sending(id, calls, completions);
                 }
             }
             Kind::Datagrams(datagrams) => {
@@ -165,7 +170,7 @@ impl Posix {
             }
             Kind::Watch(watch) => completions.extend(watch.fire(id, readable, writable)),
         }
-        self.enlist(id);
+        source.enlist(id, &mut self.ready);
     }
 
     /// Reports, or takes in, what the sources on the `ready` list hold.
@@ -187,6 +192,13 @@ impl Posix {
 }
 
 impl Source {
+    #[inline]
+    fn enlist(&mut self, id: Id, ready: &mut Vec<Id>) {
+        if self.wants_a_look() && !mem::replace(&mut self.intake.listed, true) {
+            ready.push(id);
+        }
+    }
+
     fn wants_a_look(&self) -> bool {
         let filling = matches!(&self.kind, Kind::Stream(stream) if stream.target.is_some());
         self.intake.readable && (filling || !self.intake.paused)
@@ -352,10 +364,12 @@ impl Engine for Posix {
         self.prune_ready();
         loop {
             let idle = completions.len() == before && self.ready.is_empty();
-            let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
             // A look that is likely to find something needs no clock, ours or the kernel's.
             let looks = mem::take(&mut self.busy) || !idle;
-            let timeout = if looks { Some(Duration::ZERO) } else { deadline.map(left) };
+            let timeout = match looks {
+                true => Some(Duration::ZERO),
+                false => self.alarm.timeout(deadline, &mut self.system_calls)?,
+            };
             self.system_calls += 1;
             match self.poll.poll(&mut self.events, timeout) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),

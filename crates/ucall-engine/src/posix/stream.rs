@@ -79,15 +79,27 @@ impl Stream {
         calls: &mut u64,
         completions: &mut Vec<Completion>,
     ) {
-        if let Some(target) = self.target.take() {
-            match self.fill(target, intake, calls) {
-                Fill::Partly(target) => self.target = Some(target),
-                Fill::Over(target, result) => completions.push(filled(id, target, result)),
-            }
+        if self.target.is_some() {
+            self.go_on_filling(id, intake, calls, completions);
         }
         if self.target.is_none() && intake.readable && !intake.paused {
             let arrival = Arrival { socket: id, place: 0 };
             completion::push(completions, || Completion::Received(arrival));
+        }
+    }
+
+    #[inline(never)]
+    fn go_on_filling(
+        &mut self,
+        id: Id,
+        intake: &mut Intake,
+        calls: &mut u64,
+        completions: &mut Vec<Completion>,
+    ) {
+        let Some(target) = self.target.take() else { return };
+        match self.fill(target, intake, calls) {
+            Fill::Partly(target) => self.target = Some(target),
+            Fill::Over(target, result) => completions.push(filled(id, target, result)),
         }
     }
 
@@ -164,18 +176,28 @@ impl Stream {
         self.try_send(Sending { payload, sent: 0 }, calls)
     }
 
-    /// Writes on, now that there is room; gives the completion when the send is through.
-    pub(super) fn go_on_sending(&mut self, id: Id, calls: &mut u64) -> Option<Completion> {
-        let sending = self.sending.take()?;
+    pub(super) fn is_sending(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    /// Writes on, now that there is room, and reports when the send is through.
+    #[inline(never)]
+    pub(super) fn go_on_sending(
+        &mut self,
+        id: Id,
+        calls: &mut u64,
+        completions: &mut Vec<Completion>,
+    ) {
+        let Some(sending) = self.sending.take() else { return };
         let (payload, result) = match self.try_send(sending, calls) {
             Outcome::Done(payload) => (payload, Ok(())),
-            Outcome::Kept => return None,
+            Outcome::Kept => return,
             Outcome::Failed(payload, error) => (payload, Err(error)),
         };
         if self.shutting_down {
             self.shut_down(calls);
         }
-        Some(Completion::Sent { socket: id, payload, result })
+        completions.push(Completion::Sent { socket: id, payload, result });
     }
 
     fn try_send(&mut self, mut sending: Sending, calls: &mut u64) -> Outcome {

@@ -1,9 +1,4 @@
-//! How a wait is bounded in time.
-//!
-//! A wait with a timeout of its own costs a look at our clock, one at the kernel's and a timer set
-//! and taken back, each time. Deadlines that are far away stay the same for many waits, so one
-//! operation in the ring watches the nearest of those: a wait that has something to do before then
-//! pays nothing for it, and asks no clock.
+//! The alarm of [`Until`]: one operation in the ring that completes at a deadline.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +8,10 @@ use io_uring::types::Timespec;
 use super::Uring;
 use super::memory::Stable;
 use super::token::Operation;
+use crate::until::Until;
 
-/// Deadlines nearer than this have their timeout in the wait.
-const FAR: Duration = Duration::from_millis(50);
-
-/// The operation that completes at a deadline.
 pub(super) struct Alarm {
-    /// `None` when none is under way.
+    /// `None` when the operation is not under way.
     pub(super) rings_at: Option<Instant>,
     /// Read by the kernel while the operation is submitted.
     timeout: Stable<Timespec>,
@@ -31,41 +23,24 @@ impl Alarm {
     }
 }
 
-/// How long a wait may last.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bound {
-    /// It only looks.
-    Now,
-    In(Duration),
-    /// Until something completes; a deadline, if there is one, by the alarm.
-    ByAlarm,
-}
-
 impl Uring {
-    /// How a wait until `deadline` is bounded; sets the alarm if that pays.
+    /// Until when a wait with this deadline lasts; sets the alarm if that pays.
     #[inline]
-    pub(super) fn bound(&mut self, deadline: Option<Instant>) -> Bound {
-        match (deadline, self.alarm.rings_at) {
-            (None, _) => Bound::ByAlarm,
-            (Some(deadline), Some(alarm)) if alarm <= deadline => Bound::ByAlarm,
-            (Some(deadline), alarm) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                match left {
-                    Duration::ZERO => Bound::Now,
-                    left if left < FAR || alarm.is_some() => Bound::In(left),
-                    left => self.set_alarm(deadline, left),
-                }
-            }
+    pub(super) fn until(&mut self, deadline: Option<Instant>) -> Until {
+        let until = Until::of(deadline, self.alarm.rings_at);
+        if let Until::NewAlarm(left) = until {
+            self.set_alarm(left);
+            self.alarm.rings_at = deadline;
         }
+        until
     }
 
-    fn set_alarm(&mut self, deadline: Instant, left: Duration) -> Bound {
+    #[cold]
+    fn set_alarm(&mut self, left: Duration) {
         *self.alarm.timeout.as_mut() = Timespec::from(left);
-        self.alarm.rings_at = Some(deadline);
         let entry = opcode::Timeout::new(self.alarm.timeout.as_ptr()).build();
         // SAFETY: the time stays in place as long as the engine, which submits nothing after its
         // end, and as it is until the next alarm, which is set when this one has rung.
         unsafe { self.ring.push(entry, Operation::Alarm.at(0)) }
-        Bound::ByAlarm
     }
 }

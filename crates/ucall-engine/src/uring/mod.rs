@@ -38,10 +38,11 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use ucall_buffer::{Payload, Target};
 
 use crate::table::Table;
+use crate::until::Until;
 use crate::{Arrival, Completion, Engine, Id, Peer, Readiness, SendState, Waker, peer};
 
 use accept::Listener;
-use alarm::{Alarm, Bound};
+use alarm::Alarm;
 use buffers::Buffers;
 use datagrams::{Datagrams, Outgoing};
 use delivery::Delivery;
@@ -436,21 +437,21 @@ impl Engine for Uring {
             self.restart_receives(completions);
             self.buffers.publish();
             let prompt = mem::take(&mut self.prompt);
-            let bound = match prompt || completions.len() > before {
-                true => Bound::Now,
-                false => self.bound(deadline),
+            let until = match prompt || completions.len() > before {
+                true => Until::Now,
+                false => self.until(deadline),
             };
-            let entered = match bound {
-                Bound::Now => self.ring.submit(),
-                Bound::In(timeout) => self.ring.submit_and_wait_for(timeout),
-                Bound::ByAlarm => self.ring.submit_and_wait(),
+            let entered = match until {
+                Until::Now => self.ring.submit(),
+                Until::After(timeout) => self.ring.submit_and_wait_for(timeout),
+                Until::Alarm | Until::NewAlarm(_) => self.ring.submit_and_wait(),
             };
             match entered {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
                 entered => entered?,
             }
             self.reap(completions);
-            if bound == Bound::Now && !prompt || completions.len() > before {
+            if until == Until::Now && !prompt || completions.len() > before {
                 return Ok(());
             }
         }

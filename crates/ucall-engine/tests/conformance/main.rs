@@ -102,6 +102,7 @@ conformance! {
         wakes_from_another_thread
         wakers_outlive_the_engine
         returns_at_the_deadline
+        a_far_deadline_delays_no_nearer_one
         only_looks_when_the_deadline_has_passed;
     datagrams:
         carries_datagrams_both_ways

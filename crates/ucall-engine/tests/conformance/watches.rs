@@ -131,11 +131,29 @@ pub fn wakers_outlive_the_engine(lab: &mut Lab<impl Engine>) {
 
 pub fn returns_at_the_deadline(lab: &mut Lab<impl Engine>) {
     let mut completions = Vec::new();
-    for millis in [1, 30] {
+    for millis in [1, 30, 100, 60, 1] {
         let deadline = Instant::now() + Duration::from_millis(millis);
         lab.engine.wait(Some(deadline), &mut completions).unwrap();
         assert!(completions.is_empty());
         assert!(Instant::now() >= deadline, "too early");
+    }
+}
+
+pub fn a_far_deadline_delays_no_nearer_one(lab: &mut Lab<impl Engine>) {
+    let far = Instant::now() + 10 * crate::lab::PATIENCE;
+    let waker = lab.engine.waker();
+    for millis in [60, 1, 100] {
+        waker.wake().unwrap();
+        let mut completions = Vec::new();
+        while completions.is_empty() {
+            lab.engine.wait(Some(far), &mut completions).unwrap();
+        }
+        let near = Instant::now() + Duration::from_millis(millis);
+        completions.clear();
+        lab.engine.wait(Some(near), &mut completions).unwrap();
+        assert!(completions.is_empty());
+        assert!(Instant::now() >= near, "too early");
+        assert!(Instant::now() < far, "too late");
     }
 }
 
