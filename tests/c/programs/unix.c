@@ -19,7 +19,7 @@ static void *serve(void *number) {
 int main(int count, char **words) {
     ucall_config_t config;
     memset(&config, 0, sizeof config);
-    char host[200] = "unix:";
+    char host[4096] = "unix:";
     for (int i = 1; i + 1 < count; i += 2) {
         char const *value = words[i + 1];
         if (is(words[i], "--path")) strncat(host, value, sizeof host - strlen(host) - 1);
