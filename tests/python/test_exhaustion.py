@@ -51,7 +51,8 @@ BEGUN, REST = CALL[:20], CALL[20:]
 
 @contextmanager
 def served(engine: str, descriptors: int = 0, **options: Any) -> Iterator[tuple[Any, int]]:
-    """A server in a process of its own, and its port."""
+    """A server in a process of its own, which has time for slow peers, and its port."""
+    options |= {"head_timeout_s": 3000, "body_timeout_s": 3000, "idle_timeout_s": 3000}
     with program(SERVED, engine, str(descriptors), json.dumps(options)) as process:
         yield process, int(process.stdout.readline())
 

@@ -511,7 +511,8 @@ def test_a_drain_waits_for_nobody_who_does_not_read(
 def test_a_flood_of_handshakes_is_answered_to_the_last(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
-    server = serve(add, ssl_certfile=files.both)
+    # That of the last may take long where there is little of a processor.
+    server = serve(add, ssl_certfile=files.both, handshake_timeout_s=3000)
     context = authority.context()
     flood = []
     with wrapped(server.port, context) as wire:
@@ -535,7 +536,7 @@ class _Handshake:
     """A client that goes through a handshake step by step."""
 
     def __init__(self, port: int, context: ssl.SSLContext) -> None:
-        self.socket = socket.create_connection((HOST, port), 10)
+        self.socket = socket.create_connection((HOST, port), 60)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
         with pytest.raises(ssl.SSLWantReadError):

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.xdist_group("conformance")
 
 Connect = Callable[[], Wire]
 PATIENCE_S = 0.5
+#: For those who are slow because their machine is.
+PATIENT = {"head_timeout_s": 3000, "body_timeout_s": 3000}
 #: What came back, by suite and name, and on all engines and transports the same.
 seen: dict[tuple[str, str], str] = {}
 
@@ -38,9 +40,9 @@ def connect(
 ) -> Connect:
     """Connects to a server, on each engine in turn."""
     if request.param == "plain":
-        server = serve(add)
+        server = serve(add, **PATIENT)
         return lambda: Wire(server.port)
-    secure = serve(add, ssl_certfile=files.both)
+    secure = serve(add, ssl_certfile=files.both, **PATIENT)
     context = authority.context()
     return lambda: SecureWire(secure.port, context)
 
