@@ -19,7 +19,7 @@ use ucall_engine::{Arrival, Engine, Id, Peer, SendState};
 use ucall_proto::tls::{TlsError, begins_record};
 
 use super::{Carrier, Driver, Socket};
-use crate::driver::endpoint::Connection;
+use crate::driver::endpoint::{Connection, bound_buffers};
 use crate::driver::secure::{Came, Secure};
 use crate::hub::{LinkKey, Role};
 use mixed::Opening;
@@ -70,6 +70,9 @@ impl<E: Engine> Driver<E> {
     fn open_link(&mut self, made: Connection, role: Role, now: Instant) -> io::Result<()> {
         let secure = self.begin_tls(now)?;
         let _noted = self.inherited.note(made.socket.as_fd());
+        if E::SENDS_AT_ONCE {
+            bound_buffers(&made.socket);
+        }
         let socket = self.engine.adopt(made.socket)?;
         #[cfg(target_os = "linux")]
         let key = match made.channel {
