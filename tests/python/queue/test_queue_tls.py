@@ -184,7 +184,7 @@ def test_who_was_met_is_waited_for(authority: Authority, stranger: Authority) ->
     netloc = free_location()
     good = shown(authority.sign("127.0.0.1", file="good"))
     bad = shown(stranger.sign("127.0.0.1", file="bad"))
-    connection = nq.ConnectionOptions(reconnect=(0.01, 0.02), expire_s=20)
+    connection = nq.ConnectionOptions(reconnect=(0.01, 0.02), expire_s=600)
     options = nq.CommunicatorOptions(
         netloc=netloc, security=trusting(authority), connection=connection
     )
