@@ -62,9 +62,10 @@ impl Connection {
 
     #[inline]
     fn now_awaits(&self, limits: &Limits) -> Awaits {
-        if !self.exchanges.is_empty() || self.paused {
-            Awaits::Replies
-        } else if self.closing != Closing::Open {
+        if self.paused {
+            return Awaits::Replies;
+        }
+        let awaits = if self.closing != Closing::Open {
             Awaits::End
         } else if self.awaits == Awaits::Handshake && self.session.is_none() {
             Awaits::Handshake
@@ -75,6 +76,11 @@ impl Connection {
                 Protocol::Raw(_) => Awaits::Body { total: body_time(self.input.len(), limits) },
                 Protocol::Unknown => Awaits::Head,
             }
+        };
+        match awaits {
+            // A request that has begun is held to its limits behind calls that wait, too.
+            Awaits::Request | Awaits::End if !self.exchanges.is_empty() => Awaits::Replies,
+            awaits => awaits,
         }
     }
 }

@@ -118,6 +118,46 @@ fn what_has_begun_waits_until_there_is_memory() {
 }
 
 #[test]
+fn what_has_begun_behind_a_call_that_waits_waits_for_memory_too() {
+    let bodies = [chunked(&" ".repeat(100)), padded(300_000)[..1000].to_owned()];
+    for begun in [&bodies[0], &bodies[1], &sum(1)[..10]] {
+        let is_raw = begun.starts_with('{');
+        let first = if is_raw { later(1) } else { post(&later(1)) };
+        let mut driver = small();
+        driver.hold_elsewhere(0, MAX - 10_000);
+        driver.receive((first + begun).as_bytes());
+        assert!(!driver.connection.is_starved(), "{begun:.40}");
+        driver.hold_elsewhere(MAX - 10_000, MAX);
+        driver.receive(if begun.contains("chunked") { b"\r\n" } else { b" " });
+        assert!(driver.connection.is_starved(), "{begun:.40}");
+        assert_eq!(driver.connection.wish(), Wish::Pause, "{begun:.40}");
+    }
+}
+
+#[test]
+fn what_has_begun_behind_a_call_that_waits_has_no_more_time_than_others() {
+    let refusals =
+        [(padded(300_000), 30, " 408 "), (post(&sum(2)), 10, " 408 "), (sum(2), 30, "-32700")];
+    for (request, seconds, refusal) in refusals {
+        let len = if seconds == 10 { 20 } else { request.len().min(1000) - 10 };
+        let first = if request.starts_with('{') { later(1) } else { post(&later(1)) };
+        let mut driver = Driver::new();
+        driver.receive((first + &request[..len]).as_bytes());
+        driver.pass(Duration::from_secs(seconds - 1));
+        assert_eq!(driver.sent(), "");
+        assert_ne!(driver.connection.wish(), Wish::Finish);
+        driver.pass(Duration::from_secs(1));
+        assert!(driver.held_bytes() < 500);
+        let exchange = driver.service.deferred[0];
+        driver.complete(exchange, Ok(b"3"));
+        let sent = driver.sent();
+        assert!(sent.contains(refusal) && sent.contains("\"result\":3"), "{sent}");
+        assert_eq!(driver.connection.wish(), Wish::Finish);
+        assert_eq!(driver.held_bytes(), 0);
+    }
+}
+
+#[test]
 fn one_of_those_that_wait_may_come_whole_and_no_more() {
     let request = chunked(&" ".repeat(100)) + "\r\n";
     let rest = format!("{:x}\r\n{}\r\n0\r\n\r\n", sum(1).len(), sum(1));
