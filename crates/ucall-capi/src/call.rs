@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_proto::{Call as Request, Outcome, Reply, RpcError, json};
-use ucall_server::Caller;
+use ucall_server::{Caller, Held};
 
 use crate::config::NESTING_MAX;
 use crate::desk::Callback;
@@ -46,6 +46,8 @@ enum Side<'a> {
         procedure: Box<str>,
         params: Vec<u8>,
         memory: Box<Memory>,
+        /// Counts the params.
+        _held: Option<Held>,
     },
 }
 
@@ -205,9 +207,10 @@ impl<'a, 'r> Call<'a, 'r> {
         self.answer = Answer::HandedOver;
         let params = request.params.unwrap_or_default().to_vec();
         let (procedure, memory) = (callback.name.clone(), Box::default());
+        let held = ledger.holdings.hold(params.len());
         Some(Box::new(Call {
             answer: Answer::There(way),
-            side: Side::Deferred { ticket, procedure, params, memory },
+            side: Side::Deferred { ticket, procedure, params, memory, _held: held },
             deadline: self.deadline,
         }))
     }

@@ -86,6 +86,11 @@ impl Handler for Desk {
         self.ledger.running()
     }
 
+    #[inline]
+    fn held_bytes(&self) -> usize {
+        self.ledger.holdings.bytes()
+    }
+
     fn warn(&mut self, line: &str) {
         self.ledger.log.complain(line);
     }

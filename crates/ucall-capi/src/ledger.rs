@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_proto::RpcError;
-use ucall_server::{CallId, Mailbox, Message};
+use ucall_server::{CallId, Holdings, Mailbox, Message};
 
 use crate::log::Log;
 
@@ -98,6 +98,8 @@ pub(crate) struct Ledger {
     timeout: Option<Duration>,
     deferred_max: usize,
     running: Arc<AtomicUsize>,
+    /// The params of those calls.
+    pub(crate) holdings: Holdings,
     tickets: HashMap<Id, Vec<Arc<Ticket>>>,
     tickets_len: usize,
     purge_at: usize,
@@ -147,6 +149,7 @@ impl Ledger {
             timeout,
             deferred_max,
             running: Arc::default(),
+            holdings: Holdings::default(),
             tickets: HashMap::new(),
             tickets_len: 0,
             purge_at: PURGE_MIN,

@@ -3,7 +3,7 @@
 //! What came in one turn is one batch, up to the largest size. Only so many batches of a function
 //! run at once; what comes meanwhile waits, and makes the next batch: the slower the function, the
 //! larger its batches. A call that was answered in the meantime (its deadline, a client that left)
-//! is left out.
+//! is left out; its arguments are the call's until it runs, and go with it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use pyo3::types::PyList;
 use ucall_proto::RpcError;
 
 use crate::arguments::Failure;
-use crate::calls::{Calls, Outcome, Token};
+use crate::calls::{Calls, Deferred, Outcome, Token};
 use crate::convert::Fault;
 use crate::ffi;
 use crate::procedure::{BatchRules, Procedure};
@@ -39,7 +39,6 @@ struct Queue {
 
 struct Waiting {
     token: Token,
-    arguments: Vec<Py<PyAny>>,
     since: Instant,
 }
 
@@ -61,11 +60,12 @@ impl Batches {
         procedure: &Arc<Procedure>,
         rules: BatchRules,
         token: Token,
-        arguments: Vec<Py<PyAny>>,
         since: Instant,
+        calls: &Calls,
     ) {
-        let waiting = Waiting { token, arguments, since };
+        let waiting = Waiting { token, since };
         if let Some(queue) = self.find(procedure) {
+            queue.forget_given_up(calls);
             return queue.waiting.push_back(waiting);
         }
         let (procedure, waiting) = (procedure.clone(), VecDeque::from([waiting]));
@@ -100,9 +100,10 @@ impl Batches {
         let (mut items, mut rows) = (Vec::new(), Vec::new());
         while items.len() < queue.rules.size_max {
             let Some(waiting) = queue.waiting.pop_front() else { break };
-            if calls.find(waiting.token).is_some() {
+            let call = calls.find_call(waiting.token);
+            if let Some(arguments) = call.and_then(Deferred::take_arguments) {
                 items.push(waiting.token);
-                rows.push(waiting.arguments);
+                rows.push(arguments);
             }
         }
         if !items.is_empty() {
@@ -116,6 +117,14 @@ impl Batches {
 }
 
 impl Queue {
+    /// Throws away those whose callers have left while batches run, once they are most.
+    fn forget_given_up(&mut self, calls: &Calls) {
+        const KEPT: usize = 64;
+        if self.waiting.len() > KEPT + 2 * calls.len() {
+            self.waiting.retain(|waiting| calls.has(waiting.token));
+        }
+    }
+
     fn due(&self) -> Option<Instant> {
         let first = self.waiting.front().filter(|_| self.running < self.rules.running_max)?;
         let is_full = self.waiting.len() >= self.rules.size_max;

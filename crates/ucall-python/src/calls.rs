@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::RpcError;
-use ucall_server::{CallId, Mailbox, Message};
+use ucall_server::{CallId, Held, Mailbox, Message};
 
+use crate::pool::Parcel;
 use crate::procedure::Procedure;
+use crate::siblings::Siblings;
 
 /// Names an entry among the calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -48,6 +50,38 @@ pub(crate) struct Deferred {
     pub(crate) future: Option<Py<PyAny>>,
     /// Tells code on other threads that nobody waits any more.
     pub(crate) cancelled: Option<Arc<AtomicBool>>,
+    pub(crate) keeps: Keeps,
+}
+
+/// What a call keeps of its request, and lets go of as soon as nobody waits for it.
+pub(crate) enum Keeps {
+    /// It runs; its params were so long that they count.
+    Params { _held: Option<Held> },
+    /// What a batch will be run with, until one is.
+    Arguments { arguments: Option<Vec<Py<PyAny>>>, _held: Option<Held> },
+    /// What a thread will be run with.
+    Parcel(Arc<Parcel>),
+}
+
+impl Deferred {
+    /// The arguments for a batch, once.
+    pub(crate) fn take_arguments(&mut self) -> Option<Vec<Py<PyAny>>> {
+        match &mut self.keeps {
+            Keeps::Arguments { arguments, .. } => arguments.take(),
+            _ => None,
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn let_go(&mut self) {
+        if let Some(cancelled) = &self.cancelled {
+            cancelled.store(true, Ordering::Relaxed);
+        }
+        if let Keeps::Parcel(parcel) = &self.keeps {
+            drop(parcel.take());
+        }
+        self.keeps = Keeps::Params { _held: None };
+    }
 }
 
 /// How something ended.
@@ -149,6 +183,8 @@ pub(crate) struct Calls {
     free: Vec<u32>,
     /// How many calls there are, batches not counted.
     len: usize,
+    /// Of those that somebody waits for.
+    siblings: Siblings,
     deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
     outcomes: Arc<Outcomes>,
     /// Taken from the outcomes, in order.
@@ -168,6 +204,7 @@ impl Calls {
             places: Vec::new(),
             free: Vec::new(),
             len: 0,
+            siblings: Siblings::default(),
             deadlines: BinaryHeap::new(),
             outcomes: Arc::new(Outcomes::new()),
             ready: VecDeque::new(),
@@ -189,17 +226,20 @@ impl Calls {
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) -> Token {
-        let deadline = match &entry.kind {
-            Kind::Call(call) => {
-                self.len += 1;
-                call.deadline
-            }
-            Kind::Run(_) => None,
-        };
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, entry: None });
             (self.places.len() - 1) as u32
         });
+        let deadline = match &entry.kind {
+            Kind::Call(call) => {
+                self.len += 1;
+                if !call.is_notification {
+                    self.siblings.insert(call.id.connection.index, index);
+                }
+                call.deadline
+            }
+            Kind::Run(_) => None,
+        };
         let mut token = Token { index, generation: 0 };
         if let Some(place) = self.places.get_mut(index as usize) {
             token.generation = place.generation;
@@ -217,6 +257,11 @@ impl Calls {
         place.entry.as_mut().filter(|_| place.generation == token.generation)
     }
 
+    pub(crate) fn has(&self, token: Token) -> bool {
+        let place = self.places.get(token.index as usize);
+        place.is_some_and(|it| it.generation == token.generation && it.entry.is_some())
+    }
+
     /// The call of that token, if it still waits.
     pub(crate) fn find_call(&mut self, token: Token) -> Option<&mut Deferred> {
         match &mut self.find(token)?.kind {
@@ -231,7 +276,12 @@ impl Calls {
         place.generation = place.generation.wrapping_add(1);
         self.free.push(token.index);
         let entry = place.entry.take()?;
-        self.len -= usize::from(matches!(entry.kind, Kind::Call(_)));
+        if let Kind::Call(call) = &entry.kind {
+            self.len -= 1;
+            if !call.is_notification {
+                self.siblings.remove(call.id.connection.index, token.index);
+            }
+        }
         Some(entry)
     }
 
@@ -283,21 +333,21 @@ impl Calls {
 
     /// The calls for which somebody on that connection waits.
     pub(crate) fn of_connection(&self, connection: Id) -> Vec<Token> {
-        self.tokens(|call| call.id.connection == connection && !call.is_notification)
+        let siblings = self.siblings.of(connection.index).into_iter();
+        siblings
+            .filter_map(|index| self.call_at(index, |call| call.id.connection == connection))
+            .collect()
     }
 
     pub(crate) fn all(&self) -> Vec<Token> {
-        self.tokens(|_| true)
+        (0..self.places.len() as u32).filter_map(|index| self.call_at(index, |_| true)).collect()
     }
 
-    fn tokens(&self, wanted: impl Fn(&Deferred) -> bool) -> Vec<Token> {
-        let is_wanted = |entry: &Entry| match &entry.kind {
-            Kind::Call(call) => wanted(call),
-            Kind::Run(_) => false,
-        };
-        let places = self.places.iter().zip(0..);
-        let found = places.filter(|(place, _)| place.entry.as_ref().is_some_and(is_wanted));
-        found.map(|(place, index)| Token { index, generation: place.generation }).collect()
+    /// The token of the call at that place, if there is one that is wanted.
+    fn call_at(&self, index: u32, wanted: impl Fn(&Deferred) -> bool) -> Option<Token> {
+        let place = self.places.get(index as usize)?;
+        let is_wanted = matches!(&place.entry.as_ref()?.kind, Kind::Call(call) if wanted(call));
+        is_wanted.then_some(Token { index, generation: place.generation })
     }
 
     /// Throws away the deadlines of calls that are over, once they are most of them.
@@ -306,14 +356,8 @@ impl Calls {
         if self.deadlines.len() <= KEPT + 2 * self.len {
             return;
         }
-        let places = &self.places;
-        let stands = |token: &Token| {
-            let place = places.get(token.index as usize);
-            place.is_some_and(|it| it.generation == token.generation && it.entry.is_some())
-        };
-        let deadlines = mem::take(&mut self.deadlines);
-        self.deadlines =
-            deadlines.into_iter().filter(|Reverse((_, token))| stands(token)).collect();
+        let deadlines = mem::take(&mut self.deadlines).into_iter();
+        self.deadlines = deadlines.filter(|Reverse((_, token))| self.has(*token)).collect();
     }
 }
 

@@ -8,16 +8,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_engine::Id;
 use ucall_proto::{Call, Outcome as Replied, Reply, RpcError};
-use ucall_server::{CallId, Caller};
+use ucall_server::{CallId, Caller, Held, Holdings};
 
 use crate::arguments::{self, Failure};
 use crate::batch::{self, Batch};
-use crate::calls::{Deferred, Done, Entry, Kind, Outcome, Token};
+use crate::calls::{Deferred, Done, Entry, Keeps, Kind, Outcome, Token};
 use crate::context::{self, Context};
 use crate::convert;
 use crate::errors;
 use crate::handler::Interpreter;
-use crate::pool::{Job, Pool, Work};
+use crate::pool::{Contents, Job, Parcel, Pool, Work};
 use crate::procedure::{BatchRules, BatchRuns, How, Procedure};
 use crate::spare::First;
 use crate::tasks::{self, Tasks};
@@ -31,13 +31,23 @@ struct Beginning<'a, 'call> {
 }
 
 impl Beginning<'_, '_> {
-    fn entry(&self, began: Instant, cancelled: Option<Arc<AtomicBool>>) -> Entry {
+    /// What a call keeps that runs already.
+    fn params(&self, holdings: &Holdings) -> Keeps {
+        Keeps::Params { _held: self.hold(holdings) }
+    }
+
+    fn hold(&self, holdings: &Holdings) -> Option<Held> {
+        holdings.hold(self.call.params.map_or(0, <[u8]>::len))
+    }
+
+    fn entry(&self, began: Instant, cancelled: Option<Arc<AtomicBool>>, keeps: Keeps) -> Entry {
         let call = Deferred {
             id: self.caller.call_id(self.call),
             is_notification: self.call.id.is_none(),
             deadline: self.deadline,
             future: None,
             cancelled,
+            keeps,
         };
         Entry { procedure: self.procedure.clone(), began, kind: Kind::Call(call) }
     }
@@ -98,7 +108,8 @@ impl Interpreter {
             }
             First::Task(task) => task,
         };
-        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled));
+        let keeps = beginning.params(&self.holdings);
+        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
         self.follow(&task, token, true)?;
         Ok(Replied::Deferred)
     }
@@ -137,7 +148,8 @@ impl Interpreter {
     ) -> Result<Replied, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
         let future = arguments::call(py, procedure, call.params, None, &mut self.scratch)?;
-        let token = self.calls.insert(beginning.entry(self.turn_began, None));
+        let keeps = beginning.params(&self.holdings);
+        let token = self.calls.insert(beginning.entry(self.turn_began, None, keeps));
         self.follow(&future, token, false)?;
         Ok(Replied::Deferred)
     }
@@ -170,13 +182,14 @@ impl Interpreter {
     ) -> Result<Replied, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
         let (context, cancelled) = self.context(py, beginning)?;
-        let cancelled = cancelled.unwrap_or_default();
-        let work = Work::Call {
+        let parcel = Arc::new(Parcel::new(Contents {
             params: call.params.map(<[u8]>::to_vec),
             context: context.map(Bound::unbind),
-            cancelled: cancelled.clone(),
-        };
-        let token = self.calls.insert(beginning.entry(self.turn_began, Some(cancelled)));
+            _held: beginning.hold(&self.holdings),
+        }));
+        let work = Work::Call(parcel.clone());
+        let keeps = Keeps::Parcel(parcel);
+        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
         self.submit(py, Job { token, procedure: procedure.clone(), work })?;
         Ok(Replied::Deferred)
     }
@@ -187,7 +200,7 @@ impl Interpreter {
             let (outcomes, report) = (self.calls.outcomes().clone(), self.report.clone());
             Pool::new(server, rules.threads_max, outcomes, report, rules.reply_bytes_max)
         });
-        pool.submit(py, job).map_err(|error| {
+        pool.submit(py, job, self.calls.len()).map_err(|error| {
             self.calls.remove(token);
             Failure::Raised(error)
         })
@@ -202,8 +215,10 @@ impl Interpreter {
         let Beginning { procedure, call, .. } = *beginning;
         let (context, cancelled) = self.context(py, beginning)?;
         let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
-        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled));
-        self.batches.push(procedure, rules, token, arguments, self.turn_began);
+        let (arguments, _held) = (Some(arguments), beginning.hold(&self.holdings));
+        let keeps = Keeps::Arguments { arguments, _held };
+        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
+        self.batches.push(procedure, rules, token, self.turn_began, &self.calls);
         Ok(Replied::Deferred)
     }
 
@@ -389,9 +404,7 @@ impl Interpreter {
     /// Answers a call before its outcome is there, if `error` says how, and cancels what runs it.
     fn give_up(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
         let Some(call) = self.calls.find_call(token) else { return };
-        if let Some(cancelled) = &call.cancelled {
-            cancelled.store(true, Ordering::Relaxed);
-        }
+        call.let_go();
         if let Some(future) = call.future.take()
             && let Err(error) = future.call_method0(py, "cancel")
         {

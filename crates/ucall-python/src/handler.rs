@@ -11,7 +11,7 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::Session;
 use ucall_proto::{Call, Identity, Outcome, Refusal, Reply, RpcError};
-use ucall_server::{CallId, Caller, Handler};
+use ucall_server::{CallId, Caller, Handler, Holdings};
 
 use crate::arguments::{self, Failure};
 use crate::batch::{Batches, Sizes};
@@ -41,6 +41,8 @@ pub(crate) struct Interpreter {
     pub(crate) report: Arc<Report>,
     pub(crate) rules: Rules,
     pub(crate) calls: Calls,
+    /// What those calls hold.
+    pub(crate) holdings: Holdings,
     pub(crate) batches: Batches,
     /// Where async functions run, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
@@ -80,6 +82,7 @@ impl Interpreter {
             report: Arc::new(Report::import(py, debug)?),
             rules,
             calls: Calls::new(),
+            holdings: Holdings::default(),
             batches: Batches::new(sizes),
             tasks: None,
             pool: None,
@@ -310,6 +313,11 @@ impl Handler for Interpreter {
 
     fn running(&self) -> usize {
         self.calls.len()
+    }
+
+    #[inline]
+    fn held_bytes(&self) -> usize {
+        self.holdings.bytes()
     }
 
     fn abandon(&mut self) {

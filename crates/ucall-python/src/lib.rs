@@ -38,6 +38,7 @@ mod run;
 mod schedule;
 mod server;
 mod shared;
+mod siblings;
 mod signals;
 mod spare;
 mod tasks;

@@ -5,12 +5,12 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::RpcError;
+use ucall_server::Held;
 
 use crate::arguments::{self, Failure};
 use crate::batch;
@@ -21,6 +21,9 @@ use crate::errors;
 use crate::leaving::{self, busy, in_function};
 use crate::procedure::Procedure;
 use crate::report::Report;
+
+/// Jobs that were given up, in line all the same, until they are thrown away together.
+const GIVEN_UP_KEPT: usize = 64;
 
 thread_local! {
     static SERVER: Cell<Option<u64>> = const { Cell::new(None) };
@@ -56,6 +59,36 @@ struct Line {
     closed: bool,
 }
 
+/// What a call is run with, in the line for a thread. Whoever gives the call up takes it out, so that
+/// callers who leave do not fill the line.
+pub(crate) struct Parcel(Mutex<Option<Contents>>);
+
+/// The text of a call's params, and what the call may know of itself.
+pub(crate) struct Contents {
+    pub(crate) params: Option<Vec<u8>>,
+    pub(crate) context: Option<Py<PyAny>>,
+    /// Counts the params.
+    pub(crate) _held: Option<Held>,
+}
+
+impl Parcel {
+    pub(crate) fn new(contents: Contents) -> Self {
+        Self(Mutex::new(Some(contents)))
+    }
+
+    pub(crate) fn take(&self) -> Option<Contents> {
+        self.contents().take()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.contents().is_none()
+    }
+
+    fn contents(&self) -> MutexGuard<'_, Option<Contents>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Something to run in a thread.
 pub(crate) struct Job {
     pub(crate) token: Token,
@@ -64,10 +97,16 @@ pub(crate) struct Job {
 }
 
 pub(crate) enum Work {
-    /// One call: the text of its params, and what it may know of itself.
-    Call { params: Option<Vec<u8>>, context: Option<Py<PyAny>>, cancelled: Arc<AtomicBool> },
+    /// One call.
+    Call(Arc<Parcel>),
     /// A batch: an argument for each parameter, and the calls it is made of.
     Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
+}
+
+impl Job {
+    fn is_given_up(&self) -> bool {
+        matches!(&self.work, Work::Call(parcel) if parcel.is_empty())
+    }
 }
 
 impl Pool {
@@ -83,9 +122,13 @@ impl Pool {
         Self { shared, threads: 0, threads_max }
     }
 
-    /// Puts a job in line. Raises when there is no thread and none can be made.
-    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job) -> PyResult<()> {
+    /// Puts a job in line, where at most so many have callers that wait. Raises when there is no
+    /// thread and none can be made.
+    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job, awaited: usize) -> PyResult<()> {
         let mut line = self.shared.line();
+        if line.jobs.len() > GIVEN_UP_KEPT + 2 * awaited {
+            line.jobs.retain(|job| !job.is_given_up());
+        }
         line.jobs.push_back(job);
         let is_short_of_threads = line.jobs.len() > line.idle && self.threads < self.threads_max;
         drop(line);
@@ -146,13 +189,14 @@ impl Shared {
 
     fn run(&self, py: Python<'_>, job: Job, scratch: &mut Vec<u8>) {
         match job.work {
-            // Whoever asked for it has been answered, or is gone.
-            Work::Call { cancelled, .. } if cancelled.load(Ordering::Relaxed) => {}
-            Work::Call { params, context, .. } => {
-                let context = context.map(|it| it.into_bound(py));
-                let params = params.as_deref();
-                let outcome = self.call(py, &job.procedure, params, context, scratch);
-                self.outcomes.push_from_afar(job.token, Outcome::Text(outcome));
+            Work::Call(parcel) => {
+                // Else whoever asked for it has been answered, or is gone.
+                if let Some(Contents { params, context, _held }) = parcel.take() {
+                    let context = context.map(|it| it.into_bound(py));
+                    let params = params.as_deref();
+                    let outcome = self.call(py, &job.procedure, params, context, scratch);
+                    self.outcomes.push_from_afar(job.token, Outcome::Text(outcome));
+                }
             }
             Work::Batch { columns, items } => {
                 let run = || batch::run(py, &job.procedure, &columns);

@@ -106,6 +106,7 @@ impl<H: Handler> Office<H> {
 
     /// Refuses what comes while too much is held.
     pub(crate) fn weigh(&mut self) {
+        self.scratch.hold_elsewhere(self.handler.held_bytes());
         match self.drain {
             Drain::No if !self.has_room() => self.drain = Drain::Overloaded,
             Drain::Overloaded if self.has_room() => self.drain = Drain::No,

@@ -114,6 +114,13 @@ pub trait Handler {
         0
     }
 
+    /// What deferred calls hold of their requests; see [`Holdings`](crate::Holdings). Asked for
+    /// once a turn.
+    #[inline]
+    fn held_bytes(&self) -> usize {
+        0
+    }
+
     /// The server ends, and will wait no longer: every deferred call is to be given up, and
     /// answered so.
     fn abandon(&mut self) {}

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use ucall_buffer::Target;
 use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness};
-use ucall_proto::{Connection, Environment, RpcError, Wish};
+use ucall_proto::{Connection, Drain, Environment, RpcError, Wish};
 
 use crate::connections::Connections;
 use crate::counters::{Counters, Stats};
@@ -209,6 +209,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.send_outbox();
         self.wait(deadline)?;
         self.office.now = Instant::now();
+        if self.office.drain == Drain::Overloaded {
+            // Calls may have let go of their params since the last turn.
+            self.office.weigh();
+        }
         self.office.handler.turn_began(self.office.now);
         self.office.view.refresh();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet: false };

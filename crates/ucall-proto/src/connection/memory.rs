@@ -1,8 +1,9 @@
 //! What a connection holds in memory, and the total of all connections of a worker.
 //!
 //! Counted are requests that are not whole, and replies that wait for others. A request that comes
-//! whole and is answered at once holds nothing, so counting it costs nothing. What is being sent is
-//! counted by the layer that holds the sockets, into the same total.
+//! whole and is answered at once holds nothing, so counting it costs nothing. What is being sent,
+//! and what calls hold that are answered later, is counted by the layer that holds the sockets, into
+//! the same total.
 //!
 //! | a request | while the total is below its limit | above it |
 //! |---|---|---|
@@ -27,9 +28,14 @@ use crate::rpc::Service;
 const TARGET_BYTES_MIN: usize = 64 << 10;
 
 impl Scratch {
-    /// What all connections hold together, in bytes.
+    /// What all connections hold together, and their calls, in bytes.
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+        self.held_bytes + self.held_elsewhere_bytes
+    }
+
+    /// Counts what is held by calls that are answered later, in place of what was counted before.
+    pub fn hold_elsewhere(&mut self, bytes: usize) {
+        self.held_elsewhere_bytes = bytes;
     }
 
     /// Counts a holder that held `before` bytes and holds `now`.
@@ -48,7 +54,7 @@ impl Scratch {
     }
 
     pub(super) fn is_full(&self, limits: &Limits) -> bool {
-        self.held_bytes > limits.held_bytes_max
+        self.held_bytes() > limits.held_bytes_max
     }
 }
 

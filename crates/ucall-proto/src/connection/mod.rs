@@ -85,6 +85,8 @@ pub struct Scratch {
     /// What is to be encrypted.
     plaintext: Vec<u8>,
     held_bytes: usize,
+    /// By calls that are answered later.
+    held_elsewhere_bytes: usize,
     /// Of a large request that was answered.
     input: Spare,
 }
