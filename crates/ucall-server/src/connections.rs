@@ -30,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) held_bytes: usize,
     /// How much a target of the connection had when it was last looked at.
     pub(crate) filled: usize,
+    /// How much it held when it began to wait for memory; see [`Starved`](crate::starved::Starved).
+    pub(crate) starved_with: Option<usize>,
     /// Whether the engine was told to stop receiving.
     pub(crate) paused: bool,
     /// Whether our side of the stream is ended.
@@ -101,6 +103,7 @@ impl Connections {
             taken: 0,
             held_bytes: 0,
             filled: 0,
+            starved_with: None,
             paused: false,
             finished: false,
             unread: Unread::default(),

@@ -16,6 +16,7 @@ mod mailbox;
 mod outbox;
 mod output;
 mod procedures;
+mod starved;
 mod sweep;
 mod sync;
 mod tls;

@@ -4,11 +4,10 @@
 //! on from turn to turn, a few connections at a time, and calls that come meanwhile are served in
 //! between.
 
-use std::cmp::Reverse;
 use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ucall_engine::{Engine, Id};
+use ucall_engine::Engine;
 
 use crate::Handler;
 use crate::connections::Entry;
@@ -100,40 +99,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             }
         }
         (end < self.connections.places()).then_some(end)
-    }
-
-    /// Goes on with requests that waited for memory, as long as there is some; else with one.
-    #[inline(never)]
-    pub(crate) fn feed_the_starved(&mut self) {
-        let favoured = self.favoured.and_then(|id| self.connections.find(id));
-        if favoured.is_some_and(|entry| entry.proto.is_favoured()) && !self.office.has_room() {
-            return;
-        }
-        let starved = self.connections.iter().filter(|entry| entry.proto.is_starved());
-        let mut starved: Vec<(usize, Id)> =
-            starved.map(|entry| (entry.proto.held_bytes(), entry.id())).collect();
-        // Those that hold most set most free.
-        starved.sort_unstable_by_key(|(held_bytes, _)| Reverse(*held_bytes));
-        self.favour(starved.first().map(|(_, id)| *id));
-        for (_, id) in &starved {
-            if self.favoured == Some(*id) || self.office.has_room() {
-                self.step(*id, |connection, environment, out| connection.proceed(environment, out));
-                self.settle(*id);
-            }
-        }
-        self.has_starved = self.connections.iter().any(|entry| entry.proto.is_starved());
-    }
-
-    /// Lets one go on whatever is held, if none may already.
-    fn favour(&mut self, id: Option<Id>) {
-        let is_favoured = |entry: &mut Entry| entry.proto.is_favoured();
-        if self.favoured.and_then(|id| self.connections.find(id)).is_some_and(is_favoured) {
-            return;
-        }
-        self.favoured = id;
-        if let Some(entry) = id.and_then(|id| self.connections.find(id)) {
-            entry.proto.favour();
-        }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::floods::{Floods, Leave};
 use crate::mailbox::{Mailbox, Message};
 use crate::output::Output;
 use crate::procedures::Procedures;
+use crate::starved::Starved;
 use crate::sweep::Sweep;
 use crate::{CallId, Config, Handler};
 
@@ -72,10 +73,7 @@ pub struct Worker<E: Engine, H: Handler> {
     pub(crate) outbox: Vec<Id>,
     pub(crate) sweep: Sweep,
     pub(crate) floods: Floods,
-    /// Whether a connection may wait for memory.
-    pub(crate) has_starved: bool,
-    /// The one that may go on without.
-    pub(crate) favoured: Option<Id>,
+    pub(crate) starved: Starved,
     /// How many connections the last turn heard from: after several, more is likely there.
     arrivals: usize,
     /// Whether the last turn found messages, so that more are likely to come.
@@ -118,8 +116,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             outbox: Vec::new(),
             sweep: Sweep::new(now),
             floods: Floods::default(),
-            has_starved: false,
-            favoured: None,
+            starved: Starved::default(),
             arrivals: 0,
             hears: false,
             asks: false,
@@ -174,7 +171,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let sweeps = self.connections.len() > 0 || self.accept_paused || self.keeps_memory();
         let sweep = sweeps.then(|| self.sweep.deadline(self.office.now));
         let drain = self.drain.as_ref().map(|drain| drain.next_look);
-        let flood = self.floods.is_waiting().then_some(self.office.now);
+        let flood = (self.floods.is_waiting() || self.may_feed()).then_some(self.office.now);
         [drain, flood, self.office.handler.deadline()].into_iter().fold(sweep, earlier)
     }
 
@@ -226,7 +223,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.office.handler.turn_ended(self.office.now);
         self.take_replies();
         self.office.weigh();
-        if self.has_starved {
+        if !self.starved.is_empty() {
             self.feed_the_starved();
         }
         self.send_outbox();
@@ -429,7 +426,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if entry.proto.wish() != Wish::Pause {
             return self.keep_receiving(id);
         }
-        self.has_starved |= entry.proto.is_starved();
+        if entry.proto.is_starved() {
+            self.starved.add(entry);
+        }
         self.pause(id);
     }
 

@@ -32,6 +32,7 @@ pub struct Script {
     pub warnings: Vec<String>,
     /// What happens between the end of a wait and the turn's look at the clock.
     pub after_wait: Option<Box<dyn FnOnce()>>,
+    pub held_bytes: usize,
 }
 
 impl Handler for Script {
@@ -76,6 +77,10 @@ impl Handler for Script {
             happen();
         }
         waited
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     fn warn(&mut self, line: &str) {
