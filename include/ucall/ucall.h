@@ -178,9 +178,9 @@ typedef struct ucall_config_t {
     char const *const *allow_origins;
     size_t allow_origins_count;
     /*
-     * Requests that are not whole and replies that wait, of all connections, shared out evenly
-     * among the threads. Default: 1 GiB. Past it, reading pauses, and what comes gets 503, or
-     * -32003 over raw TCP.
+     * Requests that are not whole, params of deferred calls and replies that wait, of all
+     * connections, shared out evenly among the threads. Default: 1 GiB. Past it, reading pauses,
+     * and what comes gets 503, or -32003 over raw TCP.
      */
     uint32_t max_held_bytes;
     /* Of a private key that is encrypted. */

@@ -78,8 +78,9 @@ class Server:
         max_pipeline: Requests of one connection that wait. Past it, reading pauses.
         max_output_bytes: Replies of one connection that wait to be sent, beyond the one in hand.
             Past it, reading pauses.
-        max_held_bytes: Requests that are not whole and replies that wait, of all connections of a
-            worker. Past it, reading pauses; what comes gets 503, or -32003 over raw TCP.
+        max_held_bytes: Requests that are not whole, params of calls that are answered later and
+            replies that wait, of all connections of a worker. Past it, reading pauses; what comes
+            gets 503, or -32003 over raw TCP.
         max_discarded_bytes: What is read and thrown away behind the reply that ends a connection,
             so that what still comes does not take the reply along. Past it, closed.
         head_timeout_s: Seconds from a head's first byte to its last. Past it, 408.

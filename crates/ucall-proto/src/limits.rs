@@ -26,7 +26,8 @@ pub struct Limits {
     pub pipeline_max: usize,
     /// Bytes waiting to be sent on one connection, above the reply in hand.
     pub output_bytes_max: usize,
-    /// Bytes of requests that are not whole and of replies that wait, of all connections together.
+    /// Bytes of requests that are not whole, of params of calls that are answered later and of
+    /// replies that wait, of all connections together.
     pub held_bytes_max: usize,
     /// Requests of one connection, a batch counted once; it is closed after the last. `None`: no
     /// limit.
