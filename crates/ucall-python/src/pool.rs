@@ -59,8 +59,8 @@ struct Line {
     closed: bool,
 }
 
-/// What a call is run with, in the line for a thread. Whoever gives the call up takes it out, so that
-/// callers who leave do not fill the line.
+/// What a call is run with, in the line for a thread. Whoever gives the call up takes it out, so
+/// that callers who leave do not fill the line.
 pub(crate) struct Parcel(Mutex<Option<Contents>>);
 
 /// The text of a call's params, and what the call may know of itself.

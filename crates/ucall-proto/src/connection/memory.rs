@@ -2,8 +2,8 @@
 //!
 //! Counted are requests that are not whole, and replies that wait for others. A request that comes
 //! whole and is answered at once holds nothing, so counting it costs nothing. What is being sent,
-//! and what calls hold that are answered later, is counted by the layer that holds the sockets, into
-//! the same total.
+//! and what calls hold that are answered later, is counted by the layer that holds the sockets,
+//! into the same total.
 //!
 //! | a request | while the total is below its limit | above it |
 //! |---|---|---|
