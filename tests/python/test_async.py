@@ -349,7 +349,7 @@ if sys.argv[2] == "uvloop":
     run = uvloop.run
 else:
     run = asyncio.run
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0)
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, slow_call_s=60)
 @server
 async def pause(seconds: float):
     await asyncio.sleep(seconds)

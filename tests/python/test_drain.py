@@ -16,7 +16,7 @@ from harness import HOST, Wire, eventually, http, let_read, program, request
 SOURCE = """
 import asyncio, importlib, sys, threading, time, ucall
 options = {"drain_timeout_s": float(sys.argv[2]) if len(sys.argv) > 2 else 3000}
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, **options)
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, slow_call_s=60, **options)
 
 @server
 async def pause(seconds: float):

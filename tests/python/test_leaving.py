@@ -98,7 +98,7 @@ def test_a_server_in_a_daemon_thread_comes_back(engine: str, method: str) -> Non
 
 
 BACKGROUND = """
-server = engine.Server(port=0)
+server = engine.Server(port=0, slow_call_s=60)
 
 @server(threads=True)
 def block(seconds: float):

@@ -130,7 +130,7 @@ def test_handlers_of_the_program_run_and_stay() -> None:
 
 BACKGROUND = """
 import sys, threading, ucall
-server = ucall.Server(port=0)
+server = ucall.Server(port=0, slow_call_s=60)
 server.add(lambda: 1, name="one")
 if sys.argv[1] == "start":
     server.start()
