@@ -1,4 +1,9 @@
 //! Requests whose replies are not all written yet, in the order they came.
+//!
+//! The calls of a batch may finish one by one, in any order, so an outcome has to find its part at
+//! once, and nobody may look through all parts to see whether one still waits: that would take
+//! quadratic time. From the first deferred call on, each item of a batch has a part of its own, so
+//! an item's number leads to its part; how many still wait is counted.
 
 use std::collections::VecDeque;
 
@@ -11,6 +16,10 @@ pub(super) struct Exchange<F> {
     /// How its reply is framed once it is whole.
     framing: F,
     answer: Answer,
+    /// How many of its parts wait.
+    waiting: usize,
+    /// The first part that was deferred, and the item that it is for.
+    first: (usize, u32),
 }
 
 /// What a document is answered with.
@@ -32,8 +41,12 @@ pub(super) enum Part {
 }
 
 impl Part {
-    fn is_written(&self) -> bool {
-        matches!(self, Part::Written(_))
+    /// The item whose call it waits for.
+    fn waits_for(&self) -> Option<u32> {
+        match self {
+            Part::Written(_) => None,
+            Part::Waiting { item, .. } => Some(*item),
+        }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -41,24 +54,6 @@ impl Part {
             Part::Written(bytes) => bytes,
             Part::Waiting { .. } => &[],
         }
-    }
-
-    /// Writes the reply if it is this part that waits for it; returns its length.
-    fn complete(
-        &mut self,
-        wanted: u32,
-        outcome: Result<&[u8], &RpcError>,
-        bytes_max: usize,
-    ) -> usize {
-        let Part::Waiting { item, id } = self else { return 0 };
-        if *item != wanted {
-            return 0;
-        }
-        let mut out = Vec::new();
-        write_outcome(&mut out, id, outcome, bytes_max);
-        let len = out.len();
-        *self = Part::Written(out);
-        len
     }
 }
 
@@ -102,10 +97,6 @@ impl Answer {
         }
     }
 
-    fn is_whole(&self) -> bool {
-        self.parts().iter().all(Part::is_written)
-    }
-
     /// Appends the reply without its framing.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
@@ -121,6 +112,39 @@ impl Answer {
                 out.push(b']');
             }
         }
+    }
+}
+
+impl<F> Exchange<F> {
+    fn new(request: u64, framing: F, answer: Answer) -> Self {
+        let items = || answer.parts().iter().map(Part::waits_for);
+        let waiting = items().flatten().count();
+        let first = items().enumerate().find_map(|(index, item)| Some((index, item?)));
+        Self { request, framing, waiting, first: first.unwrap_or_default(), answer }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Writes the reply to an item if it is waited for; returns its length.
+    fn complete(
+        &mut self,
+        item: u32,
+        outcome: Result<&[u8], &RpcError>,
+        bytes_max: usize,
+    ) -> usize {
+        let (first_part, first_item) = self.first;
+        let Some(behind) = item.checked_sub(first_item) else { return 0 };
+        let part = self.answer.parts_mut().get_mut(first_part + behind as usize);
+        let Some(part) = part else { return 0 };
+        let Part::Waiting { id, .. } = part else { return 0 };
+        let mut out = Vec::new();
+        write_outcome(&mut out, id, outcome, bytes_max);
+        let len = out.len();
+        *part = Part::Written(out);
+        self.waiting -= 1;
+        len
     }
 }
 
@@ -165,7 +189,7 @@ impl<F> Exchanges<F> {
 
     pub(super) fn push(&mut self, request: u64, framing: F, answer: Answer) {
         self.held_bytes += answer.held_bytes();
-        self.waiting.push_back(Exchange { request, framing, answer });
+        self.waiting.push_back(Exchange::new(request, framing, answer));
     }
 
     /// Notes the outcome of a deferred call; one that nobody waits for is dropped.
@@ -178,15 +202,13 @@ impl<F> Exchanges<F> {
         // Requests are numbered in the order they stand here.
         let found = self.waiting.binary_search_by_key(&id.request, |exchange| exchange.request);
         if let Some(exchange) = found.ok().and_then(|index| self.waiting.get_mut(index)) {
-            for part in exchange.answer.parts_mut() {
-                self.held_bytes += part.complete(id.item, outcome, bytes_max);
-            }
+            self.held_bytes += exchange.complete(id.item, outcome, bytes_max);
         }
     }
 
     /// Takes the first request if its reply is whole.
     pub(super) fn pop_first_whole(&mut self) -> Option<(F, Answer)> {
-        if !self.waiting.front()?.answer.is_whole() {
+        if !self.waiting.front()?.is_whole() {
             return None;
         }
         self.take(0)
@@ -194,7 +216,7 @@ impl<F> Exchanges<F> {
 
     /// Takes any request whose reply is whole.
     pub(super) fn pop_any_whole(&mut self) -> Option<(F, Answer)> {
-        let index = self.waiting.iter().position(|exchange| exchange.answer.is_whole())?;
+        let index = self.waiting.iter().position(Exchange::is_whole)?;
         self.take(index)
     }
 

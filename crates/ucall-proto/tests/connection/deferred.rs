@@ -1,6 +1,6 @@
 //! Replies that come later than their calls.
 
-use ucall_proto::{RpcError, Wish};
+use ucall_proto::{ExchangeId, RpcError, Wish};
 
 use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
 
@@ -55,6 +55,47 @@ fn a_batch_waits_for_all_its_calls_and_keeps_its_order() {
         assert_eq!(front, format!("[{},{},{},", sum_reply(1), sum_reply(2), later_reply(3, "3")));
         assert!(back.ends_with(&format!("}},{},{}]", later_reply(4, "4"), sum_reply(5))));
     }
+}
+
+#[test]
+fn calls_of_a_batch_finish_in_any_order_wherever_the_first_deferred_one_stands() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for (answered, order) in (0..4).flat_map(|answered| orders.map(|order| (answered, order))) {
+        let mut driver = Driver::new();
+        let front: Vec<_> = (0..answered).map(|_| sum(9)).collect();
+        let back = [later(1), sum(8), later(2), later(3)];
+        driver.receive(format!("[{}]", [&front[..], &back].concat().join(",")).as_bytes());
+        let deferred = driver.service.deferred.clone();
+        for index in order {
+            assert_eq!(driver.sent(), "");
+            driver.complete(deferred[index], Ok(b"1"));
+            // Neither a second time nor for an item that was never deferred.
+            driver.complete(deferred[index], Ok(b"2"));
+            let item = deferred[0].item;
+            for item in [item.wrapping_sub(1), item + 1, item + 4, u32::MAX] {
+                driver.complete(ExchangeId { item, ..deferred[0] }, Ok(b"3"));
+            }
+        }
+        let front: Vec<_> = front.iter().map(|_| sum_reply(9)).collect();
+        let [first, second, third] = [1, 2, 3].map(|id| later_reply(id, "1"));
+        let replies = [&front[..], &[first, sum_reply(8), second, third]].concat();
+        assert_eq!(driver.sent(), format!("[{}]\n", replies.join(",")));
+    }
+}
+
+#[test]
+fn a_batch_of_a_hundred_thousand_deferred_calls_does_not_take_quadratic_time() {
+    let calls = 100_000;
+    let mut driver = Driver::new();
+    driver.limits.batch_calls_max = calls as usize;
+    let requests: Vec<_> = (0..calls).map(later).collect();
+    driver.receive(format!("[{}]", requests.join(",")).as_bytes());
+    for exchange in std::mem::take(&mut driver.service.deferred).into_iter().rev() {
+        assert_eq!(driver.sent(), "");
+        driver.complete(exchange, Ok(b"1"));
+    }
+    let replies: Vec<_> = (0..calls).map(|id| later_reply(id, "1")).collect();
+    assert_eq!(driver.sent(), format!("[{}]\n", replies.join(",")));
 }
 
 #[test]
