@@ -52,7 +52,7 @@ impl Handler for Desk {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        let wished = request.head.and_then(|head| head.timeout_ms).map(Duration::from_millis);
+        let wished = request.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
         let deadline = self.ledger.deadline_of(wished);
         if let Some(passed) = deadline.filter(Deadline::has_passed) {
             reply.error(&passed.error());

@@ -176,7 +176,7 @@ impl Interpreter {
 
     /// When a call is due: by its caller's wish or the server's, whichever is sooner.
     pub(crate) fn deadline_of(&self, procedure: &Procedure, call: &Call<'_>) -> Option<Instant> {
-        let wished = call.head.and_then(|head| head.timeout_ms).map(Duration::from_millis);
+        let wished = call.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
         let timeout = [wished, procedure.timeout].into_iter().flatten().min()?;
         self.turn_began.checked_add(timeout)
     }
@@ -185,7 +185,7 @@ impl Interpreter {
     #[inline]
     fn is_overdue(&self, procedure: &Procedure, call: &Call<'_>) -> bool {
         let may_be =
-            procedure.timeout.is_some() || call.head.is_some_and(|head| head.timeout_ms.is_some());
+            procedure.timeout.is_some() || call.head.is_some_and(|head| head.timeout_ms().is_some());
         may_be && self.deadline_of(procedure, call).is_some_and(|it| it <= Instant::now())
     }
 

@@ -27,7 +27,7 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Option<Step> {
-        if head.method == Method::Options {
+        if head.method() == Method::Options {
             return None;
         }
         let Protocol::Http(http) = &mut self.protocol else { return None };
@@ -42,7 +42,7 @@ impl Connection {
                     Refusal::Unauthorized => HttpError::Unauthorized,
                     Refusal::Failed => HttpError::GuardFailed,
                 };
-                Some(self.refuse_to(extras.allowed_origin, &error, head.method, environment, out))
+                Some(self.refuse_to(extras.allowed_origin, &error, head.method(), environment, out))
             }
         }
     }

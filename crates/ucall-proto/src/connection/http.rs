@@ -117,7 +117,7 @@ impl Connection {
         let is_last = self.is_last(self.requests + 1, environment);
         let extras = match gate(head, is_last, self.is_tls(), environment) {
             Ok(extras) => extras,
-            Err(error) => return self.refuse_http(&error, head.method, environment, out),
+            Err(error) => return self.refuse_http(&error, head.method(), environment, out),
         };
         if environment.service.is_guarded()
             && let Some(refused) = self.admit_http(head, &extras, environment, out)
@@ -125,18 +125,18 @@ impl Connection {
             return refused;
         }
         let limit = environment.limits.body_bytes_max;
-        let length = match head.body {
+        let length = match head.body() {
             BodyLength::None => 0,
             BodyLength::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
             BodyLength::Chunked => return self.begin_chunked(head, rest, environment, out),
         };
         if length > limit {
             let error = HttpError::BodyTooLarge { limit: limit as u64 };
-            return self.refuse_http(&error, head.method, environment, out);
+            return self.refuse_http(&error, head.method(), environment, out);
         }
-        let total = head.len + length;
-        let Some(body) = rest.get(head.len..total) else {
-            return self.wait_for_body(head, total, rest.len() == head.len, environment, out);
+        let total = head.len() + length;
+        let Some(body) = rest.get(head.len()..total) else {
+            return self.wait_for_body(head, total, rest.len() == head.len(), environment, out);
         };
         self.set_bytes_needed(0);
         self.run_request(head, body, &extras, environment, out);
@@ -153,9 +153,9 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Step {
         if environment.scratch.is_full(environment.limits) {
-            return self.refuse_http(&HttpError::Overloaded, head.method, environment, out);
+            return self.refuse_http(&HttpError::Overloaded, head.method(), environment, out);
         }
-        if head.expect_continue && nothing_came {
+        if head.expect_continue() && nothing_came {
             if !self.exchanges.is_empty() {
                 // The interim reply belongs behind the replies before it.
                 self.paused = true;
@@ -181,17 +181,17 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
-        let step = self.wait_for_body(head, 0, rest.len() == head.len, environment, out);
+        let step = self.wait_for_body(head, 0, rest.len() == head.len(), environment, out);
         if self.paused || self.closing != Closing::Open {
             return step;
         }
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
         http.chunked = Some(Box::new(Chunked {
-            head: rest.get(..head.len).unwrap_or_default().to_vec(),
+            head: rest.get(..head.len()).unwrap_or_default().to_vec(),
             decoder: ChunkedDecoder::default(),
             body: Vec::new(),
         }));
-        Step::Consumed(head.len)
+        Step::Consumed(head.len())
     }
 
     #[inline(never)]
@@ -298,7 +298,7 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        match head.method {
+        match head.method() {
             Method::Options => {
                 self.next_request();
                 environment.replies.options(out, extras);
@@ -404,13 +404,13 @@ fn gate<'a, S>(
     is_tls: bool,
     environment: &Environment<'_, S>,
 ) -> Result<Extras<'a>, HttpError> {
-    let allowed_origin = environment.access.check(head.host, head.origin, is_tls)?;
+    let allowed_origin = environment.access.check(head.host(), head.origin(), is_tls)?;
     let connection = match environment.drain {
         Drain::No if !is_last => head.reply_connection(),
         Drain::Overloaded => return Err(HttpError::Overloaded),
         _ => http1::Connection::Close,
     };
-    match (head.method, head.target) {
+    match (head.method(), head.target()) {
         (Method::Post, Target::Root) | (Method::Options, Target::Root | Target::Asterisk) => {
             Ok(Extras { connection, allowed_origin })
         }

@@ -423,21 +423,19 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> usize {
-        let mut used = 0;
+        let mut rest = bytes;
         self.paused = false;
-        while let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
-            if self.closing != Closing::Open {
-                break;
-            }
+        while !rest.is_empty() && self.closing == Closing::Open {
             if self.must_wait(environment, out) {
                 self.paused = true;
                 break;
             }
             match self.step(rest, environment, out) {
-                Step::Consumed(count) => used += count,
+                Step::Consumed(count) => rest = rest.get(count..).unwrap_or_default(),
                 Step::Incomplete => break,
             }
         }
+        let used = bytes.len() - rest.len();
         if environment.drain == Drain::Refusing && used > 0 && self.is_raw() {
             self.stop_reading();
         }

@@ -9,13 +9,14 @@ use super::head::{BodyLength, Version};
 use super::host::is_authority;
 
 /// A place in the input.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
     pub start: usize,
     pub end: usize,
 }
 
 impl Span {
+    #[inline]
     pub(super) fn of(self, input: &[u8]) -> &[u8] {
         input.get(self.start..self.end).unwrap_or_default()
     }

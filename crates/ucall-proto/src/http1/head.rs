@@ -3,35 +3,32 @@
 use memchr::memchr;
 
 use super::bytes::trim;
+use super::fields::Span;
 use super::reply::Connection;
+use super::request_line::TargetKind;
 
 /// A request line and its headers, checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// What is to be done.
+    /// All its bytes, which the places in the outline count in.
+    text: &'a [u8],
+    outline: Outline,
+}
+
+/// What a head says. Where, as places: the same bytes say it again elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outline {
     pub method: Method,
-    /// With what.
-    pub target: Target<'a>,
-    /// The version the peer speaks.
+    pub target: TargetKind,
+    pub target_at: Span,
     pub version: Version,
-    /// How the body is delimited.
     pub body: BodyLength,
-    /// Whether the peer wants the connection kept, by version and `Connection` (RFC 9112, 9.3).
     pub keep_alive: bool,
-    /// Whether the peer waits for `100 Continue` before it sends the body. False when there is no
-    /// body, and on HTTP/1.0, where RFC 9110, section 10.1.1, has it ignored.
     pub expect_continue: bool,
-    /// The host the request is for: the authority of an absolute target, which RFC 9112, section
-    /// 3.2.2, puts above the `Host` header, else that header. Its syntax is checked.
-    pub host: Option<&'a [u8]>,
-    /// The `Origin` header, which browsers send.
-    pub origin: Option<&'a [u8]>,
-    /// The `Ucall-Timeout-Ms` header: how long the peer waits for the reply, in milliseconds.
+    pub host: Option<Span>,
+    pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
-    /// All header lines, each with its CRLF, without the blank line. See [`Head::headers`].
-    pub header_block: &'a [u8],
-    /// The bytes of the head, from the first byte of the input through the blank line.
-    pub len: usize,
+    pub headers: Span,
 }
 
 /// The method of a request.
@@ -83,10 +80,97 @@ pub enum BodyLength {
 }
 
 impl<'a> Head<'a> {
+    #[inline(always)]
+    pub(super) fn new(text: &'a [u8], outline: &Outline) -> Self {
+        Self { text, outline: *outline }
+    }
+
+    /// The bytes of the head, from the first byte of the input through the blank line.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a head is never empty")]
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// What is to be done.
+    #[must_use]
+    #[inline]
+    pub fn method(&self) -> Method {
+        self.outline.method
+    }
+
+    /// With what.
+    #[must_use]
+    #[inline]
+    pub fn target(&self) -> Target<'a> {
+        match self.outline.target {
+            TargetKind::Root => Target::Root,
+            TargetKind::Asterisk => Target::Asterisk,
+            TargetKind::Other => Target::Other(self.outline.target_at.of(self.text)),
+        }
+    }
+
+    /// The version the peer speaks.
+    #[must_use]
+    #[inline]
+    pub fn version(&self) -> Version {
+        self.outline.version
+    }
+
+    /// How the body is delimited.
+    #[must_use]
+    #[inline]
+    pub fn body(&self) -> BodyLength {
+        self.outline.body
+    }
+
+    /// Whether the peer wants the connection kept, by version and `Connection` (RFC 9112, 9.3).
+    #[must_use]
+    #[inline]
+    pub fn keep_alive(&self) -> bool {
+        self.outline.keep_alive
+    }
+
+    /// Whether the peer waits for `100 Continue` before it sends the body. False when there is no
+    /// body, and on HTTP/1.0, where RFC 9110, section 10.1.1, has it ignored.
+    #[must_use]
+    pub fn expect_continue(&self) -> bool {
+        self.outline.expect_continue
+    }
+
+    /// The host the request is for: the authority of an absolute target, which RFC 9112, section
+    /// 3.2.2, puts above the `Host` header, else that header. Its syntax is checked.
+    #[must_use]
+    #[inline]
+    pub fn host(&self) -> Option<&'a [u8]> {
+        self.outline.host.map(|span| span.of(self.text))
+    }
+
+    /// The `Origin` header, which browsers send.
+    #[must_use]
+    #[inline]
+    pub fn origin(&self) -> Option<&'a [u8]> {
+        self.outline.origin.map(|span| span.of(self.text))
+    }
+
+    /// The `Ucall-Timeout-Ms` header: how long the peer waits for the reply, in milliseconds.
+    #[must_use]
+    #[inline]
+    pub fn timeout_ms(&self) -> Option<u64> {
+        self.outline.timeout_ms
+    }
+
+    /// All header lines, each with its CRLF, without the blank line. See [`Head::headers`].
+    #[must_use]
+    pub fn header_block(&self) -> &'a [u8] {
+        self.outline.headers.of(self.text)
+    }
+
     /// The headers in the order they came.
     #[must_use]
     pub fn headers(&self) -> Headers<'a> {
-        Headers { block: self.header_block }
+        Headers { block: self.header_block() }
     }
 
     /// The value of the first header called `name`, in whatever case.
@@ -97,8 +181,9 @@ impl<'a> Head<'a> {
 
     /// The `Connection` line of a reply that does as the peer asked.
     #[must_use]
+    #[inline]
     pub fn reply_connection(&self) -> Connection {
-        match (self.keep_alive, self.version) {
+        match (self.outline.keep_alive, self.outline.version) {
             (false, _) => Connection::Close,
             (true, Version::Http10) => Connection::KeepAlive,
             (true, Version::Http11) => Connection::Implied,

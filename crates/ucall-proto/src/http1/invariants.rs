@@ -20,8 +20,8 @@ pub fn check_head(input: &[u8], cuts: &[usize], limits: &HeadLimits) {
         match &now {
             Ok(None) => assert_eq!(resumed, Ok(None)),
             Ok(Some(head)) => {
-                assert_eq!(resumed.as_ref(), Ok(&Some(head.clone())));
-                assert_eq!(whole.as_ref(), Ok(&Some(head.clone())));
+                assert_eq!(resumed.as_ref(), Ok(&Some(*head)));
+                assert_eq!(whole.as_ref(), Ok(&Some(*head)));
                 return;
             }
             // A resumed parser may look at a line only when its end has come.
@@ -37,9 +37,9 @@ pub fn check_head(input: &[u8], cuts: &[usize], limits: &HeadLimits) {
 fn check_outcome(input: &[u8], whole: &Result<Option<Head<'_>>, HttpError>, limits: &HeadLimits) {
     match whole {
         Ok(Some(head)) => {
-            assert!(head.len <= input.len() && head.len <= limits.bytes_max);
+            assert!(head.len() <= input.len() && head.len() <= limits.bytes_max);
             assert!(head.headers().count() <= limits.headers_max);
-            assert!(input[..head.len].ends_with(b"\r\n\r\n"));
+            assert!(input[..head.len()].ends_with(b"\r\n\r\n"));
             assert!(head.headers().all(|(name, _)| !name.is_empty()));
         }
         Ok(None) => assert!(input.len() < limits.bytes_max),

@@ -20,8 +20,8 @@ use memchr::memchr;
 
 use super::error::HttpError;
 use super::fields::{Facts, Line, Span, read_line};
-use super::head::{BodyLength, Head, Method, Target, Version};
-use super::request_line::{self, RequestLine, TargetKind};
+use super::head::{Head, Outline, Version};
+use super::request_line::{self, RequestLine};
 
 /// How large a head may be.
 #[derive(Clone, Copy, Debug)]
@@ -76,28 +76,11 @@ struct Partial {
     facts: Facts,
 }
 
-/// What a whole head says. Where, as places: the same bytes say it again elsewhere.
-#[derive(Clone, Copy, Debug)]
-struct Read {
-    method: Method,
-    target: TargetKind,
-    target_at: Span,
-    version: Version,
-    body: BodyLength,
-    keep_alive: bool,
-    expect_continue: bool,
-    host: Option<Span>,
-    origin: Option<Span>,
-    timeout_ms: Option<u64>,
-    headers: Span,
-    len: usize,
-}
-
 /// A head that was read before: its bytes, and what they say.
 #[derive(Clone, Debug)]
 struct Known {
     text: Vec<u8>,
-    read: Read,
+    outline: Outline,
 }
 
 impl HeadParser {
@@ -125,8 +108,9 @@ impl HeadParser {
     #[inline(always)]
     pub(crate) fn recognise<'a>(&self, input: &'a [u8]) -> Option<Head<'a>> {
         let known = self.known.as_ref()?;
-        let is_known = self.partial.is_none() && input.starts_with(&known.text);
-        is_known.then(|| known.read.head(input))
+        let text = input.get(..known.text.len())?;
+        let is_known = self.partial.is_none() && text == known.text;
+        is_known.then(|| Head::new(text, &known.outline))
     }
 
     /// The same as [`HeadParser::parse`], for one that [`HeadParser::recognise`] does not know.
@@ -141,9 +125,10 @@ impl HeadParser {
         let window = input.get(..limits.bytes_max).unwrap_or(input);
         let mut partial = self.partial.take().map_or_else(Partial::default, |partial| *partial);
         if partial.has_news(window) && partial.read_lines(window, limits)? {
-            let read = partial.finish()?;
-            self.remember(&read, window);
-            return Ok(Some(read.head(window)));
+            let outline = partial.finish()?;
+            let text = window.get(..partial.line_at + 2).unwrap_or_default();
+            self.remember(text, &outline);
+            return Ok(Some(Head::new(text, &outline)));
         }
         partial.searched = window.len();
         self.partial = Some(Box::new(partial));
@@ -154,18 +139,17 @@ impl HeadParser {
         Ok(None)
     }
 
-    fn remember(&mut self, read: &Read, window: &[u8]) {
-        if !mem::replace(&mut self.is_used, true) || read.len > KNOWN_BYTES_MAX {
+    fn remember(&mut self, text: &[u8], outline: &Outline) {
+        if !mem::replace(&mut self.is_used, true) || text.len() > KNOWN_BYTES_MAX {
             return;
         }
-        let text = window.get(..read.len).unwrap_or_default();
         match &mut self.known {
             Some(known) => {
                 known.text.clear();
                 known.text.extend_from_slice(text);
-                known.read = *read;
+                known.outline = *outline;
             }
-            None => self.known = Some(Box::new(Known { text: text.to_vec(), read: *read })),
+            None => self.known = Some(Box::new(Known { text: text.to_vec(), outline: *outline })),
         }
     }
 }
@@ -219,14 +203,14 @@ impl Partial {
     }
 
     /// Puts together what the head says, and checks what only all headers together can tell.
-    fn finish(&self) -> Result<Read, HttpError> {
+    fn finish(&self) -> Result<Outline, HttpError> {
         let &RequestLine { method, version, target, .. } = &self.line;
         let facts = &self.facts;
         if facts.host.is_none() && version == Version::Http11 {
             return Err(HttpError::HostMissing);
         }
         let body = facts.body(version)?;
-        Ok(Read {
+        Ok(Outline {
             method,
             target,
             target_at: self.line.span,
@@ -238,31 +222,6 @@ impl Partial {
             origin: facts.origin,
             timeout_ms: facts.timeout_ms,
             headers: Span { start: self.headers_at, end: self.line_at },
-            len: self.line_at + 2,
         })
-    }
-}
-
-impl Read {
-    /// The head, as slices of the input that it stands in.
-    #[inline(always)]
-    fn head<'a>(&self, input: &'a [u8]) -> Head<'a> {
-        Head {
-            method: self.method,
-            target: match self.target {
-                TargetKind::Root => Target::Root,
-                TargetKind::Asterisk => Target::Asterisk,
-                TargetKind::Other => Target::Other(self.target_at.of(input)),
-            },
-            version: self.version,
-            body: self.body,
-            keep_alive: self.keep_alive,
-            expect_continue: self.expect_continue,
-            host: self.host.map(|span| span.of(input)),
-            origin: self.origin.map(|span| span.of(input)),
-            timeout_ms: self.timeout_ms,
-            header_block: self.headers.of(input),
-            len: self.len,
-        }
     }
 }

@@ -13,7 +13,7 @@ const LIMITS: HeadLimits = HeadLimits { bytes_max: 16 * 1024, headers_max: 100 }
 #[track_caller]
 fn valid(input: &[u8]) -> Head<'_> {
     let head = parse_head(input, &LIMITS).unwrap().expect("complete");
-    assert_eq!(head.len, input.len());
+    assert_eq!(head.len(), input.len());
     let mut parser = HeadParser::default();
     for end in 0..input.len() {
         assert_eq!(parse_head(&input[..end], &LIMITS), Ok(None), "prefix of {end}");
@@ -65,13 +65,13 @@ fn reads_the_usual_head() {
         b"POST / HTTP/1.1\r\nHost: 127.0.0.1:8545\r\nContent-Type: application/json\r\n\
           Content-Length: 66\r\n\r\n",
     );
-    assert_eq!(head.method, Method::Post);
-    assert_eq!(head.target, Target::Root);
-    assert_eq!(head.version, Version::Http11);
-    assert_eq!(head.body, BodyLength::Length(66));
-    assert!(head.keep_alive && !head.expect_continue);
-    assert_eq!(head.host, Some(b"127.0.0.1:8545".as_slice()));
-    assert_eq!(head.origin, None);
+    assert_eq!(head.method(), Method::Post);
+    assert_eq!(head.target(), Target::Root);
+    assert_eq!(head.version(), Version::Http11);
+    assert_eq!(head.body(), BodyLength::Length(66));
+    assert!(head.keep_alive() && !head.expect_continue());
+    assert_eq!(head.host(), Some(b"127.0.0.1:8545".as_slice()));
+    assert_eq!(head.origin(), None);
     assert_eq!(head.reply_connection(), Connection::Implied);
 }
 
@@ -104,7 +104,7 @@ fn reads_methods() {
         ("M-SEARCH", Method::Other),
     ] {
         let input = format!("{name} / HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(valid(input.as_bytes()).method, method, "{name}");
+        assert_eq!(valid(input.as_bytes()).method(), method, "{name}");
     }
 }
 
@@ -129,8 +129,8 @@ fn reads_targets() {
         for start in ["", "\r\n", "\r\n\r\n"] {
             let input = format!("{start}{line}HTTP/1.1\r\nHost: a:1\r\n\r\n");
             let head = valid(input.as_bytes());
-            assert_eq!(head.target, target, "{line}");
-            assert_eq!(head.host.map(text), Some(host), "{line}");
+            assert_eq!(head.target(), target, "{line}");
+            assert_eq!(head.host().map(text), Some(host), "{line}");
         }
     }
 }
@@ -275,9 +275,9 @@ fn reads_and_refuses_hosts() {
         "~",
     ] {
         let input = format!("POST / HTTP/1.1\r\nhOsT:{host}\r\n\r\n");
-        assert_eq!(valid(input.as_bytes()).host.map(text), Some(host));
+        assert_eq!(valid(input.as_bytes()).host().map(text), Some(host));
         let input = format!("POST / HTTP/1.0\r\nHost:  {host}\t\r\n\r\n");
-        assert_eq!(valid(input.as_bytes()).host.map(text), Some(host));
+        assert_eq!(valid(input.as_bytes()).host().map(text), Some(host));
     }
     for host in [
         "",
@@ -323,7 +323,7 @@ fn reads_and_refuses_hosts() {
     }
     assert_eq!(refused(b"POST / HTTP/1.1\r\n\r\n"), HttpError::HostMissing);
     assert_eq!(refused(b"POST http://a/ HTTP/1.1\r\n\r\n"), HttpError::HostMissing);
-    assert_eq!(valid(b"POST / HTTP/1.0\r\n\r\n").host, None);
+    assert_eq!(valid(b"POST / HTTP/1.0\r\n\r\n").host(), None);
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn reads_lengths() {
         ("Transfer-Encoding: chunked", BodyLength::Chunked),
         ("transfer-encoding:\tCHUNKED ", BodyLength::Chunked),
     ] {
-        assert_eq!(valid(&with(lines)).body, body, "{lines:?}");
+        assert_eq!(valid(&with(lines)).body(), body, "{lines:?}");
     }
 }
 
@@ -413,7 +413,7 @@ fn keeps_connections_as_asked() {
         let input = format!("POST / HTTP/{version}\r\nHost: a\r\n{lines}\r\n");
         let head = valid(input.as_bytes());
         assert_eq!(head.reply_connection(), connection, "{input:?}");
-        assert_eq!(head.keep_alive, connection != Connection::Close);
+        assert_eq!(head.keep_alive(), connection != Connection::Close);
     }
 }
 
@@ -427,10 +427,10 @@ fn knows_one_expectation() {
         ("Expect: 100-continue".to_owned(), false),
         ("Content-Length: 0\r\nExpect: 100-continue".to_owned(), false),
     ] {
-        assert_eq!(valid(&with(&lines)).expect_continue, expected, "{lines}");
+        assert_eq!(valid(&with(&lines)).expect_continue(), expected, "{lines}");
     }
     let old = b"POST / HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
-    assert!(!valid(old).expect_continue);
+    assert!(!valid(old).expect_continue());
     for value in ["", "200-ok", "100-continue, x"] {
         assert_eq!(refused(&with(&format!("Expect: {value}"))), HttpError::ExpectationUnknown);
     }
@@ -438,9 +438,9 @@ fn knows_one_expectation() {
 
 #[test]
 fn reads_how_long_the_peer_waits() {
-    assert_eq!(valid(&with("A: b")).timeout_ms, None);
-    assert_eq!(valid(&with("ucall-timeout-MS: 1500")).timeout_ms, Some(1500));
-    assert_eq!(valid(&with("Ucall-Timeout-Ms: 0")).timeout_ms, Some(0));
+    assert_eq!(valid(&with("A: b")).timeout_ms(), None);
+    assert_eq!(valid(&with("ucall-timeout-MS: 1500")).timeout_ms(), Some(1500));
+    assert_eq!(valid(&with("Ucall-Timeout-Ms: 0")).timeout_ms(), Some(0));
     for value in ["", "-1", "1.5", "1s", "18446744073709551616", "1\r\nUcall-Timeout-Ms: 1"] {
         let input = with(&format!("Ucall-Timeout-Ms: {value}"));
         assert_eq!(refused(&input), HttpError::TimeoutMalformed, "{value}");
@@ -450,7 +450,7 @@ fn reads_how_long_the_peer_waits() {
 #[test]
 fn sees_origins() {
     let origin = "Origin: https://a.example";
-    assert_eq!(valid(&with(origin)).origin, Some(b"https://a.example".as_slice()));
+    assert_eq!(valid(&with(origin)).origin(), Some(b"https://a.example".as_slice()));
     assert_eq!(refused(&with(&format!("{origin}\r\n{origin}"))), HttpError::OriginRepeated);
 }
 
@@ -459,7 +459,7 @@ fn limits_bytes_exactly() {
     let frame = with("X: ").len();
     let exact = with(&format!("X: {}", "y".repeat(LIMITS.bytes_max - frame)));
     assert_eq!(exact.len(), LIMITS.bytes_max);
-    assert_eq!(parse_head(&exact, &LIMITS).unwrap().map(|head| head.len), Some(exact.len()));
+    assert_eq!(parse_head(&exact, &LIMITS).unwrap().map(|head| head.len()), Some(exact.len()));
     let over = with(&format!("X: {}", "y".repeat(LIMITS.bytes_max - frame + 1)));
     let error = HttpError::HeadTooLarge { limit: LIMITS.bytes_max };
     assert_eq!(parse_head(&over, &LIMITS), Err(error));
@@ -550,7 +550,7 @@ fn reads_pipelined_heads_with_one_parser() {
     input.extend_from_slice(second);
     let mut parser = HeadParser::default();
     let first = parser.parse(&input, &LIMITS).unwrap().unwrap();
-    assert_eq!((first.len, first.origin), (first_len, Some(b"null".as_slice())));
+    assert_eq!((first.len(), first.origin()), (first_len, Some(b"null".as_slice())));
     let next = parser.parse(&input[first_len..], &LIMITS).unwrap().unwrap();
     assert_eq!(next, valid(second));
 }
