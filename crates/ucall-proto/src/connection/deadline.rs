@@ -20,14 +20,27 @@ pub(super) enum Awaits {
 impl Connection {
     /// Notes what is waited for from now on. The deadline that follows from it is counted only when
     /// a sweep asks, which is seldom.
+    #[inline(always)]
     pub(super) fn note_awaits<S>(&mut self, environment: &mut Environment<'_, S>) {
-        let awaits = self.now_awaits(environment.limits);
-        if awaits == Awaits::Request && self.awaits == Awaits::Request {
+        if self.awaits == Awaits::Request && self.is_between_requests() {
             // Between requests that come whole there is nothing to count.
             (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
         } else {
-            self.begin_to_await(awaits, environment);
+            self.begin_to_await(environment);
         }
+    }
+
+    #[inline]
+    fn is_between_requests(&self) -> bool {
+        let is_between = match &self.protocol {
+            Protocol::Http(http) => http.is_between_requests(),
+            Protocol::Raw(_) | Protocol::Unknown => true,
+        };
+        is_between
+            && self.input.is_empty()
+            && !self.paused
+            && self.closing == Closing::Open
+            && self.exchanges.is_empty()
     }
 
     /// The moment at which [`Connection::expire`] is due.
@@ -49,7 +62,8 @@ impl Connection {
     }
 
     #[inline(never)]
-    fn begin_to_await<S>(&mut self, awaits: Awaits, environment: &mut Environment<'_, S>) {
+    fn begin_to_await<S>(&mut self, environment: &mut Environment<'_, S>) {
+        let awaits = self.now_awaits(environment.limits);
         self.count_held(awaits, environment);
         // A peer that sends without a pause has always begun another request.
         let is_other = mem::discriminant(&awaits) != mem::discriminant(&self.awaits)
@@ -60,7 +74,6 @@ impl Connection {
         (self.awaits, self.heard_at) = (awaits, environment.now);
     }
 
-    #[inline]
     fn now_awaits(&self, limits: &Limits) -> Awaits {
         if self.paused {
             return Awaits::Replies;

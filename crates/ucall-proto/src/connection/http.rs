@@ -64,6 +64,12 @@ impl Http {
             Awaits::Head
         }
     }
+
+    /// Whether nothing of a request has come but what is still to be read.
+    #[inline]
+    pub(super) fn is_between_requests(&self) -> bool {
+        self.bytes_needed == 0 && self.chunked.is_none()
+    }
 }
 
 impl Connection {
@@ -82,27 +88,33 @@ impl Connection {
         if rest.len() < http.bytes_needed {
             return Step::Incomplete;
         }
-        match http.parser.recognise(rest) {
-            Some(head) => self.take_head(&head, rest, environment, out),
-            None => self.step_unknown(rest, environment, out),
-        }
+        let head = match http.parser.recognise(rest) {
+            Some(head) => head,
+            None => match self.read_head(rest, environment, out) {
+                Some(head) => head,
+                None => return Step::Incomplete,
+            },
+        };
+        self.take_head(&head, rest, environment, out)
     }
 
-    /// The same, for a request whose head is not that of the one before it.
+    /// Reads a head that is not that of the request before it; what cannot be one is refused.
     #[inline(never)]
-    fn step_unknown<S: Service>(
+    fn read_head<'a, S: Service>(
         &mut self,
-        rest: &[u8],
+        rest: &'a [u8],
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
-    ) -> Step {
-        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
+    ) -> Option<Head<'a>> {
+        let Protocol::Http(http) = &mut self.protocol else { return None };
         // The second look at a head whose body has come is a parse from the start: the parser
         // keeps nothing of a head that it has given out.
         match http.parser.read(rest, &environment.limits.head) {
-            Ok(Some(head)) => self.take_head(&head, rest, environment, out),
-            Ok(None) => Step::Incomplete,
-            Err(error) => self.refuse_http(&error, Method::Other, environment, out),
+            Ok(head) => head,
+            Err(error) => {
+                self.refuse_http(&error, Method::Other, environment, out);
+                None
+            }
         }
     }
 
@@ -238,7 +250,7 @@ impl Connection {
     }
 
     /// Answers a request that has come whole.
-    #[inline]
+    #[inline(never)]
     fn run_request<S: Service>(
         &mut self,
         head: &Head<'_>,
@@ -247,20 +259,41 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if self.exchanges.is_empty() {
-            self.answer(head, body, extras, environment, out);
+        if self.exchanges.is_empty() && head.method() != Method::Options {
+            self.answer_rpc(head, body, extras, environment, out);
         } else {
-            let (mut later, before) = (Vec::new(), self.requests);
-            self.answer(head, body, extras, environment, &mut later);
-            if !later.is_empty() {
-                // What is refused has no number yet, and that of the last one is taken.
-                let is_numbered = self.requests != before;
-                let request = if is_numbered { self.requests } else { self.next_request() };
-                self.answer_later(request, later);
-            }
+            self.run_unusual(head, body, extras, environment, out);
         }
         if extras.connection == http1::Connection::Close {
             self.stop_reading();
+        }
+    }
+
+    /// Answers a request behind others that wait, or one that is no call.
+    #[inline(never)]
+    fn run_unusual<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        body: &[u8],
+        extras: &Extras<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let (mut later, before) = (Vec::new(), self.requests);
+        let waits = !self.exchanges.is_empty();
+        let place = if waits { &mut later } else { out };
+        match head.method() {
+            Method::Options => {
+                self.next_request();
+                environment.replies.options(place, extras);
+            }
+            _ => self.answer_rpc(head, body, extras, environment, place),
+        }
+        if !later.is_empty() {
+            // What is refused has no number yet, and that of the last one is taken.
+            let is_numbered = self.requests != before;
+            let request = if is_numbered { self.requests } else { self.next_request() };
+            self.answer_later(request, later);
         }
     }
 
@@ -289,25 +322,7 @@ impl Connection {
         self.exchanges.push(request, HttpFraming::default(), Answer::Framed(framed));
     }
 
-    #[inline]
-    fn answer<S: Service>(
-        &mut self,
-        head: &Head<'_>,
-        body: &[u8],
-        extras: &Extras<'_>,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        match head.method() {
-            Method::Options => {
-                self.next_request();
-                environment.replies.options(out, extras);
-            }
-            _ => self.answer_rpc(head, body, extras, environment, out),
-        }
-    }
-
-    #[inline]
+    #[inline(always)]
     fn answer_rpc<S: Service>(
         &mut self,
         head: &Head<'_>,
@@ -399,6 +414,23 @@ impl Connection {
 /// Refuses what will not be served, before its body comes.
 #[inline(always)]
 fn gate<'a, S>(
+    head: &Head<'a>,
+    is_last: bool,
+    is_tls: bool,
+    environment: &Environment<'_, S>,
+) -> Result<Extras<'a>, HttpError> {
+    if head.is_usual()
+        && environment.access.admits(head.names_loopback())
+        && environment.drain == Drain::No
+        && !is_last
+    {
+        return Ok(Extras::default());
+    }
+    gate_unusual(head, is_last, is_tls, environment)
+}
+
+#[inline(never)]
+fn gate_unusual<'a, S>(
     head: &Head<'a>,
     is_last: bool,
     is_tls: bool,

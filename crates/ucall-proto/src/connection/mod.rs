@@ -195,14 +195,15 @@ impl Connection {
     }
 
     /// Takes bytes, runs the requests that they complete and appends the replies to `out`.
+    #[inline]
     pub fn receive<S: Service>(
         &mut self,
         bytes: &mut [u8],
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if self.discards(bytes.len()) {
-            return;
+        if self.closing != Closing::Open {
+            return self.discard(bytes.len());
         }
         match self.stage.take() {
             None => self.receive_plaintext(bytes, environment, out),
@@ -369,13 +370,11 @@ impl Connection {
     }
 
     /// Counts and throws away what comes after the last request.
-    fn discards(&mut self, count: usize) -> bool {
-        match &mut self.closing {
-            Closing::Open => return false,
-            Closing::Draining { discarded } => *discarded += count,
-            Closing::Done => {}
+    #[cold]
+    fn discard(&mut self, count: usize) {
+        if let Closing::Draining { discarded } = &mut self.closing {
+            *discarded += count;
         }
-        true
     }
 
     fn stop_reading(&mut self) {
@@ -389,6 +388,7 @@ impl Connection {
         }
     }
 
+    #[inline(never)]
     fn process_input<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
@@ -404,6 +404,7 @@ impl Connection {
     }
 
     /// Keeps what is left of the input; without memory for it the peer is told to come again.
+    #[inline(never)]
     fn keep<S: Service>(
         &mut self,
         rest: &[u8],

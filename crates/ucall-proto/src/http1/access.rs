@@ -108,31 +108,29 @@ impl AccessRules {
         self.is_loopback = is_loopback;
     }
 
+    /// Whether a request without an `Origin` may be served, as far as that is known from whether
+    /// its host is this machine by one of its most usual names. `false` asks for
+    /// [`AccessRules::check`].
+    #[must_use]
+    #[inline]
+    pub fn admits(&self, names_loopback: bool) -> bool {
+        names_loopback || !self.is_loopback
+    }
+
     /// Whether a request with this `Host` and `Origin` may be served, on whatever path.
     /// `Some` is an origin that the reply must name in its CORS headers.
     ///
     /// # Errors
     /// [`HttpError::HostForbidden`] and [`HttpError::OriginForbidden`], both 403.
-    #[inline]
     pub fn check<'a>(
         &self,
         host: Option<&[u8]>,
         origin: Option<&'a [u8]>,
         is_tls: bool,
     ) -> Result<Option<AllowedOrigin<'a>>, HttpError> {
-        match (self.is_loopback, origin) {
-            (false, None) => Ok(None),
-            (true, None) if host.is_some_and(is_loopback_quickly) => Ok(None),
-            _ => self.check_thoroughly(host, origin, is_tls),
+        if !self.is_loopback && origin.is_none() {
+            return Ok(None);
         }
-    }
-
-    fn check_thoroughly<'a>(
-        &self,
-        host: Option<&[u8]>,
-        origin: Option<&'a [u8]>,
-        is_tls: bool,
-    ) -> Result<Option<AllowedOrigin<'a>>, HttpError> {
         // Without a Host (HTTP/1.0) nothing tells a rebound name from ours. Every browser and
         // every client in use sends one, so refusing costs nobody and closes the gap.
         let host = Authority::split(host.ok_or(HttpError::HostForbidden)?);
@@ -161,9 +159,8 @@ impl AccessRules {
     }
 }
 
-/// The hosts that nearly every local call names, with a port or without.
-#[inline]
-fn is_loopback_quickly(host: &[u8]) -> bool {
+/// Whether this is a host that nearly every local call names, with a port or without.
+pub(super) fn names_loopback(host: &[u8]) -> bool {
     let port = host.strip_prefix(b"127.0.0.1").or_else(|| host.strip_prefix(b"localhost"));
     match port {
         Some([]) => true,

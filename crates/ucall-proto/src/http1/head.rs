@@ -29,6 +29,10 @@ pub(super) struct Outline {
     pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
     pub headers: Span,
+    /// `POST /` over a persistent HTTP/1.1, without an origin, with a body of known length.
+    pub is_usual: bool,
+    /// The host is this machine, by its most usual names.
+    pub names_loopback: bool,
 }
 
 /// The method of a request.
@@ -147,9 +151,24 @@ impl<'a> Head<'a> {
         self.outline.host.map(|span| span.of(self.text))
     }
 
-    /// The `Origin` header, which browsers send.
+    /// Whether this is `POST /` over HTTP/1.1, of a peer that keeps the connection, without an
+    /// origin and with a body of known length.
     #[must_use]
     #[inline]
+    pub fn is_usual(&self) -> bool {
+        self.outline.is_usual
+    }
+
+    /// Whether the host is this machine, by one of its most usual names; see
+    /// [`AccessRules::admits`](super::AccessRules::admits).
+    #[must_use]
+    #[inline]
+    pub fn names_loopback(&self) -> bool {
+        self.outline.names_loopback
+    }
+
+    /// The `Origin` header, which browsers send.
+    #[must_use]
     pub fn origin(&self) -> Option<&'a [u8]> {
         self.outline.origin.map(|span| span.of(self.text))
     }

@@ -18,10 +18,11 @@ use std::mem;
 
 use memchr::memchr;
 
+use super::access::names_loopback;
 use super::error::HttpError;
 use super::fields::{Facts, Line, Span, read_line};
-use super::head::{Head, Outline, Version};
-use super::request_line::{self, RequestLine};
+use super::head::{BodyLength, Head, Method, Outline, Version};
+use super::request_line::{self, RequestLine, TargetKind};
 
 /// How large a head may be.
 #[derive(Clone, Copy, Debug)]
@@ -125,8 +126,8 @@ impl HeadParser {
         let window = input.get(..limits.bytes_max).unwrap_or(input);
         let mut partial = self.partial.take().map_or_else(Partial::default, |partial| *partial);
         if partial.has_news(window) && partial.read_lines(window, limits)? {
-            let outline = partial.finish()?;
             let text = window.get(..partial.line_at + 2).unwrap_or_default();
+            let outline = partial.finish(text)?;
             self.remember(text, &outline);
             return Ok(Some(Head::new(text, &outline)));
         }
@@ -203,25 +204,31 @@ impl Partial {
     }
 
     /// Puts together what the head says, and checks what only all headers together can tell.
-    fn finish(&self) -> Result<Outline, HttpError> {
+    fn finish(&self, text: &[u8]) -> Result<Outline, HttpError> {
         let &RequestLine { method, version, target, .. } = &self.line;
         let facts = &self.facts;
         if facts.host.is_none() && version == Version::Http11 {
             return Err(HttpError::HostMissing);
         }
-        let body = facts.body(version)?;
+        let (body, keep_alive) = (facts.body(version)?, facts.keep_alive(version));
+        let host = self.line.authority.or(facts.host);
         Ok(Outline {
             method,
             target,
             target_at: self.line.span,
             version,
             body,
-            keep_alive: facts.keep_alive(version),
+            keep_alive,
             expect_continue: facts.expect_continue(version, body),
-            host: self.line.authority.or(facts.host),
+            host,
             origin: facts.origin,
             timeout_ms: facts.timeout_ms,
             headers: Span { start: self.headers_at, end: self.line_at },
+            is_usual: (method, target, version) == (Method::Post, TargetKind::Root, Version::Http11)
+                && keep_alive
+                && facts.origin.is_none()
+                && body != BodyLength::Chunked,
+            names_loopback: host.is_some_and(|span| names_loopback(span.of(text))),
         })
     }
 }
