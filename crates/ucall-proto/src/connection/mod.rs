@@ -395,7 +395,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         let mut input = mem::take(&mut self.input);
-        let used = self.process(&input, environment, out);
+        let used = self.process_all(&input, 0, environment, out);
         if used == input.len() || self.closing != Closing::Open {
             return environment.scratch.input.give(input);
         }
@@ -418,29 +418,71 @@ impl Connection {
     }
 
     /// Runs the requests at the front of `bytes`; returns how many bytes they were.
+    ///
+    /// The first is most often alone, and a loop would begin by fetching what it needs each time.
+    #[inline(always)]
     fn process<S: Service>(
         &mut self,
         bytes: &[u8],
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> usize {
-        let mut rest = bytes;
         self.paused = false;
-        while !rest.is_empty() && self.closing == Closing::Open {
-            if self.must_wait(environment, out) {
-                self.paused = true;
-                break;
+        match self.process_one(bytes, environment, out) {
+            Step::Consumed(count) if count == bytes.len() => {
+                self.end_if_refusing(environment.drain);
+                count
             }
-            match self.step(rest, environment, out) {
-                Step::Consumed(count) => rest = rest.get(count..).unwrap_or_default(),
-                Step::Incomplete => break,
-            }
+            Step::Consumed(count) => self.process_all(bytes, count, environment, out),
+            Step::Incomplete => 0,
         }
-        let used = bytes.len() - rest.len();
-        if environment.drain == Drain::Refusing && used > 0 && self.is_raw() {
-            self.stop_reading();
+    }
+
+    /// The same, behind so many bytes that are used already.
+    #[inline(never)]
+    fn process_all<S: Service>(
+        &mut self,
+        bytes: &[u8],
+        mut used: usize,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        self.paused = false;
+        while let Some(rest) = bytes.get(used..)
+            && let Step::Consumed(count) = self.process_one(rest, environment, out)
+        {
+            used += count;
+        }
+        if used > 0 {
+            self.end_if_refusing(environment.drain);
         }
         used
+    }
+
+    /// Runs the request at the front of `rest`, if there is one and it may run now.
+    #[inline(always)]
+    fn process_one<S: Service>(
+        &mut self,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        if rest.is_empty() || self.closing != Closing::Open {
+            return Step::Incomplete;
+        }
+        if self.must_wait(environment, out) {
+            self.paused = true;
+            return Step::Incomplete;
+        }
+        self.step(rest, environment, out)
+    }
+
+    /// Over raw TCP, what was refused in a drain is the last that is read.
+    #[inline]
+    fn end_if_refusing(&mut self, drain: Drain) {
+        if drain == Drain::Refusing && self.is_raw() {
+            self.stop_reading();
+        }
     }
 
     /// Whether as much waits already as one connection may make wait.
@@ -457,10 +499,12 @@ impl Connection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
+        if matches!(self.protocol, Protocol::Http(_)) {
+            return self.step_http(rest, environment, out);
+        }
         match &self.protocol {
-            Protocol::Http(_) => self.step_http(rest, environment, out),
             Protocol::Raw(_) => self.step_raw(rest, environment, out),
-            Protocol::Unknown => self.recognise(rest, environment, out),
+            _ => self.recognise(rest, environment, out),
         }
     }
 
