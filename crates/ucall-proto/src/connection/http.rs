@@ -74,7 +74,7 @@ impl Http {
 
 impl Connection {
     /// Runs the request at the front of `rest`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn step_http<S: Service>(
         &mut self,
         rest: &[u8],
@@ -127,10 +127,13 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Step {
         let is_last = self.is_last(self.requests + 1, environment);
-        let extras = match gate(head, is_last, self.is_tls(), environment) {
-            Ok(extras) => extras,
-            Err(error) => return self.refuse_http(&error, head.method(), environment, out),
-        };
+        let mut extras = Extras::default();
+        if is_last || !is_admitted(head, environment) {
+            match gate(head, is_last, self.is_tls(), environment) {
+                Ok(unusual) => extras = unusual,
+                Err(error) => return self.refuse_http(&error, head.method(), environment, out),
+            }
+        }
         if environment.service.is_guarded()
             && let Some(refused) = self.admit_http(head, &extras, environment, out)
         {
@@ -411,26 +414,17 @@ impl Connection {
     }
 }
 
-/// Refuses what will not be served, before its body comes.
+/// Whether a request is served, and answered without extras, as nearly all are.
 #[inline(always)]
-fn gate<'a, S>(
-    head: &Head<'a>,
-    is_last: bool,
-    is_tls: bool,
-    environment: &Environment<'_, S>,
-) -> Result<Extras<'a>, HttpError> {
-    if head.is_usual()
+fn is_admitted<S>(head: &Head<'_>, environment: &Environment<'_, S>) -> bool {
+    head.is_usual()
         && environment.access.admits(head.names_loopback())
         && environment.drain == Drain::No
-        && !is_last
-    {
-        return Ok(Extras::default());
-    }
-    gate_unusual(head, is_last, is_tls, environment)
 }
 
+/// Refuses what will not be served, before its body comes.
 #[inline(never)]
-fn gate_unusual<'a, S>(
+fn gate<'a, S>(
     head: &Head<'a>,
     is_last: bool,
     is_tls: bool,

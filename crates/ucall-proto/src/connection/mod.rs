@@ -492,7 +492,7 @@ impl Connection {
             || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
     }
 
-    #[inline]
+    #[inline(always)]
     fn step<S: Service>(
         &mut self,
         rest: &[u8],
@@ -555,7 +555,7 @@ impl Connection {
     }
 
     /// Whether the connection is to end behind its request of this number.
-    #[inline]
+    #[inline(always)]
     fn is_last<S>(&self, request: u64, environment: &Environment<'_, S>) -> bool {
         let Limits { exchanges_max, lifetime, .. } = environment.limits;
         exchanges_max.is_some_and(|max| request >= max)

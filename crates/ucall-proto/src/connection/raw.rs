@@ -11,7 +11,7 @@ use crate::rpc::{Identity, RpcError, Service, scan_document, write_error_reply};
 /// What is known of a document that has not come whole.
 #[derive(Debug, Default)]
 pub(super) struct Raw {
-    partial: Option<Partial>,
+    partial: Option<Box<Partial>>,
     /// Who the connection is with, if the service wants to know.
     pub(super) identity: Option<Identity>,
 }
@@ -96,7 +96,7 @@ impl Connection {
     fn follow_new(&mut self, rest: &[u8], limits: &Limits, out: &mut Vec<u8>) -> Step {
         let partial = Partial { stream: DocumentStream::new(), followed: 0 };
         if let Protocol::Raw(raw) = &mut self.protocol {
-            raw.partial = Some(partial);
+            raw.partial = Some(Box::new(partial));
         }
         match self.follow_partial(rest, limits) {
             Ok(_) => self.wait_for_more(rest.len(), limits, out),
