@@ -1,9 +1,9 @@
 //! Heads of replies.
 //!
 //! A reply's length is known only once its body has been written, straight behind the head. So
-//! the head leaves as many digits for it as the last reply needed, which is nearly always right;
-//! only when it is not does the body move, by the difference. The head of a success is kept ready
-//! made, with the date of the current second.
+//! the head is written with the length of the reply before it, which is often right; when it is
+//! not, it mostly has as many digits. Only when it has not does the body move, by the difference.
+//! The head of a success is kept ready made, with the date of the current second.
 
 use super::access::AllowedOrigin;
 use super::date::{DATE_BYTES, date_text};
@@ -76,8 +76,10 @@ pub struct Begun {
     start: usize,
     /// Where the digits of its length start.
     length_at: usize,
-    /// How many of them there is room for.
+    /// How many of them there are.
     digits: usize,
+    /// The length that they say.
+    length: usize,
 }
 
 impl Begun {
@@ -92,12 +94,13 @@ impl Begun {
 /// Writes replies. One for each worker; it is told the time, and asks no clock.
 #[derive(Clone, Debug)]
 pub struct ReplyWriter {
-    /// As far as it is known: with room for as many digits as are expected, and what follows them.
+    /// As far as it is known: with the length that is expected, and what follows it.
     /// All of it is written, and what is too much taken back: so many bytes as are known
     /// beforehand are written without a call.
     ok_head: [u8; OK_HEAD.len() + DIGITS_MAX + HEAD_END.len()],
     unix_seconds: u64,
-    /// How many digits the last length had: the guess for the next.
+    /// The last length, the guess for the next, and how many digits it has.
+    length: usize,
     digits: usize,
     /// What `WWW-Authenticate` says.
     challenge: String,
@@ -107,8 +110,9 @@ impl Default for ReplyWriter {
     fn default() -> Self {
         let mut ok_head = [b'0'; _];
         ok_head[..OK_HEAD.len()].copy_from_slice(OK_HEAD);
-        let mut writer = Self { ok_head, unix_seconds: 0, digits: 0, challenge: "Bearer".into() };
-        writer.expect_digits(2);
+        let challenge = "Bearer".into();
+        let mut writer = Self { ok_head, unix_seconds: 0, length: 0, digits: 0, challenge };
+        writer.expect_length(0);
         writer
     }
 }
@@ -128,12 +132,15 @@ impl ReplyWriter {
         challenge.clone_into(&mut self.challenge);
     }
 
-    /// Leaves room for so many digits from now on.
-    fn expect_digits(&mut self, digits: usize) {
-        self.digits = digits;
-        let (room, end) = self.ok_head[OK_HEAD.len()..].split_at_mut(digits);
-        room.fill(b'0');
+    /// Writes heads for bodies of that length from now on; gives its digits.
+    fn expect_length(&mut self, length: usize) -> &[u8] {
+        let mut buffer = itoa::Buffer::new();
+        let text = buffer.format(length).as_bytes();
+        (self.length, self.digits) = (length, text.len());
+        let (digits, end) = self.ok_head[OK_HEAD.len()..].split_at_mut(text.len());
+        digits.copy_from_slice(text);
         end[..HEAD_END.len()].copy_from_slice(HEAD_END);
+        digits
     }
 
     /// Writes the head of a success; the JSON body is to be appended to `out`.
@@ -146,7 +153,7 @@ impl ReplyWriter {
         } else {
             self.begin_with(out, extras)
         };
-        let begun = Begun { start, length_at, digits: self.digits };
+        let begun = Begun { start, length_at, digits: self.digits, length: self.length };
         out.truncate(begun.body_at());
         begun
     }
@@ -166,27 +173,23 @@ impl ReplyWriter {
     #[inline]
     pub fn end(&mut self, out: &mut Vec<u8>, begun: Begun) {
         let length = out.len().saturating_sub(begun.body_at());
-        let Some(room) = out.get_mut(begun.length_at..begun.length_at + begun.digits) else {
-            return debug_assert!(false, "the buffer was cut below the head of its reply");
-        };
-        let mut rest = length;
-        for digit in room.iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        let is_padded = matches!(room, [b'0', _, ..]);
-        if rest > 0 || is_padded {
-            self.end_otherwise(out, begun, length);
+        if length != begun.length {
+            self.correct(out, begun, length);
         }
     }
 
-    /// The same, when the length has fewer or more digits than there is room for.
-    #[cold]
-    fn end_otherwise(&mut self, out: &mut Vec<u8>, begun: Begun, length: usize) {
-        let mut buffer = itoa::Buffer::new();
-        let length = buffer.format(length).as_bytes();
-        self.expect_digits(length.len());
-        out.splice(begun.length_at..begun.length_at + begun.digits, length.iter().copied());
+    /// Writes the length that the body has after all.
+    #[inline(never)]
+    fn correct(&mut self, out: &mut Vec<u8>, begun: Begun, length: usize) {
+        let text = self.expect_length(length);
+        let Some(digits) = out.get_mut(begun.length_at..begun.length_at + begun.digits) else {
+            return debug_assert!(false, "the buffer was cut below the head of its reply");
+        };
+        if digits.len() == text.len() {
+            digits.copy_from_slice(text);
+        } else {
+            out.splice(begun.length_at..begun.length_at + begun.digits, text.iter().copied());
+        }
     }
 
     /// Takes the reply back, as if it had never begun.
