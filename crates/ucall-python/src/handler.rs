@@ -184,8 +184,8 @@ impl Interpreter {
     /// Whether a plain call came too late to be started.
     #[inline]
     fn is_overdue(&self, procedure: &Procedure, call: &Call<'_>) -> bool {
-        let may_be =
-            procedure.timeout.is_some() || call.head.is_some_and(|head| head.timeout_ms().is_some());
+        let may_be = procedure.timeout.is_some()
+            || call.head.is_some_and(|head| head.timeout_ms().is_some());
         may_be && self.deadline_of(procedure, call).is_some_and(|it| it <= Instant::now())
     }
 

@@ -224,7 +224,8 @@ impl Partial {
             origin: facts.origin,
             timeout_ms: facts.timeout_ms,
             headers: Span { start: self.headers_at, end: self.line_at },
-            is_usual: (method, target, version) == (Method::Post, TargetKind::Root, Version::Http11)
+            is_usual: (method, target, version)
+                == (Method::Post, TargetKind::Root, Version::Http11)
                 && keep_alive
                 && facts.origin.is_none()
                 && body != BodyLength::Chunked,

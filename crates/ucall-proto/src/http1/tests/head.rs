@@ -19,14 +19,14 @@ fn valid(input: &[u8]) -> Head<'_> {
         assert_eq!(parse_head(&input[..end], &LIMITS), Ok(None), "prefix of {end}");
         assert_eq!(parser.parse(&input[..end], &LIMITS), Ok(None), "resumed at {end}");
     }
-    assert_eq!(parser.parse(input, &LIMITS), Ok(Some(head.clone())));
+    assert_eq!(parser.parse(input, &LIMITS), Ok(Some(head)));
     for split in splits(input.len() - 1) {
         assert_eq!(parser.parse(&input[..split], &LIMITS), Ok(None), "split at {split}");
-        assert_eq!(parser.parse(input, &LIMITS), Ok(Some(head.clone())), "split at {split}");
+        assert_eq!(parser.parse(input, &LIMITS), Ok(Some(head)), "split at {split}");
     }
     for trailing in [b"{}".as_slice(), b"\0\r\n\n", b"POST / HTTP/1.1\r\n\r\n"] {
         let longer = [input, trailing].concat();
-        assert_eq!(parse_head(&longer, &LIMITS), Ok(Some(head.clone())));
+        assert_eq!(parse_head(&longer, &LIMITS), Ok(Some(head)));
     }
     head
 }
