@@ -72,7 +72,7 @@ def _supervise(settings: Settings) -> int:
     reload = None
     if settings.reload:
         if importlib.util.find_spec("watchfiles") is None:
-            raise Refused("--reload needs watchfiles: pip install 'ucall[reload]'")
+            raise Refused("--reload needs watchfiles: pip install watchfiles")
         reload = [sys.executable, "-m", "ucall._watcher", os.getcwd()]
     command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
     return _supervisor.Supervisor(settings.workers or 1, command, reload).run()

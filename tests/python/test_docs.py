@@ -185,6 +185,14 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ucall.Server]]:
         server.stop()
 
 
+def test_nobody_is_told_to_install_us_from_pypi_where_another_project_has_the_name() -> None:
+    sources = [it for kind in ("python", "examples") for it in (ROOT / kind).rglob("*.py")]
+    told = re.compile(r"pip install[^\n]*[ '\"]ucall(?![\w/.-])[^\n]*")
+    for path in (*PAGES, *sources):
+        found = told.search(path.read_text(encoding="utf-8"))
+        assert found is None, f"{path}: {found and found[0]}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples(page: Path, port: int, folder: Path, servers: list[ucall.Server]) -> None:
     second_port = str(free_port())

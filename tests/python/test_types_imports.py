@@ -63,7 +63,7 @@ except ImportError as error:
 def test_what_is_missing_is_named(annotation: str, named: str) -> None:
     assert run(NEEDING.format(annotation=annotation)) == (
         f"function: parameter 'point': {named} needs msgspec, which is not installed: "
-        "pip install 'ucall[types]'"
+        "pip install msgspec"
     )
 
 
@@ -79,7 +79,7 @@ with server, socket.create_connection(("127.0.0.1", server.port)) as wire:
     print(json.loads(wire.recv(9999))["error"]["data"])
 """
     expected = "result: datetime.date needs msgspec, which is not installed: "
-    assert run(source) == expected + "pip install 'ucall[types]'"
+    assert run(source) == expected + "pip install msgspec"
 
 
 def test_the_rich_servers_are_there_by_their_names() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 __all__ = ["Unserved", "kind_of", "kind_shown", "needed", "shown", "value_shown"]
 
-_EXTRA = "pip install 'ucall[types]'"
+#: What brings a package that goes by another name. Never an extra of ours: a package index may know
+#: another project by our name.
+_DISTRIBUTIONS = {"PIL": "pillow", "pydantic_core": "pydantic"}
 
 _SHOWN_CHARACTERS_MAX = 60
 
@@ -44,8 +46,8 @@ def needed(module: str, what: str) -> Any:
         if error.name != module:
             raise
         package = module.partition(".")[0]
-        how = "pip install pydantic" if package.startswith("pydantic") else _EXTRA
-        what = f"{what} needs {package}, which is not installed: {how}"
+        how = _DISTRIBUTIONS.get(package, package)
+        what = f"{what} needs {package}, which is not installed: pip install {how}"
         raise ImportError(what, name=module) from None
 
 

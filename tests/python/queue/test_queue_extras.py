@@ -45,7 +45,7 @@ def run(source: str, without: str) -> str:
 
 
 def test_grpc_says_what_to_install() -> None:
-    told = "a queue over grpc needs grpcio: pip install 'ucall[grpc]'\n"
+    told = "a queue over grpc needs grpcio: pip install grpcio\n"
     assert run(NEEDS_GRPC, "grpc") == told * 2 + "no thread stays\n"
 
 

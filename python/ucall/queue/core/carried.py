@@ -78,7 +78,7 @@ def load_carrier(protocol: str, package: str) -> Callable[[Communicator], Carrie
         module = importlib.import_module(f"ucall.queue.{protocol}.carrier")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"a queue over {protocol} needs {package}: pip install 'ucall[{protocol}]'"
+            f"a queue over {protocol} needs {package}: pip install {package}"
         ) from error
     carrier: Callable[[Communicator], Carrier] = module.Carrier
     return carrier
