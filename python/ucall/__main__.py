@@ -80,7 +80,6 @@ def _supervise(settings: Settings) -> int:
 
 def _serve(settings: Settings) -> int:
     server = _imported(settings)
-    host = settings.host if settings.uds is None else _hosting.UNIX + os.path.abspath(settings.uds)
     try:
         tls = _tls.described(
             settings.ssl_certfile,
@@ -91,7 +90,7 @@ def _serve(settings: Settings) -> int:
         )
         server._core.configure(
             engine=settings.engine,
-            host=host,
+            host=settings.host if settings.uds is None else _hosting.unix_host(settings.uds),
             port=settings.port,
             uds_mode=server._uds_mode,
             tls=tls,

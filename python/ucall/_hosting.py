@@ -21,6 +21,7 @@ __all__ = [
     "binds_later",
     "importing",
     "is_importing",
+    "unix_host",
     "url",
 ]
 
@@ -71,6 +72,12 @@ def importing() -> Iterator[None]:
         yield
     finally:
         _importing = before
+
+
+def unix_host(path: str | os.PathLike[str]) -> str:
+    """What the core takes for a host. An empty path stays empty, for the core to refuse."""
+    path = os.fspath(path)
+    return UNIX + (os.path.abspath(path) if path else "")
 
 
 def url(scheme: str, host: str, port: int) -> str:

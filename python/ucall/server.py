@@ -173,7 +173,7 @@ class Server:
             limits["max_threads"] = threads
         self._core = _core.Server(
             self._ENGINE,
-            host if uds is None else _hosting.UNIX + os.path.abspath(uds),
+            host if uds is None else _hosting.unix_host(uds),
             _checks.port(port),
             uds_mode=uds_mode,
             bound=not _hosting.binds_later(),

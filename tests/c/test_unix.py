@@ -95,6 +95,12 @@ def test_a_path_that_cannot_be_is_told(built, engine, tmp_path):
             harness.Server([built(PROGRAM), "--path", path, "--engine", engine])
 
 
+def test_an_empty_path_is_refused(built, engine):
+    expected = 'hostname "unix:": expected the path of a socket, as in unix:/run/app.sock, got none'
+    with pytest.raises(StartError, match=expected):
+        harness.Server([built(PROGRAM), "--path", "", "--engine", engine])
+
+
 def test_the_file_of_a_server_that_was_killed_is_replaced(command, path):
     server = harness.Server(command)
     server.process.send_signal(signal.SIGKILL)

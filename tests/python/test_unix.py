@@ -98,6 +98,12 @@ def test_a_path_that_is_used_is_taken_and_one_left_behind_is_not(serve: Serve, p
         ucall.Server(uds="/nowhere/at/all")
 
 
+@pytest.mark.parametrize("place", [{"host": "unix:"}, {"uds": ""}])
+def test_an_empty_path_is_refused(place: dict[str, Any]) -> None:
+    with pytest.raises(OSError, match=r"expected the path of a socket, as in unix:/run/app\.sock"):
+        ucall.Server(**place)
+
+
 def test_a_folder_that_somebody_keeps_locked_is_no_place_to_wait_for(
     serve: Serve, path: Path
 ) -> None:

@@ -40,6 +40,10 @@ impl Address {
     /// first, which `localhost` mostly means.
     pub fn resolve(host: &str, port: u16, mode: u32) -> io::Result<Self> {
         if let Some(path) = host.strip_prefix(UNIX) {
+            if path.is_empty() {
+                let reason = "expected the path of a socket, as in unix:/run/app.sock, got none";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+            }
             return Ok(Self::Unix { path: path.into(), mode });
         }
         let unknown = |error: io::Error| io::Error::new(error.kind(), format!("{host}: {error}"));
