@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -130,6 +131,47 @@ def test_a_folder_that_somebody_keeps_locked_is_no_place_to_wait_for(
         process.communicate()
     serve(add, uds=path)
     assert json.loads(_exchange(path, request("add", [1, 1])))["result"] == 2
+
+
+LISTENS_ON_AFTER_ITS_END = """
+import os, socket, sys
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen(4096)
+if os.fork():
+    os._exit(0)
+listening.accept()
+print("somebody has looked whether it is in use", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_whoever_waits_for_a_dead_servers_socket_keeps_nobody_else_from_starting(
+    path: Path,
+) -> None:
+    numbers = itertools.count()
+
+    def starts_meanwhile() -> bool:
+        left, another = (path.with_name(str(next(numbers))) for _ in range(2))
+        command = [sys.executable, "-c", LISTENS_ON_AFTER_ITS_END, str(left)]
+        with (
+            ThreadPoolExecutor() as pool,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        ):
+            assert process.wait() == 0
+            waiting = pool.submit(ucall.Server, uds=left)
+            assert process.stdout is not None and process.stdout.readline()
+            try:
+                ucall.Server(uds=another)
+            except TimeoutError:
+                return False
+            finally:
+                is_over = waiting.done()
+                process.communicate()
+            return not is_over and waiting.exception() is None
+
+    # On a busy machine the patience of either may be over before it gets a processor.
+    assert eventually(starts_meanwhile)
 
 
 def test_it_knows_the_process_at_the_other_end(serve: Serve, path: Path) -> None:

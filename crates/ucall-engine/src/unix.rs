@@ -4,7 +4,7 @@
 //! more, and only then; the kernel lets go of an io_uring's sockets a moment after its process has
 //! ended, which is waited for. Two servers that start at once take turns, by a lock on the folder.
 //! Whoever may read the folder may hold that lock for ever, so it is waited for only as long as
-//! others take to start.
+//! others take to start; and nobody keeps it while waiting for the kernel.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -49,7 +49,8 @@ fn identity(found: &fs::Metadata) -> FileIdentity {
 }
 
 /// Binds a Unix socket at `path` and listens. Whoever may write to the file may connect, so `mode`,
-/// such as `0o600`, says who that is. May sleep for about two seconds.
+/// such as `0o600`, says who that is. May sleep: for a second while somebody else keeps the folder
+/// locked, for ten while the kernel lets go of the socket of a server that has ended.
 ///
 /// # Errors
 /// `AddrInUse` when somebody listens there, or when what is there is no socket; `TimedOut` when
@@ -60,9 +61,16 @@ pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)>
         io::Error::new(error.kind(), reason)
     };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let _lock = lock(folder.unwrap_or(Path::new("."))).map_err(explain)?;
-    make_way(path)?;
-    bind(path, mode).map_err(explain)
+    let until = Instant::now() + KERNEL_PATIENCE;
+    loop {
+        let locked = lock(folder.unwrap_or(Path::new("."))).map_err(explain)?;
+        if make_way(path, Instant::now() < until)? {
+            return bind(path, mode).map_err(explain);
+        }
+        // Meanwhile other servers may start in this folder.
+        drop(locked);
+        thread::sleep(INTERVAL);
+    }
 }
 
 /// Locks a folder until the result is dropped.
@@ -119,27 +127,25 @@ fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Removes a file that a server has left behind.
-fn make_way(path: &Path) -> io::Result<()> {
-    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+/// Removes a file that a server has left behind. `false`: the kernel has that server's socket still,
+/// and `may_wait` for it.
+fn make_way(path: &Path, may_wait: bool) -> io::Result<bool> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(true) };
     let taken = |what: &str| {
         Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{}: {what}", path.display())))
     };
     if !found.file_type().is_socket() {
         return taken("there is a file that is no socket");
     }
-    let until = Instant::now() + KERNEL_PATIENCE;
-    loop {
-        let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // A server whose queue is full is one, too.
-        probe.set_nonblocking(true)?;
-        match probe.connect(&SockAddr::unix(path)?) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return fs::remove_file(path);
-            }
-            Ok(()) if Instant::now() < until && has_ended(&probe) => thread::sleep(INTERVAL),
-            _ => return taken("it is in use: another process listens there already"),
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A server whose queue is full is one, too.
+    probe.set_nonblocking(true)?;
+    match probe.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map(|()| true)
         }
+        Ok(()) if may_wait && has_ended(&probe) => Ok(false),
+        _ => taken("it is in use: another process listens there already"),
     }
 }
 
