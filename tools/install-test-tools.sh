@@ -20,6 +20,7 @@ curl curl
 nc netcat-openbsd
 openssl openssl
 nginx nginx
+haproxy haproxy
 strace strace
 LIST
 }

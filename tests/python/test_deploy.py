@@ -7,15 +7,15 @@ import json
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
 
 import pytest
+from proxies import nginx
 from serving import Serve
 
-from harness import HOST, eventually, free_port, request
+from harness import HOST, free_port, request
 from ucall._settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -28,44 +28,21 @@ def block(kind: str) -> str:
     return found[1]
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
-
-
 def test_nginx_passes_calls_on(serve: Serve, tmp_path: Path) -> None:
-    nginx = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
-    if nginx is None:
-        pytest.skip("nginx is not installed")
-
     def sum(a: int, b: int) -> int:
         return a + b
 
     server, port = serve(sum), free_port()
     example = block("nginx").replace("8545", str(server.port)).replace("8080", f"{HOST}:{port}")
-    folders = "".join(
-        f"{name}_temp_path {tmp_path / name};\n"
-        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    configuration = tmp_path / "nginx.conf"
-    configuration.write_text(
-        f"daemon off; master_process off; pid {tmp_path / 'pid'}; error_log stderr;\n"
-        f"events {{}}\nhttp {{ access_log off;\n{folders}{example} }}\n"
-    )
-    command = [nginx, "-p", str(tmp_path), "-c", str(configuration)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        try:
-            assert eventually(lambda: listens(port))
-            for number in range(5):
-                call = urllib.request.Request(
-                    f"http://{HOST}:{port}/rpc", data=request("sum", [number, 1])
-                )
-                with urllib.request.urlopen(call, timeout=60) as reply:
-                    assert json.load(reply)["result"] == number + 1
-            # One connection for all: it is kept.
-            assert server.stats()["accepted"] == 1
-        finally:
-            process.terminate()
+    with nginx(tmp_path, example, port):
+        for number in range(5):
+            call = urllib.request.Request(
+                f"http://{HOST}:{port}/rpc", data=request("sum", [number, 1])
+            )
+            with urllib.request.urlopen(call, timeout=60) as reply:
+                assert json.load(reply)["result"] == number + 1
+        # One connection for all: it is kept.
+        assert server.stats()["accepted"] == 1
 
 
 def test_the_unit_is_one_that_systemd_takes_and_we_can_start(tmp_path: Path) -> None:

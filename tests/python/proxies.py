@@ -1,0 +1,59 @@
+"""nginx and HAProxy, run for as long as a test wants."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import HOST, eventually
+
+__all__ = ["haproxy", "nginx"]
+
+
+@contextmanager
+def nginx(folder: Path, configuration: str, port: int) -> Iterator[None]:
+    """An nginx with this in its ``http`` block, from when it listens on `port`."""
+    folders = "".join(
+        f"{name}_temp_path {folder / name};\n"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    path = folder / "nginx.conf"
+    path.write_text(
+        f"daemon off; master_process off; pid {folder / 'pid'}; error_log stderr;\n"
+        f"events {{}}\nhttp {{ access_log off;\n{folders}{configuration} }}\n"
+    )
+    with _running("nginx", ["-p", str(folder), "-c", str(path)], port):
+        yield
+
+
+@contextmanager
+def haproxy(folder: Path, configuration: str, port: int) -> Iterator[None]:
+    """An HAProxy with this configuration, from when it listens on `port`."""
+    path = folder / "haproxy.cfg"
+    path.write_text(configuration)
+    with _running("haproxy", ["-db", "-f", str(path)], port):
+        yield
+
+
+@contextmanager
+def _running(name: str, arguments: list[str], port: int) -> Iterator[None]:
+    program = shutil.which(name) or shutil.which(f"/usr/sbin/{name}")
+    if program is None:
+        pytest.skip(f"{name} is not installed")
+    with subprocess.Popen([program, *arguments], stderr=subprocess.DEVNULL) as process:
+        try:
+            assert eventually(lambda: _listens(port)), f"{name} does not listen"
+            yield
+        finally:
+            process.terminate()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
