@@ -35,16 +35,24 @@ impl<T> Table<T> {
     /// The value that `id` names, unless it was retired.
     pub(crate) fn get(&self, id: Id) -> Option<&T> {
         let entry = self.entries.get(id.index as usize)?;
-        (entry.generation == id.generation && !entry.retired).then_some(entry.value.as_ref()?)
+        if entry.generation != id.generation || entry.retired {
+            return None;
+        }
+        entry.value.as_ref()
     }
 
     /// The value that `id` names, unless it was retired.
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         let entry = self.entries.get_mut(id.index as usize)?;
-        (entry.generation == id.generation && !entry.retired).then_some(entry.value.as_mut()?)
+        if entry.generation != id.generation || entry.retired {
+            return None;
+        }
+        entry.value.as_mut()
     }
 
     /// The value at a place, retired or not, with its id.
+    #[inline(always)]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Id, &mut T)> {
         let entry = self.entries.get_mut(index as usize)?;
         Some((Id { index, generation: entry.generation }, entry.value.as_mut()?))

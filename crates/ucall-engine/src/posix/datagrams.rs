@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recvfrom, sendto};
 use ucall_buffer::Payload;
 
-use super::Intake;
+use super::ready::Intake;
 use super::stream::{Outcome, SEND_FLAGS, retry};
 use crate::{Arrival, Completion, Id};
 

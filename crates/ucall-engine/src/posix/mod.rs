@@ -2,12 +2,13 @@
 //!
 //! Descriptors are registered once, edge-triggered, for both directions; nothing is changed in the
 //! kernel afterwards, so that a turn costs one poll, and one read and one write a connection.
-//! What an edge announced is remembered in the source's `Intake` until a read came back short,
-//! and sources that may still hold something are on the `ready` list, which each turn walks.
+//! What an edge announced is reported at once, and remembered in the source's `Intake` until a read
+//! came back short. Sources that may still hold something are in [`Ready`], and reported again.
 
 mod accept;
 mod alarm;
 mod datagrams;
+mod ready;
 mod stream;
 mod watch;
 
@@ -27,6 +28,7 @@ use crate::{Arrival, Completion, Engine, Id, Listener, Peer, Readiness, SendStat
 
 use alarm::Alarm;
 use datagrams::Datagrams;
+use ready::{Intake, Ready};
 use stream::Stream;
 use watch::Watch;
 
@@ -45,8 +47,7 @@ pub struct Posix {
     poll: mio::Poll,
     events: mio::Events,
     sources: Table<Source>,
-    /// Sources to look at in the next turn, whatever the poll says; each at most once.
-    ready: Vec<Id>,
+    ready: Ready,
     /// What to report in the next turn.
     deferred: Vec<Completion>,
     buffer: Box<[u8]>,
@@ -69,16 +70,6 @@ enum Kind {
     Watch(Watch),
 }
 
-/// What is known about the incoming side of a source.
-#[derive(Default)]
-struct Intake {
-    /// The kernel may hold something that no event will announce again.
-    readable: bool,
-    paused: bool,
-    /// On the `ready` list.
-    listed: bool,
-}
-
 impl Posix {
     /// An engine with nothing in it.
     pub fn new() -> io::Result<Self> {
@@ -89,7 +80,7 @@ impl Posix {
             poll,
             events: mio::Events::with_capacity(EVENTS_MAX),
             sources: Table::new(),
-            ready: Vec::new(),
+            ready: Ready::default(),
             deferred: Vec::new(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             waker,
@@ -116,92 +107,93 @@ impl Posix {
         }
     }
 
-    /// Puts a source on the `ready` list if it has something to look at.
+    /// Sees to it that a source is looked at in the next turn if it may hold something.
     fn enlist(&mut self, id: Id) {
-        if let Some(source) = self.sources.get_mut(id) {
-            source.enlist(id, &mut self.ready);
+        if let Some(source) = self.sources.get_mut(id)
+            && source.wants_a_look()
+        {
+            self.ready.add(id, &mut source.intake);
         }
     }
 
-    /// Drops those that have nothing more from the `ready` list.
-    fn prune_ready(&mut self) {
-        let sources = &mut self.sources;
-        self.ready.retain(|&id| {
-            let Some(source) = sources.get_mut(id) else { return false };
-            source.intake.listed = source.wants_a_look();
-            source.intake.listed
-        });
+    /// Looks again at sources that were announced before, and may still hold something.
+    #[cold]
+    fn look_again(&mut self, completions: &mut Vec<Completion>) {
+        for id in self.ready.prune(&mut self.sources) {
+            self.look(id, completions);
+        }
     }
 
-    /// Notes what the poll announced, and goes on with sends that were held up.
+    /// Reports, or takes in, what a source holds.
+    fn look(&mut self, id: Id, completions: &mut Vec<Completion>) {
+        let Some(source) = self.sources.get_mut(id) else { return };
+        match &mut source.kind {
+            Kind::Listener(_) => self.accept(id, completions),
+            Kind::Stream(stream) => {
+                let calls = &mut self.system_calls;
+                if stream.wants_a_look(&source.intake) {
+                    stream.report(id, &mut source.intake, calls, completions);
+                }
+            }
+            Kind::Datagrams(_) => datagrams::report(id, completions),
+            Kind::Watch(_) => {}
+        }
+    }
+
+    /// Goes on with what the poll announced.
+    #[inline(always)]
     fn take_events(&mut self, completions: &mut Vec<Completion>) {
         let events = mem::replace(&mut self.events, mio::Events::with_capacity(0));
         for event in &events {
-            match event.token() {
-                WAKER => completions.push(Completion::Woken),
-                ALARM => self.alarm.has_rung(),
-                _ => self.take_event(event, completions),
+            match self.sources.at_mut(event.token().0 as u32) {
+                Some((id, Source { intake, kind: Kind::Stream(stream) })) => {
+                    let calls = &mut self.system_calls;
+                    stream.take_event(id, event, intake, calls, completions);
+                    if stream.wants_a_look(intake) && self.ready.add(id, intake) {
+                        stream.report(id, intake, calls, completions);
+                    }
+                }
+                _ => self.take_other_event(event, completions),
             }
         }
         self.events = events;
     }
 
-    fn take_event(&mut self, event: &mio::event::Event, completions: &mut Vec<Completion>) {
-        let calls = &mut self.system_calls;
+    /// Takes an event that is not of a stream.
+    #[cold]
+    fn take_other_event(&mut self, event: &mio::event::Event, completions: &mut Vec<Completion>) {
+        match event.token() {
+            WAKER => return completions.push(Completion::Woken),
+            ALARM => return self.alarm.has_rung(),
+            _ => {}
+        }
         let Some((id, source)) = self.sources.at_mut(event.token().0 as u32) else { return };
         let failed = event.is_error();
         let readable = event.is_readable() || event.is_read_closed() || failed;
         let writable = event.is_writable() || event.is_write_closed() || failed;
         match &mut source.kind {
-            Kind::Listener(_) => source.intake.readable |= readable,
-            Kind::Stream(stream) => {
-                stream.ending |= event.is_read_closed() || failed;
-                source.intake.readable |= readable && !stream.ended;
-                // Writable is nearly always said, and a send held up seldom.
-                if writable && stream.is_sending() {
-                    stream.go_on_sending(id, calls, completions);
-                }
+            Kind::Datagrams(datagrams) if writable => {
+                datagrams.go_on_sending(id, &mut self.system_calls, completions);
             }
-            Kind::Datagrams(datagrams) => {
-                source.intake.readable |= readable;
-                if writable {
-                    datagrams.go_on_sending(id, calls, completions);
-                }
+            Kind::Watch(watch) => {
+                return completions.extend(watch.fire(id, readable, writable));
             }
-            Kind::Watch(watch) => completions.extend(watch.fire(id, readable, writable)),
+            _ => {}
         }
-        source.enlist(id, &mut self.ready);
-    }
-
-    /// Reports, or takes in, what the sources on the `ready` list hold.
-    fn walk_ready(&mut self, completions: &mut Vec<Completion>) {
-        for position in 0..self.ready.len() {
-            let id = self.ready[position];
-            let Some(source) = self.sources.get_mut(id) else { continue };
-            match &mut source.kind {
-                Kind::Listener(_) => self.accept(id, completions),
-                Kind::Stream(stream) => {
-                    let calls = &mut self.system_calls;
-                    stream.report(id, &mut source.intake, calls, completions);
-                }
-                Kind::Datagrams(_) => datagrams::report(id, completions),
-                Kind::Watch(_) => {}
-            }
+        source.intake.readable |= readable;
+        if source.wants_a_look() && self.ready.add(id, &mut source.intake) {
+            self.look(id, completions);
         }
     }
 }
 
 impl Source {
-    #[inline]
-    fn enlist(&mut self, id: Id, ready: &mut Vec<Id>) {
-        if self.wants_a_look() && !mem::replace(&mut self.intake.listed, true) {
-            ready.push(id);
-        }
-    }
-
+    /// Whether it holds something that may be taken from it.
     fn wants_a_look(&self) -> bool {
-        let filling = matches!(&self.kind, Kind::Stream(stream) if stream.target.is_some());
-        self.intake.readable && (filling || !self.intake.paused)
+        match &self.kind {
+            Kind::Stream(stream) => stream.wants_a_look(&self.intake),
+            _ => self.intake.readable && !self.intake.paused,
+        }
     }
 }
 
@@ -262,14 +254,18 @@ impl Engine for Posix {
         }
     }
 
+    #[inline(always)]
     fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]> {
         let Some(Source { intake, kind: Kind::Stream(stream) }) =
             self.sources.get_mut(arrival.socket)
         else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
-        let count = stream.read(intake, &mut self.buffer, &mut self.system_calls)?;
-        Ok(&mut self.buffer[..count])
+        let read = stream.read(intake, &mut self.buffer, &mut self.system_calls);
+        if !intake.readable {
+            self.ready.leave(intake);
+        }
+        Ok(&mut self.buffer[..read?])
     }
 
     fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
@@ -298,14 +294,15 @@ impl Engine for Posix {
         }
     }
 
+    #[inline(always)]
     fn send(&mut self, socket: Id, payload: Payload) -> SendState {
-        let state = match self.sources.get_mut(socket) {
+        let outcome = match self.sources.get_mut(socket) {
             Some(Source { kind: Kind::Stream(stream), .. }) => {
                 stream.send(payload, &mut self.system_calls)
             }
             _ => stream::Outcome::Failed(payload, io::ErrorKind::NotConnected.into()),
         };
-        self.settle_send(socket, state)
+        self.settle_send(socket, outcome)
     }
 
     fn sent_bytes(&self, socket: Id) -> usize {
@@ -316,13 +313,13 @@ impl Engine for Posix {
     }
 
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
-        let state = match self.sources.get_mut(socket) {
+        let outcome = match self.sources.get_mut(socket) {
             Some(Source { kind: Kind::Datagrams(datagrams), .. }) => {
                 datagrams.send(payload, peer, &mut self.system_calls)
             }
             _ => stream::Outcome::Failed(payload, io::ErrorKind::NotConnected.into()),
         };
-        self.settle_send(socket, state)
+        self.settle_send(socket, outcome)
     }
 
     fn shutdown(&mut self, socket: Id) {
@@ -361,8 +358,10 @@ impl Engine for Posix {
         if !self.deferred.is_empty() {
             completions.append(&mut self.deferred);
         }
-        self.prune_ready();
         loop {
+            if !self.ready.have_all_left() {
+                self.look_again(completions);
+            }
             let idle = completions.len() == before && self.ready.is_empty();
             // A look that is likely to find something needs no clock, ours or the kernel's.
             let looks = mem::take(&mut self.busy) || !idle;
@@ -376,13 +375,11 @@ impl Engine for Posix {
                 polled => polled?,
             }
             self.take_events(completions);
-            self.walk_ready(completions);
             self.busy = completions.len() > before + 1;
             let passed = || deadline.is_some_and(|deadline| deadline <= Instant::now());
             if completions.len() > before || passed() {
                 return Ok(());
             }
-            self.prune_ready();
         }
     }
 
@@ -397,15 +394,18 @@ impl Engine for Posix {
 }
 
 impl Posix {
+    #[inline(always)]
     fn settle_send(&mut self, socket: Id, outcome: stream::Outcome) -> SendState {
         match outcome {
-            stream::Outcome::Done(payload) => return SendState::Done(payload),
-            stream::Outcome::Kept => {}
-            stream::Outcome::Failed(payload, error) => {
-                let result = Err(error);
-                self.deferred.push(Completion::Sent { socket, payload, result });
-            }
+            stream::Outcome::Done(payload) => SendState::Done(payload),
+            stream::Outcome::Kept => SendState::Pending,
+            stream::Outcome::Failed(payload, error) => self.fail_send(socket, payload, error),
         }
+    }
+
+    #[cold]
+    fn fail_send(&mut self, socket: Id, payload: Payload, error: io::Error) -> SendState {
+        self.deferred.push(Completion::Sent { socket, payload, result: Err(error) });
         SendState::Pending
     }
 }

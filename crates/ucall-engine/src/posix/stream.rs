@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg};
 use ucall_buffer::{Payload, Target};
 
-use super::Intake;
+use super::ready::Intake;
 use crate::{Arrival, Completion, Id, completion};
 
 /// Parts handed to one system call.
@@ -71,7 +71,35 @@ impl Stream {
         Ok(Self::new(socket))
     }
 
+    /// Notes what the poll announced, and goes on with a send that was held up.
+    #[inline(always)]
+    pub(super) fn take_event(
+        &mut self,
+        id: Id,
+        event: &mio::event::Event,
+        intake: &mut Intake,
+        calls: &mut u64,
+        completions: &mut Vec<Completion>,
+    ) {
+        let ending = event.is_read_closed() || event.is_error();
+        self.ending |= ending;
+        intake.readable |= (ending || event.is_readable()) && !self.ended;
+        // Writable is nearly always said, and a send held up seldom.
+        if self.sending.is_some() {
+            let broken = event.is_write_closed() || event.is_error();
+            if event.is_writable() || broken {
+                self.go_on_sending(id, calls, completions);
+            }
+        }
+    }
+
+    /// Whether there may be something that may be taken.
+    pub(super) fn wants_a_look(&self, intake: &Intake) -> bool {
+        intake.readable && (!intake.paused || self.target.is_some())
+    }
+
     /// Fills the target, if there is one, with what the kernel holds, and reports what is left.
+    #[inline(always)]
     pub(super) fn report(
         &mut self,
         id: Id,
@@ -79,15 +107,13 @@ impl Stream {
         calls: &mut u64,
         completions: &mut Vec<Completion>,
     ) {
-        if self.target.is_some() {
-            self.go_on_filling(id, intake, calls, completions);
-        }
-        if self.target.is_none() && intake.readable && !intake.paused {
+        if self.target.is_none() || self.go_on_filling(id, intake, calls, completions) {
             let arrival = Arrival { socket: id, place: 0 };
             completion::push(completions, || Completion::Received(arrival));
         }
     }
 
+    /// `true` when the target is full and there may be more.
     #[inline(never)]
     fn go_on_filling(
         &mut self,
@@ -95,16 +121,23 @@ impl Stream {
         intake: &mut Intake,
         calls: &mut u64,
         completions: &mut Vec<Completion>,
-    ) {
-        let Some(target) = self.target.take() else { return };
+    ) -> bool {
+        let Some(target) = self.target.take() else { return false };
         match self.fill(target, intake, calls) {
-            Fill::Partly(target) => self.target = Some(target),
-            Fill::Over(target, result) => completions.push(filled(id, target, result)),
+            Fill::Partly(target) => {
+                self.target = Some(target);
+                false
+            }
+            Fill::Over(target, result) => {
+                completions.push(filled(id, target, result));
+                intake.readable && !intake.paused
+            }
         }
     }
 
     /// One read. Fewer bytes than there was room for mean that the kernel has no more, so the read
     /// that would only say so is saved.
+    #[inline(always)]
     pub(super) fn read(
         &mut self,
         intake: &mut Intake,
@@ -115,16 +148,18 @@ impl Stream {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         *calls += 1;
-        let read = retry(|| recv(&self.socket, &mut *buffer, RecvFlags::empty()));
-        intake.readable = match read {
-            Ok((count, _)) => count == buffer.len() || (count > 0 && self.ending),
-            Err(_) => false,
-        };
-        self.ended = match read {
-            Ok((count, _)) => count == 0,
-            Err(errno) => errno != Errno::AGAIN,
-        };
-        Ok(read?.0)
+        match retry(|| recv(&self.socket, &mut *buffer, RecvFlags::empty())) {
+            Ok((count, _)) => {
+                intake.readable = count == buffer.len() || (count > 0 && self.ending);
+                self.ended = count == 0;
+                Ok(count)
+            }
+            Err(errno) => {
+                intake.readable = false;
+                self.ended = errno != Errno::AGAIN;
+                Err(errno.into())
+            }
+        }
     }
 
     /// Takes a target for the bytes that come next; gives the completion when that is over before
@@ -169,15 +204,35 @@ impl Stream {
     }
 
     /// Writes at once and keeps what the kernel does not take.
+    #[inline(always)]
     pub(super) fn send(&mut self, payload: Payload, calls: &mut u64) -> Outcome {
         if self.sending.is_some() {
             return Outcome::Failed(payload, io::ErrorKind::ResourceBusy.into());
         }
-        self.try_send(Sending { payload, sent: 0 }, calls)
+        if !payload.is_contiguous() || payload.is_empty() {
+            return self.try_send(Sending { payload, sent: 0 }, calls);
+        }
+        *calls += 1;
+        match send(&self.socket, payload.head(), SEND_FLAGS) {
+            Ok(sent) if sent == payload.head().len() => Outcome::Done(payload),
+            written => self.send_rest(payload, written, calls),
+        }
     }
 
-    pub(super) fn is_sending(&self) -> bool {
-        self.sending.is_some()
+    /// Goes on after a first write that did not take all.
+    #[cold]
+    fn send_rest(
+        &mut self,
+        payload: Payload,
+        written: Result<usize, Errno>,
+        calls: &mut u64,
+    ) -> Outcome {
+        match written {
+            Ok(sent) => self.try_send(Sending { payload, sent }, calls),
+            Err(Errno::INTR) => self.try_send(Sending { payload, sent: 0 }, calls),
+            Err(Errno::AGAIN) => self.keep(Sending { payload, sent: 0 }),
+            Err(errno) => Outcome::Failed(payload, errno.into()),
+        }
     }
 
     /// Writes on, now that there is room, and reports when the send is through.
@@ -200,19 +255,23 @@ impl Stream {
         completions.push(Completion::Sent { socket: id, payload, result });
     }
 
+    #[inline(never)]
     fn try_send(&mut self, mut sending: Sending, calls: &mut u64) -> Outcome {
         while sending.sent < sending.payload.len() {
             *calls += 1;
             match retry(|| write_some(&self.socket, &sending.payload, sending.sent)) {
                 Ok(count) => sending.sent += count,
-                Err(Errno::AGAIN) => {
-                    self.sending = Some(sending);
-                    return Outcome::Kept;
-                }
+                Err(Errno::AGAIN) => return self.keep(sending),
                 Err(errno) => return Outcome::Failed(sending.payload, errno.into()),
             }
         }
         Outcome::Done(sending.payload)
+    }
+
+    /// Waits for room.
+    fn keep(&mut self, sending: Sending) -> Outcome {
+        self.sending = Some(sending);
+        Outcome::Kept
     }
 
     /// Ends our side, after the send under way.
