@@ -114,6 +114,12 @@ impl Payload {
         })
     }
 
+    /// Whether there is memory to write to, and to be kept for the next use.
+    #[inline]
+    pub fn has_memory(&self) -> bool {
+        self.contents.is_some()
+    }
+
     /// How much memory the head has.
     #[inline]
     pub fn capacity(&self) -> usize {
@@ -151,8 +157,10 @@ impl Payload {
             if contents.head.capacity() > capacity_max {
                 contents.head = Vec::new();
             }
-            contents.parts.clear();
-            contents.parts_len = 0;
+            if !contents.parts.is_empty() {
+                contents.parts.clear();
+                contents.parts_len = 0;
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! What an engine reports back.
 
 use std::io;
+use std::mem;
 
 use ucall_buffer::{Payload, Target};
 
@@ -91,11 +92,33 @@ pub enum Completion {
 impl Completion {
     /// The ticket of [`Completion::Received`], to be used once: a few bytes of what is wide, which
     /// need not be moved for them.
-    #[inline]
+    #[inline(always)]
     pub fn received(&self) -> Option<Arrival> {
         match self {
             Self::Received(arrival) => Some(Arrival { ..*arrival }),
             _ => None,
+        }
+    }
+
+    /// The payload of a [`Completion::Sent`] that went well, and whose it was; also to be used once.
+    #[inline(always)]
+    pub fn sent(&mut self) -> Option<(Id, Payload)> {
+        let Self::Sent { socket, payload, result: Ok(()) } = self else { return None };
+        let sent = (*socket, mem::take(payload));
+        // Nothing is left that would have to be dropped.
+        mem::forget(mem::replace(self, Self::Woken));
+        Some(sent)
+    }
+
+    /// Empties a list. Most of what was taken in has nothing to drop, and is told by a look.
+    #[inline(always)]
+    pub fn clear(list: &mut Vec<Self>) {
+        while let Some(last) = list.last() {
+            if matches!(last, Self::Received(_)) || matches!(last, Self::Woken) {
+                mem::forget(list.pop());
+            } else {
+                drop(list.pop());
+            }
         }
     }
 }

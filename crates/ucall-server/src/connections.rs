@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ucall_buffer::Payload;
 use ucall_engine::Id;
-use ucall_proto::Connection;
+use ucall_proto::{Connection, Wish};
 
 use crate::Caller;
 use crate::floods::Unread;
@@ -53,6 +53,19 @@ impl Entry {
     #[inline]
     pub(crate) fn queued_bytes(&self) -> usize {
         self.sending + self.queued.len()
+    }
+
+    /// Whether nothing is under way but what comes next, and that may come.
+    #[inline(always)]
+    pub(crate) fn is_at_ease(&self) -> bool {
+        self.queued_bytes() == 0 && !self.paused && self.proto.wish() == Wish::Receive
+    }
+
+    /// Notes a send of so many bytes that is under way.
+    #[inline(always)]
+    pub(crate) fn begin_sending(&mut self, len: usize, now: Instant) {
+        self.sending = len;
+        (self.taken_at, self.taken) = (now, 0);
     }
 
     /// Since when nothing has been under way; `None` while something is.

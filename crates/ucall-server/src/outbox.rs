@@ -1,6 +1,5 @@
 //! How replies leave: behind what is under way on their connection, and several together.
 
-use std::io;
 use std::mem;
 
 use ucall_buffer::Payload;
@@ -14,10 +13,7 @@ use crate::{Handler, Worker};
 const OUTBOX_MAX: usize = 4;
 
 impl<E: Engine, H: Handler> Worker<E, H> {
-    /// Puts the output behind what waits to be sent, and sends that.
-    ///
-    /// A send that enters the kernel by itself leaves the caches and branch predictors to it. So
-    /// such sends wait for the end of the turn, or for some others, and are made together.
+    /// Puts the output behind what waits to be sent, and sends that unless a send is under way.
     #[inline]
     pub(crate) fn flush(&mut self, id: Id, wish: Wish) {
         let Some(entry) = self.connections.find(id) else { return self.out.clear() };
@@ -25,7 +21,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if waits_already {
             self.out.append_to(&mut entry.queued);
         } else if !self.out.is_empty() {
-            entry.queued = self.out.take();
+            self.out.hand_to(&mut entry.queued);
         } else {
             return;
         }
@@ -37,10 +33,19 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         {
             self.send(id);
         } else if !waits_already {
-            self.outbox.push(id);
-            if self.outbox.len() == OUTBOX_MAX {
-                self.send_outbox();
-            }
+            self.put_aside(id);
+        }
+    }
+
+    /// Has a reply sent with some others, or at the end of the turn.
+    ///
+    /// A send that enters the kernel by itself leaves the caches and branch predictors to it. So
+    /// such sends are made together.
+    #[inline(always)]
+    pub(crate) fn put_aside(&mut self, id: Id) {
+        self.outbox.push(id);
+        if self.outbox.len() == OUTBOX_MAX {
+            self.send_together();
         }
     }
 
@@ -52,16 +57,18 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
+    #[inline(never)]
     fn send_together(&mut self) {
-        let mut outbox = mem::take(&mut self.outbox);
-        for id in outbox.drain(..) {
+        let mut next = 0;
+        while let Some(&id) = self.outbox.get(next) {
             self.send(id);
+            next += 1;
         }
-        self.outbox = outbox;
+        self.outbox.clear();
     }
 
-    /// Sends what waits on a connection on which no send is under way.
-    #[inline]
+    /// Sends what waits on a connection, unless a send is under way.
+    #[inline(always)]
     fn send(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return };
         let len = entry.queued.len();
@@ -77,8 +84,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         match state {
             SendState::Done(payload) => self.out.give_back(payload),
             SendState::Pending => {
-                entry.sending = len;
-                (entry.taken_at, entry.taken) = (self.office.now, 0);
+                entry.begin_sending(len, self.office.now);
                 if len > UNCOUNTED_BYTES {
                     self.office.count_output(entry);
                 }
@@ -87,21 +93,28 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Takes back what was sent, and goes on with what waited for it.
-    #[inline]
-    pub(crate) fn sent(&mut self, id: Id, payload: Payload, result: io::Result<()>) {
+    #[inline(always)]
+    pub(crate) fn sent(&mut self, id: Id, payload: Payload) {
         self.out.give_back(payload);
         let Some(entry) = self.connections.find(id) else { return };
         entry.sending = 0;
-        if result.is_err() {
-            return self.close(id);
-        }
         let has_more = !entry.queued.is_empty();
-        if !has_more && entry.held_bytes == 0 && entry.proto.wish() == Wish::Receive {
-            return;
+        if has_more || entry.held_bytes > 0 || entry.proto.wish() != Wish::Receive {
+            self.go_on_sending(id);
         }
-        if has_more {
-            self.send(id);
-        }
+    }
+
+    /// Takes back what could not be sent.
+    #[cold]
+    pub(crate) fn send_failed(&mut self, id: Id, payload: Payload) {
+        self.out.give_back(payload);
+        self.close(id);
+    }
+
+    /// Sends what waited for a send that is through, and proceeds with a connection that did.
+    #[inline(never)]
+    fn go_on_sending(&mut self, id: Id) {
+        self.send(id);
         let Some(entry) = self.connections.find(id) else { return };
         if entry.held_bytes > 0 {
             self.office.count_output(entry);

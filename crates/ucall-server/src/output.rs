@@ -33,6 +33,11 @@ impl Output {
         self.payload.is_empty()
     }
 
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.payload.len()
+    }
+
     /// Forgets what was written.
     pub(crate) fn clear(&mut self) {
         self.payload.clear_keeping();
@@ -46,8 +51,24 @@ impl Output {
         }
     }
 
+    /// Moves what was written to `queued`, which is empty.
+    #[inline(always)]
+    pub(crate) fn hand_to(&mut self, queued: &mut Payload) {
+        if self.payload.is_oversized() {
+            *queued = self.copied();
+            return;
+        }
+        mem::swap(&mut self.payload, queued);
+        if !self.payload.has_memory()
+            && let Some(spare) = self.spare.pop()
+        {
+            // What it replaces holds nothing that would have to be dropped.
+            mem::forget(mem::replace(&mut self.payload, spare));
+        }
+    }
+
     /// What was written, to be sent.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self) -> Payload {
         if self.payload.is_oversized() {
             return self.copied();
@@ -57,17 +78,26 @@ impl Output {
     }
 
     /// Takes back a payload that was sent.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give_back(&mut self, mut payload: Payload) {
-        if payload.is_large() && self.is_empty() && payload.capacity() > self.payload.capacity() {
-            payload.clear_keeping();
-            self.was_large = true;
-            mem::swap(&mut self.payload, &mut payload);
+        if payload.is_large() {
+            payload = self.keep_large(payload);
         }
         payload.clear();
         if self.spare.len() < SPARE_PAYLOADS_MAX {
             self.spare.push(payload);
         }
+    }
+
+    /// Writes to a large payload next if there is no larger one; gives what is to be spared.
+    #[cold]
+    fn keep_large(&mut self, mut payload: Payload) -> Payload {
+        if self.is_empty() && payload.capacity() > self.payload.capacity() {
+            payload.clear_keeping();
+            self.was_large = true;
+            mem::swap(&mut self.payload, &mut payload);
+        }
+        payload
     }
 
     /// Whether there is large memory that [`Output::tidy`] is to let go of.

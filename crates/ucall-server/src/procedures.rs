@@ -117,14 +117,19 @@ impl<P> View<P> {
     }
 
     /// Takes the newest table, if there is a newer one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn refresh(&mut self) {
         let version = self.procedures.version.load(Ordering::Acquire);
         if version != self.version {
-            self.version = version;
-            self.table = self.procedures.lock().clone();
-            self.wants_peers = self.procedures.wants_peers.load(Ordering::Relaxed);
+            self.take_table(version);
         }
+    }
+
+    #[cold]
+    fn take_table(&mut self, version: u64) {
+        self.version = version;
+        self.table = self.procedures.lock().clone();
+        self.wants_peers = self.procedures.wants_peers.load(Ordering::Relaxed);
     }
 
     #[inline]

@@ -25,8 +25,10 @@ const ENDED_PER_TURN: usize = 4;
 /// How far the sweep under way has come.
 #[derive(Debug)]
 pub(crate) struct Sweep {
+    /// When to go on: in the past while one is under way.
+    pub(crate) due: Instant,
     /// When the next one begins.
-    pub(crate) next: Instant,
+    next: Instant,
     /// The next place to look at; `None` between sweeps.
     place: Option<usize>,
 }
@@ -42,30 +44,31 @@ enum Due {
 
 impl Sweep {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { next: now, place: None }
-    }
-
-    /// When it goes on: at once while it is under way.
-    pub(crate) fn deadline(&self, now: Instant) -> Instant {
-        if self.place.is_some() { now } else { self.next }
+        Self { due: now, next: now, place: None }
     }
 }
 
 impl<E: Engine, H: Handler> Worker<E, H> {
     /// Begins a sweep if it is time, and goes on with the one under way.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sweep(&mut self) {
-        if self.office.now >= self.sweep.next && self.sweep.place.is_none() {
-            self.begin_sweep();
-        }
-        if let Some(place) = self.sweep.place {
-            self.sweep.place = self.sweep_from(place);
+        if self.office.now >= self.sweep.due {
+            self.go_on_with_sweep();
         }
     }
 
     #[cold]
-    fn begin_sweep(&mut self) {
-        self.sweep = Sweep { next: self.office.now + SWEEP_INTERVAL, place: Some(0) };
+    fn go_on_with_sweep(&mut self) {
+        let place = self.sweep.place.unwrap_or_else(|| self.begin_sweep());
+        self.sweep.place = self.sweep_from(place);
+        if self.sweep.place.is_none() {
+            self.sweep.due = self.sweep.next;
+        }
+    }
+
+    /// Gives the first place to look at.
+    fn begin_sweep(&mut self) -> usize {
+        self.sweep.next = self.office.now + SWEEP_INTERVAL;
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.office.replies.set_time(unix_time.as_secs());
         self.make_room();
@@ -73,6 +76,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.office.refresh_tls();
         self.out.tidy();
         self.office.scratch.tidy();
+        0
     }
 
     /// Looks at some places; where to go on, unless those were the last.

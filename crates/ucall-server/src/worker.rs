@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_buffer::Target;
-use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness};
+use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState};
 use ucall_proto::{Connection, Drain, Environment, RpcError, Wish};
 
 use crate::connections::Connections;
 use crate::counters::{Counters, Stats};
-use crate::dispatch::{Dispatch, Office};
+use crate::dispatch::{Dispatch, Office, UNCOUNTED_BYTES};
 use crate::drain::Draining;
 use crate::floods::{Floods, Leave};
 use crate::mailbox::{Mailbox, Message};
@@ -169,10 +169,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// When a turn is due, whatever else happens.
     pub fn deadline(&self) -> Option<Instant> {
         let sweeps = self.connections.len() > 0 || self.accept_paused || self.keeps_memory();
-        let sweep = sweeps.then(|| self.sweep.deadline(self.office.now));
+        let sweep = sweeps.then_some(self.sweep.due);
+        let deadline = earlier(sweep, self.office.handler.deadline());
+        if self.drain.is_none() && !self.floods.is_waiting() && self.starved.is_empty() {
+            return deadline;
+        }
         let drain = self.drain.as_ref().map(|drain| drain.next_look);
         let flood = (self.floods.is_waiting() || self.may_feed()).then_some(self.office.now);
-        [drain, flood, self.office.handler.deadline()].into_iter().fold(sweep, earlier)
+        earlier(earlier(deadline, drain), flood)
     }
 
     /// The engine.
@@ -217,7 +221,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.arrivals = 0;
         turn.quiet = self.completions.is_empty();
         let taken = self.take_completions(&mut turn);
-        self.completions.clear();
+        Completion::clear(&mut self.completions);
         taken?;
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);
@@ -281,23 +285,23 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let mut next = 0;
         while let Some(completion) = self.completions.get_mut(next) {
             next += 1;
-            match completion.received() {
-                Some(arrival) => self.receive(arrival),
-                None => {
-                    let completion = mem::replace(completion, Completion::Woken);
-                    self.take(completion, turn)?;
-                }
+            if let Some(arrival) = completion.received() {
+                self.receive(arrival);
+            } else if let Some((socket, payload)) = completion.sent() {
+                self.sent(socket, payload);
+            } else {
+                let completion = mem::replace(completion, Completion::Woken);
+                self.take(completion, turn)?;
             }
         }
         Ok(())
     }
 
-    /// Does what one completion asks for.
-    #[inline]
+    /// Does what a completion asks for that is not the usual.
+    #[cold]
     fn take(&mut self, completion: Completion, turn: &mut Turn) -> io::Result<()> {
         match completion {
-            Completion::Received(arrival) => self.receive(arrival),
-            Completion::Sent { socket, payload, result } => self.sent(socket, payload, result),
+            Completion::Sent { socket, payload, .. } => self.send_failed(socket, payload),
             Completion::Accepted { socket, .. } => self.welcome(socket),
             Completion::AcceptFailed { error, .. } => self.accept_error = Some(error),
             Completion::Filled { socket, target, result } => self.filled(socket, target, &result),
@@ -310,7 +314,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.rewatch = true;
                 turn.ready = true;
             }
-            Completion::Ready { .. } | Completion::Datagram(_) | Completion::Woken => {}
+            Completion::Received(_)
+            | Completion::Ready { .. }
+            | Completion::Datagram(_)
+            | Completion::Woken => {}
         }
         Ok(())
     }
@@ -346,7 +353,20 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.office.step(entry, |connection, environment| {
             connection.receive(bytes, environment, out);
         });
-        self.settle(id);
+        let len = self.out.len();
+        if !entry.is_at_ease() || len == 0 || len > UNCOUNTED_BYTES {
+            return self.settle(id);
+        }
+        // The usual, without looking for the connection again.
+        if E::SENDS_AT_ONCE {
+            self.out.hand_to(&mut entry.queued);
+            return self.put_aside(id);
+        }
+        self.stats.bytes_sent += len as u64;
+        match self.engine.send_last(id, self.out.take()) {
+            SendState::Done(payload) => self.out.give_back(payload),
+            SendState::Pending => entry.begin_sending(len, self.office.now),
+        }
     }
 
     /// Lets a connection take a step that its socket did not cause.
@@ -361,7 +381,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Sends what a step has written, then does what the connection wishes for.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn settle(&mut self, id: Id) {
         loop {
             let Some(entry) = self.connections.find(id) else { return self.out.clear() };
