@@ -4,6 +4,7 @@
 //! on from turn to turn, a few connections at a time, and calls that come meanwhile are served in
 //! between.
 
+use std::io;
 use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,8 +39,8 @@ enum Due {
     No,
     /// The time for what its peer should have sent is over.
     Expired,
-    /// Its peer has taken nothing for too long of what is being sent.
-    Stuck,
+    /// Its peer has taken nothing for too long of what is being sent, or has left.
+    Lost,
 }
 
 impl Sweep {
@@ -89,7 +90,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             let id = entry.id();
             match look(entry, &mut self.engine, &mut self.office) {
                 Due::No => continue,
-                Due::Stuck => self.close(id),
+                Due::Lost => self.close(id),
                 Due::Expired => {
                     self.step(id, |connection, environment, out| {
                         connection.expire(environment, out);
@@ -111,12 +112,19 @@ fn look<H: Handler>(entry: &mut Entry, engine: &mut impl Engine, office: &mut Of
     if entry.proto.is_filling() {
         note_progress(entry, engine, office);
     }
-    if entry.sending > 0 && is_stuck(entry, engine, office) {
-        Due::Stuck
+    if entry.sending > 0 && is_stuck(entry, engine, office) || has_left(entry, engine) {
+        Due::Lost
     } else {
         let deadline = entry.proto.deadline(&office.config.limits);
         if deadline.is_some_and(|deadline| deadline <= office.now) { Due::Expired } else { Due::No }
     }
+}
+
+/// Whether the peer has reset a connection after it had ended its side. Engines report that end, and
+/// nothing behind it.
+fn has_left(entry: &Entry, engine: &mut impl Engine) -> bool {
+    let is_lost = |error: io::Error| error.kind() == io::ErrorKind::NotConnected;
+    entry.proto.only_answers() && engine.peer(entry.id()).is_err_and(is_lost)
 }
 
 /// Looks how far a large body is that the engine receives by itself.

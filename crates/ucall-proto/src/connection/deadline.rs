@@ -61,6 +61,12 @@ impl Connection {
         }
     }
 
+    /// Whether the peer has ended its side, and waits for replies alone. So nothing more comes that
+    /// would tell that it has left.
+    pub fn only_answers(&self) -> bool {
+        self.ended_by_peer && !self.exchanges.is_empty()
+    }
+
     #[inline(never)]
     fn begin_to_await<S>(&mut self, environment: &mut Environment<'_, S>) {
         let awaits = self.now_awaits(environment.limits);
