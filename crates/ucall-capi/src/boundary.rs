@@ -1,5 +1,6 @@
 //! What every export stands behind: no panic crosses to C, and errors are told in words.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,17 +10,23 @@ thread_local! {
 }
 
 /// Runs `body`; a panic in it becomes `fallback` and the thread's last error.
-#[inline]
+#[inline(always)]
 pub(crate) fn guard<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(value) => value,
         Err(panic) => {
-            set_last_error(&format!("a bug in ucall: {}", panic_text(panic.as_ref())));
-            // Dropping it may panic again.
-            std::mem::forget(panic);
+            tell(panic);
             fallback
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn tell(panic: Box<dyn Any + Send>) {
+    set_last_error(&format!("a bug in ucall: {}", panic_text(panic.as_ref())));
+    // Dropping it may panic again.
+    std::mem::forget(panic);
 }
 
 /// Runs what may fail with words; `false` and the thread's last error if it does.
@@ -37,7 +44,7 @@ pub(crate) fn succeeds(body: impl FnOnce() -> Result<bool, String>) -> bool {
     })
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }

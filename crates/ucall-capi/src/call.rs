@@ -10,7 +10,7 @@ use ucall_server::{Caller, Held};
 use crate::config::NESTING_MAX;
 use crate::desk::Callback;
 use crate::ledger::{Deadline, Ledger, Ticket, Way};
-use crate::params::{Memory, Params, Which};
+use crate::params::{Look, Memory, Params, Which};
 
 /// A live call borrows from its worker (`'a`) and its reply (`'r`) and ends with its callback. A
 /// deferred one owns all that it has, and ends when the program releases it.
@@ -95,6 +95,14 @@ impl<'a, 'r> Call<'a, 'r> {
             }
             Answer::Given | Answer::There(_) => Outcome::Done,
         }
+    }
+
+    /// What can be told of one of the params at once.
+    #[inline(always)]
+    pub(crate) fn look(&self, which: Which<'_>) -> Look<'_> {
+        let Side::Worker { request, .. } = &self.side else { return Look::Unknown };
+        let Some(text) = request.params else { return Look::Absent };
+        Params { text, members: request.members }.look(which)
     }
 
     /// The text of one of the params.

@@ -3,6 +3,9 @@
 //! A call brings along where each of its params stands: the last of two equal names counts, so a
 //! look that stops at the first would be wrong, and looks that each walk all of the text would cost
 //! more with every param.
+//!
+//! Nearly every look is for a short name, or a place, in params that brought their members along:
+//! [`Params::look`] does no more than those need. [`Memory::find`] finds all others.
 
 use ucall_proto::json::{Kind, Member, Reader, note_members};
 
@@ -21,6 +24,16 @@ pub(crate) enum Which<'a> {
     At(usize),
 }
 
+/// What a look finds that goes no further than it can without memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look<'a> {
+    /// The text of one of the params, without white space around it.
+    Found(&'a [u8]),
+    Absent,
+    /// It takes [`Memory::find`] to know.
+    Unknown,
+}
+
 /// The params of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params<'a> {
@@ -28,6 +41,40 @@ pub(crate) struct Params<'a> {
     pub(crate) text: &'a [u8],
     /// Where their members stand, if that was noted when the call came.
     pub(crate) members: Option<&'a [Member]>,
+}
+
+impl<'a> Params<'a> {
+    /// What can be told of one of the params at once.
+    #[inline(always)]
+    pub(crate) fn look(self, which: Which<'_>) -> Look<'a> {
+        let Some(members) = self.members else { return Look::Unknown };
+        match which {
+            Which::Named([b'/', ..]) => Look::Unknown,
+            Which::Named(name) => match name.len() {
+                1..=2 => self.look_for::<1>(name, members),
+                3..=4 => self.look_for::<2>(name, members),
+                5..=8 => self.look_for::<4>(name, members),
+                9..=16 => self.look_for::<8>(name, members),
+                _ => Look::Unknown,
+            },
+            Which::At(index) => match at(members, self.text, index) {
+                Some(value) => Look::Found(value),
+                None => Look::Absent,
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn look_for<const N: usize>(self, name: &[u8], members: &[Member]) -> Look<'a> {
+        for member in members.iter().rev() {
+            match member.is_named_briefly::<N>(name, self.text) {
+                Some(true) => return Look::Found(member.value(self.text)),
+                Some(false) => {}
+                None => return Look::Unknown,
+            }
+        }
+        Look::Absent
+    }
 }
 
 /// Memory that one worker uses for every call in turn, or that one deferred call owns.
@@ -68,11 +115,12 @@ impl Memory {
     /// The bytes of a string. Escaped ones stay in the arena until the next call.
     #[inline]
     pub(crate) fn string<'a>(&'a mut self, value: &'a [u8]) -> Option<&'a [u8]> {
-        let inside = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-        if !inside.contains(&b'\\') {
-            return Some(inside);
+        match plain_string(value) {
+            None if value.first() == Some(&b'"') => {
+                Some(self.arena.unescape(Reader::new(value).string()))
+            }
+            plain => plain,
         }
-        Some(self.arena.unescape(Reader::new(value).string()))
     }
 }
 
@@ -132,6 +180,13 @@ fn named<'a>(
     None
 }
 
+/// The bytes of a string without escapes.
+#[inline]
+pub(crate) fn plain_string(value: &[u8]) -> Option<&[u8]> {
+    let inside = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    (!inside.contains(&b'\\')).then_some(inside)
+}
+
 /// `true` or `false`, if it is one.
 #[inline]
 pub(crate) fn boolean(value: &[u8]) -> Option<bool> {
@@ -145,24 +200,7 @@ pub(crate) fn boolean(value: &[u8]) -> Option<bool> {
 /// An integer that fits, written without fraction and exponent.
 #[inline]
 pub(crate) fn integer(value: &[u8]) -> Option<i64> {
-    /// So many digits always fit.
-    const SHORT: usize = 18;
-    let (digits, sign) = match value {
-        [b'-', digits @ ..] => (digits, -1),
-        digits => (digits, 1),
-    };
-    if digits.is_empty() || digits.len() > SHORT {
-        return long_integer(value);
-    }
-    let mut sum = 0;
-    for digit in digits {
-        let digit = digit.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        sum = sum * 10 + i64::from(digit);
-    }
-    Some(sign * sum)
+    short_integer(value).or_else(|| long_integer(value))
 }
 
 #[cold]
@@ -173,6 +211,35 @@ fn long_integer(value: &[u8]) -> Option<i64> {
         return None;
     }
     reader.number().as_i64()
+}
+
+/// The same, if so few digits that they always fit are all of it.
+#[inline(always)]
+pub(crate) fn short_integer(value: &[u8]) -> Option<i64> {
+    match value {
+        [b'-', digits @ ..] => Some(-sum_of(digits)?),
+        digits => sum_of(digits),
+    }
+}
+
+#[inline(always)]
+fn sum_of(digits: &[u8]) -> Option<i64> {
+    const DIGITS_MAX: usize = 18;
+    let (first, others) = digits.split_first()?;
+    if others.len() >= DIGITS_MAX {
+        return None;
+    }
+    let mut sum = digit(*first)?;
+    for other in others {
+        sum = sum * 10 + digit(*other)?;
+    }
+    Some(sum)
+}
+
+#[inline(always)]
+fn digit(byte: u8) -> Option<i64> {
+    let digit = i64::from(byte) - i64::from(b'0');
+    if matches!(digit, 0..=9) { Some(digit) } else { None }
 }
 
 /// The double nearest to a number, if there is one.
@@ -207,6 +274,51 @@ mod tests {
         assert_eq!(found(text, Which::At(0)), None);
     }
 
+    /// What a look finds, `None` when it does not know; proves that more than a look finds the same.
+    fn looked_at(text: &str, which: Which<'_>) -> Option<Option<String>> {
+        let mut members = Vec::new();
+        note_members(text.as_bytes(), &mut members);
+        let looked = match (Params { text: text.as_bytes(), members: Some(&members) }).look(which) {
+            Look::Found(value) => Some(String::from_utf8(value.to_vec()).unwrap()),
+            Look::Absent => None,
+            Look::Unknown => return None,
+        };
+        assert_eq!(looked, found(text, which), "{text} {which:?}");
+        Some(looked)
+    }
+
+    #[test]
+    fn a_look_tells_names_apart_that_differ_in_one_byte() {
+        for len in 1..=20 {
+            let name: String = ('a'..='z').take(len).collect();
+            let look = |text: &str, name: &str| looked_at(text, Which::Named(name.as_bytes()));
+            let known = |value: Option<&str>| (len <= 16).then(|| value.map(str::to_owned));
+            for place in 0..len {
+                let with = |byte| [&name[..place], byte, &name[place + 1..]].concat();
+                let text = format!(r#"{{"{name}":1,"{}":2,"{name}x":3,"":4}}"#, with("A"));
+                assert_eq!(look(&text, &name), known(Some("1")));
+                assert_eq!(look(&text, &with("A")), known(Some("2")));
+                assert_eq!(look(&text, &with("B")), known(None));
+            }
+            assert_eq!(look(&format!(r#"{{"{name}":1,"{name}":2}}"#), &name), known(Some("2")));
+        }
+    }
+
+    #[test]
+    fn a_look_does_not_guess() {
+        let escaped = r#"{"a":1,"b":2,"\u0062":3,"c":4}"#;
+        assert_eq!(looked_at(escaped, Which::Named(b"c")), Some(Some("4".into())));
+        for unknown in [&b"b"[..], b"a", b"d", b"/c", b""] {
+            assert_eq!(looked_at(escaped, Which::Named(unknown)), None);
+        }
+        assert_eq!(looked_at(escaped, Which::At(0)), Some(None));
+        assert_eq!(looked_at("[1,2]", Which::Named(b"a")), Some(None));
+        assert_eq!(looked_at("[1,2]", Which::At(1)), Some(Some("2".into())));
+        assert_eq!(looked_at("[1,2]", Which::At(2)), Some(None));
+        let params = Params { text: b"[1]", members: None };
+        assert_eq!(params.look(Which::At(0)), Look::Unknown);
+    }
+
     #[test]
     fn by_position_and_by_pointer() {
         let text = r#"[1,{"a/b":[true,{"c":"d"}]}]"#;
@@ -238,6 +350,9 @@ mod tests {
             (Some(true), None, None)
         );
         assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
+        let longest = b"-999999999999999999";
+        assert_eq!(short_integer(longest), Some(-999_999_999_999_999_999));
+        assert_eq!(short_integer(b"-1000000000000000000"), None);
         assert_eq!((integer(b"-0"), integer(b"-12")), (Some(0), Some(-12)));
         assert_eq!(integer(b"999999999999999999"), Some(999_999_999_999_999_999));
         assert_eq!(integer(b"1000000000000000000"), Some(1_000_000_000_000_000_000));

@@ -4,9 +4,43 @@ use std::ffi::c_char;
 
 use crate::boundary::{bytes, guard};
 use crate::call::Call;
-use crate::params::{Which, boolean, double, integer};
+use crate::params::{Look, Which, boolean, double, integer, plain_string, short_integer};
 
 type CallPointer = *mut Call<'static, 'static>;
+
+/// Longer names are worth a call to find their end.
+const SHORT: usize = 16;
+
+/// What can be told at once of one of the params. No function is called for it and nothing in it
+/// can panic, so that it needs no guard and hardly a register that would have to be saved.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone.
+#[inline(always)]
+unsafe fn look<'a>(call: CallPointer, which: Option<Which<'_>>) -> Look<'a> {
+    // SAFETY: our caller says that it is alive and ours alone.
+    match (which, unsafe { call.as_ref() }) {
+        (Some(which), Some(call)) => call.look(which),
+        _ => Look::Unknown,
+    }
+}
+
+/// A name, if it is short. A length of 0 means that it ends at its NUL.
+///
+/// # Safety
+/// As for [`bytes`].
+#[inline(always)]
+unsafe fn short_name<'a>(name: *const c_char, length: usize) -> Option<&'a [u8]> {
+    let length = match length {
+        _ if name.is_null() => return None,
+        // SAFETY: none of them is behind the NUL.
+        0 => (0..=SHORT).find(|&at| unsafe { *name.add(at) } == 0)?,
+        1..=SHORT => length,
+        _ => return None,
+    };
+    // SAFETY: our caller says that so many bytes are readable.
+    Some(unsafe { std::slice::from_raw_parts(name.cast(), length) })
+}
 
 /// Looks up one of the params and reads it. `None` also for a NULL call or name.
 ///
@@ -63,102 +97,115 @@ unsafe fn named<'a>(name: *const c_char, length: usize) -> Option<Which<'a>> {
     unsafe { bytes(name, length) }.map(Which::Named)
 }
 
-macro_rules! value_getters {
-    ($named:ident, $positional:ident, $type:ty, $what:literal, $read:path) => {
-        #[doc = concat!("One of the params by name, if it is ", $what, ".")]
+/// An export that looks up one of the params and reads it: with `$look` if `$short` is all that it
+/// takes to say which is meant; or else, or if the value is unusual, with `$read`.
+macro_rules! getter {
+    (
+        $export:ident, $what:expr, ($($input:ident: $of:ty),+), $short:expr, $which:expr,
+        ($($output:ident: $type:ty),+), $give:ident, $look:expr, $read:expr
+    ) => {
+        #[doc = $what]
         ///
         /// # Safety
-        /// The call is NULL or alive and used by this thread alone; the name is NULL or readable;
-        /// the output is NULL or writable.
+        /// The call is NULL or alive and used by this thread alone; a name is NULL or readable; the
+        /// outputs are NULL or writable.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $named(
+        pub unsafe extern "C" fn $export(
             call: CallPointer,
-            name: *const c_char,
-            name_length: usize,
-            output: *mut $type,
+            $($input: $of,)+
+            $($output: *mut $type),+
         ) -> bool {
-            // SAFETY: passed on to our caller.
-            unsafe {
-                let which = named(name, name_length);
-                give(read(call, which, |call, which| $read(call.param(which)?)), output)
+            /// # Safety
+            /// As for the export.
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn unusual(
+                call: CallPointer,
+                $($input: $of,)+
+                $($output: *mut $type),+
+            ) -> bool {
+                // SAFETY: passed on to our caller.
+                unsafe { $give(read(call, $which, $read), $($output),+) }
             }
-        }
-
-        #[doc = concat!("One of the params by position, if it is ", $what, ".")]
-        ///
-        /// # Safety
-        /// As for the one by name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $positional(
-            call: CallPointer,
-            index: usize,
-            output: *mut $type,
-        ) -> bool {
             // SAFETY: passed on to our caller.
             unsafe {
-                let which = Some(Which::At(index));
-                give(read(call, which, |call, which| $read(call.param(which)?)), output)
-            }
-        }
-    };
-}
-
-macro_rules! text_getters {
-    ($named:ident, $positional:ident, $what:literal, $read:path) => {
-        #[doc = concat!("One of the params by name, if it is ", $what, ".")]
-        ///
-        /// # Safety
-        /// The call is NULL or alive and used by this thread alone; the name is NULL or readable;
-        /// the outputs are NULL or writable.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $named(
-            call: CallPointer,
-            name: *const c_char,
-            name_length: usize,
-            output: *mut *const c_char,
-            output_length: *mut usize,
-        ) -> bool {
-            // SAFETY: passed on to our caller.
-            unsafe {
-                let which = named(name, name_length);
-                give_text(read(call, which, $read), output, output_length)
-            }
-        }
-
-        #[doc = concat!("One of the params by position, if it is ", $what, ".")]
-        ///
-        /// # Safety
-        /// As for the one by name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $positional(
-            call: CallPointer,
-            index: usize,
-            output: *mut *const c_char,
-            output_length: *mut usize,
-        ) -> bool {
-            // SAFETY: passed on to our caller.
-            unsafe {
-                let which = Some(Which::At(index));
-                give_text(read(call, which, $read), output, output_length)
+                match look(call, $short) {
+                    Look::Absent => return false,
+                    Look::Found(value) => if let Some(value) = $look(value) {
+                        return $give(Some(value), $($output),+);
+                    }
+                    Look::Unknown => {}
+                }
+                unusual(call, $($input,)+ $($output),+)
             }
         }
     };
 }
 
-value_getters!(
+/// The getters of one type.
+macro_rules! getters {
+    ($named:ident, $positional:ident, $what:literal, $($how:tt)+) => {
+        getter!(
+            $named,
+            concat!("One of the params by name, if it is ", $what, "."),
+            (name: *const c_char, name_length: usize),
+            short_name(name, name_length).map(Which::Named),
+            named(name, name_length),
+            $($how)+
+        );
+        getter!(
+            $positional,
+            concat!("One of the params by position, if it is ", $what, "."),
+            (index: usize),
+            Some(Which::At(index)),
+            Some(Which::At(index)),
+            $($how)+
+        );
+    };
+}
+
+getters!(
     ucall_param_named_bool,
     ucall_param_positional_bool,
-    bool,
     "`true` or `false`",
-    boolean
+    (output: bool),
+    give,
+    boolean,
+    |call, which| boolean(call.param(which)?)
 );
-value_getters!(
+getters!(
     ucall_param_named_i64,
     ucall_param_positional_i64,
-    i64,
     "an integer in range",
-    integer
+    (output: i64),
+    give,
+    short_integer,
+    |call, which| integer(call.param(which)?)
 );
-value_getters!(ucall_param_named_f64, ucall_param_positional_f64, f64, "a number in range", double);
-text_getters!(ucall_param_named_str, ucall_param_positional_str, "a string", Call::string);
-text_getters!(ucall_param_named_json, ucall_param_positional_json, "there", Call::param);
+getters!(
+    ucall_param_named_f64,
+    ucall_param_positional_f64,
+    "a number in range",
+    (output: f64),
+    give,
+    |value| guard(None, || double(value)),
+    |call, which| double(call.param(which)?)
+);
+getters!(
+    ucall_param_named_str,
+    ucall_param_positional_str,
+    "a string",
+    (output: *const c_char, output_length: usize),
+    give_text,
+    plain_string,
+    Call::string
+);
+getters!(
+    ucall_param_named_json,
+    ucall_param_positional_json,
+    "there",
+    (output: *const c_char, output_length: usize),
+    give_text,
+    Some,
+    Call::param
+);
