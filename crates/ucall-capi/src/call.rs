@@ -8,8 +8,8 @@ use ucall_proto::{Call as Request, Outcome, Reply, RpcError, json};
 use ucall_server::{Caller, Held};
 
 use crate::config::NESTING_MAX;
-use crate::desk::Callback;
-use crate::ledger::{Deadline, Ledger, Ticket, Way};
+use crate::desk::{Callback, Desk};
+use crate::ledger::{Deadline, Ticket, Way};
 use crate::params::{Look, Memory, Params, Which};
 
 /// A live call borrows from its worker (`'a`) and its reply (`'r`) and ends with its callback. A
@@ -38,8 +38,7 @@ enum Side<'a> {
         callback: &'a Callback,
         request: &'a Request<'a>,
         caller: &'a Caller,
-        ledger: &'a mut Ledger,
-        memory: &'a mut Memory,
+        desk: &'a mut Desk,
     },
     Deferred {
         ticket: Arc<Ticket>,
@@ -56,9 +55,9 @@ impl Side<'_> {
     #[inline]
     fn params(&mut self) -> (Params<'_>, &mut Memory) {
         match self {
-            Side::Worker { request, memory, .. } => {
+            Side::Worker { request, desk, .. } => {
                 let text = request.params.unwrap_or_default();
-                (Params { text, members: request.members }, memory)
+                (Params { text, members: request.members }, &mut desk.memory)
             }
             Side::Deferred { params, memory, .. } => {
                 (Params { text: params, members: None }, memory)
@@ -74,11 +73,10 @@ impl<'a, 'r> Call<'a, 'r> {
         request: &'a Request<'a>,
         caller: &'a Caller,
         reply: &'a mut Reply<'r>,
-        ledger: &'a mut Ledger,
-        memory: &'a mut Memory,
+        desk: &'a mut Desk,
         deadline: Option<Deadline>,
     ) -> Self {
-        let side = Side::Worker { callback, request, caller, ledger, memory };
+        let side = Side::Worker { callback, request, caller, desk };
         Self { answer: Answer::Here(reply), side, deadline }
     }
 
@@ -191,7 +189,7 @@ impl<'a, 'r> Call<'a, 'r> {
     #[cold]
     fn complain(&self, what: &str) {
         let (log, procedure) = match &self.side {
-            Side::Worker { ledger, callback, .. } => (&ledger.log, &callback.name),
+            Side::Worker { desk, callback, .. } => (&desk.ledger.log, &callback.name),
             Side::Deferred { ticket, procedure, .. } => (&ticket.log, procedure),
         };
         log.complain(&format!("procedure {procedure:?} {what}"));
@@ -204,9 +202,10 @@ impl<'a, 'r> Call<'a, 'r> {
             self.complain("deferred a call that was answered or deferred before; ignored");
             return None;
         };
-        let Side::Worker { callback, request, caller, ledger, .. } = &mut self.side else {
+        let Side::Worker { callback, request, caller, desk } = &mut self.side else {
             return None;
         };
+        let ledger = &mut desk.ledger;
         let Some((ticket, way)) = ledger.enter(caller.call_id(request), self.deadline) else {
             let error = RpcError::new(RpcError::OVERLOADED, "Too many calls at once");
             self.reply_error(error);

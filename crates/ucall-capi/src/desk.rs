@@ -1,6 +1,7 @@
 //! Runs callbacks: the handler of one worker.
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
@@ -32,7 +33,7 @@ unsafe impl Sync for Callback {}
 pub(crate) struct Desk {
     pub(crate) ledger: Ledger,
     /// Lent to each call in turn.
-    memory: Memory,
+    pub(crate) memory: Memory,
 }
 
 impl Desk {
@@ -58,15 +59,16 @@ impl Handler for Desk {
             reply.error(&passed.error());
             return Outcome::Done;
         }
-        let Self { ledger, memory } = self;
         let outcome = {
-            let mut call = Call::new(callback, request, caller, reply, ledger, memory, deadline);
+            let call = Call::new(callback, request, caller, reply, self, deadline);
+            // What it has is all borrowed: there is nothing to drop.
+            let mut call = ManuallyDrop::new(call);
             // SAFETY: the program promised that the function may be called with its tag. The call
             // lives until it returns, and the header forbids to use it longer.
-            unsafe { (callback.function)((&raw mut call).cast(), callback.tag) };
+            unsafe { (callback.function)((&raw mut *call).cast(), callback.tag) };
             call.outcome()
         };
-        memory.reset();
+        self.memory.reset();
         outcome
     }
 
@@ -74,8 +76,11 @@ impl Handler for Desk {
         self.ledger.cancel(connection);
     }
 
+    #[inline]
     fn turn_ended(&mut self, now: Instant) {
-        self.ledger.expire(now);
+        if self.ledger.has_deadlines() {
+            self.ledger.expire(now);
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {

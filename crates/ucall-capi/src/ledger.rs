@@ -227,7 +227,14 @@ impl Ledger {
         self.deadlines.nearest().map(|due| due.deadline.moment)
     }
 
+    /// Whether [`Ledger::expire`] may have something to do.
+    #[inline]
+    pub(crate) fn has_deadlines(&self) -> bool {
+        !self.deadlines.due.is_empty()
+    }
+
     /// Answers the calls whose deadline has passed, and cancels them.
+    #[inline(never)]
     pub(crate) fn expire(&mut self, now: Instant) {
         let is_due = |due: &Due| due.deadline.moment <= now || is_over(&due.ticket);
         while let Some(due) = self.deadlines.pop_if(is_due) {
