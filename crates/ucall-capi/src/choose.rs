@@ -3,16 +3,16 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
 use ucall_engine::uring::{self, Uring};
 use ucall_engine::{Choice, Engine, Listener};
-use ucall_server::{Config, Counters, Procedures, Turn, Worker};
+use ucall_server::{Config, Counters, Procedures, Worker};
 
 use crate::desk::{Callback, Desk};
 use crate::log::Log;
+use crate::server::Server;
 
 /// Places of a ring's table beyond the connections, so that newcomers find one before the longest
 /// idle connection is closed for them.
@@ -99,11 +99,20 @@ fn worker<E: Engine>(
     worker
 }
 
+/// How far a thread goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Far {
+    OneTurn,
+    /// Until the server is stopped.
+    ToTheEnd,
+}
+
 /// A worker on any engine.
 pub(crate) trait Drive {
     fn listen(&mut self, listener: Listener) -> io::Result<()>;
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
-    fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn>;
+    /// Drives `server`, whose worker it is; `false` when that was stopped.
+    fn go(&mut self, far: Far, server: &Server) -> io::Result<bool>;
     /// What is due behind the last turn.
     fn end(&mut self) -> io::Result<()>;
     fn counters(&self) -> Arc<Counters>;
@@ -118,8 +127,17 @@ impl<E: Engine> Drive for Worker<E, Desk> {
         self.watch_signals(descriptor)
     }
 
-    fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
-        self.turn(deadline)
+    /// The turns are counted here, behind the trait, so that they can be inlined.
+    fn go(&mut self, far: Far, server: &Server) -> io::Result<bool> {
+        loop {
+            let turn = self.turn(server.deadline())?;
+            if !server.goes_on(&turn) {
+                return Ok(false);
+            }
+            if far == Far::OneTurn {
+                return Ok(true);
+            }
+        }
     }
 
     fn end(&mut self) -> io::Result<()> {

@@ -78,9 +78,15 @@ impl Log {
     }
 
     /// When the next line with figures is due.
+    #[inline]
     pub(crate) fn due(&self) -> Option<Instant> {
         self.descriptor?;
-        Some(self.figures().since + INTERVAL)
+        Some(self.next_line())
+    }
+
+    #[inline(never)]
+    fn next_line(&self) -> Instant {
+        self.figures().since + INTERVAL
     }
 
     /// Writes the line with figures, if it is due: what was done since the one before.
@@ -91,6 +97,7 @@ impl Log {
         }
     }
 
+    #[inline(never)]
     fn tick_at(&self, now: Instant, descriptor: RawFd, stats: impl FnOnce() -> Stats) {
         let mut figures = self.figures();
         let elapsed = now.saturating_duration_since(figures.since);

@@ -8,12 +8,12 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ucall_engine::{Address, Bound, Listener, UnixFile};
-use ucall_server::{Config as WorkerConfig, Counters, Procedures, Stats};
+use ucall_server::{Config as WorkerConfig, Counters, Procedures, Stats, Turn};
 
-use crate::choose::{Drive, EngineKind};
+use crate::choose::{Drive, EngineKind, Far};
 use crate::config::Config;
 use crate::desk::{Callback, Desk};
 use crate::ledger::Ledger;
@@ -171,6 +171,19 @@ impl Server {
         Ok(Visit { server: self, place, state, me })
     }
 
+    /// When the next turn has to end.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.log.due()
+    }
+
+    /// What is due between two turns; `false` when the one before is the last.
+    #[inline]
+    pub(crate) fn goes_on(&self, turn: &Turn) -> bool {
+        self.log.tick(|| self.stats());
+        !turn.stopped && !self.stop.is_asked()
+    }
+
     /// All that was done so far.
     fn stats(&self) -> Stats {
         let mut sum = Stats::default();
@@ -230,21 +243,19 @@ pub(crate) struct Visit<'a> {
 }
 
 impl Visit<'_> {
-    /// One turn; `false` when the server was stopped, and then nothing is served here any more.
-    pub(crate) fn turn(&mut self) -> Result<bool, String> {
+    /// One turn, or all of them; `false` when the server was stopped, and then nothing is served
+    /// here any more.
+    pub(crate) fn go(&mut self, far: Far) -> Result<bool, String> {
         let server = self.server;
         let Some(drive) = self.drive()? else { return Ok(false) };
-        let turned = drive.turn(server.log.due());
-        let turned = turned.map_err(|error| format!("the engine failed: {error}"));
-        server.log.tick(|| server.stats());
-        let is_stopped = server.stop.is_asked() || turned.as_ref().is_ok_and(|turn| turn.stopped);
-        if is_stopped && turned.is_ok() {
+        let gone = drive.go(far, server).map_err(|error| format!("the engine failed: {error}"));
+        if gone == Ok(false) {
             drive.end().map_err(|error| error.to_string())?;
         }
-        if is_stopped || turned.is_err() {
+        if gone != Ok(true) {
             *self.state = State::Over;
         }
-        turned.map(|_| !is_stopped)
+        gone
     }
 
     /// The worker of this thread, made if need be; `None` when all is over.

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::boundary::{guard, last_error, string, succeeds};
+use crate::choose::Far;
 use crate::config::Config;
 use crate::desk::{Callback, Function};
 use crate::server::Server;
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn ucall_add_procedure(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_take_call(server: *const Server, thread: u16) -> bool {
     // SAFETY: passed on to our caller.
-    succeeds(|| unsafe { held(server)? }.enter(thread)?.turn())
+    succeeds(|| unsafe { held(server)? }.enter(thread)?.go(Far::OneTurn))
 }
 
 /// Turns of a thread, until the server is stopped.
@@ -96,8 +97,7 @@ pub unsafe extern "C" fn ucall_take_calls(server: *const Server, thread: u16) ->
     succeeds(|| {
         // SAFETY: passed on to our caller.
         let server = unsafe { held(server)? };
-        let mut visit = server.enter(thread)?;
-        while visit.turn()? {}
+        server.enter(thread)?.go(Far::ToTheEnd)?;
         Ok(true)
     })
 }
