@@ -33,6 +33,7 @@ impl<T> Table<T> {
     }
 
     /// The value that `id` names, unless it was retired.
+    #[inline(always)]
     pub(crate) fn get(&self, id: Id) -> Option<&T> {
         let entry = self.entries.get(id.index as usize)?;
         if entry.generation != id.generation || entry.retired {
@@ -49,6 +50,17 @@ impl<T> Table<T> {
             return None;
         }
         entry.value.as_mut()
+    }
+
+    /// The value at a place, unless it was retired, with its id.
+    #[cfg(target_os = "linux")]
+    #[inline(always)]
+    pub(crate) fn live_at_mut(&mut self, index: u32) -> Option<(Id, &mut T)> {
+        let entry = self.entries.get_mut(index as usize)?;
+        if entry.retired {
+            return None;
+        }
+        Some((Id { index, generation: entry.generation }, entry.value.as_mut()?))
     }
 
     /// The value at a place, retired or not, with its id.

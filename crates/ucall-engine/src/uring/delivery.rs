@@ -10,6 +10,7 @@ use std::mem;
 use super::{Slot, Uring};
 use crate::{Arrival, Completion, Id, completion};
 
+#[derive(Clone, Copy)]
 pub(super) struct Delivery {
     socket: Id,
     source: Source,
@@ -41,15 +42,27 @@ impl Source {
     }
 
     #[inline(always)]
-    fn delivery(self, socket: Id, result: i32) -> Delivery {
-        let len = u32::try_from(result).unwrap_or(0);
+    fn delivery(self, socket: Id, len: u32) -> Delivery {
         Delivery { socket, source: self, start: 0, len, taken: false }
     }
 }
 
 impl Uring {
-    /// Reports something that has come, unless the socket's target takes all of it.
+    /// Reports something that has come to a stream without a target.
     #[inline(always)]
+    pub(super) fn report(
+        &mut self,
+        socket: Id,
+        source: Source,
+        len: u32,
+        completions: &mut Vec<Completion>,
+    ) {
+        let arrival = Arrival { socket, place: self.deliveries.len() as u32 };
+        completion::push(completions, || Completion::Received(arrival));
+        completion::push(&mut self.deliveries, || source.delivery(socket, len));
+    }
+
+    /// Reports something that has come, unless the socket's target takes all of it.
     pub(super) fn deliver(
         &mut self,
         socket: Id,
@@ -57,19 +70,13 @@ impl Uring {
         result: i32,
         completions: &mut Vec<Completion>,
     ) {
-        let arrival = Arrival { socket, place: self.deliveries.len() as u32 };
-        match self.slots.get(socket) {
-            Some(Slot::Stream(stream)) if stream.target.is_none() => {
-                completion::push(completions, || Completion::Received(arrival));
-                completion::push(&mut self.deliveries, || source.delivery(socket, result));
-            }
-            _ => self.deliver_otherwise(source.delivery(socket, result), completions),
-        }
+        let len = u32::try_from(result).unwrap_or(0);
+        self.deliver_again(source.delivery(socket, len), completions);
     }
 
-    /// What does not go the usual way, or not at once.
+    /// The same, for what was reported before and not taken.
     #[cold]
-    fn deliver_otherwise(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
+    fn deliver_again(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
         let arrival = Arrival { socket: delivery.socket, place: self.deliveries.len() as u32 };
         match self.slots.get(delivery.socket) {
             Some(Slot::Stream(_)) => {
@@ -111,19 +118,23 @@ impl Uring {
 
     /// Settles what was reported by the wait before.
     pub(super) fn settle(&mut self, completions: &mut Vec<Completion>) {
-        let spare = mem::take(&mut self.spare_deliveries);
-        let mut reported = mem::replace(&mut self.deliveries, spare);
-        for delivery in reported.drain(..) {
-            if delivery.taken {
-                self.release(&delivery);
-            } else {
-                self.deliver_otherwise(delivery, completions);
+        mem::swap(&mut self.deliveries, &mut self.spare_deliveries);
+        let mut next = 0;
+        while let Some(delivery) = self.spare_deliveries.get(next) {
+            next += 1;
+            match *delivery {
+                Delivery { taken: true, source: Source::Buffer(buffer), .. } => {
+                    self.buffers.give_back(buffer);
+                }
+                delivery if delivery.taken => self.release(&delivery),
+                delivery => self.deliver_again(delivery, completions),
             }
         }
-        self.spare_deliveries = reported;
+        self.spare_deliveries.clear();
     }
 
     /// Gives the memory of a delivery back for the next one.
+    #[cold]
     fn release(&mut self, delivery: &Delivery) {
         match delivery.source {
             Source::Buffer(buffer) => self.buffers.give_back(buffer),
@@ -133,7 +144,23 @@ impl Uring {
     }
 
     /// The bytes of an arrival of the last wait, unless they were taken or are to go to a target.
+    #[inline(always)]
     pub(super) fn take(&mut self, arrival: &Arrival) -> io::Result<&mut [u8]> {
+        if let Some(Slot::Stream(stream)) = self.slots.get(arrival.socket)
+            && stream.target.is_none()
+            && let Some(delivery) = self.deliveries.get_mut(arrival.place as usize)
+            && delivery.socket == arrival.socket
+            && let Source::Buffer(buffer) = delivery.source
+            && !mem::replace(&mut delivery.taken, true)
+        {
+            return Ok(self.buffers.bytes(buffer, delivery.start, delivery.len));
+        }
+        self.take_otherwise(arrival)
+    }
+
+    /// What is not the bytes of a stream.
+    #[inline(never)]
+    fn take_otherwise(&mut self, arrival: &Arrival) -> io::Result<&mut [u8]> {
         let nothing = || io::Error::from(io::ErrorKind::WouldBlock);
         let delivery = self.deliveries.get_mut(arrival.place as usize).ok_or_else(nothing)?;
         let open = match self.slots.get_mut(arrival.socket) {

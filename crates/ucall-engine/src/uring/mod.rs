@@ -171,37 +171,25 @@ impl Uring {
     /// request that came meanwhile then finds its socket free, and need not be queued.
     fn reap(&mut self, completions: &mut Vec<Completion>) {
         let mut others = mem::take(&mut self.reaped);
-        while let Some(entry) = self.ring.next() {
-            match Token::decode(entry.user_data()) {
-                Token { operation: Operation::Send, index } => {
-                    self.on_send(index, &entry, completions);
-                }
-                _ => others.push(entry),
-            }
+        while let Some(entry) = self.ring.next_send(&mut others) {
+            self.on_send(entry.user_data() as u32, &entry, completions);
         }
         self.hear_silence(completions);
-        for entry in others.drain(..) {
-            match Token::decode(entry.user_data()) {
-                Token { operation: Operation::Receive, index } => {
-                    self.on_receive(index, &entry, completions);
-                }
-                Token { operation, index } => {
-                    self.complete(operation, index, &entry, completions);
-                }
+        for entry in &others {
+            if Operation::Receive.is_in(entry.user_data()) {
+                self.on_receive(entry.user_data() as u32, entry, completions);
+            } else {
+                self.complete(entry, completions);
             }
         }
+        others.clear();
         self.reaped = others;
     }
 
     /// Takes in what is not the usual.
     #[inline(never)]
-    fn complete(
-        &mut self,
-        operation: Operation,
-        index: u32,
-        entry: &cqueue::Entry,
-        completions: &mut Vec<Completion>,
-    ) {
+    fn complete(&mut self, entry: &cqueue::Entry, completions: &mut Vec<Completion>) {
+        let Token { operation, index } = Token::decode(entry.user_data());
         match operation {
             Operation::Fill => self.on_fill(index, entry, completions),
             Operation::Check => self.on_check(index, entry, completions),
@@ -343,6 +331,7 @@ impl Engine for Uring {
         }
     }
 
+    #[inline(always)]
     fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]> {
         self.take(&arrival)
     }
@@ -375,6 +364,7 @@ impl Engine for Uring {
         self.send_stream(socket, payload, false)
     }
 
+    #[inline(always)]
     fn send_last(&mut self, socket: Id, payload: Payload) -> SendState {
         self.send_stream(socket, payload, true)
     }

@@ -138,9 +138,22 @@ impl Ring {
         self.backlog.is_empty() && queue.is_empty() && !queue.cq_overflow()
     }
 
-    /// The next completion, if one has come.
-    pub(super) fn next(&mut self) -> Option<cqueue::Entry> {
-        self.early.pop_front().or_else(|| self.uring.completion().next())
+    /// Moves the completions that have come to `others`, up to the first of a send, which it gives.
+    #[inline(always)]
+    pub(super) fn next_send(&mut self, others: &mut Vec<cqueue::Entry>) -> Option<cqueue::Entry> {
+        while let Some(entry) = self.early.pop_front() {
+            if Operation::Send.is_in(entry.user_data()) {
+                return Some(entry);
+            }
+            others.push(entry);
+        }
+        for entry in self.uring.completion() {
+            if Operation::Send.is_in(entry.user_data()) {
+                return Some(entry);
+            }
+            others.push(entry);
+        }
+        None
     }
 
     /// Submits an operation that the kernel completes at once, and gives its result.

@@ -33,13 +33,19 @@ pub(super) struct Sending {
 
 impl Sending {
     /// What is left to send, or as much of it as one submission takes.
-    #[inline]
+    #[inline(always)]
     fn entry(&mut self, file: &File, spare: &mut Vec<Stable<Message>>) -> squeue::Entry {
         let (start, len, more) = self.first_slice();
         if !more {
             let flags = self.flags(len);
             return opcode::Send::new(file.descriptor(), start, len as u32).flags(flags).build();
         }
+        self.message_entry(file, spare)
+    }
+
+    /// The same, for a payload of several parts.
+    #[cold]
+    fn message_entry(&mut self, file: &File, spare: &mut Vec<Stable<Message>>) -> squeue::Entry {
         let message = self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(Message::new));
         let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent), None);
         let flags = self.flags(len) as u32;
@@ -47,7 +53,7 @@ impl Sending {
     }
 
     /// Where the next bytes lie, how many one operation may take, and whether others lie elsewhere.
-    #[inline]
+    #[inline(always)]
     fn first_slice(&self) -> (*const u8, usize, bool) {
         if self.payload.is_contiguous() {
             let rest = self.payload.head().get(self.sent..).unwrap_or_default();
@@ -56,6 +62,12 @@ impl Sending {
         let mut slices = self.payload.slices_from(self.sent);
         let first = slices.next().unwrap_or(&[]);
         (first.as_ptr(), first.len().min(OPERATION_BYTES_MAX), slices.next().is_some())
+    }
+
+    /// Whether it is silent, and of one part.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        self.silent && self.message.is_none()
     }
 
     /// The flags for a submission of this many bytes. One that leaves some for the next cannot be
@@ -69,25 +81,34 @@ impl Sending {
 
 impl Uring {
     /// Sends. `silent` asks for no completion where that can be had; see [`Uring::hear_silence`].
+    #[inline(always)]
     pub(super) fn send_stream(&mut self, socket: Id, payload: Payload, silent: bool) -> SendState {
         if payload.is_empty() {
             return SendState::Done(payload);
         }
         let silent = silent && self.features.partial_sends;
-        let error = match self.slots.get_mut(socket) {
-            Some(Slot::Stream(stream)) if stream.sending.is_none() => {
-                stream.sending = Some(Sending { payload, sent: 0, message: None, silent });
-                self.send_next(socket.index);
-                return SendState::Pending;
-            }
+        if let Some(Slot::Stream(stream)) = self.slots.get_mut(socket)
+            && stream.sending.is_none()
+        {
+            stream.sending = Some(Sending { payload, sent: 0, message: None, silent });
+            self.send_next(socket.index);
+        } else {
+            self.refuse_send(socket, payload);
+        }
+        SendState::Pending
+    }
+
+    #[cold]
+    fn refuse_send(&mut self, socket: Id, payload: Payload) {
+        let error = match self.slots.get(socket) {
             Some(Slot::Stream(_)) => io::ErrorKind::ResourceBusy,
             _ => io::ErrorKind::NotConnected,
         };
         let result = Err(error.into());
         self.deferred.push(Completion::Sent { socket, payload, result });
-        SendState::Pending
     }
 
+    #[inline(always)]
     fn send_next(&mut self, index: u32) {
         let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let Some(sending) = &mut stream.sending else { return };
@@ -103,6 +124,7 @@ impl Uring {
         unsafe { self.ring.push(entry, Operation::Send.at(index)) }
     }
 
+    #[inline(never)]
     pub(super) fn on_send(
         &mut self,
         index: u32,
@@ -132,22 +154,37 @@ impl Uring {
     /// Takes note of the silent sends that are through. Such a send never waits: it ended while it
     /// was submitted, and completed only if something of it is left. So once all submissions and
     /// all completions have been seen, those that did not complete are out.
+    #[inline(always)]
     pub(super) fn hear_silence(&mut self, completions: &mut Vec<Completion>) {
         if self.silent.is_empty() || !self.ring.is_flushed() {
             return;
         }
         while let Some(index) = self.silent.pop() {
-            let stream = self.slots.at_mut(index).map(|(_, slot)| slot);
-            if let Some(Slot::Stream(Stream { sending: Some(sending), .. })) = stream
-                && sending.silent
+            if let Some((socket, Slot::Stream(stream))) = self.slots.live_at_mut(index)
+                && stream.ending == Ending::No
+                && let Some(sending) = stream.sending.take_if(|sending| sending.is_plain())
             {
-                self.finish_send(index, Ok(()), completions);
-                self.free_if_idle(index);
+                let (payload, result) = (sending.payload, Ok(()));
+                completion::push(completions, || Completion::Sent { socket, payload, result });
+            } else {
+                self.hear_otherwise(index, completions);
             }
         }
     }
 
-    #[inline]
+    /// The same, where more than the payload is to be given back.
+    #[inline(never)]
+    fn hear_otherwise(&mut self, index: u32, completions: &mut Vec<Completion>) {
+        let stream = self.slots.at_mut(index).map(|(_, slot)| slot);
+        if let Some(Slot::Stream(Stream { sending: Some(sending), .. })) = stream
+            && sending.silent
+        {
+            self.finish_send(index, Ok(()), completions);
+            self.free_if_idle(index);
+        }
+    }
+
+    #[inline(never)]
     fn finish_send(
         &mut self,
         index: u32,

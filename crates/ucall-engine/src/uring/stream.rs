@@ -221,7 +221,29 @@ impl Uring {
         self.deferred.push(Completion::Filled { socket: id, target, result });
     }
 
+    #[inline(always)]
     pub(super) fn on_receive(
+        &mut self,
+        index: u32,
+        entry: &cqueue::Entry,
+        completions: &mut Vec<Completion>,
+    ) {
+        let (result, flags) = (entry.result(), entry.flags());
+        if result > 0
+            && cqueue::more(flags)
+            && let Some(buffer) = cqueue::buffer_select(flags)
+            && let Some((id, Slot::Stream(stream))) = self.slots.live_at_mut(index)
+            && stream.target.is_none()
+        {
+            stream.unchecked = true;
+            return self.report(id, Source::Buffer(buffer), result as u32, completions);
+        }
+        self.on_receive_otherwise(index, entry, completions);
+    }
+
+    /// Takes in what is not just bytes, or is not for the caller.
+    #[inline(never)]
+    fn on_receive_otherwise(
         &mut self,
         index: u32,
         entry: &cqueue::Entry,

@@ -50,6 +50,11 @@ impl Operation {
     pub(super) const fn at(self, index: u32) -> Token {
         Token { operation: self, index }
     }
+
+    /// Whether that is the operation in what the kernel carries around.
+    pub(super) const fn is_in(self, user_data: u64) -> bool {
+        user_data >> 32 == self as u64
+    }
 }
 
 impl Token {
