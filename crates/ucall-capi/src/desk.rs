@@ -45,7 +45,7 @@ impl Desk {
 impl Handler for Desk {
     type Procedure = Callback;
 
-    #[inline]
+    #[inline(always)]
     fn call(
         &mut self,
         callback: &Callback,

@@ -125,7 +125,7 @@ pub(crate) struct Dispatch<'a, H: Handler> {
 }
 
 impl<H: Handler> Service for Dispatch<'_, H> {
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         *self.calls += 1;
         if self.drain >= Drain::Refusing {

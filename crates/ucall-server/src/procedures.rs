@@ -136,13 +136,25 @@ impl<P> View<P> {
     pub(crate) fn find(&self, name: &[u8]) -> Option<&P> {
         let Table { entries, places } = &*self.table;
         if let Some((known, procedure)) = entries.get(self.last.get())
-            && **known == *name
+            && is_same(known, name)
         {
             return Some(procedure);
         }
         let place = *places.get(name)?;
         self.last.set(place);
         entries.get(place).map(|(_, procedure)| procedure.as_ref())
+    }
+}
+
+/// Names up to this length are not worth a call to be compared.
+const SHORT: usize = 16;
+
+#[inline(always)]
+fn is_same(known: &[u8], name: &[u8]) -> bool {
+    match name.len() {
+        len if len != known.len() => false,
+        0..=SHORT => known.iter().zip(name).all(|(one, other)| one == other),
+        _ => known == name,
     }
 }
 

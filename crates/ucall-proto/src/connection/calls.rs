@@ -5,10 +5,9 @@ use std::sync::Arc;
 use super::Environment;
 use super::exchange::{Answer, Part};
 use crate::http1::Head;
-use crate::json::Member;
 use crate::rpc::{
-    Call, Document, ExchangeId, Item, Notes, Outcome, Reply, ReplyLimit, RpcError, Service,
-    write_error_reply,
+    Call, Content, Document, ExchangeId, Item, Notes, Outcome, Reply, ReplyLimit, Request,
+    RpcError, Service, write_error_reply,
 };
 use crate::tls::Session;
 
@@ -28,7 +27,7 @@ pub(super) enum Ran {
 /// right after they were written, they cost as much as the rest of it.
 #[inline(always)]
 pub(super) fn run_document<S: Service>(
-    document: &Document,
+    document: &Document<'_>,
     text: &[u8],
     request: u64,
     head: Option<&Head<'_>>,
@@ -36,33 +35,23 @@ pub(super) fn run_document<S: Service>(
     environment: &mut Environment<'_, S>,
     out: &mut Vec<u8>,
 ) -> Ran {
-    let Notes { items, members } = &environment.scratch.notes;
     let origin = Origin { head, session };
-    let mut run = Run {
-        text,
-        members,
-        request,
-        limit: &ReplyLimit::behind(out, environment.limits.reply_bytes_max),
-        service: environment.service,
-    };
-    match items.first() {
-        Some(item) if !document.is_batch => run.single(item, origin, out),
-        _ if document.count == 0 => {
-            refuse(out, "expected at least one request in a batch");
-            Ran::Replied
+    let limit = ReplyLimit::behind(out, environment.limits.reply_bytes_max);
+    // One for each of both ways: what goes on to a function that is not inlined is in memory.
+    match document.content {
+        Content::Single(single) => {
+            Run::new(text, request, &limit, environment).single(&single, origin, out)
         }
-        _ if document.count > items.len() => {
-            let max = items.len();
-            refuse(out, &format!("expected at most {max} calls in a batch"));
-            Ran::Replied
+        Content::Batch(count) => {
+            Run::new(text, request, &limit, environment).batch(count, origin, out)
         }
-        _ => run.batch(items, origin, out),
     }
 }
 
 #[cold]
-fn refuse(out: &mut Vec<u8>, expected: &str) {
+fn refuse(out: &mut Vec<u8>, expected: &str) -> Ran {
     write_error_reply(out, None, &RpcError::invalid_request(expected));
+    Ran::Replied
 }
 
 /// What the calls of a document came in. Apart from [`Run`], so that it stays in registers: read
@@ -75,18 +64,28 @@ struct Origin<'a> {
 
 struct Run<'a, S> {
     text: &'a [u8],
-    /// Not as a slice: the length was written just before, and a copy would wait for that.
-    members: &'a Vec<Member>,
+    notes: &'a Notes,
     request: u64,
     limit: &'a ReplyLimit,
     service: &'a mut S,
 }
 
 impl<'a, S: Service> Run<'a, S> {
-    #[inline]
-    fn single(&mut self, item: &Item, origin: Origin<'a>, out: &mut Vec<u8>) -> Ran {
+    #[inline(always)]
+    fn new(
+        text: &'a [u8],
+        request: u64,
+        limit: &'a ReplyLimit,
+        environment: &'a mut Environment<'_, S>,
+    ) -> Self {
+        let notes = &environment.scratch.notes;
+        Self { text, notes, request, limit, service: environment.service }
+    }
+
+    #[inline(always)]
+    fn single(&mut self, request: &Request<'_>, origin: Origin<'a>, out: &mut Vec<u8>) -> Ran {
         let start = out.len();
-        match (self.item(0, item, origin, out), item.id(self.text)) {
+        match (self.request(0, request, origin, out), request.id) {
             (Outcome::Deferred, Some(id)) => {
                 Ran::Waiting(Answer::Single(Part::Waiting { item: 0, id: id.to_vec() }))
             }
@@ -95,13 +94,23 @@ impl<'a, S: Service> Run<'a, S> {
         }
     }
 
-    fn batch(&mut self, items: &[Item], origin: Origin<'a>, out: &mut Vec<u8>) -> Ran {
+    /// Runs a batch of `count` elements, or those that are listed.
+    #[inline(never)]
+    fn batch(&mut self, count: usize, origin: Origin<'a>, out: &mut Vec<u8>) -> Ran {
+        let items = &self.notes.items;
+        match items.len() {
+            0 => return refuse(out, "expected at least one request in a batch"),
+            max if max < count => {
+                return refuse(out, &format!("expected at most {max} calls in a batch"));
+            }
+            _ => {}
+        }
         let start = out.len();
         out.push(b'[');
         for (index, item) in items.iter().enumerate() {
             let before = out.len();
             if self.item(index as u32, item, origin, out) == Outcome::Deferred
-                && item.id(self.text).is_some()
+                && item.request(self.text).id.is_some()
             {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = Part::Written(without_comma(written).to_vec());
@@ -136,7 +145,7 @@ impl<'a, S: Service> Run<'a, S> {
             let (index, mut out) = (index as u32, Vec::new());
             let is_deferred = index as usize == deferred
                 || self.item(index, item, origin, &mut out) == Outcome::Deferred;
-            parts.push(match item.id(self.text) {
+            parts.push(match item.request(self.text).id {
                 Some(id) if is_deferred => Part::Waiting { item: index, id: id.to_vec() },
                 _ => Part::Written(out),
             });
@@ -144,17 +153,29 @@ impl<'a, S: Service> Run<'a, S> {
         parts
     }
 
-    #[inline]
+    #[inline(never)]
     fn item(&mut self, index: u32, item: &Item, origin: Origin<'a>, out: &mut Vec<u8>) -> Outcome {
-        let id = item.id(self.text);
-        if let Some(expected) = item.invalid {
+        self.request(index, &item.request(self.text), origin, out)
+    }
+
+    /// Inlined: of a single request all stays in registers.
+    #[inline(always)]
+    fn request(
+        &mut self,
+        index: u32,
+        request: &Request<'_>,
+        origin: Origin<'a>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let id = request.id;
+        if let Some(expected) = request.invalid {
             write_error_reply(out, id, &RpcError::invalid_request(expected));
             return Outcome::Done;
         }
         let call = Call {
-            method: item.method(self.text),
-            params: item.params(self.text),
-            members: item.members(self.members),
+            method: request.method,
+            params: request.params,
+            members: request.members(&self.notes.members),
             id,
             exchange: ExchangeId { request: self.request, item: index },
             head: origin.head,

@@ -19,6 +19,9 @@ pub struct Member {
 }
 
 impl Member {
+    /// Stands where none was noted yet.
+    pub(crate) const NOTHING: Self = Self { key: 0, key_len: 0, value: 0, value_end: 0 };
+
     #[inline(always)]
     pub(super) fn new(key: usize, key_len: usize, value: usize, value_end: usize) -> Self {
         // Documents are smaller than 4 GiB, which `Limits` promises, and keys than half of that.

@@ -9,6 +9,7 @@ mod read;
 pub(crate) mod scan;
 pub(crate) mod stream;
 mod text;
+pub(crate) mod usual;
 mod write;
 
 pub(crate) use members::Notes;
@@ -16,6 +17,7 @@ pub use members::{Member, note_members};
 pub use read::{Kind, Number, Reader};
 pub use stream::DocumentStream;
 pub use text::Text;
+pub(crate) use write::extend_short;
 pub use write::{write_f64, write_i64, write_string};
 
 /// Why text is no JSON document.

@@ -3,20 +3,7 @@
 use super::Fault;
 use super::members::{Member, Notes, Unnoted};
 use super::text::{Text, is_ascii, plain_prefix};
-
-/// Strings up to this length are looked at byte by byte first.
-const USUAL_MAX: usize = 16;
-
-/// Which bytes are ASCII, and stand for themselves inside a string.
-const IS_PLAIN: [bool; 256] = {
-    let mut is_plain = [false; 256];
-    let mut byte = b' ' as usize;
-    while byte < 0x80 {
-        is_plain[byte] = byte as u8 != b'"' && byte as u8 != b'\\';
-        byte += 1;
-    }
-    is_plain
-};
+use super::usual::{self, Next};
 
 /// Walks over JSON text from the front. Every method leaves `position` behind what it accepted.
 pub(crate) struct Scanner<'a> {
@@ -64,14 +51,6 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub(crate) fn skip(&mut self, count: usize) {
         self.position += count;
-    }
-
-    /// Steps over these bytes, if they come next as they stand.
-    #[inline(always)]
-    pub(crate) fn skip_if(&mut self, bytes: &[u8]) -> bool {
-        let is_next = self.rest().starts_with(bytes);
-        self.position += if is_next { bytes.len() } else { 0 };
-        is_next
     }
 
     /// Steps over the byte that `peek` showed.
@@ -131,26 +110,6 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// How many bytes from there on are plain in a string, as far as most strings go.
-    #[inline(always)]
-    fn usual_len(&self, start: usize) -> usize {
-        let end = self.text.len().min(start + USUAL_MAX);
-        let mut at = start;
-        while at < end && IS_PLAIN[usize::from(self.text[at])] {
-            at += 1;
-        }
-        at - start
-    }
-
-    #[inline(always)]
-    fn digits_len(&self, start: usize) -> usize {
-        let mut at = start;
-        while let Some(b'0'..=b'9') = self.text.get(at) {
-            at += 1;
-        }
-        at - start
-    }
-
     /// A member's key and its colon.
     pub(crate) fn key(&mut self) -> Result<Text<'a>, Fault> {
         if self.peek()? != b'"' {
@@ -196,28 +155,12 @@ impl<'a> Scanner<'a> {
     /// over what follows it: `false` when that is the end. Over nothing, if it is anything else.
     #[inline(always)]
     fn usual_member(&mut self, front: usize, notes: &mut impl Notes) -> Option<bool> {
-        let key = self.position + 1;
-        let key_len = self.usual_len(key);
-        let value = key + key_len + 2;
-        if self.text.get(self.position) != Some(&b'"')
-            || self.text.get(value - 2..value) != Some(b"\":")
-        {
-            return None;
-        }
-        let value_end = value + self.digits_len(value);
-        let is_number = match self.text.get(value..value_end) {
-            Some([]) | Some([b'0', _, ..]) | None => false,
-            Some(_) => true,
-        };
-        let more = match self.text.get(value_end) {
-            Some(b',') if is_number => true,
-            Some(b'}') if is_number => false,
-            _ => return None,
-        };
-        notes.note(Member::new(key - front, key_len, value - front, value_end - front));
-        self.position = value_end + 1;
-        self.nesting_left += usize::from(!more);
-        Some(more)
+        let rest = self.text.get(self.position..)?;
+        let member = usual::member(rest)?;
+        notes.note(member.noted(self.position - front));
+        self.position += rest.len() - member.rest.len();
+        self.nesting_left += usize::from(member.next == Next::End);
+        Some(member.next == Next::More)
     }
 
     /// Steps over any member, and what follows it: `false` when that is the end.
@@ -264,11 +207,9 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub(crate) fn string(&mut self) -> Result<Text<'a>, Fault> {
         self.bump();
-        let start = self.position;
-        let usual_end = start + self.usual_len(start);
-        if self.text.get(usual_end) == Some(&b'"') {
-            self.position = usual_end + 1;
-            return Ok(Text::new(&self.text[start..usual_end], false));
+        if let Some((inside, _)) = usual::string(self.rest()) {
+            self.position += inside.len() + 1;
+            return Ok(Text::new(inside, false));
         }
         self.unusual_string()
     }

@@ -11,7 +11,7 @@ pub struct Text<'a> {
 
 impl<'a> Text<'a> {
     /// Wraps what stands between two quotes; `escaped` tells whether a backslash is among it.
-    pub(crate) fn new(raw: &'a [u8], escaped: bool) -> Self {
+    pub(crate) const fn new(raw: &'a [u8], escaped: bool) -> Self {
         Self { raw, escaped }
     }
 

@@ -22,6 +22,20 @@ fn write_long_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
+/// So many bytes are not worth a call to be copied.
+const SHORT: usize = 6;
+
+/// Appends what most often is short.
+#[inline(always)]
+pub(crate) fn extend_short(out: &mut Vec<u8>, bytes: &[u8]) {
+    if bytes.len() > SHORT {
+        return out.extend_from_slice(bytes);
+    }
+    for &byte in bytes {
+        out.push(byte);
+    }
+}
+
 /// Appends the shortest text that reads back as the same double. JSON has no NaN and no infinity:
 /// then nothing is appended and the answer is `false`.
 #[inline]

@@ -4,232 +4,243 @@
 //! the text, in a list that is used again and again. Members written the usual way are recognised
 //! by one comparison, and each place is written once, where it stays.
 
+use super::request::{Begun, MEMBERS_MAX, Request, Span};
 use crate::Limits;
 use crate::json::scan::Scanner;
 use crate::json::{self, Fault, Member, Text};
 
-/// Params with more members, or items, than this have them noted by whoever asks for one.
-const MEMBERS_MAX: usize = 32;
-
-/// A place in a document. Nothing that is noted is empty, so an empty place stands for nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Span {
-    start: u32,
-    end: u32,
-}
-
-impl Span {
-    const NOTHING: Self = Self { start: 0, end: 0 };
-
-    #[inline(always)]
-    fn new(start: usize, end: usize) -> Self {
-        // Documents are smaller than 4 GiB, which `Limits` promises.
-        Self { start: start as u32, end: end as u32 }
-    }
-
-    #[inline(always)]
-    fn len(self) -> usize {
-        (self.end - self.start) as usize
-    }
-
-    #[inline(always)]
-    fn of(self, text: &[u8]) -> &[u8] {
-        text.get(self.start as usize..self.end as usize).unwrap_or_default()
-    }
-
-    #[inline(always)]
-    fn of_something(self, text: &[u8]) -> Option<&[u8]> {
-        Some(self.of(text)).filter(|text| !text.is_empty())
-    }
-}
-
-/// One element of a batch, or what stands in place of one.
+/// A request, as places in its document. Without an id or params those are empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
-    /// With its quotes.
     method: Span,
     method_is_escaped: bool,
     params: Span,
     id: Span,
-    /// Where the members of the params begin in the list of them, and how many there are.
-    members: Span,
-    /// What a request has and this has not.
-    pub(crate) invalid: Option<&'static str>,
+    members: Option<Span>,
+    invalid: Option<&'static str>,
 }
 
 impl Item {
-    const EMPTY: Item = Item {
-        method: Span::NOTHING,
-        method_is_escaped: false,
-        params: Span::NOTHING,
-        id: Span::NOTHING,
-        members: Span::NOTHING,
-        invalid: None,
-    };
-
-    #[inline(always)]
-    pub(crate) fn method<'a>(&self, text: &'a [u8]) -> Text<'a> {
-        let quoted = self.method.of(text);
-        let raw = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
-        Text::new(raw, self.method_is_escaped)
+    fn new(request: &Request<'_>, text: &[u8]) -> Self {
+        let span = |part: Option<&[u8]>| part.map_or(Span::NOTHING, |it| Span::within(it, text));
+        Self {
+            method: span(Some(request.method.raw())),
+            method_is_escaped: request.method.is_escaped(),
+            params: span(request.params),
+            id: span(request.id),
+            members: request.members,
+            invalid: request.invalid,
+        }
     }
 
     #[inline(always)]
-    pub(crate) fn params<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
-        self.params.of_something(text)
-    }
-
-    /// Where the members of the params stand in those; `None` when they are too many.
-    #[inline(always)]
-    pub(crate) fn members<'a>(&self, noted: &'a [Member]) -> Option<&'a [Member]> {
-        let noted = noted.get(self.members.start as usize..self.members.end as usize)?;
-        (noted.len() <= MEMBERS_MAX).then_some(noted)
-    }
-
-    #[inline(always)]
-    pub(crate) fn id<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
-        self.id.of_something(text)
+    pub(crate) fn request<'a>(&self, text: &'a [u8]) -> Request<'a> {
+        let part = |span: Span| span.of(text).filter(|part| !part.is_empty());
+        Request {
+            method: Text::new(self.method.of(text).unwrap_or_default(), self.method_is_escaped),
+            params: part(self.params),
+            id: part(self.id),
+            members: self.members,
+            invalid: self.invalid,
+        }
     }
 }
 
-/// A document that is proven to be JSON; its items are in the [`Notes`] given to the scan.
+/// A document that is proven to be JSON.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Document {
+pub(crate) struct Document<'a> {
     /// Where it ends.
     pub(crate) len: usize,
-    pub(crate) is_batch: bool,
-    /// Elements of the batch. The list holds fewer when there are more than the limit.
-    pub(crate) count: usize,
+    pub(crate) content: Content<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'a> {
+    Single(Request<'a>),
+    /// The items are in the [`Notes`] given to the scan: fewer than these elements, when those are
+    /// more than the limit.
+    Batch(usize),
 }
 
 /// What a scan notes of a document. Used again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     pub(crate) items: Vec<Item>,
-    /// Members of the params of all items, each with its place in those params.
+    /// Members of the params of all items, each with its place in those params; behind them what
+    /// was noted of other documents.
     pub(crate) members: Vec<Member>,
 }
 
-/// Takes so many members of params, and one more, which shows that some are missing.
+impl Notes {
+    /// Places for the members of one item's params, behind so many that are taken.
+    fn places(&mut self, taken: usize) -> &mut [Member] {
+        let end = taken + MEMBERS_MAX;
+        if self.members.len() < end {
+            self.members.resize(end, Member::NOTHING);
+        }
+        self.members.get_mut(taken..end).unwrap_or_default()
+    }
+}
+
+/// Takes as many members as there are places, and notes whether there were more.
 struct FirstMembers<'a> {
-    members: &'a mut Vec<Member>,
-    len_max: usize,
+    places: std::slice::IterMut<'a, Member>,
+    are_all: bool,
 }
 
 impl json::Notes for FirstMembers<'_> {
     #[inline(always)]
     fn note(&mut self, member: Member) {
-        if self.members.len() <= self.len_max {
-            self.members.push(member);
+        match self.places.next() {
+            Some(place) => *place = member,
+            None => self.are_all = false,
         }
     }
 }
 
-/// Scans the document at the front of `text` and lists its items.
+/// Scans the document at the front of `text`.
 #[inline(always)]
-pub(crate) fn scan_document(
-    text: &[u8],
+pub(crate) fn scan_document<'a>(
+    text: &'a [u8],
     limits: &Limits,
     notes: &mut Notes,
-) -> Result<Document, Fault> {
-    let Notes { items, members } = notes;
-    items.clear();
-    members.clear();
+) -> Result<Document<'a>, Fault> {
+    let begun = match notes.members.first_chunk_mut::<MEMBERS_MAX>() {
+        Some(places) => Begun::usual(text, limits, places),
+        None => Begun::NOTHING,
+    };
+    if begun.is_whole {
+        return Ok(Document { len: begun.len, content: Content::Single(begun.request) });
+    }
+    // Made anew: what goes on to a function that is not inlined is in memory, all the way.
+    let begun = Begun { is_whole: false, ..begun };
+    let (len, batch) = scan_any_document(text, begun, limits, notes)?;
+    let content = match (batch, notes.items.first()) {
+        (None, Some(item)) => Content::Single(item.request(text)),
+        _ => Content::Batch(batch.unwrap_or(0)),
+    };
+    Ok(Document { len, content })
+}
+
+/// Goes on with a document that is not one usual request, and lists its items: where it ends, and
+/// how many elements it has if it is a batch.
+#[inline(never)]
+fn scan_any_document<'a>(
+    text: &'a [u8],
+    begun: Begun<'a>,
+    limits: &Limits,
+    notes: &mut Notes,
+) -> Result<(usize, Option<usize>), Fault> {
+    notes.items.clear();
     let mut scanner = Scanner::new(text, limits.nesting_max);
-    let is_batch = scanner.peek()? == b'[';
-    let mut count = 0;
-    let mut more = !is_batch || scanner.enter_unless_empty(b']')?;
-    while more {
-        // Past the limit one place serves for all: the batch will be refused.
-        if count < limits.batch_calls_max || count == 0 {
-            items.push(Item::EMPTY);
-        } else {
-            members.clear();
-        }
-        if let Some(item) = items.last_mut() {
-            scan_item(&mut scanner, limits, item, members)?;
-        }
-        count += 1;
-        more = is_batch && scanner.another(b']')?;
+    let mut batch = None;
+    if scanner.peek()? == b'[' {
+        batch = Some(scan_batch(text, &mut scanner, limits, notes)?);
+    } else {
+        let request = scan_request(&mut scanner, begun, limits, notes.places(0))?;
+        notes.items.push(Item::new(&request, text));
     }
     scanner.finish()?;
-    Ok(Document { len: scanner.position(), is_batch, count })
+    Ok((scanner.position(), batch))
 }
 
-fn scan_item(
+/// Scans a batch, whose bracket `peek` showed, and lists its items: how many elements it has.
+fn scan_batch(
+    text: &[u8],
     scanner: &mut Scanner<'_>,
     limits: &Limits,
-    item: &mut Item,
-    members: &mut Vec<Member>,
-) -> Result<(), Fault> {
-    if scanner.peek()? != b'{' {
-        item.invalid = Some("expected a request object, or an array of them");
-        return scanner.value();
-    }
-    let mut seen = Seen { members_at: members.len(), ..Seen::default() };
-    let mut more = scanner.enter_unless_empty(b'}')?;
-    if more && scanner.skip_if(USUAL_OPENING) {
-        seen.version = true;
-        seen.method(scanner, item)?;
-        if scanner.skip_if(br#","params":"#) {
-            seen.params(scanner, item, members)?;
-        }
-        if scanner.skip_if(br#","id":"#) {
-            seen.id(scanner, item)?;
-        }
-        more = scanner.another(b'}')?;
-    }
+    notes: &mut Notes,
+) -> Result<usize, Fault> {
+    let (mut count, mut taken) = (0, 0);
+    let mut more = scanner.enter_unless_empty(b']')?;
     while more {
-        match known_key(scanner) {
-            Some(key) => seen.member(key, scanner, item, members)?,
-            None => {
-                let key = scanner.key()?.unescaped();
-                seen.member(Key::named(&key), scanner, item, members)?;
-            }
+        scanner.peek()?;
+        let is_listed = count < limits.batch_calls_max || count == 0;
+        // Past the limit the same places serve for all: the batch will be refused.
+        taken = if is_listed { taken } else { 0 };
+        let places = notes.places(taken);
+        let begun = Begun::usual(scanner.rest(), limits, places);
+        let mut request = begun.request;
+        if begun.is_whole {
+            scanner.skip(begun.len);
+        } else {
+            request = scan_request(scanner, begun, limits, places)?;
         }
-        more = scanner.another(b'}')?;
+        request.members = request.members.map(|members| members.behind(taken));
+        if is_listed {
+            notes.items.push(Item::new(&request, text));
+            taken += request.members.map_or(0, Span::len);
+        }
+        count += 1;
+        more = scanner.another(b']')?;
     }
-    item.invalid = seen.fault(item, limits);
-    if item.id.len() > limits.id_bytes_max {
-        item.id = Span::NOTHING;
-    }
-    Ok(())
+    Ok(count)
 }
 
-/// How most requests begin, behind their brace. Most go on with their params and id.
-const USUAL_OPENING: &[u8] = br#""jsonrpc":"2.0","method":"#;
+/// Scans the rest of a request that has begun where the scanner is, or of any other value there.
+#[inline(never)]
+fn scan_request<'a>(
+    scanner: &mut Scanner<'a>,
+    begun: Begun<'a>,
+    limits: &Limits,
+    places: &mut [Member],
+) -> Result<Request<'a>, Fault> {
+    let first = scanner.peek()?;
+    if first != b'{' {
+        scanner.value()?;
+        let invalid = Some("expected a request object, or an array of them");
+        return Ok(Request { invalid, ..Request::EMPTY });
+    }
+    let is_begun = begun.len > 0;
+    let mut seen = Seen { version: is_begun, method: is_begun, ..Seen::new(begun.request, places) };
+    let mut more = if is_begun {
+        scanner.enter()?;
+        scanner.skip(begun.len - 1);
+        scanner.another(b'}')?
+    } else {
+        scanner.enter_unless_empty(b'}')?
+    };
+    while more {
+        let key = match known_key(scanner) {
+            Some(key) => key,
+            None => Key::named(&scanner.key()?.unescaped()),
+        };
+        seen.member(key, scanner)?;
+        more = scanner.another(b'}')?;
+    }
+    Ok(seen.judged(limits))
+}
 
-/// What is known of a request object beyond the places in its [`Item`].
-#[derive(Default)]
-struct Seen {
+/// A request, and what is known of it beyond that.
+struct Seen<'a, 'p> {
+    request: Request<'a>,
     version: bool,
+    method: bool,
     wrong_params: bool,
     wrong_id: bool,
-    /// Where the members of its params begin in their list.
-    members_at: usize,
+    places: &'p mut [Member],
 }
 
-impl Seen {
+impl<'a, 'p> Seen<'a, 'p> {
+    fn new(request: Request<'a>, places: &'p mut [Member]) -> Self {
+        let (version, method, wrong_params, wrong_id) = (false, false, false, false);
+        Self { request, version, method, wrong_params, wrong_id, places }
+    }
+
     /// Steps over the value of a member and notes it; the last of two with one name counts.
     #[inline(always)]
-    fn member(
-        &mut self,
-        key: Key,
-        scanner: &mut Scanner<'_>,
-        item: &mut Item,
-        members: &mut Vec<Member>,
-    ) -> Result<(), Fault> {
+    fn member(&mut self, key: Key, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
         match key {
             Key::Version => self.version(scanner),
-            Key::Method => self.method(scanner, item),
-            Key::Params => self.params(scanner, item, members),
-            Key::Id => self.id(scanner, item),
+            Key::Method => self.method(scanner),
+            Key::Params => self.params(scanner),
+            Key::Id => self.id(scanner),
             Key::Other => scanner.value(),
         }
     }
 
     #[inline(always)]
-    fn version(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Fault> {
+    fn version(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
         scanner.peek()?;
         let start = scanner.position();
         if scanner.rest().starts_with(br#""2.0""#) {
@@ -243,72 +254,63 @@ impl Seen {
     }
 
     #[inline(always)]
-    fn method(&mut self, scanner: &mut Scanner<'_>, item: &mut Item) -> Result<(), Fault> {
-        item.method = Span::NOTHING;
-        if scanner.peek()? != b'"' {
+    fn method(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
+        self.method = scanner.peek()? == b'"';
+        if !self.method {
             return scanner.value();
         }
-        let start = scanner.position();
-        item.method_is_escaped = scanner.string()?.is_escaped();
-        item.method = Span::new(start, scanner.position());
+        self.request.method = scanner.string()?;
         Ok(())
     }
 
     #[inline(always)]
-    fn params(
-        &mut self,
-        scanner: &mut Scanner<'_>,
-        item: &mut Item,
-        members: &mut Vec<Member>,
-    ) -> Result<(), Fault> {
-        members.truncate(self.members_at);
+    fn params(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
         let first = scanner.peek()?;
         let start = scanner.position();
-        let mut notes = FirstMembers { members, len_max: self.members_at + MEMBERS_MAX };
-        self.wrong_params = false;
+        let mut notes = FirstMembers { places: self.places.iter_mut(), are_all: true };
         match first {
             b'{' => scanner.object(&mut notes)?,
             b'[' => scanner.array(&mut notes)?,
-            _ => {
-                scanner.value()?;
-                (item.params, self.wrong_params) = (Span::NOTHING, true);
-                return Ok(());
-            }
+            _ => scanner.value()?,
         }
-        item.params = Span::new(start, scanner.position());
-        item.members = Span::new(self.members_at, members.len());
+        let FirstMembers { places, are_all } = notes;
+        let count = places.len();
+        self.wrong_params = !matches!(first, b'{' | b'[');
+        self.request.params = Some(scanner.since(start)).filter(|_| !self.wrong_params);
+        self.request.members = are_all.then(|| Span::new(0, self.places.len() - count));
         Ok(())
     }
 
     #[inline(always)]
-    fn id(&mut self, scanner: &mut Scanner<'_>, item: &mut Item) -> Result<(), Fault> {
+    fn id(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
         let first = scanner.peek()?;
         let start = scanner.position();
         scanner.value_inside()?;
         self.wrong_id = !matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n');
-        item.id = match self.wrong_id {
-            true => Span::NOTHING,
-            false => Span::new(start, scanner.position()),
-        };
+        self.request.id = Some(scanner.since(start)).filter(|_| !self.wrong_id);
         Ok(())
     }
 
-    /// The first thing that keeps this from being a request (§4).
-    #[inline(always)]
-    fn fault(&self, item: &Item, limits: &Limits) -> Option<&'static str> {
-        if self.wrong_id {
+    /// The request, with the first thing that keeps it from being one (§4).
+    fn judged(mut self, limits: &Limits) -> Request<'a> {
+        let has_long_id = self.request.id.is_some_and(|id| id.len() > limits.id_bytes_max);
+        self.request.invalid = if self.wrong_id {
             Some("expected an id that is a string, a number or null")
-        } else if item.id.len() > limits.id_bytes_max {
+        } else if has_long_id {
             Some("expected a shorter id (max_id_bytes)")
         } else if !self.version {
             Some("expected a member \"jsonrpc\" that is \"2.0\"")
-        } else if item.method == Span::NOTHING {
+        } else if !self.method {
             Some("expected a member \"method\" that is a string")
         } else if self.wrong_params {
             Some("expected params that are an array or an object")
         } else {
             None
+        };
+        if has_long_id {
+            self.request.id = None;
         }
+        self.request
     }
 }
 
@@ -360,15 +362,24 @@ fn is_escaped_version(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    fn items(text: &str) -> Result<(Document, Vec<Item>), Fault> {
+    /// How many elements a batch has, or none, and the requests that are listed.
+    fn scan(text: &str) -> Result<(usize, Option<usize>, Vec<Request<'_>>), Fault> {
         let mut notes = Notes::default();
         let document = scan_document(text.as_bytes(), &Limits::default(), &mut notes)?;
-        Ok((document, notes.items))
+        let (count, requests) = match document.content {
+            Content::Single(request) => (None, vec![request]),
+            Content::Batch(count) => {
+                let requests = notes.items.iter().map(|item| item.request(text.as_bytes()));
+                (Some(count), requests.collect())
+            }
+        };
+        Ok((document.len, count, requests))
     }
 
-    fn only(text: &str) -> Item {
-        items(text).unwrap().1[0]
+    fn only(text: &str) -> Request<'_> {
+        scan(text).unwrap().2[0]
     }
 
     #[test]
@@ -377,9 +388,9 @@ mod tests {
             r#" {"id": "x" , "params":{"a":[1]},"extra":{"id":9}, "method":"m","jsonrpc":"2.0"} "#;
         let item = only(text);
         assert_eq!(item.invalid, None);
-        assert_eq!(item.method(text.as_bytes()).raw(), b"m");
-        assert_eq!(item.params(text.as_bytes()), Some(&br#"{"a":[1]}"#[..]));
-        assert_eq!(item.id(text.as_bytes()), Some(&br#""x""#[..]));
+        assert_eq!(item.method.raw(), b"m");
+        assert_eq!(item.params, Some(&br#"{"a":[1]}"#[..]));
+        assert_eq!(item.id, Some(&br#""x""#[..]));
     }
 
     #[test]
@@ -387,7 +398,7 @@ mod tests {
         let text = r#"{"jsonrpc":"1.0","jsonrpc":"2.0","method":3,"method":"m","id":{},"id":7}"#;
         let item = only(text);
         assert_eq!(item.invalid, None);
-        assert_eq!(item.id(text.as_bytes()), Some(&b"7"[..]));
+        assert_eq!(item.id, Some(&b"7"[..]));
         assert!(only(r#"{"jsonrpc":"2.0","method":"m","method":3}"#).invalid.is_some());
         assert!(only(r#"{"jsonrpc":"2.0","jsonrpc":2.0,"method":"m"}"#).invalid.is_some());
     }
@@ -397,7 +408,7 @@ mod tests {
         let text = r#"{"\u006asonrpc":"\u0032.0","m\u0065thod":"\u006d","id":1}"#;
         let item = only(text);
         assert_eq!(item.invalid, None);
-        assert_eq!(item.method(text.as_bytes()).unescaped().as_ref(), b"m");
+        assert_eq!(item.method.unescaped().as_ref(), b"m");
     }
 
     #[test]
@@ -412,33 +423,149 @@ mod tests {
         ] {
             let item = only(text);
             assert!(item.invalid.unwrap().contains(expected), "{text}");
-            assert_eq!(item.id(text.as_bytes()), Some(&b"1"[..]));
+            assert_eq!(item.id, Some(&b"1"[..]));
         }
         let long = "9".repeat(1025);
         for id in ["true", "[]", "{}", long.as_str()] {
-            let item = only(&format!(r#"{{"jsonrpc":"2.0","method":"m","id":{id}}}"#));
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"m","id":{id}}}"#);
+            let item = only(&text);
             assert!(item.invalid.unwrap().contains("id"), "{id}");
-            assert!(item.id == Span::NOTHING);
+            assert_eq!(item.id, None);
         }
     }
 
     #[test]
     fn what_follows_an_object_is_no_part_of_it() {
-        let (document, list) = items(r#"{}"jsonrpc":"2.0","method":"m","id":1}"#).unwrap();
-        assert_eq!((document.len, list.len()), (2, 1));
+        let (len, count, list) = scan(r#"{}"jsonrpc":"2.0","method":"m","id":1}"#).unwrap();
+        assert_eq!((len, count, list.len()), (2, None, 1));
         assert!(list[0].invalid.is_some());
         assert_eq!(
-            items(r#"[{}"jsonrpc":"2.0","method":"m","id":1}]"#).unwrap_err(),
+            scan(r#"[{}"jsonrpc":"2.0","method":"m","id":1}]"#).unwrap_err(),
             Fault::Invalid
         );
     }
 
     #[test]
     fn batches_are_counted_past_the_limit() {
-        let (document, list) = items(&format!("[{}1]", "1,".repeat(1_500))).unwrap();
-        assert!(document.is_batch);
-        assert_eq!((document.count, list.len()), (1_501, 1_000));
-        assert_eq!(items("[]").unwrap().0.count, 0);
-        assert_eq!(items("[1,]").unwrap_err(), Fault::Invalid);
+        let text = format!("[{}1]", "1,".repeat(1_500));
+        let (_, count, list) = scan(&text).unwrap();
+        assert_eq!((count, list.len()), (Some(1_501), 1_000));
+        assert_eq!(scan("[]").unwrap().1, Some(0));
+        assert_eq!(scan("[1,]").unwrap_err(), Fault::Invalid);
+    }
+
+    /// What was found: where the document ends, its requests, and the members of their params.
+    type Found<'a> = Result<(usize, Vec<(Request<'a>, Option<Vec<Member>>)>), Fault>;
+
+    /// The requests of a document, the usual way straight on or not.
+    fn found<'a>(text: &'a [u8], limits: &Limits, is_straight: bool) -> Found<'a> {
+        let mut notes = Notes::default();
+        if is_straight {
+            notes.places(0);
+        }
+        let Document { len, content } = scan_document(text, limits, &mut notes)?;
+        let requests = match content {
+            Content::Single(request) => vec![request],
+            Content::Batch(_) => notes.items.iter().map(|item| item.request(text)).collect(),
+        };
+        let with_members = |request: Request<'a>| {
+            let members = request.members(&notes.members).map(<[Member]>::to_vec);
+            (Request { members: None, ..request }, members)
+        };
+        Ok((len, requests.into_iter().map(with_members).collect()))
+    }
+
+    /// Texts that are usual requests but for some of their parts, or nearly so.
+    fn texts() -> impl Strategy<Value = Vec<u8>> {
+        let part = |parts: &[&'static str]| prop::sample::select(parts.to_vec());
+        let front = part(&[
+            r#"{"jsonrpc":"2.0","method":"sum""#,
+            r#"{"jsonrpc":"2.0","method":"a_name_of_20_letters""#,
+            r#"{"jsonrpc":"2.0","method":"a_name_of_21_letters_""#,
+            r#"{"jsonrpc":"2.0","method":"""#,
+            r#"{"jsonrpc":"2.0","method":"\u0061""#,
+            r#"{"jsonrpc":"2.0","method":"é""#,
+            r#"{"jsonrpc":"2.0","method":1"#,
+            r#" {"jsonrpc": "2.0","method":"sum""#,
+            r#"{"method":"sum","jsonrpc":"2.0""#,
+        ]);
+        let params = part(&[
+            "",
+            r#","params":{"a":55,"b":21}"#,
+            r#","params":{"a":0}"#,
+            r#","params":{"a":01}"#,
+            r#","params":{"a_longer_name":1234567890123456789,"b":"x"}"#,
+            r#","params":{}"#,
+            r#","params":{"a":1.5,"b":-1}"#,
+            r#","params":{"a":{"b":[1]}}"#,
+            r#","params":[1,2]"#,
+            r#","params":"x""#,
+            r#","params":{"a":1},"params":{"c":3,"d":4}"#,
+        ]);
+        let id = part(&[
+            "",
+            r#","id":1"#,
+            r#","id":0"#,
+            r#","id":00"#,
+            r#","id":12345678901234567890"#,
+            r#","id":"x""#,
+            r#","id":"""#,
+            r#","id":"a_text_of_21_letters_""#,
+            r#","id":1.5"#,
+            r#","id":-1"#,
+            r#","id":1e3"#,
+            r#","id":null"#,
+            r#","id":true"#,
+            r#", "id": 7 "#,
+            r#","id":1,"id":2"#,
+            r#","id":1,"method":"later""#,
+        ]);
+        let end = part(&["}", "} ", "}}", "", ",", r#","extra":[{}]}"#, ","]);
+        let change =
+            (0usize..120, part(&["", "\"", " ", "0", "}", "\\", "é", ",", "{"]), 0usize..3);
+        let changes = prop::collection::vec(change, 0..2);
+        (front, params, id, end, changes).prop_map(|(front, params, id, end, changes)| {
+            let mut text = [front, params, id, end].concat().into_bytes();
+            for (at, put, removed) in changes {
+                let at = at.min(text.len());
+                let end = (at + removed).min(text.len());
+                text.splice(at..end, put.bytes());
+            }
+            text
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 20_000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn what_is_usual_is_found_as_anything_is(
+            text in texts(),
+            nesting_max in 1usize..5,
+            id_bytes_max in prop::sample::select(vec![1usize, 3, 19, 20, 1024]),
+        ) {
+            let limits = Limits { nesting_max, id_bytes_max, ..Limits::default() };
+            prop_assert_eq!(found(&text, &limits, true), found(&text, &limits, false));
+        }
+
+        #[test]
+        fn an_item_of_a_batch_is_found_as_if_it_were_alone(text in texts()) {
+            let limits = Limits { id_bytes_max: 20, ..Limits::default() };
+            let batch = [b"[", text.as_slice(), b",", &text, b"]"].concat();
+            match (found(&text, &limits, false), found(&batch, &limits, true)) {
+                (Ok((len, alone)), Ok((_, items))) if text[len..].trim_ascii().is_empty() => {
+                    prop_assert_eq!(items, [alone.clone(), alone].concat());
+                }
+                (Ok((len, _)), batch) => {
+                    prop_assert!(!text[len..].trim_ascii().is_empty() || batch.is_ok());
+                }
+                (Err(Fault::Invalid), batch) => prop_assert_eq!(batch, Err(Fault::Invalid)),
+                (Err(_), batch) => prop_assert!(batch.is_err()),
+            }
+        }
     }
 }

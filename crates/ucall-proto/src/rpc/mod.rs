@@ -5,11 +5,13 @@
 mod document;
 mod error;
 mod reply;
+mod request;
 
-pub(crate) use document::{Document, Item, Notes, scan_document};
+pub(crate) use document::{Content, Document, Item, Notes, scan_document};
 pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
+pub(crate) use request::Request;
 
 use std::any::Any;
 use std::sync::Arc;

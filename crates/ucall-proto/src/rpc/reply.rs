@@ -1,7 +1,7 @@
 //! One reply, written straight into the output.
 
 use super::RpcError;
-use crate::json::{write_i64, write_string};
+use crate::json::{extend_short, write_i64, write_string};
 
 /// The reply of one call, owned by whoever runs it: begun, written, ended or taken back.
 ///
@@ -53,7 +53,7 @@ impl<'a> Reply<'a> {
         self.out.truncate(self.start);
         self.state = State::Result;
         self.out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        self.out.extend_from_slice(self.id.unwrap_or(b"null"));
+        extend_short(self.out, self.id.unwrap_or(b"null"));
         self.out.extend_from_slice(br#","result":"#);
         self.out
     }
@@ -79,8 +79,8 @@ impl<'a> Reply<'a> {
     }
 
     /// Ends the reply: nothing stays of it for a notification or a deferred call.
-    #[inline]
-    pub(crate) fn end(mut self, keep: bool) {
+    #[inline(always)]
+    pub(crate) fn end(&mut self, keep: bool) {
         if !keep || self.id.is_none() {
             return self.out.truncate(self.start);
         }
@@ -88,10 +88,20 @@ impl<'a> Reply<'a> {
             self.out.push(b'}');
         }
         if self.out.len() > self.limit.len_max {
-            self.error(&too_large(self.limit.bytes_max));
+            self.refuse_too_large();
         } else if self.state == State::Empty {
-            self.error(&RpcError::new(RpcError::INTERNAL_ERROR, "The handler did not reply"));
+            self.refuse_empty();
         }
+    }
+
+    #[cold]
+    fn refuse_too_large(&mut self) {
+        self.error(&too_large(self.limit.bytes_max));
+    }
+
+    #[cold]
+    fn refuse_empty(&mut self) {
+        self.error(&RpcError::new(RpcError::INTERNAL_ERROR, "The handler did not reply"));
     }
 }
 
