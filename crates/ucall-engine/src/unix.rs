@@ -127,8 +127,8 @@ fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Removes a file that a server has left behind. `false`: the kernel has that server's socket still,
-/// and `may_wait` for it.
+/// Removes a file that a server has left behind. `false`: the kernel has that server's socket
+/// still, and the caller is to wait for it, as it said that it may.
 fn make_way(path: &Path, may_wait: bool) -> io::Result<bool> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(true) };
     let taken = |what: &str| {

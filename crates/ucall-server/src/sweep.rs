@@ -120,8 +120,8 @@ fn look<H: Handler>(entry: &mut Entry, engine: &mut impl Engine, office: &mut Of
     }
 }
 
-/// Whether the peer has reset a connection after it had ended its side. Engines report that end, and
-/// nothing behind it.
+/// Whether the peer has reset a connection after it had ended its side. Engines report that end,
+/// and nothing behind it.
 fn has_left(entry: &Entry, engine: &mut impl Engine) -> bool {
     let is_lost = |error: io::Error| error.kind() == io::ErrorKind::NotConnected;
     entry.proto.only_answers() && engine.peer(entry.id()).is_err_and(is_lost)
