@@ -1,7 +1,7 @@
 //! Sources that may hold something which no event will announce again.
 //!
-//! Nearly always a source is announced, read until nothing is left, and off the list before the next
-//! turn. So the list only counts who has left it, and is walked when somebody has not.
+//! Nearly always a source is announced, read until nothing is left, and off the list before the
+//! next turn. So the list only counts who has left it, and is walked when somebody has not.
 
 use std::mem;
 
