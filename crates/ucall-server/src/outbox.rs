@@ -77,9 +77,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         let payload = mem::take(&mut entry.queued);
         self.stats.bytes_sent += len as u64;
-        let state = match entry.proto.wish() {
-            Wish::Receive => self.engine.send_last(id, payload),
-            _ => self.engine.send(id, payload),
+        let is_last = E::SENDS_AT_ONCE || entry.proto.wish() == Wish::Receive;
+        let state = match is_last {
+            true => self.engine.send_last(id, payload),
+            false => self.engine.send(id, payload),
         };
         match state {
             SendState::Done(payload) => self.out.give_back(payload),

@@ -220,9 +220,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.floods.begin_turn(self.office.now);
         self.arrivals = 0;
         turn.quiet = self.completions.is_empty();
-        let taken = self.take_completions(&mut turn);
-        Completion::clear(&mut self.completions);
-        taken?;
+        self.take_completions(&mut turn)?;
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);
         self.take_replies();
@@ -294,6 +292,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.take(completion, turn)?;
             }
         }
+        Completion::forget_taken(&mut self.completions);
         Ok(())
     }
 

@@ -358,28 +358,9 @@ impl Engine for Posix {
         if !self.deferred.is_empty() {
             completions.append(&mut self.deferred);
         }
-        loop {
-            if !self.ready.have_all_left() {
-                self.look_again(completions);
-            }
-            let idle = completions.len() == before && self.ready.is_empty();
-            // A look that is likely to find something needs no clock, ours or the kernel's.
-            let looks = mem::take(&mut self.busy) || !idle;
-            let timeout = match looks {
-                true => Some(Duration::ZERO),
-                false => self.alarm.timeout(deadline, &mut self.system_calls)?,
-            };
-            self.system_calls += 1;
-            match self.poll.poll(&mut self.events, timeout) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-                polled => polled?,
-            }
-            self.take_events(completions);
-            self.busy = completions.len() > before + 1;
-            let passed = || deadline.is_some_and(|deadline| deadline <= Instant::now());
-            if completions.len() > before || passed() {
-                return Ok(());
-            }
+        match self.wait_once(deadline, before, completions)? {
+            true => Ok(()),
+            false => self.wait_on(deadline, before, completions),
         }
     }
 
@@ -394,6 +375,47 @@ impl Engine for Posix {
 }
 
 impl Posix {
+    /// One poll; `false` when that has led to nothing, and the wait is not over.
+    #[inline(always)]
+    fn wait_once(
+        &mut self,
+        deadline: Option<Instant>,
+        before: usize,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<bool> {
+        if !self.ready.have_all_left() {
+            self.look_again(completions);
+        }
+        let idle = completions.len() == before && self.ready.is_empty();
+        // A look that is likely to find something needs no clock, ours or the kernel's.
+        let looks = mem::take(&mut self.busy) || !idle;
+        let timeout = match looks {
+            true => Some(Duration::ZERO),
+            false => self.alarm.timeout(deadline, &mut self.system_calls)?,
+        };
+        self.system_calls += 1;
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            polled => polled?,
+        }
+        self.take_events(completions);
+        self.busy = completions.len() > before + 1;
+        let passed = || deadline.is_some_and(|deadline| deadline <= Instant::now());
+        Ok(completions.len() > before || passed())
+    }
+
+    /// Polls until there is something.
+    #[inline(never)]
+    fn wait_on(
+        &mut self,
+        deadline: Option<Instant>,
+        before: usize,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        while !self.wait_once(deadline, before, completions)? {}
+        Ok(())
+    }
+
     #[inline(always)]
     fn settle_send(&mut self, socket: Id, outcome: stream::Outcome) -> SendState {
         match outcome {

@@ -32,50 +32,53 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// What is left to send, or as much of it as one submission takes.
+    /// What is left to send of a payload in one piece, or as much of it as one submission takes.
     #[inline(always)]
-    fn entry(&mut self, file: &File, spare: &mut Vec<Stable<Message>>) -> squeue::Entry {
-        let (start, len, more) = self.first_slice();
-        if !more {
-            let flags = self.flags(len);
-            return opcode::Send::new(file.descriptor(), start, len as u32).flags(flags).build();
-        }
-        self.message_entry(file, spare)
+    fn entry(&mut self, file: &File) -> squeue::Entry {
+        let rest = self.payload.head().get(self.sent..).unwrap_or_default();
+        let (start, len) = (rest.as_ptr(), rest.len().min(OPERATION_BYTES_MAX));
+        self.piece_entry(file, start, len)
     }
 
-    /// The same, for a payload of several parts.
-    #[cold]
-    fn message_entry(&mut self, file: &File, spare: &mut Vec<Stable<Message>>) -> squeue::Entry {
-        let message = self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(Message::new));
-        let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent), None);
-        let flags = self.flags(len) as u32;
-        opcode::SendMsg::new(file.descriptor(), header).flags(flags).build()
-    }
-
-    /// Where the next bytes lie, how many one operation may take, and whether others lie elsewhere.
-    #[inline(always)]
-    fn first_slice(&self) -> (*const u8, usize, bool) {
-        if self.payload.is_contiguous() {
-            let rest = self.payload.head().get(self.sent..).unwrap_or_default();
-            return (rest.as_ptr(), rest.len().min(OPERATION_BYTES_MAX), false);
-        }
+    /// The same, of a payload of several parts.
+    fn parts_entry(&mut self, file: &File, spare: &mut Vec<Stable<Message>>) -> squeue::Entry {
         let mut slices = self.payload.slices_from(self.sent);
         let first = slices.next().unwrap_or(&[]);
-        (first.as_ptr(), first.len().min(OPERATION_BYTES_MAX), slices.next().is_some())
+        let (start, len) = (first.as_ptr(), first.len().min(OPERATION_BYTES_MAX));
+        if slices.next().is_none() {
+            drop(slices);
+            return self.piece_entry(file, start, len);
+        }
+        drop(slices);
+        let message = self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(Message::new));
+        let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent), None);
+        let (message_flags, flags) = self.flags(file, len);
+        let entry = opcode::SendMsg::new(file.descriptor(), header);
+        entry.flags(message_flags as u32).build().flags(flags)
+    }
+
+    #[inline(always)]
+    fn piece_entry(&mut self, file: &File, start: *const u8, len: usize) -> squeue::Entry {
+        let (message_flags, flags) = self.flags(file, len);
+        let entry = opcode::Send::new(file.descriptor(), start, len as u32);
+        entry.flags(message_flags).build().flags(flags)
+    }
+
+    /// The flags for a submission of this many bytes, and of it. One that leaves some for the next
+    /// cannot be silent.
+    #[inline(always)]
+    fn flags(&mut self, file: &File, len: usize) -> (i32, squeue::Flags) {
+        self.silent &= self.sent + len == self.payload.len();
+        match self.silent {
+            true => (SILENT_SEND_FLAGS, file.flags() | squeue::Flags::SKIP_SUCCESS),
+            false => (SEND_FLAGS, file.flags()),
+        }
     }
 
     /// Whether it is silent, and of one part.
     #[inline(always)]
     fn is_plain(&self) -> bool {
         self.silent && self.message.is_none()
-    }
-
-    /// The flags for a submission of this many bytes. One that leaves some for the next cannot be
-    /// silent.
-    #[inline]
-    fn flags(&mut self, len: usize) -> i32 {
-        self.silent &= self.sent + len == self.payload.len();
-        if self.silent { SILENT_SEND_FLAGS } else { SEND_FLAGS }
     }
 }
 
@@ -112,13 +115,29 @@ impl Uring {
     fn send_next(&mut self, index: u32) {
         let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let Some(sending) = &mut stream.sending else { return };
-        let entry = sending.entry(&stream.file, &mut self.spare_messages);
-        let mut flags = stream.file.flags();
-        if sending.silent {
-            flags |= squeue::Flags::SKIP_SUCCESS;
+        if !sending.payload.is_contiguous() {
+            return self.send_parts(index);
+        }
+        // What is usual is not mixed with what is not: so it is made where it stays.
+        let entry = sending.entry(&stream.file);
+        let silent = sending.silent;
+        self.submit_send(index, silent, entry);
+    }
+
+    #[cold]
+    fn send_parts(&mut self, index: u32) {
+        let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
+        let Some(sending) = &mut stream.sending else { return };
+        let entry = sending.parts_entry(&stream.file, &mut self.spare_messages);
+        let silent = sending.silent;
+        self.submit_send(index, silent, entry);
+    }
+
+    #[inline(always)]
+    fn submit_send(&mut self, index: u32, silent: bool, entry: squeue::Entry) {
+        if silent {
             self.silent.push(index);
         }
-        let entry = entry.flags(flags);
         // SAFETY: payload and message stay in the slot until the completion, and the bytes they
         // name do not move with them; the slot is not freed before.
         unsafe { self.ring.push(entry, Operation::Send.at(index)) }
