@@ -15,10 +15,17 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// # Errors
     /// The engine's.
     pub fn end(&mut self) -> io::Result<()> {
-        self.turn(Some(Instant::now()))?;
+        self.turn_now()?;
         for id in self.connections.ids() {
             self.dismiss(id);
         }
+        self.turn_now()
+    }
+
+    /// A turn that does not wait.
+    #[cold]
+    #[inline(never)]
+    fn turn_now(&mut self) -> io::Result<()> {
         self.turn(Some(Instant::now())).map(drop)
     }
 

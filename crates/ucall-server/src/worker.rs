@@ -205,6 +205,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// One turn: waits until something happens or `deadline` has passed, and does all of it.
+    ///
+    /// Inlined, for the loop around it: behind a system call each return goes where the processor
+    /// did not expect it, for the kernel's own returns have taken the place of what it remembers.
+    #[inline(always)]
     pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
         self.take_replies();
         self.send_outbox();
