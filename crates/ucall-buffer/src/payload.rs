@@ -159,8 +159,8 @@ impl Payload {
             }
             if !contents.parts.is_empty() {
                 contents.parts.clear();
-                contents.parts_len = 0;
             }
+            contents.parts_len = 0;
         }
     }
 
