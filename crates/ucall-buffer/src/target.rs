@@ -8,8 +8,11 @@ use std::ptr::NonNull;
 /// taken in too, and never waited for.
 ///
 /// The vector's memory keeps its place until the target is taken apart, so an engine may hand the
-/// unfilled rest to the kernel while the target itself moves.
-pub struct Target {
+/// unfilled rest to the kernel while the target itself moves. It is as wide as one pointer: few
+/// messages need one, and every connection has a place for it.
+pub struct Target(Box<Contents>);
+
+struct Contents {
     /// Never grown, so that its memory stays where it is.
     vec: Vec<u8>,
     filled: usize,
@@ -27,27 +30,27 @@ impl Target {
     /// As [`Target::from_vec`], with room for `spare` bytes more.
     pub fn with_spare(mut vec: Vec<u8>, len: usize, spare: usize) -> Self {
         vec.reserve_exact(len + spare);
-        Self { vec, filled: 0, len, spare }
+        Self(Box::new(Contents { vec, filled: 0, len, spare }))
     }
 
     /// Bytes received so far.
     pub fn filled(&self) -> usize {
-        self.filled
+        self.0.filled
     }
 
     /// Bytes that there is room for, the spare ones included.
     pub fn room(&self) -> usize {
-        self.len + self.spare - self.filled
+        self.0.len + self.0.spare - self.0.filled
     }
 
     /// Whether nothing is missing any more.
     pub fn is_full(&self) -> bool {
-        self.filled >= self.len
+        self.0.filled >= self.0.len
     }
 
     /// The address of the unfilled rest, valid for writes of [`Target::room`] bytes.
     pub fn rest(&mut self) -> NonNull<u8> {
-        NonNull::from(self.vec.spare_capacity_mut()).cast()
+        NonNull::from(self.0.vec.spare_capacity_mut()).cast()
     }
 
     /// Counts bytes that were written to the front of [`Target::rest`].
@@ -56,30 +59,30 @@ impl Target {
     /// `count` bytes from `rest()` on have been written.
     pub unsafe fn advance(&mut self, count: usize) {
         assert!(count <= self.room(), "a target was filled past its end");
-        self.filled += count;
+        self.0.filled += count;
         // SAFETY: len + spare bytes were reserved behind the contents, at most so many are filled,
         // and the caller has written these.
-        unsafe { self.vec.set_len(self.vec.len() + count) };
+        unsafe { self.0.vec.set_len(self.0.vec.len() + count) };
     }
 
     /// Copies as much of `bytes` as there is room for; returns how much that was.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.room());
         // Within what was reserved, so the vector does not grow.
-        self.vec.extend_from_slice(&bytes[..count]);
-        self.filled += count;
+        self.0.vec.extend_from_slice(&bytes[..count]);
+        self.0.filled += count;
         count
     }
 
     /// The vector: its old contents, followed by what was received.
     pub fn into_vec(self) -> Vec<u8> {
-        self.vec
+        self.0.vec
     }
 }
 
 impl std::fmt::Debug for Target {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Target({} of {} bytes)", self.filled, self.len)
+        write!(formatter, "Target({} of {} bytes)", self.0.filled, self.0.len)
     }
 }
 
