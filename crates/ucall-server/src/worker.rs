@@ -247,7 +247,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Does some of what others are due, now that this turn's calls are answered: how much, counts
     /// as waiting for all calls that come meanwhile.
-    #[inline]
+    #[inline(always)]
     fn keep_house(&mut self) {
         if self.floods.is_waiting() {
             self.go_on_with_floods();
@@ -259,6 +259,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
+    #[inline(always)]
     fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         if let Some(watch) = self.event_loop
             && mem::take(&mut self.rewatch)
@@ -282,7 +283,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Does what the completions of this turn ask for.
-    #[inline]
+    #[inline(always)]
     fn take_completions(&mut self, turn: &mut Turn) -> io::Result<()> {
         let mut next = 0;
         while let Some(completion) = self.completions.get_mut(next) {
