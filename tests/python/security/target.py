@@ -78,6 +78,8 @@ class Target:
     def await_start(self) -> None:
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
+        # It tells its port before it has opened all that it serves with.
+        self.state()
 
     def wire(self) -> Wire:
         return SecureWire(self.port, self.context) if self.context else Wire(self.port)
