@@ -402,6 +402,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     #[inline(never)]
     fn indulge(&mut self, id: Id, wish: Wish) -> bool {
         let Some(entry) = self.connections.find(id) else { return false };
+        // What waits for the send under way asks for it, as more output does.
+        self.asks |= entry.sending > 0 && matches!(wish, Wish::Pause | Wish::Finish | Wish::Close);
         match wish {
             Wish::Receive => self.keep_receiving(id),
             Wish::Fill => self.fill(id),

@@ -176,6 +176,23 @@ fn a_refusal_is_sent_then_our_side_ends_then_all_is_closed() {
     assert!(peer.is_closed());
 }
 
+/// io_uring need not say that a reply is out, and nothing else comes from a peer that has ended.
+#[test]
+fn what_is_to_close_behind_a_send_does_not_wait_to_hear_of_it() {
+    let mut lab = Lab::new();
+    let peer = lab.connect();
+    peer.set_sends(Sends::Stalled);
+    peer.write(call("echo", "[]", "1").as_bytes());
+    lab.turn();
+    peer.end();
+    lab.turn();
+    assert!(!peer.is_closed(), "the reply goes out first");
+    peer.set_sends(Sends::InSteps(usize::MAX));
+    lab.worker.turn(None).unwrap();
+    assert!(lab.network.deadline().is_some_and(|deadline| deadline <= Instant::now()));
+    assert!(text(&peer) == reply("1", "[]") && peer.is_closed());
+}
+
 #[test]
 fn the_longest_idle_connection_makes_room_for_a_newcomer() {
     let mut lab = Lab::with(|config| config.connections_max = 3);
