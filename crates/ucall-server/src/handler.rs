@@ -127,6 +127,7 @@ pub trait Handler {
 
     /// Runs `wait`, which may block. A language with a lock around its interpreter lets go of it
     /// meanwhile.
+    #[inline(always)]
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         wait()
     }

@@ -59,6 +59,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     #[inline(never)]
     fn send_together(&mut self) {
+        self.send_all();
+    }
+
+    /// The same, where most replies leave: a call would be one more return that the processor
+    /// does not expect behind a system call.
+    #[inline(always)]
+    pub(crate) fn send_all(&mut self) {
         let mut next = 0;
         while let Some(&id) = self.outbox.get(next) {
             self.send(id);

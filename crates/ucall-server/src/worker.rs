@@ -232,7 +232,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if !self.starved.is_empty() {
             self.feed_the_starved();
         }
-        self.send_outbox();
+        self.send_all();
         self.keep_house();
         if self.drain.is_some() {
             turn.stopped |= self.go_on_draining();
@@ -267,11 +267,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.engine.rewatch(watch, READABLE)?;
         }
         let busy = H::WAITING_COSTS && self.arrivals > 1;
-        if mem::take(&mut self.asks) || busy || !self.mailbox.fall_asleep() {
-            self.engine.wait(Some(self.office.now), &mut self.completions)?;
-            if !self.completions.is_empty() || !self.mailbox.fall_asleep() {
-                return Ok(());
-            }
+        let looks = mem::take(&mut self.asks) || busy || !self.mailbox.fall_asleep();
+        if looks && self.look()? {
+            return Ok(());
         }
         let until = earlier(deadline, self.deadline());
         let (engine, completions) = (&mut self.engine, &mut self.completions);
@@ -280,6 +278,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.mailbox.wake_up();
         }
         waited
+    }
+
+    /// Looks without waiting; `true` when that has found something.
+    #[inline(never)]
+    fn look(&mut self) -> io::Result<bool> {
+        self.engine.wait(Some(self.office.now), &mut self.completions)?;
+        Ok(!self.completions.is_empty() || !self.mailbox.fall_asleep())
     }
 
     /// Does what the completions of this turn ask for.

@@ -349,6 +349,7 @@ impl Engine for Posix {
         crate::peer::peer_of(stream.socket.as_fd())
     }
 
+    #[inline(always)]
     fn wait(
         &mut self,
         deadline: Option<Instant>,

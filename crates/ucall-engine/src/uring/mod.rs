@@ -411,6 +411,7 @@ impl Engine for Uring {
         }
     }
 
+    #[inline(always)]
     fn wait(
         &mut self,
         deadline: Option<Instant>,

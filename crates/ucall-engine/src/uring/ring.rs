@@ -96,6 +96,7 @@ impl Ring {
 
     /// Hands the kernel what was queued, and lets it do the work that it holds back for us. Makes
     /// no call if there is neither, as far as the kernel tells.
+    #[inline(never)]
     pub(super) fn submit(&mut self) -> io::Result<()> {
         self.flush_backlog();
         let queue = self.uring.submission();
@@ -106,11 +107,13 @@ impl Ring {
     }
 
     /// The same, and waits for a completion.
+    #[inline(always)]
     pub(super) fn submit_and_wait(&mut self) -> io::Result<()> {
         self.enter(1)
     }
 
     /// The same, and waits no longer than so.
+    #[inline(never)]
     pub(super) fn submit_and_wait_for(&mut self, timeout: Duration) -> io::Result<()> {
         self.flush_backlog();
         self.system_calls += 1;
@@ -121,7 +124,7 @@ impl Ring {
 
     /// Enters the kernel once, for everything: to submit, to do what was held back, and to wait
     /// for so many completions.
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, wanted: u32) -> io::Result<()> {
         self.flush_backlog();
         self.system_calls += 1;
