@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_proto::http1::{Head, ReplyWriter};
+use ucall_proto::json::Text;
 use ucall_proto::tls::Session;
 use ucall_proto::{
     Call, Connection, Drain, Environment, Identity, Outcome, Refusal, Reply, RpcError, Scratch,
@@ -134,10 +135,10 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         }
         let found = match call.method.is_escaped() {
             false => self.view.find(call.method.raw()),
-            true => self.view.find(&call.method.unescaped()),
+            true => find_escaped(self.view, call.method),
         };
         let Some(procedure) = found else {
-            reply.error(&method_not_found(&call.method.unescaped()));
+            reply.error(&method_not_found(call.method));
             return Outcome::Done;
         };
         self.handler.call(procedure, call, self.caller, reply)
@@ -172,9 +173,15 @@ fn refusal(drain: Drain) -> RpcError {
 }
 
 #[cold]
-fn method_not_found(name: &[u8]) -> RpcError {
+fn find_escaped<'v, P>(view: &'v View<P>, name: Text<'_>) -> Option<&'v P> {
+    view.find(&name.unescaped())
+}
+
+#[cold]
+fn method_not_found(name: Text<'_>) -> RpcError {
     const SHOWN_MAX: usize = 64;
-    let name = String::from_utf8_lossy(name);
+    let name = name.unescaped();
+    let name = String::from_utf8_lossy(&name);
     let shown: String = name.chars().take(SHOWN_MAX).collect();
     RpcError::new(RpcError::METHOD_NOT_FOUND, "Method not found")
         .expected(&format!("there is no method {shown:?}"))

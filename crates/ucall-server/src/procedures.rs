@@ -132,30 +132,41 @@ impl<P> View<P> {
         self.wants_peers = self.procedures.wants_peers.load(Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, name: &[u8]) -> Option<&P> {
-        let Table { entries, places } = &*self.table;
-        if let Some((known, procedure)) = entries.get(self.last.get())
-            && is_same(known, name)
-        {
-            return Some(procedure);
+        match self.table.entries.get(self.last.get()) {
+            Some((known, procedure)) if is_same(known, name) => Some(procedure),
+            _ => self.find_other(name),
         }
+    }
+
+    #[inline(never)]
+    fn find_other(&self, name: &[u8]) -> Option<&P> {
+        let Table { entries, places } = &*self.table;
         let place = *places.get(name)?;
         self.last.set(place);
         entries.get(place).map(|(_, procedure)| procedure.as_ref())
     }
 }
 
-/// Names up to this length are not worth a call to be compared.
-const SHORT: usize = 16;
-
+/// Whether two names are one. Short ones are not worth a call: of `N` to `2 * N` bytes, the first
+/// and the last `N` are all.
 #[inline(always)]
 fn is_same(known: &[u8], name: &[u8]) -> bool {
+    if known.len() != name.len() {
+        return false;
+    }
     match name.len() {
-        len if len != known.len() => false,
-        0..=SHORT => known.iter().zip(name).all(|(one, other)| one == other),
+        2..=4 => has_same_ends::<2>(known, name),
+        5..=8 => has_same_ends::<4>(known, name),
+        9..=16 => has_same_ends::<8>(known, name),
         _ => known == name,
     }
+}
+
+#[inline(always)]
+fn has_same_ends<const N: usize>(one: &[u8], other: &[u8]) -> bool {
+    one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
 }
 
 #[cfg(test)]
@@ -180,5 +191,18 @@ mod tests {
             );
         }
         assert!(procedures.contains("b") && !procedures.contains("c"));
+    }
+
+    #[test]
+    fn names_of_any_length_are_the_same_only_if_each_byte_is() {
+        for len in 0..40 {
+            let name = vec![b'n'; len];
+            assert!(is_same(&name, &name.clone()) && !is_same(&name, &vec![b'n'; len + 1]));
+            for at in 0..len {
+                let mut other = name.clone();
+                other[at] = b'm';
+                assert!(!is_same(&name, &other), "{at} of {len}");
+            }
+        }
     }
 }

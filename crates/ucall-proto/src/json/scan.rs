@@ -3,7 +3,7 @@
 use super::Fault;
 use super::members::{Member, Notes, Unnoted};
 use super::text::{Text, is_ascii, plain_prefix};
-use super::usual::{self, Next};
+use super::usual::{self, ObjectFront, Usual};
 
 /// Walks over JSON text from the front. Every method leaves `position` behind what it accepted.
 pub(crate) struct Scanner<'a> {
@@ -21,6 +21,10 @@ impl<'a> Scanner<'a> {
 
     pub(crate) fn position(&self) -> usize {
         self.position
+    }
+
+    pub(crate) fn nesting_left(&self) -> usize {
+        self.nesting_left
     }
 
     /// The next byte that is no white space, which stays unread.
@@ -51,6 +55,19 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub(crate) fn skip(&mut self, count: usize) {
         self.position += count;
+    }
+
+    /// The same for bytes that were stepped over by another scanner, which has seen that.
+    #[inline(always)]
+    pub(crate) fn skip_seen(&mut self, count: usize, seen: Seen) {
+        self.position += count;
+        self.seen |= seen.0;
+    }
+
+    /// What was stepped over, for [`Scanner::skip_seen`].
+    #[inline(always)]
+    pub(crate) fn seen(&self) -> Seen {
+        Seen(self.seen)
     }
 
     /// Steps over the byte that `peek` showed.
@@ -137,30 +154,56 @@ impl<'a> Scanner<'a> {
     /// Steps over an object, whose brace `peek` showed, and notes its members. Their places count
     /// from that brace.
     ///
-    /// By itself, as [`Scanner::member`] is, so that what the usual member needs is in registers.
+    /// By itself, as [`Scanner::member`] is, so that what usual members need is in registers.
     #[inline(never)]
+    #[expect(clippy::redundant_closure, reason = "a function that is named is not inlined")]
     pub(crate) fn object(&mut self, notes: &mut impl Notes) -> Result<(), Fault> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b'}')?;
-        while more {
-            more = match self.usual_member(front, notes) {
-                Some(more) => more,
-                None => self.member(front, notes)?,
-            };
+        while more && self.usual(front, notes, |text, at| usual::member(text, at)) {
+            more = self.member(front, notes)?;
         }
         Ok(())
     }
 
-    /// Steps over a member that is a short plain key and a natural number, without white space, and
-    /// over what follows it: `false` when that is the end. Over nothing, if it is anything else.
+    /// The same where its members were stepped over up to one that is not usual.
+    #[expect(clippy::redundant_closure, reason = "a function that is named is not inlined")]
+    pub(crate) fn object_behind(
+        &mut self,
+        done: ObjectFront,
+        notes: &mut impl Notes,
+    ) -> Result<(), Fault> {
+        let front = self.position;
+        let mut more = self.enter_unless_empty(b'}')?;
+        self.skip((done.len as usize).saturating_sub(1));
+        while more {
+            more = self.member(front, notes)?
+                && self.usual(front, notes, |text, at| usual::member(text, at));
+        }
+        Ok(())
+    }
+
+    /// Steps over all members, or items, that are usual, and notes them: `true` when there is more
+    /// behind them, `false` when that was the end.
     #[inline(always)]
-    fn usual_member(&mut self, front: usize, notes: &mut impl Notes) -> Option<bool> {
-        let rest = self.text.get(self.position..)?;
-        let member = usual::member(rest)?;
-        notes.note(member.noted(self.position - front));
-        self.position += rest.len() - member.rest.len();
-        self.nesting_left += usize::from(member.next == Next::End);
-        Some(member.next == Next::More)
+    fn usual(
+        &mut self,
+        front: usize,
+        notes: &mut impl Notes,
+        next: impl Fn(&'a [u8], usize) -> Option<Usual<'a>>,
+    ) -> bool {
+        let Some(mut rest) = self.text.get(self.position..) else { return true };
+        while let Some(usual) = next(rest, self.text.len() - rest.len() - front) {
+            notes.note(usual.note);
+            rest = usual.rest;
+            if usual.is_last {
+                self.position = self.text.len() - rest.len();
+                self.nesting_left += 1;
+                return false;
+            }
+        }
+        self.position = self.text.len() - rest.len();
+        true
     }
 
     /// Steps over any member, and what follows it: `false` when that is the end.
@@ -190,10 +233,11 @@ impl<'a> Scanner<'a> {
     /// Steps over an array, whose bracket `peek` showed, and notes its items. Their places count
     /// from that bracket.
     #[inline(never)]
+    #[expect(clippy::redundant_closure, reason = "a function that is named is not inlined")]
     pub(crate) fn array(&mut self, notes: &mut impl Notes) -> Result<(), Fault> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b']')?;
-        while more {
+        while more && self.usual(front, notes, |text, at| usual::item(text, at)) {
             self.peek()?;
             let start = self.position;
             self.value_inside()?;
@@ -354,10 +398,23 @@ impl<'a> Scanner<'a> {
         if is_ascii(self.seen) {
             return Ok(());
         }
-        match simdutf8::basic::from_utf8(&self.text[..self.position]) {
+        match simdutf8::basic::from_utf8(self.since(0)) {
             Ok(_) => Ok(()),
             Err(_) => Err(Fault::Invalid),
         }
+    }
+}
+
+/// Whether a scanner has seen anything but ASCII.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen(u64);
+
+impl Seen {
+    pub(crate) const NOTHING: Self = Self(0);
+
+    #[inline(always)]
+    pub(crate) fn is_ascii(self) -> bool {
+        is_ascii(self.0)
     }
 }
 

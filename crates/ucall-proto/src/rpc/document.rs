@@ -4,10 +4,10 @@
 //! the text, in a list that is used again and again. Members written the usual way are recognised
 //! by one comparison, and each place is written once, where it stays.
 
-use super::request::{Begun, MEMBERS_MAX, Request, Span};
+use super::request::{Begun, FirstMembers, MEMBERS_MAX, Request, Span};
 use crate::Limits;
 use crate::json::scan::Scanner;
-use crate::json::{self, Fault, Member, Text};
+use crate::json::{Fault, Member, Text};
 
 /// A request, as places in its document. Without an id or params those are empty.
 #[derive(Clone, Copy, Debug)]
@@ -82,22 +82,6 @@ impl Notes {
     }
 }
 
-/// Takes as many members as there are places, and notes whether there were more.
-struct FirstMembers<'a> {
-    places: std::slice::IterMut<'a, Member>,
-    are_all: bool,
-}
-
-impl json::Notes for FirstMembers<'_> {
-    #[inline(always)]
-    fn note(&mut self, member: Member) {
-        match self.places.next() {
-            Some(place) => *place = member,
-            None => self.are_all = false,
-        }
-    }
-}
-
 /// Scans the document at the front of `text`.
 #[inline(always)]
 pub(crate) fn scan_document<'a>(
@@ -105,43 +89,43 @@ pub(crate) fn scan_document<'a>(
     limits: &Limits,
     notes: &mut Notes,
 ) -> Result<Document<'a>, Fault> {
-    let begun = match notes.members.first_chunk_mut::<MEMBERS_MAX>() {
-        Some(places) => Begun::usual(text, limits, places),
-        None => Begun::NOTHING,
-    };
-    if begun.is_whole {
-        return Ok(Document { len: begun.len, content: Content::Single(begun.request) });
+    let mut begun = Begun::NOTHING;
+    if let Some(places) = notes.members.first_chunk_mut::<MEMBERS_MAX>()
+        && let Some(usual) = Begun::usual(text, limits.nesting_max, limits, places)?
+    {
+        if usual.is_whole {
+            return Ok(Document { len: usual.len, content: Content::Single(usual.request) });
+        }
+        begun = usual;
     }
-    // Made anew: what goes on to a function that is not inlined is in memory, all the way.
-    let begun = Begun { is_whole: false, ..begun };
-    let (len, batch) = scan_any_document(text, begun, limits, notes)?;
-    let content = match (batch, notes.items.first()) {
-        (None, Some(item)) => Content::Single(item.request(text)),
-        _ => Content::Batch(batch.unwrap_or(0)),
+    // Made anew: what comes from a function that is not inlined is in memory, and so would be what
+    // is usual.
+    let Document { len, content } = scan_any_document(text, &begun, limits, notes)?;
+    let content = match content {
+        Content::Single(Request { method, params, id, members, invalid }) => {
+            let method = Text::new(method.raw(), method.is_escaped());
+            Content::Single(Request { method, params, id, members, invalid })
+        }
+        Content::Batch(count) => Content::Batch(count),
     };
     Ok(Document { len, content })
 }
 
-/// Goes on with a document that is not one usual request, and lists its items: where it ends, and
-/// how many elements it has if it is a batch.
+/// Goes on with a document that is not one usual request.
 #[inline(never)]
 fn scan_any_document<'a>(
     text: &'a [u8],
-    begun: Begun<'a>,
+    begun: &Begun<'a>,
     limits: &Limits,
     notes: &mut Notes,
-) -> Result<(usize, Option<usize>), Fault> {
-    notes.items.clear();
+) -> Result<Document<'a>, Fault> {
     let mut scanner = Scanner::new(text, limits.nesting_max);
-    let mut batch = None;
-    if scanner.peek()? == b'[' {
-        batch = Some(scan_batch(text, &mut scanner, limits, notes)?);
-    } else {
-        let request = scan_request(&mut scanner, begun, limits, notes.places(0))?;
-        notes.items.push(Item::new(&request, text));
-    }
+    let content = match scanner.peek()? {
+        b'[' => Content::Batch(scan_batch(text, &mut scanner, limits, notes)?),
+        _ => Content::Single(scan_request(&mut scanner, begun, limits, notes.places(0))?),
+    };
     scanner.finish()?;
-    Ok((scanner.position(), batch))
+    Ok(Document { len: scanner.position(), content })
 }
 
 /// Scans a batch, whose bracket `peek` showed, and lists its items: how many elements it has.
@@ -151,6 +135,7 @@ fn scan_batch(
     limits: &Limits,
     notes: &mut Notes,
 ) -> Result<usize, Fault> {
+    notes.items.clear();
     let (mut count, mut taken) = (0, 0);
     let mut more = scanner.enter_unless_empty(b']')?;
     while more {
@@ -159,13 +144,15 @@ fn scan_batch(
         // Past the limit the same places serve for all: the batch will be refused.
         taken = if is_listed { taken } else { 0 };
         let places = notes.places(taken);
-        let begun = Begun::usual(scanner.rest(), limits, places);
-        let mut request = begun.request;
-        if begun.is_whole {
-            scanner.skip(begun.len);
-        } else {
-            request = scan_request(scanner, begun, limits, places)?;
-        }
+        let begun = Begun::usual(scanner.rest(), scanner.nesting_left(), limits, places)?;
+        let mut request = match begun {
+            Some(begun) if begun.is_whole => {
+                scanner.skip(begun.len);
+                begun.request
+            }
+            Some(begun) => scan_request(scanner, &begun, limits, places)?,
+            None => scan_request(scanner, &Begun::NOTHING, limits, places)?,
+        };
         request.members = request.members.map(|members| members.behind(taken));
         if is_listed {
             notes.items.push(Item::new(&request, text));
@@ -181,7 +168,7 @@ fn scan_batch(
 #[inline(never)]
 fn scan_request<'a>(
     scanner: &mut Scanner<'a>,
-    begun: Begun<'a>,
+    begun: &Begun<'a>,
     limits: &Limits,
     places: &mut [Member],
 ) -> Result<Request<'a>, Fault> {
@@ -195,7 +182,7 @@ fn scan_request<'a>(
     let mut seen = Seen { version: is_begun, method: is_begun, ..Seen::new(begun.request, places) };
     let mut more = if is_begun {
         scanner.enter()?;
-        scanner.skip(begun.len - 1);
+        scanner.skip_seen(begun.len - 1, begun.seen);
         scanner.another(b'}')?
     } else {
         scanner.enter_unless_empty(b'}')?
@@ -266,18 +253,19 @@ impl<'a, 'p> Seen<'a, 'p> {
     #[inline(always)]
     fn params(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
         let first = scanner.peek()?;
+        self.wrong_params = !matches!(first, b'{' | b'[');
+        if self.wrong_params {
+            return scanner.value();
+        }
         let start = scanner.position();
-        let mut notes = FirstMembers { places: self.places.iter_mut(), are_all: true };
+        let all = self.places.len();
+        let mut notes = FirstMembers::new(self.places);
         match first {
             b'{' => scanner.object(&mut notes)?,
-            b'[' => scanner.array(&mut notes)?,
-            _ => scanner.value()?,
+            _ => scanner.array(&mut notes)?,
         }
-        let FirstMembers { places, are_all } = notes;
-        let count = places.len();
-        self.wrong_params = !matches!(first, b'{' | b'[');
-        self.request.params = Some(scanner.since(start)).filter(|_| !self.wrong_params);
-        self.request.members = are_all.then(|| Span::new(0, self.places.len() - count));
+        self.request.members = notes.noted(all);
+        self.request.params = Some(scanner.since(start));
         Ok(())
     }
 
@@ -480,8 +468,8 @@ mod tests {
         let part = |parts: &[&'static str]| prop::sample::select(parts.to_vec());
         let front = part(&[
             r#"{"jsonrpc":"2.0","method":"sum""#,
-            r#"{"jsonrpc":"2.0","method":"a_name_of_20_letters""#,
-            r#"{"jsonrpc":"2.0","method":"a_name_of_21_letters_""#,
+            r#"{"jsonrpc":"2.0","method":"a_name_of_its_own""#,
+            r#"{"jsonrpc":"2.0","method":"a_name_of_so_many_letters_that_it_is_more_than_40""#,
             r#"{"jsonrpc":"2.0","method":"""#,
             r#"{"jsonrpc":"2.0","method":"\u0061""#,
             r#"{"jsonrpc":"2.0","method":"é""#,
@@ -510,7 +498,7 @@ mod tests {
             r#","id":12345678901234567890"#,
             r#","id":"x""#,
             r#","id":"""#,
-            r#","id":"a_text_of_21_letters_""#,
+            r#","id":"a_text_of_40_letters_or_of_some_more_____""#,
             r#","id":1.5"#,
             r#","id":-1"#,
             r#","id":1e3"#,

@@ -48,7 +48,7 @@ impl<'a> Reply<'a> {
     }
 
     /// Begins the result, whose JSON text is then appended to the buffer returned.
-    #[inline]
+    #[inline(always)]
     pub fn result(&mut self) -> &mut Vec<u8> {
         self.out.truncate(self.start);
         self.state = State::Result;

@@ -5,7 +5,9 @@
 //! stepped over straight on, as far as they are so. The scan of any document goes on from there.
 
 use crate::Limits;
-use crate::json::{Member, Text, usual};
+use crate::json::scan::{Scanner, Seen};
+use crate::json::usual::{self, ObjectFront};
+use crate::json::{Fault, Member, Notes, Text};
 
 /// Params with more members, or items, than this have them noted by whoever asks for one.
 pub(super) const MEMBERS_MAX: usize = 32;
@@ -90,29 +92,46 @@ pub(super) struct Begun<'a> {
     pub(super) request: Request<'a>,
     /// Where one of its members ends, or all of it if it `is_whole`; 0 if nothing is usual.
     pub(super) len: usize,
+    /// Whether the request ends there, and is ASCII.
     pub(super) is_whole: bool,
+    pub(super) seen: Seen,
 }
 
 impl<'a> Begun<'a> {
-    pub(super) const NOTHING: Self = Self { request: Request::EMPTY, len: 0, is_whole: false };
+    pub(super) const NOTHING: Self =
+        Self { request: Request::EMPTY, len: 0, is_whole: false, seen: Seen::NOTHING };
 
-    /// The request at the front of `text`. The members of its params are noted in `places`.
+    /// The request at the front of `text`, which may nest so deep; `None` if nothing is usual. The
+    /// members of its params are noted in `places`.
     #[inline(always)]
-    pub(super) fn usual(text: &'a [u8], limits: &Limits, places: &mut [Member]) -> Self {
+    pub(super) fn usual(
+        text: &'a [u8],
+        nesting_max: usize,
+        limits: &Limits,
+        places: &mut [Member],
+    ) -> Result<Option<Self>, Fault> {
         let Some((method, mut rest)) = text.strip_prefix(OPENING).and_then(quoted) else {
-            return Self::NOTHING;
+            return Ok(None);
         };
-        if limits.nesting_max < NESTING {
-            return Self::NOTHING;
+        if nesting_max < NESTING {
+            return Ok(None);
         }
         let mut request = Request { method: Text::new(method, false), ..Request::EMPTY };
-        if let Some(text) = rest.strip_prefix(br#","params":"#)
-            && let Some(object) = usual::object(text, places)
-            && let Some((params, behind)) = text.split_at_checked(object.len as usize)
-        {
-            request.params = Some(params);
-            request.members = Some(Span { start: 0, len: object.members });
-            rest = behind;
+        let mut seen = Seen::NOTHING;
+        if let Some(text) = rest.strip_prefix(br#","params":"#) {
+            let front = usual::object(text, places);
+            let params = match front.is_whole {
+                true => Params::of(front),
+                false => scan_params(text, front, nesting_max - 1, places)?,
+            };
+            if params.len > 0
+                && let Some((params_text, behind)) = text.split_at_checked(params.len)
+            {
+                request.params = Some(params_text);
+                request.members = params.members;
+                seen = params.seen;
+                rest = behind;
+            }
         }
         if let Some(text) = rest.strip_prefix(br#","id":"#)
             && let Some((id, behind)) = usual_id(text)
@@ -121,14 +140,50 @@ impl<'a> Begun<'a> {
             request.id = Some(id);
             rest = behind;
         }
-        let behind = rest.strip_prefix(b"}");
+        let behind = rest.strip_prefix(b"}").filter(|_| seen.is_ascii());
         let len = text.len() - behind.unwrap_or(rest).len();
-        Self { request, len, is_whole: behind.is_some() }
+        Ok(Some(Self { request, len, is_whole: behind.is_some(), seen }))
     }
 }
 
-/// A usual request nests so deep: in a batch, with an object of params.
-const NESTING: usize = 3;
+/// A request nests so deep, with its params.
+const NESTING: usize = 2;
+
+/// What was found of params. They are no array and no object, if that has no length.
+struct Params {
+    len: usize,
+    members: Option<Span>,
+    seen: Seen,
+}
+
+impl Params {
+    #[inline(always)]
+    fn of(object: ObjectFront) -> Self {
+        let members = Some(Span { start: 0, len: u32::from(object.members) });
+        Self { len: object.len as usize, members, seen: Seen::NOTHING }
+    }
+}
+
+/// Scans any params, of which the front was stepped over already.
+#[inline(never)]
+fn scan_params(
+    text: &[u8],
+    front: ObjectFront,
+    nesting_max: usize,
+    places: &mut [Member],
+) -> Result<Params, Fault> {
+    let mut scanner = Scanner::new(text, nesting_max);
+    let noted = usize::from(front.members);
+    let free = places.get_mut(noted..).unwrap_or_default();
+    let all = noted + free.len();
+    let mut notes = FirstMembers::new(free);
+    match text.first() {
+        Some(b'{') => scanner.object_behind(front, &mut notes)?,
+        Some(b'[') => scanner.array(&mut notes)?,
+        _ => {}
+    }
+    Ok(Params { len: scanner.position(), members: notes.noted(all), seen: scanner.seen() })
+}
 
 #[inline(always)]
 fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -138,12 +193,37 @@ fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
 /// A number or a string, with its quotes, and the comma or brace that follows it.
 #[inline(always)]
 fn usual_id(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (_, rest) = match usual::number(text) {
-        Some(number) => number,
-        None => quoted(text)?,
-    };
+    let (_, rest) = usual::value(text)?;
     match rest {
         [b',' | b'}', ..] => text.split_at_checked(text.len() - rest.len()),
         _ => None,
+    }
+}
+
+/// Takes as many members as there are places, and notes whether there were more.
+pub(super) struct FirstMembers<'a> {
+    places: std::slice::IterMut<'a, Member>,
+    are_all: bool,
+}
+
+impl<'a> FirstMembers<'a> {
+    pub(super) fn new(places: &'a mut [Member]) -> Self {
+        Self { places: places.iter_mut(), are_all: true }
+    }
+
+    /// Which are noted, of so many places from the first on; `None` when they were more.
+    #[inline(always)]
+    pub(super) fn noted(&self, places: usize) -> Option<Span> {
+        self.are_all.then(|| Span::new(0, places - self.places.len()))
+    }
+}
+
+impl Notes for FirstMembers<'_> {
+    #[inline(always)]
+    fn note(&mut self, member: Member) {
+        match self.places.next() {
+            Some(place) => *place = member,
+            None => self.are_all = false,
+        }
     }
 }
