@@ -42,7 +42,8 @@ pub trait Handler {
     /// What is kept of a registered function.
     type Procedure;
 
-    /// Whether [`Handler::while_waiting`] costs more than a look of the engine that does not wait.
+    /// Whether waits go through [`Handler::while_waiting`], and cost more than a look of the engine
+    /// that does not wait.
     const WAITING_COSTS: bool = false;
 
     /// Runs a call of `procedure`: writes the reply; or takes what it needs of the call, returns
@@ -127,7 +128,6 @@ pub trait Handler {
 
     /// Runs `wait`, which may block. A language with a lock around its interpreter lets go of it
     /// meanwhile.
-    #[inline(always)]
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         wait()
     }

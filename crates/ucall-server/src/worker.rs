@@ -273,7 +273,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         let until = earlier(deadline, self.deadline());
         let (engine, completions) = (&mut self.engine, &mut self.completions);
-        let waited = self.office.handler.while_waiting(|| engine.wait(until, completions));
+        let waited = match H::WAITING_COSTS {
+            true => self.office.handler.while_waiting(|| engine.wait(until, completions)),
+            false => engine.wait(until, completions),
+        };
         if self.hears {
             self.mailbox.wake_up();
         }

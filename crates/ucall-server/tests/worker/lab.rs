@@ -71,6 +71,8 @@ impl Handler for Script {
         self.cancelled.push(connection);
     }
 
+    const WAITING_COSTS: bool = true;
+
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         let waited = wait();
         if let Some(happen) = self.after_wait.take() {
