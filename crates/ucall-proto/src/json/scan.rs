@@ -236,8 +236,10 @@ impl<'a> Scanner<'a> {
     #[expect(clippy::redundant_closure, reason = "a function that is named is not inlined")]
     pub(crate) fn array(&mut self, notes: &mut impl Notes) -> Result<(), Fault> {
         let front = self.position;
-        let mut more = self.enter_unless_empty(b']')?;
-        while more && self.usual(front, notes, |text, at| usual::item(text, at)) {
+        // Items are alike: behind one that is not usual there are hardly any that are.
+        let mut more = self.enter_unless_empty(b']')?
+            && self.usual(front, notes, |text, at| usual::item(text, at));
+        while more {
             self.peek()?;
             let start = self.position;
             self.value_inside()?;
@@ -251,7 +253,7 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub(crate) fn string(&mut self) -> Result<Text<'a>, Fault> {
         self.bump();
-        if let Some((inside, _)) = usual::string(self.rest()) {
+        if let Some((inside, _)) = usual::short_string(self.rest()) {
             self.position += inside.len() + 1;
             return Ok(Text::new(inside, false));
         }

@@ -34,10 +34,17 @@ pub(crate) fn string(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((inside, rest.strip_prefix(b"\"")?))
 }
 
+/// The same for strings within a chunk.
+#[inline(always)]
+pub(super) fn short_string(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (inside, rest) = text.split_at_checked(count_plain(text))?;
+    Some((inside, rest.strip_prefix(b"\"")?))
+}
+
 /// The plain bytes at the front, and what follows them.
 #[inline(always)]
 fn plain(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut len = count_in_chunk(text, |byte| IS_PLAIN[usize::from(byte)]);
+    let mut len = count_plain(text);
     if len == CHUNK {
         len += plain_len(text.get(CHUNK..)?)?;
     }
@@ -66,6 +73,11 @@ pub(crate) fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
         _ => return None,
     };
     text.split_at_checked(1 + more)
+}
+
+#[inline(always)]
+fn count_plain(text: &[u8]) -> usize {
+    count_in_chunk(text, |byte| IS_PLAIN[usize::from(byte)])
 }
 
 #[inline(always)]
@@ -174,6 +186,7 @@ mod tests {
                 let split = Some((name.as_bytes(), behind.as_bytes()));
                 let is_usual = len <= CHUNK + PLAIN_MAX;
                 assert_eq!(string(text.as_bytes()), split.filter(|_| is_usual));
+                assert_eq!(short_string(text.as_bytes()), split.filter(|_| len <= CHUNK));
                 let text = format!("{digits},{behind}");
                 let count = value(text.as_bytes()).map_or(0, |(number, _)| number.len());
                 assert_eq!(count, len.min(1 + DIGITS_MAX));
