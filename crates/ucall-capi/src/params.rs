@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(found(text, Which::At(0)), None);
     }
 
-    /// What a look finds, `None` when it does not know; proves that more than a look finds the same.
+    /// What a look finds, `None` when it does not know. Proves that a whole search finds the same.
     fn looked_at(text: &str, which: Which<'_>) -> Option<Option<String>> {
         let mut members = Vec::new();
         note_members(text.as_bytes(), &mut members);

@@ -100,7 +100,7 @@ impl Completion {
         }
     }
 
-    /// The payload of a [`Completion::Sent`] that went well, and whose it was; also to be used once.
+    /// The payload of a [`Completion::Sent`] that went well, and whose it was; used once, too.
     #[inline(always)]
     pub fn sent(&mut self) -> Option<(Id, Payload)> {
         match self {
