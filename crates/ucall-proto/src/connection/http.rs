@@ -402,6 +402,20 @@ impl Connection {
         Step::Incomplete
     }
 
+    /// The peer has ended its side within a head: refuses what can be no part of one. Of a head that
+    /// comes in pieces the last line was not looked at yet.
+    #[cold]
+    pub(super) fn refuse_partial_head<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let head = http1::parse_head(&self.input, &environment.limits.head);
+        if let Err(error) = head {
+            self.refuse_http(&error, Method::Other, environment, out);
+        }
+    }
+
     /// Says that a head or a body did not come in time.
     pub(super) fn refuse_timeout<S: Service>(
         &mut self,

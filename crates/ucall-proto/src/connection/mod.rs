@@ -255,6 +255,9 @@ impl Connection {
                 self.input = Vec::new();
             }
             Protocol::Raw(_) => {}
+            Protocol::Http(_) if self.awaits == Awaits::Head && self.exchanges.is_empty() => {
+                self.refuse_partial_head(environment, out);
+            }
             // Their handlers are cancelled by whoever holds the socket, when it closes.
             Protocol::Http(_) | Protocol::Unknown => self.exchanges.cancel(),
         }

@@ -186,3 +186,27 @@ fn a_large_body_goes_straight_to_its_place() {
     driver.receive(rest);
     assert_eq!(bodies(&driver.sent()), [r#"{"jsonrpc":"2.0","id":1,"result":["hello",5]}"#]);
 }
+
+#[test]
+fn what_can_be_no_head_is_refused_at_the_end_however_it_came() {
+    for (input, refused) in [
+        ("POST / HTTP/1.1\r\nHost: a\u{1}b", true),
+        ("POST / HTTP/1.1\r\nHost: a\r\nB C", true),
+        ("POST / HTTP/1.1\r\nHost: a\r\nB: c", false),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n\u{1}", false),
+    ] {
+        for cut in 1..input.len() {
+            let mut driver = Driver::new();
+            driver.receive(&input.as_bytes()[..cut]);
+            driver.receive(&input.as_bytes()[cut..]);
+            driver.end();
+            let sent = driver.sent();
+            assert_eq!(
+                sent.starts_with("HTTP/1.1 400 "),
+                refused,
+                "{input:?} cut at {cut}: {sent}"
+            );
+            assert_eq!(driver.connection.wish(), Wish::Close);
+        }
+    }
+}
