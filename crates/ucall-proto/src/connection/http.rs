@@ -402,8 +402,8 @@ impl Connection {
         Step::Incomplete
     }
 
-    /// The peer has ended its side within a head: refuses what can be no part of one. Of a head that
-    /// comes in pieces the last line was not looked at yet.
+    /// The peer has ended its side within a head: refuses what can be no part of one. Of a head
+    /// that comes in pieces the last line was not looked at yet.
     #[cold]
     pub(super) fn refuse_partial_head<S: Service>(
         &mut self,
