@@ -125,7 +125,9 @@ impl HeadParser {
         // how the input was cut.
         let window = input.get(..limits.bytes_max).unwrap_or(input);
         let mut partial = self.partial.take().map_or_else(Partial::default, |partial| *partial);
-        if partial.has_news(window) && partial.read_lines(window, limits)? {
+        // At the limit this is the last look, so a line that has not ended is looked at, too.
+        let is_full = window.len() >= limits.bytes_max;
+        if (is_full || partial.has_news(window)) && partial.read_lines(window, limits)? {
             let text = window.get(..partial.line_at + 2).unwrap_or_default();
             let outline = partial.finish(text)?;
             self.remember(text, &outline);
@@ -134,7 +136,7 @@ impl HeadParser {
         partial.searched = window.len();
         self.partial = Some(Box::new(partial));
         // At least one byte more belongs to this head.
-        if window.len() >= limits.bytes_max {
+        if is_full {
             return Err(HttpError::HeadTooLarge { limit: limits.bytes_max });
         }
         Ok(None)
