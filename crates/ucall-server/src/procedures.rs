@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use ucall_buffer::has_same_ends;
 
 /// Names and what runs under them, as they were at one moment.
 #[derive(Debug)]
@@ -149,8 +150,7 @@ impl<P> View<P> {
     }
 }
 
-/// Whether two names are one. Short ones are not worth a call: of `N` to `2 * N` bytes, the first
-/// and the last `N` are all.
+/// Whether two names are one. Short ones are not worth a call.
 #[inline(always)]
 fn is_same(known: &[u8], name: &[u8]) -> bool {
     if known.len() != name.len() {
@@ -162,11 +162,6 @@ fn is_same(known: &[u8], name: &[u8]) -> bool {
         9..=16 => has_same_ends::<8>(known, name),
         _ => known == name,
     }
-}
-
-#[inline(always)]
-fn has_same_ends<const N: usize>(one: &[u8], other: &[u8]) -> bool {
-    one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 //!
 //! They are noted by the scan that proves the text, which has been at each of them anyway.
 
+use ucall_buffer::has_same_ends;
+
 use super::Fault;
 use super::read::Reader;
 use super::scan::Scanner;
 
 /// Marks, in the length of a key, that it holds escapes. No text is that long.
 const ESCAPED: u32 = 1 << 31;
+
 /// Where a member or an item stands, in bytes from the front of the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
@@ -66,9 +69,7 @@ impl Member {
             return if self.key_len < ESCAPED { Some(false) } else { None };
         }
         let Some(key) = self.key(text) else { return Some(false) };
-        let is_same = key.first_chunk::<N>() == name.first_chunk()
-            && key.last_chunk::<N>() == name.last_chunk();
-        Some(is_same)
+        Some(has_same_ends::<N>(key, name))
     }
 
     #[inline(always)]
