@@ -179,7 +179,8 @@ fn scan_request<'a>(
         return Ok(Request { invalid, ..Request::EMPTY });
     }
     let is_begun = begun.len > 0;
-    let mut seen = Seen { version: is_begun, method: is_begun, ..Seen::new(begun.request, places) };
+    let new = Draft::new(begun.request, places);
+    let mut draft = Draft { version: is_begun, method: is_begun, ..new };
     let mut more = if is_begun {
         scanner.enter()?;
         scanner.skip_seen(begun.len - 1, begun.seen);
@@ -192,14 +193,14 @@ fn scan_request<'a>(
             Some(key) => key,
             None => Key::named(&scanner.key()?.unescaped()),
         };
-        seen.member(key, scanner)?;
+        draft.member(key, scanner)?;
         more = scanner.another(b'}')?;
     }
-    Ok(seen.judged(limits))
+    Ok(draft.judged(limits))
 }
 
 /// A request, and what is known of it beyond that.
-struct Seen<'a, 'p> {
+struct Draft<'a, 'p> {
     request: Request<'a>,
     version: bool,
     method: bool,
@@ -208,7 +209,7 @@ struct Seen<'a, 'p> {
     places: &'p mut [Member],
 }
 
-impl<'a, 'p> Seen<'a, 'p> {
+impl<'a, 'p> Draft<'a, 'p> {
     fn new(request: Request<'a>, places: &'p mut [Member]) -> Self {
         let (version, method, wrong_params, wrong_id) = (false, false, false, false);
         Self { request, version, method, wrong_params, wrong_id, places }
