@@ -22,6 +22,7 @@ __all__ = [
     "Context",
     "Handle",
     "Message",
+    "PickleLoader",
     "Pieces",
     "Pump",
     "QueueCore",
@@ -37,7 +38,6 @@ __all__ = [
     "SharedCounters",
     "UnixSocket",
     "Unwritable",
-    "check_pickle",
     "check_shared_memory",
     "peek",
     "system_certificates",
@@ -320,9 +320,20 @@ class Pieces:
 
 class Unwritable(TypeError): ...
 
-def check_pickle(data: Buffer) -> None: ...
 def check_shared_memory() -> None: ...
 def system_certificates() -> list[bytes]: ...
+
+@final
+class PickleLoader:
+    def __new__(
+        cls,
+        find: Callable[[str, str], Any],
+        persistent_load: Callable[[Any], Any] | None,
+        max_depth: int,
+        max_expansion: int,
+        max_alike: int,
+    ) -> Self: ...
+    def __call__(self, data: Buffer, buffers: list[Any]) -> Any: ...
 
 @final
 class Block:

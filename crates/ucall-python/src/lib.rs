@@ -63,7 +63,7 @@ mod _core {
     use crate::pump::Pump;
     #[pymodule_export]
     use crate::queue::{
-        Block, Message, QueueCore, QueueJournal, QueueLink, Receipt, check_pickle,
+        Block, Message, PickleLoader, QueueCore, QueueJournal, QueueLink, Receipt,
         check_shared_memory, system_certificates,
     };
     #[pymodule_export]

@@ -31,6 +31,7 @@ from ucall.queue.core import (
     SerializationOptions,
 )
 from ucall.queue.errors import ConnectionError, FullError
+from ucall.queue.utils.allow import allow
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "SecurityOptions",
     "SerializationOptions",
     "Stream",
+    "allow",
     "new",
 ]
 

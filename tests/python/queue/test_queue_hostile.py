@@ -79,7 +79,9 @@ def test_a_pickle_runs_nothing(pairs: Pairs, tmp_path: Path) -> None:
         Calls(np._core.numeric._frombuffer, b"12345678", np.dtype("O"), (1,), "C"),
         Calls(np._core.multiarray.scalar, np.dtype("f8"), b"123"),
         Calls(__import__, "os"),
-        ValueError("x"),
+        KeyboardInterrupt("x"),
+        Calls(ValueError.with_traceback, ValueError("x"), None),
+        ValueError,
     ],
     ids=repr,
 )
@@ -92,8 +94,13 @@ def test_only_what_is_listed_is_loaded(hostile: Any) -> None:
 
 def test_an_array_has_as_many_bytes_as_its_shape_says() -> None:
     array = np.arange(6.0).reshape(2, 3)
-    assert np.array_equal(load(pickle.dumps(array, 4)), array)
     kind, arguments, state = array.__reduce__()
+
+    class Says:
+        def __reduce__(self) -> Any:
+            return kind, arguments, state
+
+    assert np.array_equal(load(pickle.dumps(Says(), 5)), array)
     for shape in ((2, 3000), (0,)):
 
         class Lies:
@@ -101,27 +108,27 @@ def test_an_array_has_as_many_bytes_as_its_shape_says() -> None:
                 return kind, arguments, (state[0], shape, *state[2:])
 
         with pytest.raises(pickle.UnpicklingError):
-            load(pickle.dumps(Lies(), 4))
+            load(pickle.dumps(Lies(), 5))
 
 
 def test_more_is_allowed_by_name_and_some_things_never() -> None:
-    from fractions import Fraction
+    from types import SimpleNamespace
 
-    data = pickle.dumps(Fraction(1, 3))
+    data = pickle.dumps(SimpleNamespace(a=1), 5)
     with pytest.raises(pickle.UnpicklingError):
         load(data)
-    for name in ("fractions", "fractions.Fraction"):
+    for name in ("types", "types.SimpleNamespace"):
         serializer = PickleSerializer(PickleSerializer.allow_by_name(name))
-        assert load(data, serializer) == Fraction(1, 3)
+        assert load(data, serializer) == SimpleNamespace(a=1)
     with pytest.raises(pickle.UnpicklingError):
-        load(data, PickleSerializer(PickleSerializer.allow_by_name("fraction")))
+        load(data, PickleSerializer(PickleSerializer.allow_by_name("type")))
     builtins = PickleSerializer(PickleSerializer.allow_by_name("builtins"))
-    assert load(pickle.dumps(ValueError), builtins) is ValueError
+    assert load(pickle.dumps(ValueError, 5), builtins) is ValueError
     for never in (eval, exec, compile, open, getattr, setattr, delattr, __import__, globals, vars):
         with pytest.raises(pickle.UnpicklingError):
-            load(pickle.dumps(never), builtins)
+            load(pickle.dumps(never, 5), builtins)
     with pytest.raises(pickle.UnpicklingError):
-        load(pickle.dumps(Calls(bytearray, 10**12)), builtins)
+        load(pickle.dumps(Calls(bytearray, 10**12), 5), builtins)
 
 
 def text(value: str) -> bytes:
@@ -150,7 +157,7 @@ def test_a_dtype_never_looks_beyond_its_bytes(state: bytes) -> None:
     kind = named("numpy", "dtype") + text("V1") + b"\x85R" + state + b"b"
     scalar = named("numpy._core.multiarray", "scalar") + kind + b"C\x01a\x86R."
     with pytest.raises(pickle.UnpicklingError):
-        load(b"\x80\x04" + scalar)
+        load(b"\x80\x05" + scalar)
 
 
 def test_a_dtype_that_changes_later_changes_no_array() -> None:
@@ -158,7 +165,7 @@ def test_a_dtype_that_changes_later_changes_no_array() -> None:
     array = named("numpy._core.numeric", "_frombuffer") + b"(C\x04abcdh\0K\x04\x85X\x01\0\0\0CtR"
     later = b"h\0(K\x03X\x01\0\0\0|NNNK\x40K\x01K\0tb0"
     with pytest.raises(pickle.UnpicklingError):
-        load(b"\x80\x04" + kind + b"0" + array + later + b".")
+        load(b"\x80\x05" + kind + b"0" + array + later + b".")
 
 
 @pytest.mark.parametrize(
@@ -167,13 +174,13 @@ def test_a_dtype_that_changes_later_changes_no_array() -> None:
 )
 def test_arrays_of_every_kind_come_back(kind: str) -> None:
     array = np.zeros((2, 3), dtype=kind)
-    for protocol in (3, 5):
-        came = load(pickle.dumps(array, protocol))
+    for sent_array in (array, array[:, ::2]):
+        came = load(pickle.dumps(sent_array, 5))
         # NumPy itself turns numbers into this machine's order on their way in.
         assert came.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
-        assert came.tolist() == array.tolist()
+        assert came.tolist() == sent_array.tolist()
     if array.dtype.kind != "V":
-        came = load(pickle.dumps(array[0, 0]))
+        came = load(pickle.dumps(array[0, 0], 5))
         assert (came, came.dtype) == (array[0, 0], array[0, 0].dtype)
 
 
@@ -201,14 +208,14 @@ def test_names_lead_nowhere_else(names: tuple[str, str, str]) -> None:
     allowed, module, name = names
     serializer = PickleSerializer(PickleSerializer.allow_by_name(allowed))
     with pytest.raises(pickle.UnpicklingError, match="is not allowed"):
-        load(b"\x80\x04" + named(module, name) + b".", serializer)
+        load(b"\x80\x05" + named(module, name) + b".", serializer)
 
 
 def test_constructors_cannot_be_changed() -> None:
     state = b"N}" + text("__defaults__") + b"Ns\x86"
     with pytest.raises(pickle.UnpicklingError):
-        load(b"\x80\x04" + named("builtins", "set") + state + b"b.")
-    assert load(b"\x80\x04" + named("builtins", "set") + b")R.") == set()
+        load(b"\x80\x05" + named("builtins", "set") + state + b"b.")
+    assert load(b"\x80\x05" + named("builtins", "set") + b")R.") == set()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +239,7 @@ def test_constructors_cannot_be_changed() -> None:
 def test_what_a_pickle_claims_is_checked_first(hostile: bytes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(pickle.UnpicklingError):
-        load(b"\x80\x04" + hostile)
+        load(b"\x80\x05" + hostile)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
@@ -284,7 +291,7 @@ def test_claimed_lengths_take_no_memory(pairs: Pairs) -> None:
 
 def test_what_a_stranger_pickles_runs_nothing(pairs: Pairs, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    data = pickle.dumps(Runs(ran))
+    data = pickle.dumps(Runs(ran), 5)
     server = pairs.server()
     client = pairs.client(server)
     # A broker keeps nothing for a server that has not subscribed yet.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import resource
 import socket
 import subprocess
@@ -100,8 +99,8 @@ def test_what_is_viewed_begins_behind_what_is_copied(pairs: Pairs, engine: str) 
     client = pairs.client(server, engine=engine)
     for more in (0, 1):
         # The stream lies in front of the array, which begins at a multiple of 64 bytes.
-        stream = pickle.dumps(np.zeros(COPIED_BYTES_MAX, np.uint8), 5, buffer_callback=[].append)
-        count = COPIED_BYTES_MAX - -(-len(stream) // 64) * 64 + more
+        stream = nq.PickleSerializer().dump(np.zeros(COPIED_BYTES_MAX, np.uint8)).nbytes
+        count = COPIED_BYTES_MAX - -(-stream // 64) * 64 + more
         array = np.random.default_rng(more).integers(0, 256, count, np.uint8)
         client.put(array).result(WAIT_S)
         got = server.get(timeout=WAIT_S).data
@@ -171,8 +170,8 @@ def test_what_is_viewed_again_begins_at_256_kib(pairs: Pairs, engine: str) -> No
     client = pairs.client(server, engine=engine, trusted=True)
     for more in (-1, 0):
         # A table of two lengths, the stream and the array.
-        stream = pickle.dumps(np.zeros(256 << 10, np.uint8), 5, buffer_callback=[].append)
-        array = np.full((256 << 10) - 16 - len(stream) + more, 7, np.uint8)
+        stream = nq.PickleSerializer().dump(np.zeros(256 << 10, np.uint8)).nbytes
+        array = np.full((256 << 10) - 16 - stream + more, 7, np.uint8)
         client.put(array).result(WAIT_S)
         got = server.get(timeout=WAIT_S).data
         assert (got == 7).all()

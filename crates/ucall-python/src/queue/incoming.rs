@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use ucall_queue::{Body, Encoding, Segment};
 
+use super::pickle::PickleLoader;
 use crate::ffi;
 
 /// Memory that bytes were received into, shown through the buffer protocol.
@@ -83,18 +84,29 @@ impl Reader {
                 Ok(text) => PyString::new(py, text).into_any(),
                 Err(_) => return Err(PyValueError::new_err("a peer sent text that is no UTF-8")),
             },
-            Encoding::Serialized => {
-                let stream = Bound::new(py, Block { segment: first })?;
-                let buffers = PyList::empty(py);
-                for segment in rest {
-                    buffers.append(Bound::new(py, Block { segment })?)?;
-                }
-                return ffi::call(self.load.bind(py), [stream.as_any(), buffers.as_any()]);
-            }
+            Encoding::Serialized => return self.read_serialized(py, first, rest),
         };
         match &self.load_plain {
             Some(load) => ffi::call(load.bind(py), [&plain]),
             None => Ok(plain),
         }
+    }
+
+    fn read_serialized<'py>(
+        &self,
+        py: Python<'py>,
+        first: Segment,
+        rest: Vec<Segment>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let buffers = PyList::empty(py);
+        for segment in rest {
+            buffers.append(Bound::new(py, Block { segment })?)?;
+        }
+        let load = self.load.bind(py);
+        if let Ok(loader) = load.cast_exact::<PickleLoader>() {
+            return loader.get().load(py, &first.bytes(), buffers);
+        }
+        let stream = Bound::new(py, Block { segment: first })?;
+        ffi::call(load, [stream.as_any(), buffers.as_any()])
     }
 }

@@ -23,6 +23,6 @@ pub(crate) use incoming::Block;
 pub(crate) use journal::QueueJournal;
 pub(crate) use link::QueueLink;
 pub(crate) use message::Message;
-pub(crate) use pickle::check_pickle;
+pub(crate) use pickle::PickleLoader;
 pub(crate) use receipt::Receipt;
 pub(crate) use security::system_certificates;

@@ -1,23 +1,25 @@
-"""What may be unpickled.
+"""Names that a pickle may use beside the default ones.
 
-A pickle is a program: it names things, calls them, and sets their attributes. Here it may name only
-what is listed, pair by pair of module and name. The constructors listed check the sizes that they
-are called with, so that a short message cannot ask for much memory, and have no attributes to set.
+A pickle names classes and functions, calls them, and sets the state of what they return. The core
+has a table of names that are safe in anybody's hands; whatever else a program wants to receive it
+allows here, class by class or name by name.
 """
 
 from __future__ import annotations
 
 import builtins
-import functools
+import importlib
 import pickle
+import sys
 import types
-import uuid
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["AllowedNames", "allow_by_name", "allowed_by_default"]
+__all__ = ["AllowedNames", "allow", "allow_by_name", "find"]
 
-# What hands over the whole process, or lets a name be built at run time: whatever it is called.
+Class = TypeVar("Class", bound=type)
+
+# They give whoever names them the whole process, or build a name at run time.
 _NEVER = frozenset(
     id(getattr(builtins, name))
     for name in (
@@ -35,9 +37,29 @@ _NEVER = frozenset(
         "vars",
     )
 )
-_DATETIME = frozenset({"date", "datetime", "time", "timedelta", "timezone"})
-# NumPy has moved its functions; old names stay in use.
-_NUMPY_CORE = frozenset({"numpy.core", "numpy._core"})
+_allowed: dict[tuple[str, str], type] = {}
+
+
+def allow(*classes: Class) -> Class:
+    """Lets messages hold instances of these classes, in every queue of this process.
+
+    It is a class decorator, too. An instance is made by the class's ``__new__``, or by the class
+    itself if its ``__reduce__`` says so, and gets its state; a sender chooses the arguments and the
+    state, so ``__init__`` may not have run. What the class's own ``__setstate__``, ``__new__`` and
+    ``__reduce__`` do with them is the class's business. Enums and exceptions of your own are
+    allowed like this as well.
+
+    Returns:
+        The first class.
+
+    Raises:
+        TypeError: One of them is no class.
+    """
+    for found in classes:
+        if not isinstance(found, type):
+            raise TypeError(f"allow takes classes, not {found!r}")
+        _allowed[found.__module__, found.__qualname__] = found
+    return classes[0]
 
 
 class AllowedNames:
@@ -54,10 +76,10 @@ class AllowedNames:
         return any(".".join(parts[:count]) in self._names for count in range(1, len(parts) + 1))
 
     def permits(self, module: str, name: str, found: object) -> bool:
-        """Whether what was found there may be used.
+        """Whether an object that was found under this name may be used.
 
-        Not what a module has only imported, unless it is listed itself; no modules; and nothing of
-        what is never allowed, by whatever name.
+        Not an object that a module has only imported, unless it is listed itself; no modules; and
+        none of the functions that are never allowed, by whatever name.
         """
         if id(found) in _NEVER or isinstance(found, types.ModuleType):
             return False
@@ -67,8 +89,8 @@ class AllowedNames:
 def allow_by_name(*names: str) -> AllowedNames:
     """An ``allow`` for `PickleSerializer`: whole modules, or single names.
 
-    ``allow_by_name("fractions", "decimal.Decimal")`` loads everything that is defined in one, and
-    one thing of the other; whoever sends may call it with any arguments. What a module imports,
+    ``allow_by_name("fractions", "app.User")`` loads everything that is defined in one, and one
+    thing of the other; whoever sends may call it with any arguments. What a module imports,
     attributes of what it defines (nested classes too), and ``eval``, ``exec``, ``compile``,
     ``open``, ``getattr``, ``setattr``, ``delattr``, ``__import__``, ``globals``, ``vars``,
     ``input`` and ``breakpoint`` are never allowed like this.
@@ -76,76 +98,29 @@ def allow_by_name(*names: str) -> AllowedNames:
     return AllowedNames(names)
 
 
-class _Constructor:
-    """Makes something, and has no attributes that a pickle could set."""
+def find(allow: Callable[[str], object] | None, module: str, name: str) -> Any:
+    """The object that a message names and the program has allowed.
 
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self._make = make
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._make(*arguments)
-
-    def __setstate__(self, state: object) -> None:
-        raise pickle.UnpicklingError("a constructor is not to be changed")
-
-
-def _bytearray(source: Any = b"", *encoding: Any) -> bytearray:
-    """Not of a number, which says nothing about its contents and may be any size."""
-    if isinstance(source, str) and len(encoding) in (1, 2):
-        return bytearray(source, *encoding)
-    if not isinstance(source, bytes | bytearray | memoryview | list | tuple) or encoding:
-        raise pickle.UnpicklingError("bytearray of something that is not bytes")
-    return bytearray(source)
-
-
-def _collection(kind: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
-    """Of what came itself; a ``range`` would grow without end."""
-
-    def make(items: Any = ()) -> Any:
-        if not isinstance(items, list | tuple | set | frozenset):
-            raise pickle.UnpicklingError("a set of something that is no list")
-        return kind(items)
-
-    return make
-
-
-@functools.cache
-def _numpy(name: str) -> _Constructor:
-    import ucall.queue.utils.arrays as arrays
-
-    return _Constructor(getattr(arrays, name))
-
-
-_constructors: dict[tuple[str, str], Any] = {
-    ("builtins", "bytearray"): _Constructor(_bytearray),
-    ("builtins", "complex"): _Constructor(complex),
-    ("builtins", "frozenset"): _Constructor(_collection(frozenset)),
-    ("builtins", "range"): _Constructor(range),
-    ("builtins", "set"): _Constructor(_collection(set)),
-    ("builtins", "slice"): _Constructor(slice),
-    # Made by its `__new__`, so it has to be the class; that has no attributes to set either.
-    ("uuid", "UUID"): uuid.UUID,
-}
-
-
-def allowed_by_default(module: str, name: str) -> Any:
-    """What stands for this name in a pickle, or None if it is not allowed."""
-    found = _constructors.get((module, name))
+    Raises:
+        pickle.UnpicklingError: It is not allowed.
+    """
+    found = _allowed.get((module, name))
     if found is not None:
         return found
-    if module == "datetime" and name in _DATETIME:
-        import datetime
+    if isinstance(allow, AllowedNames):
+        # A dotted name leads through attributes, to anything.
+        if "." not in name and allow(f"{module}.{name}"):
+            found = _imported(module, name)
+            if allow.permits(module, name, found):
+                return found
+    elif allow is not None and allow(f"{module}.{name}"):
+        return _imported(module, name)
+    raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
 
-        return getattr(datetime, name)
-    package, _, part = module.rpartition(".")
-    if module == "numpy" and name in {"ndarray", "dtype"}:
-        return _numpy(name)
-    if package in _NUMPY_CORE and (part, name) in {
-        ("multiarray", "_reconstruct"),
-        ("multiarray", "scalar"),
-        ("numeric", "_frombuffer"),
-    }:
-        return _numpy(name)
-    return None
+
+def _imported(module: str, name: str) -> Any:
+    importlib.import_module(module)
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import io
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
-from ucall._core import check_pickle
-from ucall.queue.utils.allow import AllowedNames, allow_by_name, allowed_by_default
+from ucall._core import PickleLoader
+from ucall.queue.utils.allow import allow_by_name, find
+from ucall.queue.utils.arrays import reducers
 
 __all__ = ["BytesSerializer", "PickleSerializer", "Stream"]
 
@@ -103,7 +108,7 @@ class Stream:
 
 
 class _NamingPickler(pickle.Pickler):
-    """A pickler that was told its `persistent_id`, which Python 3.13.0 takes from a class alone."""
+    """A pickler with a given `persistent_id`, which Python 3.13.0 takes from a class alone."""
 
     def __init__(self, file: Any, keep: Callable[[Any], Any], name: Callable[[Any], Any]) -> None:
         super().__init__(file, 5, buffer_callback=keep)
@@ -116,30 +121,51 @@ class _NamingPickler(pickle.Pickler):
 class PickleSerializer:
     """Pickle protocol 5 with out-of-band buffers: arrays and long bytes are not copied.
 
-    By default only what LIMITS names is loaded: ``complex``, ``set``, ``frozenset``, ``bytearray``,
-    ``range``, ``slice``, the types of ``datetime``, ``uuid.UUID``, and NumPy's arrays and scalars
-    that hold no objects. Anything else raises `pickle.UnpicklingError` and runs nothing.
+    Reading runs nothing of the interpreter's own unpickler. It makes values of these types, from
+    arguments that it checks: ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``,
+    ``bytes``, ``bytearray``, ``list``, ``tuple``, ``dict``, ``set``, ``frozenset``, ``range``,
+    ``slice``, `Decimal`, `Fraction`, the types of ``datetime``, `ZoneInfo`, `UUID`, paths and pure
+    paths, ``ipaddress``'s types, `OrderedDict`, `deque`, `Counter`, exceptions of ``builtins``, and
+    NumPy's arrays and scalars that hold no objects. `ucall.queue.allow` adds classes of your own.
+    Anything else raises `pickle.UnpicklingError`.
 
     Args:
         allow: Called with ``"module.name"``; what it returns true for is loaded as well.
-            `allow_by_name` makes one. ``lambda name: True`` loads everything, and so gives whoever
-            reaches this process full control of it.
+            `allow_by_name` makes one.
         dump: The pickler's `persistent_id`.
         load: The unpickler's `persistent_load`.
+        trust: Reads with plain `pickle.loads`, which gives whoever reaches this process full
+            control of it. It goes without ``allow``.
+        max_depth: Levels of nesting.
+        max_expansion: Bytes of objects for each byte of a pickle, beside 1 MiB.
+        max_alike: Keys of one dict, or members of one set, that have the same hash.
     """
 
-    __slots__ = ("_allow", "_dump", "_load", "_plain")
+    __slots__ = ("_dump", "_load", "_plain", "_restore")
 
     def __init__(
         self,
         allow: Callable[[str], object] | None = None,
         dump: Callable[[Any], Any] | None = None,
         load: Callable[[Any], Any] | None = None,
+        *,
+        trust: bool = False,
+        max_depth: int = 1000,
+        max_expansion: int = 128,
+        max_alike: int = 100,
     ) -> None:
-        self._allow = allow
+        if trust and allow is not None:
+            raise ValueError("trust=True loads every name: leave out allow=")
         self._dump = dump
         self._load = load
         self._plain = dump is None and load is None
+        self._restore: Callable[[Any, list[Any]], Any] = (
+            self._restore_trusted
+            if trust
+            else PickleLoader(
+                functools.partial(find, allow), load, max_depth, max_expansion, max_alike
+            )
+        )
 
     allow_by_name = staticmethod(allow_by_name)
 
@@ -155,8 +181,8 @@ class PickleSerializer:
         """The object of a stream.
 
         Raises:
-            pickle.UnpicklingError: It asks for what is not allowed, is no pickle, or what it
-                makes raises.
+            pickle.UnpicklingError: It names what is not allowed, is no pickle of protocol 5,
+                exceeds a limit, or an object cannot be made of what it says.
         """
         return self._restore(data.toview(), data.buffers)
 
@@ -167,69 +193,56 @@ class PickleSerializer:
             pickler = pickle.Pickler(writer, 5, buffer_callback=buffers.append)
         else:
             pickler = _NamingPickler(writer, buffers.append, self._dump)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            if copyreg.dispatch_table != _table_made_of:
+                _make_table(numpy)
+            pickler.dispatch_table = _table
         pickler.dump(data)
-        return writer.finish(), [buffer.raw() for buffer in buffers]
+        return writer.joined(), [buffer.raw() for buffer in buffers] if buffers else buffers
 
-    def _restore(self, block: Any, buffers: list[Any]) -> Any:
-        # Copied out first: what is parsed stays what was checked.
-        data = bytes(block)
-        try:
-            if self._allow is None or isinstance(self._allow, AllowedNames):
-                check_pickle(data)
-            unpickler = _Unpickler(io.BytesIO(data), buffers=buffers)
-            unpickler.allow = self._allow
-            if self._load is not None:
-                unpickler.persistent_load = self._load  # type: ignore[method-assign]
-            return unpickler.load()
-        except Exception as error:
-            raise pickle.UnpicklingError(f"refused: {error}") from error
+    def _restore_trusted(self, block: Any, buffers: list[Any]) -> Any:
+        # Copied out first: shared memory may change while it is read.
+        unpickler = pickle.Unpickler(io.BytesIO(bytes(block)), buffers=buffers)
+        if self._load is not None:
+            unpickler.persistent_load = self._load  # type: ignore[method-assign]
+        return unpickler.load()
+
+
+# `copyreg`'s table with a cheaper way to write arrays than their own, and what it was made of.
+_table: dict[type, Any] = {}
+_table_made_of: dict[type, Any] | None = None
+
+
+def _make_table(numpy: ModuleType) -> None:
+    global _table, _table_made_of
+    _table_made_of = dict(copyreg.dispatch_table)
+    _table = {**reducers(numpy), **_table_made_of}
 
 
 class _Writer:
-    """Takes what a pickler writes: short pieces are joined, long ones are kept as they are."""
+    """The file that a pickler writes to."""
 
-    __slots__ = ("_chunks", "_short")
+    __slots__ = ("_chunks", "write")
 
     def __init__(self) -> None:
         self._chunks: list[Any] = []
-        self._short: list[Any] = []
+        self.write = self._chunks.append
 
-    def write(self, piece: Any) -> int:
-        if len(piece) >= _APART_BYTES:
-            self._flush()
-            self._chunks.append(piece)
-        else:
-            self._short.append(piece)
-        return len(piece)
-
-    def _flush(self) -> None:
-        if self._short:
-            self._chunks.append(self._short[0] if len(self._short) == 1 else b"".join(self._short))
-            self._short = []
-
-    def finish(self) -> list[Any]:
-        self._flush()
-        return self._chunks
-
-
-class _Unpickler(pickle.Unpickler):
-    """Finds exact names only."""
-
-    allow: Callable[[str], object] | None = None
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = allowed_by_default(module, name)
-        if found is not None:
-            return found
-        if isinstance(self.allow, AllowedNames):
-            # From protocol 4 on a name may lead through attributes, to anything.
-            if "." not in name and self.allow(f"{module}.{name}"):
-                found = super().find_class(module, name)
-                if self.allow.permits(module, name, found):
-                    return found
-        elif self.allow is not None and self.allow(f"{module}.{name}"):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
+    def joined(self) -> list[Any]:
+        """What was written: neighbours that are short as one piece, long ones as they are."""
+        chunks = self._chunks
+        if len(chunks) == 1:
+            return chunks
+        pieces: list[Any] = []
+        short: list[Any] = []
+        for chunk in chunks:
+            if len(chunk) < _APART_BYTES:
+                short.append(chunk)
+                continue
+            pieces += [b"".join(short), chunk] if short else [chunk]
+            short = []
+        return [*pieces, b"".join(short)] if short else pieces
 
 
 class BytesSerializer:

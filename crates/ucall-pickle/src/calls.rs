@@ -1,0 +1,126 @@
+//! Names, calls and state.
+
+use crate::error::Error;
+use crate::reader::{HEADER, ITEM, Reader, Step};
+use crate::stack::{Entry, Facts, Kind};
+use crate::{Accepts, Builder, Made, Product};
+
+impl<B: Builder> Reader<'_, B> {
+    pub(crate) fn global(&mut self) -> Step<B> {
+        self.budget.allocate(HEADER)?;
+        let (name, _) = self.pop_value()?;
+        let (module, _) = self.pop_value()?;
+        let global = self.builder.global(&module, &name)?;
+        self.push_global(global)
+    }
+
+    fn push_global(&mut self, global: B::Global) -> Step<B> {
+        let number = u32::try_from(self.globals.len()).map_err(|_| Error::Stack)?;
+        self.globals.push(global);
+        let object = self.builder.none();
+        self.push(object, Entry { kind: Kind::Global(number), ..Entry::new(Facts::LEAF) });
+        Ok(())
+    }
+
+    /// Takes what is to be called from the top.
+    fn pop_global(&mut self) -> Step<B, B::Global> {
+        let at = self.below_top(1)?;
+        let entry = self.stack.get(at).ok_or(Error::Stack)?;
+        let Kind::Global(number) = entry.kind else { return Err(Error::NotCallable.into()) };
+        self.truncate(at);
+        Ok(self.globals.get(number as usize).ok_or(Error::Stack)?.clone())
+    }
+
+    pub(crate) fn reduce(&mut self) -> Step<B> {
+        self.budget.allocate(HEADER)?;
+        let (arguments, facts) = self.pop_arguments()?;
+        let global = self.pop_global()?;
+        self.charge_call(&facts)?;
+        let made = self.builder.call(&global, &arguments, &mut self.budget)?;
+        self.push_made(made, &facts)
+    }
+
+    /// A call may walk through its arguments, and keep as much again.
+    fn charge_call(&mut self, arguments: &Facts) -> Result<(), Error> {
+        self.budget.hash(u64::from(arguments.weight))?;
+        self.budget.allocate(ITEM * u64::from(arguments.weight))
+    }
+
+    pub(crate) fn new_object(&mut self, has_keywords: bool) -> Step<B> {
+        self.budget.allocate(HEADER)?;
+        let keywords = if has_keywords { Some(self.pop_value()?) } else { None };
+        let (arguments, mut facts) = self.pop_value()?;
+        if let Some((_, keywords)) = &keywords {
+            facts.include(keywords);
+        }
+        let keywords = keywords.as_ref().map(|(object, _)| object);
+        let global = self.pop_global()?;
+        self.charge_call(&facts)?;
+        let made = self.builder.instance(&global, &arguments, keywords, &mut self.budget)?;
+        self.push_made(made, &facts)
+    }
+
+    fn push_made(&mut self, made: Made<B>, arguments: &Facts) -> Step<B> {
+        let facts = Facts::of_call(made.weight, arguments);
+        self.check_depth(&facts)?;
+        let accepts = made.accepts;
+        match made.product {
+            Product::Object(object) => {
+                self.push(object, Entry { accepts, ..Entry::new(facts) });
+            }
+            Product::Global(global) => self.push_global(global)?,
+            Product::Pending(pending) => {
+                let number = u32::try_from(self.pending.len()).map_err(|_| Error::Stack)?;
+                self.pending.push(Some(pending));
+                let (object, kind) = (self.builder.none(), Kind::Pending(number));
+                let accepts = Accepts::STATE;
+                self.push(object, Entry { kind, accepts, ..Entry::new(facts) });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn build(&mut self) -> Step<B> {
+        let (state, part) = self.pop_value()?;
+        let at = self.below_top(1)?;
+        let entry = self.stack.get_mut(at).ok_or(Error::Stack)?;
+        if !entry.accepts.includes(Accepts::STATE) {
+            return Err(Error::Unchangeable.into());
+        }
+        entry.facts.include(&part);
+        let (facts, kind) = (entry.facts, entry.kind);
+        let object = self.object(at)?;
+        self.check_depth(&facts)?;
+        if let Kind::Pending(number) = kind {
+            self.complete(at, number, &state, facts)?;
+        } else {
+            self.builder.set_state(&object, &state, &mut self.budget)?;
+        }
+        // The pickler writes the state last.
+        self.close_open(at).map(drop)
+    }
+
+    /// Makes the object that waited for this state, in its place.
+    fn complete(&mut self, at: usize, number: u32, state: &B::Object, facts: Facts) -> Step<B> {
+        let pending = self.pending.get_mut(number as usize).and_then(Option::take);
+        let pending = pending.ok_or(Error::Unchangeable)?;
+        let made = self.builder.complete(pending, state, &mut self.budget)?;
+        let Product::Object(object) = made.product else { return Err(Error::NotValue.into()) };
+        let facts = Facts::of_call(made.weight, &facts);
+        let entry = self.stack.get_mut(at).ok_or(Error::Stack)?;
+        *entry = Entry { memo: entry.memo, ..Entry::new(facts) };
+        if let Some(remembered) = self.memo.get_mut(entry.memo as usize) {
+            remembered.object = object.clone();
+            remembered.kind = Kind::Object;
+        }
+        *self.objects.get_mut(at).ok_or(Error::Stack)? = object;
+        Ok(())
+    }
+
+    pub(crate) fn persistent(&mut self) -> Step<B> {
+        let (id, _) = self.pop_value()?;
+        let object = self.builder.persistent(&id)?;
+        self.push(object, Entry::new(Facts::LEAF));
+        Ok(())
+    }
+}

@@ -1,0 +1,574 @@
+//! The stack machine.
+//!
+//! Each operation charges the budget for what it makes before the builder makes it. The figures are
+//! CPython's sizes on 64 bits, with the room that containers keep for growth.
+
+use crate::budget::{Budget, Limits};
+use crate::error::Error;
+use crate::operation::{Bytes, Operation};
+use crate::stack::{Entry, Facts, HashCounts, Kind, NOWHERE, Remembered};
+use crate::{Accepts, Builder, Hash};
+
+/// After this many operations other threads may run.
+const OPERATIONS_WITHOUT_PAUSE: u32 = 4096;
+
+/// Bytes of a number, and of what text and bytes have beside their contents.
+const SMALL: u64 = 32;
+pub(crate) const HEADER: u64 = 64;
+const TUPLE: u64 = 56;
+const LIST: u64 = 72;
+const DICT: u64 = 80;
+const SET: u64 = 216;
+/// Text up to this length is charged as the widest.
+const SHORT_TEXT: usize = 64;
+/// Bytes of a place in a container.
+pub(crate) const ITEM: u64 = 8;
+const LIST_ITEM: u64 = 16;
+const FIRST_KEY: u64 = 160;
+const KEY: u64 = 104;
+const MEMBER: u64 = 128;
+
+/// Reads one pickle.
+pub struct Reader<'a, B: Builder> {
+    pub(crate) builder: &'a mut B,
+    bytes: Bytes<'a>,
+    limits: Limits,
+    /// Bytes of the pickle.
+    length: usize,
+    pub(crate) budget: Budget,
+    /// The objects on the stack, and what is known of each.
+    pub(crate) objects: Vec<B::Object>,
+    pub(crate) stack: Vec<Entry>,
+    marks: Vec<usize>,
+    pub(crate) memo: Vec<Remembered<B::Object>>,
+    pub(crate) globals: Vec<B::Global>,
+    pub(crate) pending: Vec<Option<B::Pending>>,
+    /// Of the containers on the stack that have keys of shared hashes, the innermost last.
+    hash_counts: Vec<HashCounts>,
+    operations: u32,
+}
+
+pub(crate) type Step<B, T = ()> = Result<T, <B as Builder>::Error>;
+
+impl<'a, B: Builder> Reader<'a, B> {
+    /// The object of a pickle.
+    pub fn read(pickle: &'a [u8], limits: Limits, builder: &'a mut B) -> Step<B, B::Object> {
+        // The pickler closes a container's batch after 1,000 pairs.
+        let places = (pickle.len() / 8).min(2048);
+        let mut reader = Self {
+            builder,
+            bytes: Bytes::of(pickle)?,
+            limits,
+            length: pickle.len(),
+            budget: Budget::new(&limits, pickle.len()),
+            objects: Vec::with_capacity(places),
+            stack: Vec::with_capacity(places),
+            marks: Vec::new(),
+            memo: Vec::with_capacity(places / 2),
+            globals: Vec::new(),
+            pending: Vec::new(),
+            hash_counts: Vec::new(),
+            operations: 0,
+        };
+        loop {
+            match reader.bytes.operation()? {
+                Operation::Stop => return reader.finish(),
+                operation => reader.run(operation)?,
+            }
+            reader.count_operation()?;
+        }
+    }
+
+    fn finish(mut self) -> Step<B, B::Object> {
+        if !self.bytes.is_empty() {
+            return Err(Error::Trailing.into());
+        }
+        let (object, facts) = self.pop_value()?;
+        if u64::from(facts.weight) > self.limits.values_max(self.length) {
+            return Err(Error::Values.into());
+        }
+        if !self.stack.is_empty() || !self.marks.is_empty() {
+            return Err(Error::Stack.into());
+        }
+        Ok(object)
+    }
+
+    #[inline]
+    fn count_operation(&mut self) -> Step<B> {
+        self.operations += 1;
+        if self.operations == OPERATIONS_WITHOUT_PAUSE {
+            self.operations = 0;
+            self.builder.pause()?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn run(&mut self, operation: Operation<'a>) -> Step<B> {
+        match operation {
+            Operation::Integer(value) => {
+                self.budget.allocate(SMALL)?;
+                let object = self.builder.integer(value)?;
+                self.push(object, Entry::new(Facts::LEAF));
+                Ok(())
+            }
+            Operation::Text(utf8) => self.text(utf8),
+            Operation::Memoize => self.memoize(),
+            Operation::Recall(place) => self.recall(place),
+            Operation::SetItem => {
+                let at = self.below_top(2)?;
+                self.set_items(at)
+            }
+            Operation::SetItems => {
+                let at = self.take_mark()?;
+                self.set_items(at)
+            }
+            Operation::Append => {
+                let at = self.below_top(1)?;
+                self.append(at)
+            }
+            Operation::Appends => {
+                let at = self.take_mark()?;
+                self.append(at)
+            }
+            Operation::Mark => {
+                self.marks.push(self.stack.len());
+                Ok(())
+            }
+            Operation::EmptyTuple => self.tuple(self.stack.len()),
+            Operation::TupleOf(count) => {
+                let at = self.below_top(count)?;
+                self.tuple(at)
+            }
+            Operation::Tuple => {
+                let at = self.take_mark()?;
+                self.tuple(at)
+            }
+            Operation::Global => self.global(),
+            Operation::Reduce => self.reduce(),
+            Operation::Build => self.build(),
+            Operation::NewObject => self.new_object(false),
+            Operation::NewObjectEx => self.new_object(true),
+            Operation::EmptyList => {
+                self.budget.allocate(LIST)?;
+                let object = self.builder.list()?;
+                self.push_open(object, Accepts::ITEMS);
+                Ok(())
+            }
+            Operation::EmptyDict => {
+                self.budget.allocate(DICT)?;
+                let object = self.builder.dict()?;
+                self.push_open(object, Accepts::KEYS);
+                Ok(())
+            }
+            Operation::EmptySet => {
+                self.budget.allocate(SET)?;
+                let object = self.builder.set()?;
+                self.push_open(object, Accepts::MEMBERS);
+                Ok(())
+            }
+            Operation::AddItems => self.add_items(),
+            Operation::FrozenSet => self.frozen_set(),
+            Operation::Pop => {
+                let at = self.below_top(1)?;
+                self.drop_from(at)
+            }
+            Operation::PopMark => {
+                let at = self.take_mark()?;
+                self.drop_from(at)
+            }
+            Operation::PersistentId => self.persistent(),
+            // The loop has ended there; a frame changes nothing.
+            Operation::Stop | Operation::Frame => Ok(()),
+            leaf => self.leaf(leaf),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, object: B::Object, entry: Entry) {
+        self.objects.push(object);
+        self.stack.push(entry);
+    }
+
+    fn pop(&mut self) -> Result<(B::Object, Entry), Error> {
+        self.objects.pop().zip(self.stack.pop()).ok_or(Error::Stack)
+    }
+
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.objects.truncate(length);
+        self.stack.truncate(length);
+    }
+
+    pub(crate) fn object(&self, at: usize) -> Result<B::Object, Error> {
+        self.objects.get(at).cloned().ok_or(Error::Stack)
+    }
+
+    fn push_open(&mut self, object: B::Object, accepts: Accepts) {
+        self.push(object, Entry { accepts, ..Entry::new(Facts::LEAF) });
+    }
+
+    #[inline]
+    fn text(&mut self, utf8: &[u8]) -> Step<B> {
+        // One character of four bytes makes all others as wide.
+        let width = if utf8.len() > SHORT_TEXT && utf8.is_ascii() { 1 } else { 4 };
+        self.budget.allocate(HEADER + width * utf8.len() as u64)?;
+        let object = self.builder.text(utf8)?;
+        self.push(object, Entry::new(Facts::of_bytes(utf8.len())));
+        Ok(())
+    }
+
+    fn leaf(&mut self, operation: Operation<'a>) -> Step<B> {
+        let (object, facts) = match operation {
+            Operation::None => (self.builder.none(), Facts::LEAF),
+            Operation::Boolean(value) => (self.builder.boolean(value), Facts::LEAF),
+            Operation::Float(value) => {
+                self.budget.allocate(SMALL)?;
+                (self.builder.float(value)?, Facts::LEAF)
+            }
+            Operation::Long(bytes) => {
+                self.budget.allocate(SMALL + 2 * bytes.len() as u64)?;
+                let weight = u32::try_from(1 + bytes.len() / 8).unwrap_or(u32::MAX);
+                (self.builder.long(bytes)?, Facts::leaf(weight))
+            }
+            Operation::Bytes(bytes) => {
+                self.budget.allocate(HEADER + bytes.len() as u64)?;
+                (self.builder.bytes(bytes)?, Facts::of_bytes(bytes.len()))
+            }
+            Operation::ByteArray(bytes) => {
+                self.budget.allocate(HEADER + bytes.len() as u64)?;
+                (self.builder.byte_array(bytes)?, Facts::of_bytes(bytes.len()).without_hash())
+            }
+            Operation::NextBuffer => (self.builder.next_buffer()?, Facts::LEAF.without_hash()),
+            Operation::ReadOnlyBuffer => {
+                self.budget.allocate(4 * HEADER)?;
+                let (buffer, facts) = self.pop_value()?;
+                (self.builder.read_only(buffer)?, facts)
+            }
+            _ => return Ok(()),
+        };
+        self.push(object, Entry::new(facts));
+        Ok(())
+    }
+
+    // --- the memo
+
+    #[inline]
+    fn memoize(&mut self) -> Step<B> {
+        let place = u32::try_from(self.memo.len()).map_err(|_| Error::Memo)?;
+        let entry = self.stack.last_mut().ok_or(Error::Stack)?;
+        let is_open = entry.accepts != Accepts::NOTHING;
+        if is_open {
+            if entry.memo != NOWHERE {
+                return Err(Error::Memo.into());
+            }
+            entry.memo = place;
+        }
+        let (kind, facts) = (entry.kind, entry.facts);
+        let object = self.objects.last().ok_or(Error::Stack)?.clone();
+        self.memo.push(Remembered { object, kind, facts, is_open });
+        Ok(())
+    }
+
+    #[inline]
+    fn recall(&mut self, place: u32) -> Step<B> {
+        let remembered = self.memo.get(place as usize).ok_or(Error::Memo)?;
+        let (object, kind, mut facts) =
+            (remembered.object.clone(), remembered.kind, remembered.facts);
+        if remembered.is_open {
+            if matches!(kind, Kind::Pending(_)) {
+                return Err(Error::Incomplete.into());
+            }
+            facts = Facts { height: 0, open: place, ..facts };
+            if !facts.is_weight_fixed {
+                facts = Facts { weight: 1, ..facts.without_hash() };
+            }
+        } else if facts.open != NOWHERE {
+            facts = self.resolved(place, facts)?;
+        }
+        self.push(object, Entry { kind, ..Entry::new(facts) });
+        Ok(())
+    }
+
+    /// The facts of a value that refers to objects which were incomplete, now that they may be
+    /// complete: it nests as deep as they do.
+    #[cold]
+    fn resolved(&mut self, place: u32, mut facts: Facts) -> Step<B, Facts> {
+        while let Some(referred) = self.memo.get(facts.open as usize) {
+            if referred.is_open {
+                break;
+            }
+            facts.height = facts.height.max(referred.facts.height.saturating_add(1));
+            facts.open = referred.facts.open;
+        }
+        self.check_depth(&facts)?;
+        if let Some(remembered) = self.memo.get_mut(place as usize) {
+            remembered.facts = facts;
+        }
+        Ok(facts)
+    }
+
+    // --- values that are consumed
+
+    /// Where on the stack the last `count` values begin. They stand above the last mark.
+    #[inline]
+    pub(crate) fn below_top(&self, count: usize) -> Result<usize, Error> {
+        let at = self.stack.len().checked_sub(count).ok_or(Error::Stack)?;
+        if at < self.marks.last().copied().unwrap_or(0) {
+            return Err(Error::Stack);
+        }
+        Ok(at)
+    }
+
+    #[inline]
+    fn take_mark(&mut self) -> Result<usize, Error> {
+        self.marks.pop().ok_or(Error::Stack)
+    }
+
+    /// Takes a value from the top, complete from now on.
+    pub(crate) fn pop_value(&mut self) -> Step<B, (B::Object, Facts)> {
+        let at = self.below_top(1)?;
+        let facts = self.close(at)?;
+        Ok((self.pop()?.0, facts))
+    }
+
+    /// The arguments of a call, from the top.
+    pub(crate) fn pop_arguments(&mut self) -> Step<B, (B::Object, Facts)> {
+        let at = self.below_top(1)?;
+        match self.stack.get(at) {
+            Some(entry) if entry.kind == Kind::Arguments => {
+                let (object, entry) = self.pop()?;
+                Ok((object, entry.facts))
+            }
+            _ => self.pop_value(),
+        }
+    }
+
+    /// Makes a value on the stack ready to become a part of another: it changes no more.
+    #[inline(always)]
+    fn close(&mut self, at: usize) -> Step<B, Facts> {
+        match self.stack.get(at) {
+            Some(entry) if entry.kind == Kind::Object && entry.accepts == Accepts::NOTHING => {
+                Ok(entry.facts)
+            }
+            _ => self.close_other(at),
+        }
+    }
+
+    #[inline(never)]
+    fn close_other(&mut self, at: usize) -> Step<B, Facts> {
+        let entry = self.stack.get_mut(at).ok_or(Error::Stack)?;
+        match entry.kind {
+            Kind::Object => {}
+            Kind::Arguments => return Err(Error::NotValue.into()),
+            Kind::Pending(_) => return Err(Error::Incomplete.into()),
+            Kind::Global(number) => {
+                let global = self.globals.get(number as usize).ok_or(Error::Stack)?;
+                let object = self.builder.value_of(global)?.ok_or(Error::NotValue)?;
+                entry.kind = Kind::Object;
+                *self.objects.get_mut(at).ok_or(Error::Stack)? = object;
+            }
+        }
+        self.close_open(at)
+    }
+
+    pub(crate) fn close_open(&mut self, at: usize) -> Step<B, Facts> {
+        let entry = self.stack.get_mut(at).ok_or(Error::Stack)?;
+        entry.accepts = Accepts::NOTHING;
+        // What an object has in itself is no reason that its height is not known.
+        if entry.facts.open == entry.memo {
+            entry.facts.open = NOWHERE;
+        }
+        if let Some(remembered) = self.memo.get_mut(entry.memo as usize) {
+            remembered.facts = entry.facts;
+            remembered.is_open = false;
+        }
+        let facts = entry.facts;
+        while self.hash_counts.last().is_some_and(|counts| counts.container >= at) {
+            self.hash_counts.pop();
+        }
+        Ok(facts)
+    }
+
+    /// Closes all values from `from` on; the facts of an object that is made of them.
+    fn close_all(&mut self, from: usize) -> Step<B, Facts> {
+        let mut facts = Facts::LEAF;
+        for at in from..self.stack.len() {
+            facts.include(&self.close(at)?);
+        }
+        self.check_depth(&facts)?;
+        Ok(facts)
+    }
+
+    #[inline]
+    pub(crate) fn check_depth(&self, facts: &Facts) -> Result<(), Error> {
+        if facts.height > self.limits.depth_max { Err(Error::Depth) } else { Ok(()) }
+    }
+
+    fn drop_from(&mut self, from: usize) -> Step<B> {
+        for at in from..self.stack.len() {
+            match self.stack.get(at).map(|entry| entry.kind) {
+                Some(Kind::Object) => drop(self.close(at)?),
+                Some(Kind::Pending(_)) => return Err(Error::Incomplete.into()),
+                _ => {}
+            }
+        }
+        self.truncate(from);
+        Ok(())
+    }
+
+    // --- tuples and sets
+
+    fn tuple(&mut self, from: usize) -> Step<B> {
+        self.budget.allocate(TUPLE + ITEM * self.stack.len().saturating_sub(from) as u64)?;
+        let kind = self.arguments_in(from)?;
+        let facts = self.close_all(from)?;
+        self.stack.truncate(from);
+        let items = self.objects.drain(from..);
+        let object = self.builder.tuple(items)?;
+        self.push(object, Entry { kind, ..Entry::new(facts) });
+        Ok(())
+    }
+
+    /// Puts in place of each global that is no value what stands for it among arguments, and says
+    /// what a tuple of these values is.
+    fn arguments_in(&mut self, from: usize) -> Step<B, Kind> {
+        let mut kind = Kind::Object;
+        let entries = self.stack.get_mut(from..).unwrap_or_default();
+        let objects = self.objects.get_mut(from..).unwrap_or_default();
+        for (entry, object) in entries.iter_mut().zip(objects) {
+            let Kind::Global(number) = entry.kind else { continue };
+            let global = self.globals.get(number as usize).ok_or(Error::Stack)?;
+            *object = match self.builder.value_of(global)? {
+                Some(value) => value,
+                None => {
+                    kind = Kind::Arguments;
+                    self.builder.argument_of(global)?
+                }
+            };
+            entry.kind = Kind::Object;
+        }
+        Ok(kind)
+    }
+
+    fn frozen_set(&mut self) -> Step<B> {
+        let from = self.take_mark()?;
+        let count = self.stack.len().saturating_sub(from) as u64;
+        self.budget.allocate(SET + MEMBER * count)?;
+        let facts = self.close_all(from)?;
+        for at in from..self.stack.len() {
+            self.check_key(at, from)?;
+        }
+        self.hash_counts.pop_if(|counts| counts.container == from);
+        self.stack.truncate(from);
+        let members = self.objects.drain(from..);
+        let object = self.builder.frozen_set(members)?;
+        self.push(object, Entry::new(facts));
+        Ok(())
+    }
+
+    // --- what is put into containers
+
+    /// The container below the values from `from` on.
+    fn container(&self, from: usize, wanted: Accepts) -> Result<usize, Error> {
+        let at = from.checked_sub(1).ok_or(Error::Stack)?;
+        if at < self.marks.last().copied().unwrap_or(0) {
+            return Err(Error::Stack);
+        }
+        match self.stack.get(at) {
+            Some(entry) if matches!(entry.kind, Kind::Pending(_)) => Err(Error::Incomplete),
+            Some(entry) if entry.accepts.includes(wanted) => Ok(at),
+            _ => Err(Error::Unchangeable),
+        }
+    }
+
+    /// Closes the values from `from` on, as parts of the container below them.
+    #[inline(always)]
+    fn close_into(&mut self, container: usize, from: usize) -> Step<B> {
+        let mut parts = Facts::NOTHING;
+        for at in from..self.stack.len() {
+            parts.include(&self.close(at)?);
+        }
+        let entry = self.stack.get_mut(container).ok_or(Error::Stack)?;
+        entry.facts.join(&parts);
+        let facts = entry.facts;
+        Ok(self.check_depth(&facts)?)
+    }
+
+    fn append(&mut self, from: usize) -> Step<B> {
+        let container = self.container(from, Accepts::ITEMS)?;
+        let count = self.stack.len().saturating_sub(from) as u64;
+        self.budget.allocate(LIST_ITEM * count)?;
+        self.close_into(container, from)?;
+        let to = self.object(container)?;
+        self.stack.truncate(from);
+        let items = self.objects.drain(from..);
+        self.builder.append(&to, items)
+    }
+
+    fn set_items(&mut self, from: usize) -> Step<B> {
+        let container = self.container(from, Accepts::KEYS)?;
+        let count = self.stack.len().saturating_sub(from);
+        if !count.is_multiple_of(2) {
+            return Err(Error::Stack.into());
+        }
+        self.budget.allocate(FIRST_KEY + KEY * (count as u64 / 2))?;
+        self.close_into(container, from)?;
+        for at in (from..from + count).step_by(2) {
+            self.check_key(at, container)?;
+        }
+        let of = self.object(container)?;
+        self.stack.truncate(from);
+        let mut values = self.objects.drain(from..);
+        while let (Some(key), Some(value)) = (values.next(), values.next()) {
+            self.builder.set_item(&of, key, value)?;
+        }
+        Ok(())
+    }
+
+    fn add_items(&mut self) -> Step<B> {
+        let from = self.take_mark()?;
+        let container = self.container(from, Accepts::MEMBERS)?;
+        self.budget.allocate(MEMBER * self.stack.len().saturating_sub(from) as u64)?;
+        self.close_into(container, from)?;
+        for at in from..self.stack.len() {
+            self.check_key(at, container)?;
+        }
+        let to = self.object(container)?;
+        self.stack.truncate(from);
+        for member in self.objects.drain(from..) {
+            self.builder.add(&to, member)?;
+        }
+        Ok(())
+    }
+
+    /// Charges for a key or member before it is hashed, and counts those of its hash.
+    #[inline(always)]
+    fn check_key(&mut self, at: usize, container: usize) -> Step<B> {
+        let (Some(entry), Some(object)) = (self.stack.get(at), self.objects.get(at)) else {
+            return Err(Error::Stack.into());
+        };
+        let weight = entry.facts.weight;
+        if !entry.facts.is_hashable {
+            return Err(Error::Hashing.into());
+        }
+        // It is hashed here and once more where it is put in.
+        self.budget.hash(2 * u64::from(weight))?;
+        match self.builder.hash(object)? {
+            Hash::Distinct => Ok(()),
+            Hash::Shared(hash) => self.count_hash(hash, weight, container),
+        }
+    }
+
+    fn count_hash(&mut self, hash: i64, weight: u32, container: usize) -> Step<B> {
+        if self.hash_counts.last().is_none_or(|counts| counts.container != container) {
+            self.hash_counts.push(HashCounts::new(container));
+        }
+        let count = self.hash_counts.last_mut().map_or(0, |counts| counts.add(hash));
+        if count > self.limits.alike_max {
+            return Err(Error::Alike.into());
+        }
+        // It is compared with each that came before.
+        self.budget.hash(u64::from(weight) * u64::from(count))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,377 @@
+//! Makes the Python objects of a pickle.
+
+use std::os::raw::c_char;
+
+use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::ffi as raw;
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet,
+    PyString, PyTuple,
+};
+use ucall_pickle::{Budget, Builder, Error, Hash, Made};
+
+use super::names::{Global, Known, Placeholder};
+use super::{instances, names, numpy, values};
+use crate::ffi;
+
+/// Why a pickle is refused.
+pub(super) enum Refused {
+    /// By its operations or its cost.
+    Pickle(Error),
+    /// By what was to be made.
+    Because(String),
+    /// By what Python raised while it was made.
+    Raised(PyErr),
+}
+
+impl Refused {
+    /// `pickle.UnpicklingError`. What ends the program, such as `KeyboardInterrupt`, stays itself.
+    #[cold]
+    pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
+        let (text, cause) = match self {
+            Self::Raised(error) if !error.is_instance_of::<PyException>(py) => return error,
+            Self::Pickle(error) => (error.to_string(), None),
+            Self::Because(text) => (text, None),
+            Self::Raised(error) => {
+                let text =
+                    error.value(py).str().map_or_else(|_| String::new(), |it| it.to_string());
+                (text, Some(error))
+            }
+        };
+        match unpickling_error(py, &format!("refused: {text}")) {
+            Ok(error) | Err(error) => {
+                error.set_cause(py, cause);
+                error
+            }
+        }
+    }
+}
+
+fn unpickling_error(py: Python<'_>, text: &str) -> PyResult<PyErr> {
+    let class = py.import("pickle")?.getattr("UnpicklingError")?;
+    Ok(PyErr::from_value(class.call1((text,))?))
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Pickle(error)
+    }
+}
+
+impl From<PyErr> for Refused {
+    fn from(error: PyErr) -> Self {
+        Self::Raised(error)
+    }
+}
+
+/// What was to be made cannot be made of that.
+#[cold]
+pub(super) fn because(text: impl Into<String>) -> Refused {
+    Refused::Because(text.into())
+}
+
+pub(super) type Built<'py> = Result<Bound<'py, PyAny>, Refused>;
+
+/// What waits for its state.
+pub(super) enum Pending<'py> {
+    Uuid,
+    /// A dtype, by its short name.
+    Dtype(Bound<'py, PyString>),
+    Array,
+}
+
+/// The builder of one pickle.
+pub(super) struct Objects<'a, 'py> {
+    pub(super) py: Python<'py>,
+    find: &'a Bound<'py, PyAny>,
+    persistent_load: Option<&'a Bound<'py, PyAny>>,
+    buffers: Bound<'py, PyList>,
+    buffers_taken: usize,
+}
+
+impl<'a, 'py> Objects<'a, 'py> {
+    pub(super) fn new(
+        find: &'a Bound<'py, PyAny>,
+        persistent_load: Option<&'a Bound<'py, PyAny>>,
+        buffers: Bound<'py, PyList>,
+    ) -> Self {
+        Self { py: find.py(), find, persistent_load, buffers, buffers_taken: 0 }
+    }
+
+    /// What the program allows under this name.
+    pub(super) fn find(&self, module: &str, name: &str) -> Built<'py> {
+        Ok(self.find.call1((module, name))?)
+    }
+
+    fn owned(&self, pointer: *mut raw::PyObject) -> Built<'py> {
+        // SAFETY: every caller hands in what a function of the C API returned: a new reference or,
+        // with an exception set, null.
+        Ok(unsafe { Bound::from_owned_ptr_or_err(self.py, pointer) }?)
+    }
+}
+
+impl<'py> Builder for Objects<'_, 'py> {
+    type Object = Bound<'py, PyAny>;
+    type Global = Global<'py>;
+    type Pending = Pending<'py>;
+    type Error = Refused;
+
+    #[inline]
+    fn none(&mut self) -> Self::Object {
+        self.py.None().into_bound(self.py)
+    }
+
+    fn boolean(&mut self, value: bool) -> Self::Object {
+        PyBool::new(self.py, value).to_owned().into_any()
+    }
+
+    #[inline]
+    fn integer(&mut self, value: i64) -> Built<'py> {
+        Ok(ffi::integer(self.py, value)?)
+    }
+
+    fn long(&mut self, bytes: &[u8]) -> Built<'py> {
+        if bytes.len() <= size_of::<i64>() {
+            let sign = if bytes.last().is_some_and(|&last| last >= 0x80) { 0xff } else { 0 };
+            let mut whole = [sign; size_of::<i64>()];
+            if let Some(low) = whole.get_mut(..bytes.len()) {
+                low.copy_from_slice(bytes);
+            }
+            return self.integer(i64::from_le_bytes(whole));
+        }
+        let keywords = PyDict::new(self.py);
+        keywords.set_item("signed", true)?;
+        let from_bytes = self.py.get_type::<PyInt>().getattr("from_bytes")?;
+        Ok(from_bytes.call((PyBytes::new(self.py, bytes), "little"), Some(&keywords))?)
+    }
+
+    fn float(&mut self, value: f64) -> Built<'py> {
+        Ok(ffi::float(self.py, value)?)
+    }
+
+    #[inline]
+    fn text(&mut self, utf8: &[u8]) -> Built<'py> {
+        let (start, length) = (utf8.as_ptr().cast::<c_char>(), utf8.len() as raw::Py_ssize_t);
+        // SAFETY: so many bytes can be read there, and the name of the handler ends with a NUL.
+        self.owned(unsafe { raw::PyUnicode_DecodeUTF8(start, length, c"surrogatepass".as_ptr()) })
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Built<'py> {
+        let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len() as raw::Py_ssize_t);
+        // SAFETY: so many bytes can be read there.
+        self.owned(unsafe { raw::PyBytes_FromStringAndSize(start, length) })
+    }
+
+    fn byte_array(&mut self, bytes: &[u8]) -> Built<'py> {
+        Ok(PyByteArray::new(self.py, bytes).into_any())
+    }
+
+    fn next_buffer(&mut self) -> Built<'py> {
+        let buffer = self.buffers.get_item(self.buffers_taken);
+        self.buffers_taken += 1;
+        buffer.map_err(|_| because("a pickle that wants more buffers than came with it"))
+    }
+
+    fn read_only(&mut self, buffer: Self::Object) -> Built<'py> {
+        let view = PyMemoryView::from(&buffer)?;
+        Ok(view.call_method0("toreadonly")?)
+    }
+
+    fn tuple(&mut self, items: impl ExactSizeIterator<Item = Self::Object>) -> Built<'py> {
+        Ok(PyTuple::new(self.py, items)?.into_any())
+    }
+
+    fn frozen_set(&mut self, members: impl ExactSizeIterator<Item = Self::Object>) -> Built<'py> {
+        Ok(PyFrozenSet::new(self.py, members)?.into_any())
+    }
+
+    fn list(&mut self) -> Built<'py> {
+        Ok(PyList::empty(self.py).into_any())
+    }
+
+    fn dict(&mut self) -> Built<'py> {
+        Ok(PyDict::new(self.py).into_any())
+    }
+
+    fn set(&mut self) -> Built<'py> {
+        Ok(PySet::empty(self.py)?.into_any())
+    }
+
+    fn append(
+        &mut self,
+        to: &Self::Object,
+        items: impl ExactSizeIterator<Item = Self::Object>,
+    ) -> Result<(), Refused> {
+        match to.cast_exact::<PyList>() {
+            Ok(list) => items.into_iter().try_for_each(|item| Ok(list.append(item)?)),
+            Err(_) => instances::append(to, items),
+        }
+    }
+
+    #[inline(always)]
+    fn set_item(
+        &mut self,
+        of: &Self::Object,
+        key: Self::Object,
+        value: Self::Object,
+    ) -> Result<(), Refused> {
+        match of.cast_exact::<PyDict>() {
+            // SAFETY: a dict and two objects, all alive; it takes references of its own.
+            Ok(dict) => {
+                match unsafe { raw::PyDict_SetItem(dict.as_ptr(), key.as_ptr(), value.as_ptr()) } {
+                    0 => Ok(()),
+                    _ => Err(PyErr::fetch(self.py).into()),
+                }
+            }
+            Err(_) => Ok(of.set_item(key, value)?),
+        }
+    }
+
+    fn add(&mut self, to: &Self::Object, member: Self::Object) -> Result<(), Refused> {
+        Ok(to.cast::<PySet>().map_err(PyErr::from)?.add(member)?)
+    }
+
+    fn set_state(
+        &mut self,
+        of: &Self::Object,
+        state: &Self::Object,
+        _budget: &mut Budget,
+    ) -> Result<(), Refused> {
+        instances::set_state(of, state)
+    }
+
+    fn global(
+        &mut self,
+        module: &Self::Object,
+        name: &Self::Object,
+    ) -> Result<Global<'py>, Refused> {
+        let text = |object: &Self::Object| match object.cast_exact::<PyString>() {
+            Ok(text) => Ok(text.clone()),
+            Err(_) => Err(because("a pickle with a name that is no str")),
+        };
+        names::resolve(self, &text(module)?, &text(name)?)
+    }
+
+    fn value_of(&mut self, global: &Global<'py>) -> Result<Option<Self::Object>, Refused> {
+        Ok(match global {
+            Global::Class(found) | Global::Function(found) | Global::Value(found) => {
+                Some(found.clone())
+            }
+            // The table says how it is called; whether it is a value the program says.
+            Global::Known(_, (module, name)) | Global::Exception(_, (module, name)) => {
+                self.find(&module.to_cow()?, &name.to_cow()?).ok()
+            }
+            Global::ZoneInfoByKey => None,
+        })
+    }
+
+    fn argument_of(&mut self, global: &Global<'py>) -> Built<'py> {
+        match global {
+            Global::Known(known @ (Known::NumpyArrayClass | Known::ZoneInfo), _) => {
+                Ok(Bound::new(self.py, Placeholder(*known))?.into_any())
+            }
+            _ => Err(Error::NotValue.into()),
+        }
+    }
+
+    fn call(
+        &mut self,
+        global: &Global<'py>,
+        arguments: &Self::Object,
+        budget: &mut Budget,
+    ) -> Result<Made<Self>, Refused> {
+        let arguments = arguments.cast_exact::<PyTuple>().map_err(PyErr::from)?;
+        match global {
+            Global::Known(known, _) if known.is_of_numpy() => {
+                numpy::call(*known, arguments, budget)
+            }
+            Global::Known(known, _) => values::call(self, *known, arguments, budget),
+            Global::ZoneInfoByKey => values::zone_info(self, arguments, budget),
+            Global::Exception(class, _) => values::exception(class, arguments, budget),
+            Global::Class(callable) | Global::Function(callable) => {
+                instances::call(callable, arguments)
+            }
+            Global::Value(_) => Err(Error::NotCallable.into()),
+        }
+    }
+
+    fn instance(
+        &mut self,
+        global: &Global<'py>,
+        arguments: &Self::Object,
+        keywords: Option<&Self::Object>,
+        _budget: &mut Budget,
+    ) -> Result<Made<Self>, Refused> {
+        let arguments = arguments.cast_exact::<PyTuple>().map_err(PyErr::from)?;
+        let keywords = match keywords {
+            Some(keywords) => Some(keywords.cast_exact::<PyDict>().map_err(PyErr::from)?),
+            None => None,
+        };
+        match global {
+            Global::Known(Known::Uuid, _) if arguments.is_empty() && keywords.is_none() => {
+                Ok(values::made(ucall_pickle::Product::Pending(Pending::Uuid)))
+            }
+            Global::Class(class) => instances::new(class, arguments, keywords),
+            _ => Err(Error::NotCallable.into()),
+        }
+    }
+
+    fn complete(
+        &mut self,
+        pending: Pending<'py>,
+        state: &Self::Object,
+        budget: &mut Budget,
+    ) -> Result<Made<Self>, Refused> {
+        match pending {
+            Pending::Uuid => values::uuid(self, state),
+            Pending::Dtype(name) => numpy::dtype_of_state(self, &name, state),
+            Pending::Array => numpy::array_of_state(self, state, budget),
+        }
+    }
+
+    fn persistent(&mut self, id: &Self::Object) -> Built<'py> {
+        match self.persistent_load {
+            Some(load) => Ok(ffi::call(load, [id])?),
+            None => Err(because("a pickle with a persistent id, and no load= to ask for it")),
+        }
+    }
+
+    #[inline(always)]
+    fn hash(&mut self, key: &Self::Object) -> Result<Hash, Refused> {
+        if key.is_exact_instance_of::<PyString>() {
+            return Ok(Hash::Distinct);
+        }
+        hash_of(key)
+    }
+
+    fn pause(&mut self) -> Result<(), Refused> {
+        self.py.detach(|| ());
+        Ok(self.py.check_signals()?)
+    }
+}
+
+/// CPython hashes integers to their remainder by this number.
+const HASH_MODULUS: i64 = (1 << 61) - 1;
+
+#[inline(never)]
+fn hash_of(key: &Bound<'_, PyAny>) -> Result<Hash, Refused> {
+    if let Ok(int) = key.cast_exact::<PyInt>() {
+        let value = ffi::small_integer(int);
+        // -1 and -2 have one hash, as no other two of these have.
+        if value.is_some_and(|value| -HASH_MODULUS < value && value < HASH_MODULUS) {
+            return Ok(Hash::Distinct);
+        }
+    }
+    // Hashed with a secret; or there are only so few of them.
+    if key.is_exact_instance_of::<PyBytes>()
+        || key.is_none()
+        || key.is_exact_instance_of::<PyBool>()
+    {
+        return Ok(Hash::Distinct);
+    }
+    if key.is_instance_of::<PyList>() || key.is_instance_of::<PyDict>() {
+        return Err(PyTypeError::new_err("a pickle with a key or member that has no hash").into());
+    }
+    Ok(Hash::Shared(key.hash()? as i64))
+}

@@ -1,0 +1,160 @@
+//! Objects of classes that the program has allowed, and the state of exceptions.
+//!
+//! State is set on objects that this pickle made, and that nothing else refers to when they were
+//! just made; never on a class, a function or a module. What a class's own `__setstate__` and
+//! `__reduce__` do is the class's business.
+
+use pyo3::exceptions::{PyAttributeError, PyBaseException, PyImportError, PyNameError};
+use pyo3::ffi as raw;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyModule, PyString, PyTuple, PyType};
+use ucall_pickle::{Accepts, Made, Product, Weight};
+
+use super::builder::{Objects, Refused, because};
+
+type Result<T> = std::result::Result<T, Refused>;
+
+/// What an allowed class or function returns for these arguments.
+pub(super) fn call<'a, 'py>(
+    callable: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyTuple>,
+) -> Result<Made<Objects<'a, 'py>>> {
+    Ok(instance(callable.call1(arguments)?))
+}
+
+/// What the `__new__` of an allowed class returns.
+pub(super) fn new<'a, 'py>(
+    class: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyTuple>,
+    keywords: Option<&Bound<'py, PyDict>>,
+) -> Result<Made<Objects<'a, 'py>>> {
+    let py = class.py();
+    let with_class = PyTuple::new(
+        py,
+        std::iter::once(class.clone()).chain(arguments.iter()).collect::<Vec<_>>(),
+    )?;
+    Ok(instance(class.getattr(intern!(py, "__new__"))?.call(with_class, keywords)?))
+}
+
+fn instance<'a, 'py>(object: Bound<'py, PyAny>) -> Made<Objects<'a, 'py>> {
+    let weight = if is_hashed_by_address(&object) { Weight::Fixed(1) } else { Weight::Contents };
+    let accepts = if is_new(&object) { Accepts::INSTANCE } else { Accepts::NOTHING };
+    Made { product: Product::Object(object), accepts, weight }
+}
+
+/// Whether an object was just made: nothing else refers to it.
+fn is_new(object: &Bound<'_, PyAny>) -> bool {
+    let is_code = object.is_instance_of::<PyType>()
+        || object.is_instance_of::<PyModule>()
+        || object.is_callable() && object.hasattr("__code__").unwrap_or(true);
+    // SAFETY: the object is alive, and this thread is attached.
+    !is_code && unsafe { raw::Py_REFCNT(object.as_ptr()) } == 1
+}
+
+fn is_hashed_by_address(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: a type that is alive, and a static type, which nothing changes.
+    unsafe {
+        let hash = (*object.get_type_ptr()).tp_hash;
+        let by_address = raw::PyBaseObject_Type.tp_hash;
+        hash.map(|it| it as usize) == by_address.map(|it| it as usize)
+    }
+}
+
+/// Appends to an object that is no plain list, as `pickle` does.
+pub(super) fn append<'py>(
+    to: &Bound<'py, PyAny>,
+    items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
+) -> Result<()> {
+    let py = to.py();
+    if let Some(extend) = to.getattr_opt(intern!(py, "extend"))? {
+        extend.call1((PyList::new(py, items)?,))?;
+        return Ok(());
+    }
+    let append = to.getattr(intern!(py, "append"))?;
+    for item in items {
+        append.call1((item,))?;
+    }
+    Ok(())
+}
+
+/// Sets the state of an instance, as `pickle` does: by `__setstate__`, or by its attributes.
+pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Result<()> {
+    let py = of.py();
+    let own = of.getattr_opt(intern!(py, "__setstate__"))?;
+    if of.is_instance_of::<PyBaseException>() {
+        let inherited = py.get_type::<PyBaseException>().getattr("__setstate__")?;
+        let class_has = of.get_type().getattr("__setstate__")?;
+        if class_has.is(&inherited) {
+            return set_state_of_exception(of, state);
+        }
+    }
+    if let Some(set_state) = own {
+        set_state.call1((state,))?;
+        return Ok(());
+    }
+    let (attributes, slots) = match state.cast_exact::<PyTuple>() {
+        Ok(both) if both.len() == 2 => (both.get_item(0)?, Some(both.get_item(1)?)),
+        _ => (state.clone(), None),
+    };
+    if !attributes.is_none() {
+        let into = of.getattr(intern!(py, "__dict__"))?;
+        let into = into.cast_exact::<PyDict>().map_err(|_| wrong())?;
+        for (name, value) in named(&attributes)? {
+            into.set_item(interned(&name)?, value)?;
+        }
+    }
+    if let Some(slots) = slots.filter(|slots| !slots.is_none()) {
+        for (name, value) in named(&slots)? {
+            if is_special(&name)? {
+                return Err(wrong());
+            }
+            of.setattr(name, value)?;
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn wrong() -> Refused {
+    because("a pickle with a state that is none")
+}
+
+/// The names and values of a dict.
+fn named<'py>(state: &Bound<'py, PyAny>) -> Result<Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>> {
+    let state = state.cast_exact::<PyDict>().map_err(|_| wrong())?;
+    let name_of = |name: Bound<'py, PyAny>| name.cast_into_exact::<PyString>().map_err(|_| wrong());
+    state.iter().map(|(name, value)| Ok((name_of(name)?, value))).collect()
+}
+
+fn interned<'py>(name: &Bound<'py, PyString>) -> Result<Bound<'py, PyString>> {
+    Ok(PyString::intern(name.py(), &name.to_cow()?))
+}
+
+fn is_special(name: &Bound<'_, PyString>) -> Result<bool> {
+    let name = name.to_cow()?;
+    Ok(name.starts_with("__") && name.ends_with("__"))
+}
+
+/// Attributes of an exception. Those that its class computes are not set: for some of them any
+/// value is believed.
+fn set_state_of_exception(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Result<()> {
+    let class = of.get_type();
+    let has_own = of.is_instance_of::<PyImportError>()
+        || of.is_instance_of::<PyAttributeError>()
+        || of.is_instance_of::<PyNameError>();
+    for (name, value) in named(state)? {
+        let is_own = has_own && is_name_of_import(&name)?;
+        let is_free = !class.hasattr(&name)? && !is_special(&name)?;
+        let is_notes = name.to_cow()? == "__notes__" && value.is_exact_instance_of::<PyList>();
+        if !is_own && !is_free && !is_notes {
+            return Err(because(format!("a pickle that sets {name} of an exception")));
+        }
+        of.setattr(name, value)?;
+    }
+    Ok(())
+}
+
+fn is_name_of_import(name: &Bound<'_, PyString>) -> Result<bool> {
+    Ok(["msg", "name", "name_from", "path"].contains(&name.to_cow()?.as_ref()))
+}

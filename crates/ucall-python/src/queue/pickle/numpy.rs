@@ -1,0 +1,262 @@
+//! NumPy's arrays, scalars and dtypes, without objects.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString, PyTuple, PyType};
+use ucall_pickle::{Accepts, Budget, Made, Product, Weight};
+
+use super::builder::{Built, Objects, Pending, Refused, because};
+use super::names::{Known, Placeholder};
+use super::values::made;
+use crate::ffi;
+
+type Result<T> = std::result::Result<T, Refused>;
+
+/// Bytes of an array beside its items.
+const ARRAY: u64 = 256;
+
+/// Calls an entry of the table.
+pub(super) fn call<'a, 'py>(
+    known: Known,
+    arguments: &Bound<'py, PyTuple>,
+    budget: &mut Budget,
+) -> Result<Made<Objects<'a, 'py>>> {
+    budget.allocate(ARRAY)?;
+    let product = match (known, arguments.as_slice()) {
+        (Known::Array, [buffer, name, shape, order]) => {
+            let dtype = dtype_of_name(text(name)?)?;
+            Product::Object(over_buffer(buffer, &dtype, shape, order, budget)?)
+        }
+        (Known::NumpyFromBuffer, [buffer, dtype, shape, order, rest @ ..]) => {
+            Product::Object(from_buffer(buffer, dtype, shape, order, rest.first(), budget)?)
+        }
+        // NumPy writes the order of bytes, the unit and the fields as its state.
+        (Known::NumpyDtype, [name, _, _]) => Product::Pending(Pending::Dtype(text(name)?.clone())),
+        (Known::NumpyDtype, [name]) => Product::Object(dtype_of_name(text(name)?)?),
+        (Known::NumpyReconstruct, [class, shape, _]) => {
+            let is_plain =
+                class.cast::<Placeholder>().is_ok_and(|it| it.get().0 == Known::NumpyArrayClass);
+            if !is_plain || !shape.cast_exact::<PyTuple>().is_ok_and(|it| it.len() == 1) {
+                return Err(because("a pickle with an array of a class of its own"));
+            }
+            Product::Pending(Pending::Array)
+        }
+        (Known::NumpyScalar, [dtype, data]) => return scalar(dtype, data, budget),
+        _ => return Err(because("a pickle with an array that NumPy does not write")),
+    };
+    Ok(Made { product, accepts: Accepts::NOTHING, weight: Weight::Contents })
+}
+
+fn text<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Result<&'a Bound<'py, PyString>> {
+    object.cast_exact::<PyString>().map_err(|_| because("a pickle with a dtype that has no name"))
+}
+
+fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    CLASS.import(py, "numpy", "ndarray")
+}
+
+fn dtype_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    CLASS.import(py, "numpy", "dtype")
+}
+
+/// A dtype by its short name, such as `<f8`, `S5` or `M8[us]`. None of objects has one here.
+fn dtype_of_name<'py>(name: &Bound<'py, PyString>) -> Built<'py> {
+    let py = name.py();
+    let known = known_dtypes(py)?;
+    if let Some(dtype) = known.get_item(name)? {
+        return Ok(dtype);
+    }
+    let short = name.to_cow()?;
+    if !is_plain(&short) {
+        return Err(because("a pickle with a dtype that is not of numbers, bytes, text or times"));
+    }
+    let dtype = dtype_class(py)?.call1((name,))?;
+    // Text and bytes have a dtype for each length; the others are few.
+    if !short.contains(['S', 'U', 'V', 'M', 'm']) {
+        known.set_item(name, &dtype)?;
+    }
+    Ok(dtype)
+}
+
+fn known_dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyDict>> {
+    static KNOWN: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    Ok(KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py))
+}
+
+/// An order of bytes if any, a kind, and the bytes or characters of one item.
+fn is_plain(name: &str) -> bool {
+    let name = name.strip_prefix(['<', '>', '=', '|']).unwrap_or(name);
+    let mut characters = name.chars();
+    let kind = characters.next();
+    let rest = characters.as_str();
+    match kind {
+        Some('?') => rest.is_empty(),
+        Some('M' | 'm') => matches!(rest, "" | "8"),
+        Some('b' | 'i' | 'u' | 'f' | 'c') => matches!(rest, "1" | "2" | "4" | "8" | "16" | "32"),
+        Some('S' | 'U' | 'V') => rest.len() <= 10 && rest.bytes().all(|it| it.is_ascii_digit()),
+        _ => false,
+    }
+}
+
+/// The dtype of a short name and the state that NumPy writes behind it.
+pub(super) fn dtype_of_state<'a, 'py>(
+    objects: &Objects<'a, 'py>,
+    name: &Bound<'py, PyString>,
+    state: &Bound<'py, PyAny>,
+) -> Result<Made<Objects<'a, 'py>>> {
+    let py = objects.py;
+    let state = state
+        .cast_exact::<PyTuple>()
+        .map_err(|_| because("a pickle with a dtype that has no state"))?;
+    if let Some(order) = order_alone(state) {
+        let whole = PyString::new(py, &format!("{}{}", order.to_cow()?, name.to_cow()?));
+        return Ok(made(Product::Object(dtype_of_name(&whole)?)));
+    }
+    if !is_plain(&name.to_cow()?) {
+        return Err(because("a pickle with a dtype that is not of numbers, bytes, text or times"));
+    }
+    let module = py.import("ucall.queue.utils.arrays")?;
+    let dtype = module.getattr("dtype_of_state")?.call1((name, state))?;
+    Ok(made(Product::Object(dtype)))
+}
+
+/// The order of bytes, if a number's state has nothing else to say.
+fn order_alone<'py>(state: &Bound<'py, PyTuple>) -> Option<Bound<'py, PyString>> {
+    let [_, order, subarray, names, fields, size, alignment, _] = state.as_slice() else {
+        return None;
+    };
+    let is_default = |it: &Bound<'py, PyAny>| {
+        it.cast_exact::<PyInt>().ok().and_then(ffi::small_integer) == Some(-1)
+    };
+    let is_number = subarray.is_none() && names.is_none() && fields.is_none();
+    let order = order.cast_exact::<PyString>().ok()?;
+    let is_order = matches!(order.to_str(), Ok("<" | ">" | "|" | "="));
+    (is_number && is_order && is_default(size) && is_default(alignment)).then(|| order.clone())
+}
+
+/// `numpy._core.numeric._frombuffer`.
+fn from_buffer<'py>(
+    buffer: &Bound<'py, PyAny>,
+    dtype: &Bound<'py, PyAny>,
+    shape: &Bound<'py, PyAny>,
+    order: &Bound<'py, PyAny>,
+    axes: Option<&Bound<'py, PyAny>>,
+    budget: &mut Budget,
+) -> Built<'py> {
+    let py = buffer.py();
+    check_dtype(dtype)?;
+    let Some(axes) = axes.filter(|axes| !axes.is_none()) else {
+        return over_buffer(buffer, dtype, shape, order, budget);
+    };
+    let is_axes = axes
+        .cast_exact::<PyTuple>()
+        .is_ok_and(|axes| axes.iter().all(|axis| axis.is_exact_instance_of::<PyInt>()));
+    if !is_axes {
+        return Err(because("a pickle with an array whose axes are none"));
+    }
+    let array = over_buffer(buffer, dtype, shape, intern!(py, "C").as_any(), budget)?;
+    Ok(array.call_method1(intern!(py, "transpose"), (axes,))?)
+}
+
+fn check_dtype(dtype: &Bound<'_, PyAny>) -> Result<()> {
+    if dtype.is_instance(dtype_class(dtype.py())?)? {
+        return Ok(());
+    }
+    Err(because("a pickle with something else where a dtype is expected"))
+}
+
+/// An array that looks at a buffer, which has exactly as many bytes.
+fn over_buffer<'py>(
+    buffer: &Bound<'py, PyAny>,
+    dtype: &Bound<'py, PyAny>,
+    shape: &Bound<'py, PyAny>,
+    order: &Bound<'py, PyAny>,
+    budget: &mut Budget,
+) -> Built<'py> {
+    let py = buffer.py();
+    let order = match order.cast_exact::<PyString>().map(|it| it.to_str()) {
+        Ok(Ok("F")) => intern!(py, "F"),
+        Ok(Ok("C" | "A" | "K")) => intern!(py, "C"),
+        _ => return Err(because("a pickle with an array of an order that is none")),
+    };
+    let bytes = ffi::with_buffer(buffer, <[u8]>::len)?;
+    check_size(dtype, shape, bytes, budget)?;
+    let (zero, none) = (ffi::integer(py, 0)?, py.None().into_bound(py));
+    let arguments = [shape, dtype, buffer, &zero, &none, order.as_any()];
+    Ok(ffi::call(array_class(py)?, arguments)?)
+}
+
+/// Refuses a shape that does not fit the bytes. Dimensions of no bytes are charged: whoever walks
+/// through them takes as long.
+fn check_size(
+    dtype: &Bound<'_, PyAny>,
+    shape: &Bound<'_, PyAny>,
+    bytes: usize,
+    budget: &mut Budget,
+) -> Result<()> {
+    let wrong = || because("a pickle with an array whose shape does not fit its bytes");
+    let shape = shape.cast_exact::<PyTuple>().map_err(|_| wrong())?;
+    let item: u64 = dtype.getattr(intern!(dtype.py(), "itemsize"))?.extract()?;
+    let (mut whole, mut dimensions) = (item, 1_u64);
+    for dimension in shape.iter() {
+        let count = dimension.cast_exact::<PyInt>().ok().and_then(ffi::small_integer);
+        let count = count.and_then(|count| u64::try_from(count).ok()).ok_or_else(wrong)?;
+        // A factor of nothing comes first or last: overflow is refused either way.
+        whole = whole.saturating_mul(count);
+        dimensions = dimensions.saturating_mul(count.max(1));
+    }
+    if whole == 0 {
+        budget.allocate(dimensions)?;
+    }
+    if whole == bytes as u64 && item > 0 { Ok(()) } else { Err(wrong()) }
+}
+
+/// The array of `_reconstruct`, from the state behind it: its bytes are within the pickle.
+pub(super) fn array_of_state<'a, 'py>(
+    objects: &Objects<'a, 'py>,
+    state: &Bound<'py, PyAny>,
+    budget: &mut Budget,
+) -> Result<Made<Objects<'a, 'py>>> {
+    let py = objects.py;
+    let wrong = || because("a pickle with an array whose state is none");
+    let state = state.cast_exact::<PyTuple>().map_err(|_| wrong())?;
+    let [_, shape, dtype, is_fortran, data] = state.as_slice() else { return Err(wrong()) };
+    check_dtype(dtype)?;
+    let data = data.cast_exact::<PyBytes>().map_err(|_| wrong())?;
+    let is_fortran = is_fortran.cast_exact::<PyBool>().map_err(|_| wrong())?.is_true();
+    let order = if is_fortran { intern!(py, "F") } else { intern!(py, "C") };
+    budget.allocate(data.as_bytes().len() as u64)?;
+    let view = over_buffer(data.as_any(), dtype, shape, order.as_any(), budget)?;
+    let array = view.call_method1(intern!(py, "copy"), (order,))?;
+    Ok(made(Product::Object(array)))
+}
+
+/// `numpy._core.multiarray.scalar`.
+fn scalar<'a, 'py>(
+    dtype: &Bound<'py, PyAny>,
+    data: &Bound<'py, PyAny>,
+    budget: &mut Budget,
+) -> Result<Made<Objects<'a, 'py>>> {
+    let py = dtype.py();
+    check_dtype(dtype)?;
+    let data =
+        data.cast_exact::<PyBytes>().map_err(|_| because("a pickle with a scalar of no bytes"))?;
+    let bytes = data.as_bytes().len();
+    budget.allocate(bytes as u64)?;
+    let item: usize = dtype.getattr(intern!(py, "itemsize"))?.extract()?;
+    if item != bytes {
+        return Err(because("a pickle with a scalar of the wrong length"));
+    }
+    let shape = PyTuple::empty(py);
+    let array = match item {
+        // Empty text has no bytes to look at.
+        0 => array_class(py)?.call1((&shape, dtype))?,
+        _ => array_class(py)?.call1((&shape, dtype, data))?,
+    };
+    let object = array.get_item(shape)?;
+    let weight = Weight::Fixed(u32::try_from(2 + bytes / 8).unwrap_or(u32::MAX));
+    Ok(Made { weight, ..made(Product::Object(object)) })
+}
