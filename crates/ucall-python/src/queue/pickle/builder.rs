@@ -217,9 +217,10 @@ impl<'py> Builder for Objects<'_, 'py> {
         value: Self::Object,
     ) -> Result<(), Refused> {
         match of.cast_exact::<PyDict>() {
-            // SAFETY: a dict and two objects, all alive; it takes references of its own.
             Ok(dict) => {
-                match unsafe { raw::PyDict_SetItem(dict.as_ptr(), key.as_ptr(), value.as_ptr()) } {
+                let (dict, key, value) = (dict.as_ptr(), key.as_ptr(), value.as_ptr());
+                // SAFETY: a dict and two objects, all alive; it takes references of its own.
+                match unsafe { raw::PyDict_SetItem(dict, key, value) } {
                     0 => Ok(()),
                     _ => Err(PyErr::fetch(self.py).into()),
                 }
