@@ -106,6 +106,10 @@ class Loop(_core.Schedule, asyncio.SelectorEventLoop):  # type: ignore[misc]
         super().set_debug(enabled)
         self.watch_callbacks(enabled)
 
+    def set_task_factory(self, factory: Any) -> None:
+        super().set_task_factory(factory)
+        self.use_task_factory(factory is not None)
+
     def _ran(self, shown: str, took_s: float) -> None:
         """Names a callback that held up the others, in debug mode."""
         if took_s >= self.slow_callback_duration:

@@ -1,7 +1,7 @@
 //! Calls that do not end within their turn: in tasks, threads, processes and batches.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -13,13 +13,12 @@ use ucall_server::{CallId, Caller, Held, Holdings};
 use crate::arguments::{self, Failure};
 use crate::batch::{self, Batch};
 use crate::calls::{Deferred, Done, Entry, Keeps, Kind, Outcome, Token};
-use crate::context::{self, Context};
+use crate::context::{Context, own_variables};
 use crate::convert;
 use crate::errors;
 use crate::handler::Interpreter;
 use crate::pool::{Contents, Job, Parcel, Pool, Work};
 use crate::procedure::{BatchRules, BatchRuns, How, Procedure};
-use crate::spare::First;
 use crate::tasks::{self, Tasks};
 
 /// What all ways to begin a call need to know of it.
@@ -94,50 +93,32 @@ impl Interpreter {
         beginning: &Beginning<'_, '_>,
         reply: &mut Reply<'_>,
     ) -> Result<Replied, Failure> {
-        let Beginning { procedure, call, .. } = *beginning;
+        let Beginning { procedure, .. } = *beginning;
         let (context, cancelled) = self.context(py, beginning)?;
-        let variables = context.as_ref().map(|_| context::own_variables(py)).transpose();
-        let variables = variables.map_err(Failure::Raised)?;
-        let coroutine = arguments::call(py, procedure, call.params, context, &mut self.scratch)?;
-        let begun = self.take_first_step(py, procedure, &coroutine, variables.as_ref());
+        let started = self.start_task(py, beginning, context);
         self.note_time(py, procedure);
-        let task = match begun? {
-            First::Returned(result) => {
-                self.write(procedure, &result, reply)?;
-                return Ok(Replied::Done);
-            }
-            First::Task(task) => task,
-        };
+        let task = started?;
+        if tasks::is_done(&task).map_err(Failure::Raised)? {
+            let result = tasks::result_of(&task).map_err(Failure::Raised)?;
+            self.write(procedure, &result, reply)?;
+            return Ok(Replied::Done);
+        }
         let keeps = beginning.params(&self.holdings);
         let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
         self.follow(&task, token, true)?;
         Ok(Replied::Deferred)
     }
 
-    /// Lets a coroutine go on until it waits or is through.
-    fn take_first_step<'py>(
+    fn start_task<'py>(
         &mut self,
         py: Python<'py>,
-        procedure: &Procedure,
-        coroutine: &Bound<'py, PyAny>,
-        variables: Option<&Bound<'py, PyAny>>,
-    ) -> Result<First<'py>, Failure> {
-        let tasks = self.tasks(py)?;
-        let stepped = match procedure.waits.load(Ordering::Relaxed) {
-            true => None,
-            false => tasks.step(coroutine, variables).map_err(Failure::Raised)?,
-        };
-        let task = match stepped {
-            Some(First::Returned(result)) => return Ok(First::Returned(result)),
-            Some(First::Task(task)) => task,
-            None => tasks.start(coroutine, variables).map_err(Failure::Raised)?,
-        };
-        let is_done = tasks::is_done(&task).map_err(Failure::Raised)?;
-        procedure.waits.store(!is_done, Ordering::Relaxed);
-        match is_done {
-            true => tasks::result_of(&task).map(First::Returned).map_err(Failure::Raised),
-            false => Ok(First::Task(task)),
-        }
+        beginning: &Beginning<'_, '_>,
+        context: Option<Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let Beginning { procedure, call, .. } = *beginning;
+        let variables = own_variables(py).map_err(Failure::Raised)?;
+        let coroutine = arguments::call(py, procedure, call.params, context, &mut self.scratch)?;
+        self.tasks(py)?.start(&coroutine, &variables).map_err(Failure::Raised)
     }
 
     /// A function that returns a future.
@@ -242,7 +223,7 @@ impl Interpreter {
 
     /// Where tasks are made. The first async function that was added to a running server has the
     /// event loop made: its worker goes on within that.
-    fn tasks(&mut self, py: Python<'_>) -> Result<&mut Tasks, Failure> {
+    fn tasks(&mut self, py: Python<'_>) -> Result<&Tasks, Failure> {
         match &mut self.tasks {
             Some(tasks) => Ok(tasks),
             none => {
@@ -295,7 +276,7 @@ impl Interpreter {
     fn run_batch_in_task(&mut self, py: Python<'_>, batch: Batch, columns: &[Py<PyList>]) {
         let task =
             batch::run(py, &batch.procedure, columns).and_then(|coroutine| match self.tasks(py) {
-                Ok(tasks) => tasks.start(&coroutine, None),
+                Ok(tasks) => tasks.start(&coroutine, &own_variables(py)?),
                 Err(Failure::Raised(error)) => Err(error),
                 Err(_) => Ok(coroutine),
             });

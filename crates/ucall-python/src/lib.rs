@@ -40,7 +40,6 @@ mod server;
 mod shared;
 mod siblings;
 mod signals;
-mod spare;
 mod tasks;
 mod tls;
 mod unix;

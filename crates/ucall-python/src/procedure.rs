@@ -24,8 +24,6 @@ pub(crate) struct Procedure {
     pub(crate) timeout: Option<Duration>,
     /// Whether it was told in the log that it holds up the others.
     pub(crate) is_known_slow: AtomicBool,
-    /// Of an async function: whether its last call waited for something.
-    pub(crate) waits: AtomicBool,
 }
 
 /// How the calls of a function run.

@@ -40,6 +40,8 @@ pub(crate) struct Schedule {
     debug: AtomicBool,
     closed: AtomicBool,
     running: AtomicBool,
+    /// Whether the loop has a task factory.
+    task_factory: AtomicBool,
 }
 
 #[derive(Default)]
@@ -51,9 +53,6 @@ struct Queues {
     timers_max: usize,
     /// How many of the callbacks are still to run, once the loop was told to stop.
     left: Option<usize>,
-    /// Where the next request for a callback goes instead: see [`Schedule::catch`].
-    catching: bool,
-    caught: Option<Work>,
 }
 
 /// Something to run.
@@ -63,7 +62,7 @@ enum Item {
     Foreign(Py<PyAny>),
 }
 
-pub(crate) struct Work {
+struct Work {
     callback: Py<PyAny>,
     arguments: Py<PyTuple>,
     variables: Py<PyAny>,
@@ -150,6 +149,15 @@ impl Handle {
     fn take(&self) -> Option<Work> {
         self.work().take()
     }
+
+    /// Whether it calls a method of that object.
+    fn is_of(&self, owner: &Bound<'_, PyAny>) -> bool {
+        let py = owner.py();
+        let callback = self.work().as_ref().map(|work| work.callback.clone_ref(py));
+        callback.is_some_and(|callback| {
+            callback.getattr(py, intern!(py, "__self__")).is_ok_and(|it| it.is(owner))
+        })
+    }
 }
 
 impl Work {
@@ -169,13 +177,7 @@ impl Work {
         })
     }
 
-    /// Whether it calls a method of that object.
-    pub(crate) fn is_of(&self, owner: &Bound<'_, PyAny>) -> bool {
-        let py = owner.py();
-        self.callback.bind(py).getattr(intern!(py, "__self__")).is_ok_and(|it| it.is(owner))
-    }
-
-    pub(crate) fn run(&self, py: Python<'_>) -> PyResult<()> {
+    fn run(&self, py: Python<'_>) -> PyResult<()> {
         run_in(self.variables.bind(py), || {
             ffi::call_with_tuple(self.callback.bind(py), self.arguments.bind(py)).map(drop)
         })
@@ -187,8 +189,13 @@ impl Schedule {
     #[new]
     fn new() -> Self {
         let queues = Queues { timers_max: TIMERS_KEPT, ..Queues::default() };
-        let (debug, closed, running) = (false.into(), false.into(), false.into());
-        Self { queues: Mutex::new(queues), debug, closed, running }
+        Self {
+            queues: Mutex::new(queues),
+            debug: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            running: AtomicBool::new(false),
+            task_factory: AtomicBool::new(false),
+        }
     }
 
     #[pyo3(signature = (callback, *arguments, context = None))]
@@ -205,11 +212,6 @@ impl Schedule {
             return Ok(None);
         }
         this.check(slf, callback, "call_soon")?;
-        if std::mem::take(&mut this.queues().catching) {
-            let work = Work::new(callback, arguments, context)?;
-            this.queues().caught = Some(work);
-            return Ok(None);
-        }
         this.soon(callback, arguments, context).map(Some)
     }
 
@@ -298,6 +300,11 @@ impl Schedule {
         self.debug.store(enabled, Ordering::Relaxed);
     }
 
+    /// Whether tasks are to be made by a task factory.
+    fn use_task_factory(&self, enabled: bool) {
+        self.task_factory.store(enabled, Ordering::Relaxed);
+    }
+
     /// Each task asks when it is made.
     fn get_debug(&self) -> bool {
         self.debug.load(Ordering::Relaxed)
@@ -340,36 +347,25 @@ impl Schedule {
         Instant::now().checked_add(left)
     }
 
-    /// Runs `work`, which asks for one callback, and that callback at once: the first step of a
-    /// task that is made.
-    pub(crate) fn catch<T>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce() -> PyResult<T>,
-    ) -> PyResult<T> {
-        let (made, caught) = self.caught(work)?;
-        caught.map_or(Ok(()), |step| step.run(py))?;
-        Ok(made)
+    /// Whether the loop has a task factory.
+    pub(crate) fn has_task_factory(&self) -> bool {
+        self.task_factory.load(Ordering::Relaxed)
     }
 
-    /// Runs `work`, and gives the callback that it asks for instead of keeping it.
-    pub(crate) fn caught<T>(
-        &self,
-        work: impl FnOnce() -> PyResult<T>,
-    ) -> PyResult<(T, Option<Work>)> {
-        self.queues().catching = true;
-        let made = work();
-        let caught = {
-            let mut queues = self.queues();
-            queues.catching = false;
-            queues.caught.take()
-        };
-        Ok((made?, caught))
-    }
-
-    /// Whether tasks are to be looked at closely.
-    pub(crate) fn is_debugged(&self) -> bool {
-        self.debug.load(Ordering::Relaxed)
+    /// Runs the first step of a task that was just made, and asked for it by `call_soon`. If
+    /// another callback was asked for meanwhile, as a finalizer may do, the step waits behind it.
+    pub(crate) fn run_first_step(&self, task: &Bound<'_, PyAny>) -> PyResult<()> {
+        let last = self.queues().ready.pop_back();
+        match last {
+            Some(Item::Ours(handle)) if handle.get().is_of(task) => {
+                handle.get().take().map_or(Ok(()), |step| step.run(task.py()))
+            }
+            Some(other) => {
+                self.queues().ready.push_back(other);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn soon<'py>(

@@ -237,7 +237,6 @@ impl Server {
             how: How::of_description(how, batch)?,
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             is_known_slow: AtomicBool::new(false),
-            waits: AtomicBool::new(false),
         };
         if procedure.takes_context() {
             self.procedures.want_peers();

@@ -1,73 +1,66 @@
-//! Async functions: coroutines into asyncio's tasks, as cheaply as each version of Python can.
+//! Async functions: a task of asyncio's for the coroutine of each call.
 //!
 //! A task's first step runs at once, inside the task (`asyncio.timeout` and anyio ask for one), so
-//! that a coroutine which never waits has its result within the turn of its call. From 3.12 on
-//! asyncio does that by itself (`eager_start`). On 3.11 a new task asks its loop by `call_soon` to
-//! be stepped; on a loop of ours that request is caught and done at once. On somebody else's loop
-//! under 3.11 the task waits for the loop's next round. Functions that do not wait, as their calls
-//! before have shown, need no task of their own on a loop of ours: see `spare`.
+//! that a coroutine which never waits has its result within the turn of its call. From CPython 3.12
+//! on asyncio does that by itself (`eager_start`). On 3.11 a new task asks its loop by `call_soon`
+//! to be stepped; a loop of ours does that at once, any other loop in its next iteration.
+//!
+//! A loop that was given a task factory makes every task by `loop.create_task`, and the factory
+//! decides when the task begins.
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBool, PyTuple};
 
-use crate::context::own_variables;
+use crate::context::run_in;
 use crate::ffi;
 use crate::schedule::Schedule;
-use crate::spare::{First, Spares};
 
 /// Starts tasks on one event loop.
 pub(crate) struct Tasks {
     event_loop: Py<PyAny>,
+    owner: Owner,
     /// `asyncio.Task`
     task: Py<PyAny>,
-    start: Start,
-    /// Put around coroutines on somebody else's loop, which `SystemExit` would end.
-    contain: Option<Py<PyAny>>,
-    /// The names of the keyword arguments that tasks are made with, without and with variables.
-    names: (Py<PyTuple>, Py<PyTuple>),
-    /// For functions that do not wait; `None` on somebody else's loop, and where asyncio is not as
-    /// this was written for.
-    spares: Option<Spares>,
+    /// `True`, where asyncio can take the first step.
+    eager_start: Option<Py<PyAny>>,
+    /// The names of the keyword arguments that tasks are made with.
+    names: Py<PyTuple>,
 }
 
-enum Start {
-    /// asyncio takes the first step.
-    Eager { yes: Py<PyAny> },
-    /// We take it, by catching the request for it.
-    ByHand { schedule: Py<Schedule> },
-    /// The loop takes it, later.
-    Later,
+/// Who made the event loop.
+enum Owner {
+    Ours(Py<Schedule>),
+    Program {
+        /// Put around coroutines, whose `SystemExit` would end the loop.
+        contained: Py<PyAny>,
+        /// `loop.get_task_factory`
+        get_task_factory: Py<PyAny>,
+    },
 }
 
 impl Tasks {
-    /// Tasks on `event_loop`; `is_ours` when it was made here, and may be changed.
+    /// Tasks on `event_loop`, which is a `Schedule` if it `is_ours`.
     pub(crate) fn new(event_loop: &Bound<'_, PyAny>, is_ours: bool) -> PyResult<Self> {
         let py = event_loop.py();
+        let owner = match is_ours {
+            true => Owner::Ours(event_loop.cast::<Schedule>()?.clone().unbind()),
+            false => Owner::Program {
+                contained: py.import("ucall._guest")?.getattr("contained")?.unbind(),
+                get_task_factory: event_loop.getattr("get_task_factory")?.unbind(),
+            },
+        };
         let is_eager = py.version_info() >= (3, 12);
-        let start = match is_ours {
-            _ if is_eager => Start::Eager { yes: true.into_pyobject(py)?.to_owned().into() },
-            true => Start::ByHand { schedule: event_loop.cast::<Schedule>()?.clone().unbind() },
-            false => Start::Later,
-        };
         let names = match is_eager {
-            true => (
-                PyTuple::new(py, ["loop", "eager_start"])?,
-                PyTuple::new(py, ["loop", "eager_start", "context"])?,
-            ),
-            false => (PyTuple::new(py, ["loop"])?, PyTuple::new(py, ["loop", "context"])?),
-        };
-        let contain = match is_ours {
-            true => None,
-            false => Some(py.import("ucall._guest")?.getattr("contained")?.unbind()),
+            true => PyTuple::new(py, ["loop", "context", "eager_start"])?,
+            false => PyTuple::new(py, ["loop", "context"])?,
         };
         Ok(Self {
-            spares: is_ours.then(|| Spares::new(event_loop)).flatten(),
-            contain,
             event_loop: event_loop.clone().unbind(),
+            owner,
             task: py.import("asyncio")?.getattr("Task")?.unbind(),
-            start,
-            names: (names.0.unbind(), names.1.unbind()),
+            eager_start: is_eager.then(|| PyBool::new(py, true).to_owned().into_any().unbind()),
+            names: names.unbind(),
         })
     }
 
@@ -75,84 +68,64 @@ impl Tasks {
         self.event_loop.bind(py)
     }
 
-    /// The first step of a coroutine whose function did not wait lately, if it can be taken without
-    /// a task of its own.
-    #[inline]
-    pub(crate) fn step<'py>(
-        &mut self,
-        coroutine: &Bound<'py, PyAny>,
-        variables: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Option<First<'py>>> {
-        let Some(spares) = self.spares.as_mut().filter(|spares| spares.take(coroutine)) else {
-            return Ok(None);
-        };
-        match variables {
-            Some(variables) => spares.step(coroutine, variables),
-            None => spares.step(coroutine, &own_variables(coroutine.py())?),
-        }
-    }
-
-    /// A task for a coroutine, its first step taken if the loop runs; `variables` are its
-    /// `contextvars.Context`, a copy of the present one if there are none.
-    #[inline]
+    /// A task for a coroutine, its first step taken if that is possible; `variables` are its
+    /// `contextvars.Context`, which no other task has.
     pub(crate) fn start<'py>(
         &self,
         coroutine: &Bound<'py, PyAny>,
-        variables: Option<&Bound<'py, PyAny>>,
+        variables: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = coroutine.py();
-        if let Some(contain) = &self.contain {
-            let contained = contain.bind(py).call1((coroutine,))?;
-            return self.start_one(&contained, variables);
+        match &self.owner {
+            Owner::Ours(schedule) => {
+                let schedule = schedule.get();
+                if schedule.has_task_factory() {
+                    return self.create(coroutine, variables);
+                }
+                let task = self.make(coroutine, variables)?;
+                if self.eager_start.is_none() && schedule.is_running() {
+                    schedule.run_first_step(&task)?;
+                }
+                Ok(task)
+            }
+            Owner::Program { contained, get_task_factory } => {
+                let coroutine = ffi::call(contained.bind(py), [coroutine])?;
+                match ffi::call(get_task_factory.bind(py), [])?.is_none() {
+                    true => self.make(&coroutine, variables),
+                    false => self.create(&coroutine, variables),
+                }
+            }
         }
-        self.start_one(coroutine, variables)
     }
 
     #[inline]
-    fn start_one<'py>(
+    fn make<'py>(
         &self,
         coroutine: &Bound<'py, PyAny>,
-        variables: Option<&Bound<'py, PyAny>>,
+        variables: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = coroutine.py();
+        let (task, names) = (self.task.bind(py), self.names.bind(py));
+        let event_loop = self.event_loop.bind(py);
+        match &self.eager_start {
+            Some(yes) => {
+                ffi::call_with_names(task, &[coroutine, event_loop, variables, yes.bind(py)], names)
+            }
+            None => ffi::call_with_names(task, &[coroutine, event_loop, variables], names),
+        }
+    }
+
+    /// Lets the loop's task factory make a task. Its variables are a copy of these: a factory is
+    /// not told of variables unless it has to be, as many take a loop and a coroutine only.
+    #[cold]
+    fn create<'py>(
+        &self,
+        coroutine: &Bound<'py, PyAny>,
+        variables: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = coroutine.py();
         let event_loop = self.event_loop.bind(py);
-        let names = match variables {
-            None => self.names.0.bind(py),
-            Some(_) => self.names.1.bind(py),
-        };
-        match &self.start {
-            Start::Eager { yes } => match variables {
-                None => self.make(&[coroutine, event_loop, yes.bind(py)], names),
-                Some(it) => self.make(&[coroutine, event_loop, yes.bind(py), it], names),
-            },
-            Start::ByHand { schedule } if schedule.get().is_running() => {
-                schedule.get().catch(py, || self.make_later(coroutine, variables, names))
-            }
-            Start::ByHand { .. } | Start::Later => self.make_later(coroutine, variables, names),
-        }
-    }
-
-    #[inline]
-    fn make_later<'py>(
-        &self,
-        coroutine: &Bound<'py, PyAny>,
-        variables: Option<&Bound<'py, PyAny>>,
-        names: &Bound<'py, PyTuple>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let event_loop = self.event_loop.bind(coroutine.py());
-        match variables {
-            None => self.make(&[coroutine, event_loop], names),
-            Some(variables) => self.make(&[coroutine, event_loop, variables], names),
-        }
-    }
-
-    #[inline]
-    fn make<'py, const COUNT: usize>(
-        &self,
-        arguments: &[&Bound<'py, PyAny>; COUNT],
-        names: &Bound<'py, PyTuple>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        ffi::call_with_names(self.task.bind(names.py()), arguments, names)
+        run_in(variables, || event_loop.call_method1(intern!(py, "create_task"), (coroutine,)))
     }
 }
 

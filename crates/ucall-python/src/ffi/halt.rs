@@ -11,7 +11,6 @@
 //! the optimiser cannot see through.
 
 use std::arch::asm;
-use std::ffi::c_int;
 use std::mem;
 use std::ptr;
 
@@ -29,11 +28,6 @@ type VectorcallDict = unsafe extern "C-unwind" fn(
     flagged_count: usize,
     keywords: *mut PyObject,
 ) -> *mut PyObject;
-type Send = unsafe extern "C-unwind" fn(
-    iterator: *mut PyObject,
-    argument: *mut PyObject,
-    result: *mut *mut PyObject,
-) -> c_int;
 type Call = unsafe extern "C-unwind" fn(
     callable: *mut PyObject,
     arguments: *mut PyObject,
@@ -129,21 +123,4 @@ pub(super) unsafe fn call(callable: *mut PyObject, arguments: *mut PyObject) -> 
     let result = unsafe { unwinding!(PyObject_Call as Call)(callable, arguments, ptr::null_mut()) };
     mem::forget(halt);
     result
-}
-
-/// `PyIter_Send`.
-///
-/// # Safety
-/// As that asks for, with the thread attached.
-#[inline]
-pub(super) unsafe fn send(
-    iterator: *mut PyObject,
-    argument: *mut PyObject,
-    result: *mut *mut PyObject,
-) -> c_int {
-    let halt = Halt;
-    // SAFETY: the caller's.
-    let status = unsafe { unwinding!(PyIter_Send as Send)(iterator, argument, result) };
-    mem::forget(halt);
-    status
 }

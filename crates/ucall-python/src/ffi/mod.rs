@@ -7,7 +7,6 @@
 
 mod bytes;
 mod call;
-mod coroutine;
 mod halt;
 mod members;
 mod number;
@@ -18,7 +17,6 @@ pub(crate) use bytes::{Memory, memory_filled, with_buffer};
 pub(crate) use call::{
     Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
 };
-pub(crate) use coroutine::{Sent, is_coroutine, references, send};
 pub(crate) use halt::halt;
 pub(crate) use members::members;
 pub(crate) use number::{decimal, float, integer, integer_from_digits, small_integer};
