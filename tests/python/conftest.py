@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,6 +50,34 @@ def serve(engine: str) -> Iterator[Serve]:
     """Starts servers of functions, on each engine in turn: ``serve(f, g, max_body_bytes=9)``."""
     kind: type[ucall.Server] = importlib.import_module(f"ucall.{engine}").Server
     yield from _serving(kind)
+
+
+@pytest.fixture(params=["ours", "asyncio", "uvloop"])
+def hosted(request: pytest.FixtureRequest, serve: Serve, engine: str) -> Iterator[Serve]:
+    """Starts servers as `serve` does: each on a loop of its own, or within a program's loop."""
+    if request.param == "ours":
+        yield serve
+        return
+    new_event_loop = pytest.importorskip(request.param).new_event_loop
+    running: list[tuple[ucall.Server, threading.Thread]] = []
+
+    def run(server: ucall.Server) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(server.serve())
+
+    def start(*functions: Callable[..., Any], **options: Any) -> ucall.Server:
+        server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
+        for function in functions:
+            server.add(function)
+        thread = threading.Thread(target=run, args=(server,))
+        thread.start()
+        running.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in running:
+        server.stop()
+        thread.join()
 
 
 @pytest.fixture

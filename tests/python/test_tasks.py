@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import importlib
 import json
 import sys
-import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -20,34 +18,6 @@ import ucall
 from harness import Wire, eventually, let_read, program, request
 
 Serve = Callable[..., ucall.Server]
-
-
-@pytest.fixture(params=["ours", "asyncio", "uvloop"])
-def hosted(request: pytest.FixtureRequest, serve: Serve, engine: str) -> Iterator[Serve]:
-    """Starts servers as `serve` does: each on a loop of its own, or within a program's loop."""
-    if request.param == "ours":
-        yield serve
-        return
-    loop_module = asyncio if request.param == "asyncio" else pytest.importorskip("uvloop")
-    running: list[tuple[ucall.Server, threading.Thread]] = []
-
-    def run(server: ucall.Server) -> None:
-        with asyncio.Runner(loop_factory=loop_module.new_event_loop) as runner:
-            runner.run(server.serve())
-
-    def start(*functions: Callable[..., Any], **options: Any) -> ucall.Server:
-        server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
-        for function in functions:
-            server.add(function)
-        thread = threading.Thread(target=run, args=(server,))
-        thread.start()
-        running.append((server, thread))
-        return server
-
-    yield start
-    for server, thread in running:
-        server.stop()
-        thread.join()
 
 
 def _current() -> asyncio.Task[Any]:

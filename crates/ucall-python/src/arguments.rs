@@ -17,6 +17,12 @@ pub(crate) enum Failure {
     Raised(PyErr),
 }
 
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Raised(error)
+    }
+}
+
 type Filled = Result<(), Fault>;
 
 /// How many parameters an error names.

@@ -171,10 +171,10 @@ impl Context {
 }
 
 /// Runs `work` with variables (`contextvars`) of its own: what it sets, nobody else sees.
-pub(crate) fn in_own_variables<T>(
+pub(crate) fn in_own_variables<T, E: From<PyErr>>(
     py: Python<'_>,
-    work: impl FnOnce() -> PyResult<T>,
-) -> PyResult<T> {
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
     run_in(&own_variables(py)?, work)
 }
 
@@ -184,20 +184,26 @@ pub(crate) fn own_variables(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_CopyCurrent()) }
 }
 
+/// A copy of a `contextvars.Context`.
+pub(crate) fn copied<'py>(variables: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: makes a copy of a `contextvars.Context`; others raise TypeError.
+    unsafe { Bound::from_owned_ptr_or_err(variables.py(), ffi::PyContext_Copy(variables.as_ptr())) }
+}
+
 /// Runs `work` with those variables.
-pub(crate) fn run_in<T>(
+pub(crate) fn run_in<T, E: From<PyErr>>(
     variables: &Bound<'_, PyAny>,
-    work: impl FnOnce() -> PyResult<T>,
-) -> PyResult<T> {
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
     let py = variables.py();
     // SAFETY: a `contextvars.Context`; others raise TypeError.
     if unsafe { ffi::PyContext_Enter(variables.as_ptr()) } != 0 {
-        return Err(PyErr::fetch(py));
+        return Err(PyErr::fetch(py).into());
     }
     let result = work();
     // SAFETY: it was entered just now, and whatever was entered since has been left.
     if unsafe { ffi::PyContext_Exit(variables.as_ptr()) } != 0 {
-        return result.and(Err(PyErr::fetch(py)));
+        return result.and(Err(PyErr::fetch(py).into()));
     }
     result
 }

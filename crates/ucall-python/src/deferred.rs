@@ -13,7 +13,7 @@ use ucall_server::{CallId, Caller, Held, Holdings};
 use crate::arguments::{self, Failure};
 use crate::batch::{self, Batch};
 use crate::calls::{Deferred, Done, Entry, Keeps, Kind, Outcome, Token};
-use crate::context::{Context, own_variables};
+use crate::context::{Context, run_in};
 use crate::convert;
 use crate::errors;
 use crate::handler::Interpreter;
@@ -116,9 +116,11 @@ impl Interpreter {
         context: Option<Bound<'py, PyAny>>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
-        let variables = own_variables(py).map_err(Failure::Raised)?;
-        let coroutine = arguments::call(py, procedure, call.params, context, &mut self.scratch)?;
-        self.tasks(py)?.start(&coroutine, &variables).map_err(Failure::Raised)
+        let variables = self.own_variables(py)?;
+        let scratch = &mut self.scratch;
+        let coroutine =
+            run_in(&variables, || arguments::call(py, procedure, call.params, context, scratch))?;
+        Ok(self.tasks(py)?.start(&coroutine, &variables)?)
     }
 
     /// A function that returns a future.
@@ -223,13 +225,12 @@ impl Interpreter {
 
     /// Where tasks are made. The first async function that was added to a running server has the
     /// event loop made: its worker goes on within that.
-    fn tasks(&mut self, py: Python<'_>) -> Result<&Tasks, Failure> {
+    fn tasks(&mut self, py: Python<'_>) -> PyResult<&Tasks> {
         match &mut self.tasks {
             Some(tasks) => Ok(tasks),
             none => {
-                let made = py.import("ucall._loop").and_then(|it| it.call_method0("make"));
-                let tasks = made.and_then(|it| Tasks::new(&it, true)).map_err(Failure::Raised)?;
-                Ok(none.insert(tasks))
+                let event_loop = py.import("ucall._loop")?.call_method0("make")?;
+                Ok(none.insert(Tasks::new(&event_loop, true)?))
             }
         }
     }
@@ -254,7 +255,9 @@ impl Interpreter {
         };
         match batch.rules.runs {
             BatchRuns::Inline => {
-                let result = batch::run(py, &batch.procedure, &columns);
+                let result = self.own_variables(py).and_then(|variables| {
+                    run_in(&variables, || batch::run(py, &batch.procedure, &columns))
+                });
                 self.note_time(py, &batch.procedure);
                 self.end_batch(py, &batch.procedure, batch.items, result);
             }
@@ -274,14 +277,9 @@ impl Interpreter {
     }
 
     fn run_batch_in_task(&mut self, py: Python<'_>, batch: Batch, columns: &[Py<PyList>]) {
-        let task =
-            batch::run(py, &batch.procedure, columns).and_then(|coroutine| match self.tasks(py) {
-                Ok(tasks) => tasks.start(&coroutine, &own_variables(py)?),
-                Err(Failure::Raised(error)) => Err(error),
-                Err(_) => Ok(coroutine),
-            });
+        let started = self.start_batch(py, &batch.procedure, columns);
         let Batch { procedure, items, .. } = batch;
-        let task = match task {
+        let task = match started {
             Ok(task) => task,
             Err(error) => return self.end_batch(py, &procedure, items, Err(error)),
         };
@@ -291,6 +289,17 @@ impl Interpreter {
         if let Err(Failure::Raised(error)) = self.follow(&task, token, true) {
             self.end_batch(py, &procedure, items, Err(error));
         }
+    }
+
+    fn start_batch<'py>(
+        &mut self,
+        py: Python<'py>,
+        procedure: &Procedure,
+        columns: &[Py<PyList>],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let variables = self.own_variables(py)?;
+        let coroutine = run_in(&variables, || batch::run(py, procedure, columns))?;
+        self.tasks(py)?.start(&coroutine, &variables)
     }
 
     /// Hands each call of a batch its part of the result.

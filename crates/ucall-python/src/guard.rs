@@ -10,7 +10,7 @@ use ucall_proto::tls::Session;
 use ucall_proto::{Identity, Refusal};
 use ucall_server::Caller;
 
-use crate::context::Context;
+use crate::context::{Context, run_in};
 use crate::ffi;
 use crate::handler::Interpreter;
 
@@ -28,7 +28,9 @@ impl Interpreter {
     ) -> Result<Identity, Refusal> {
         let Some(guard) = &self.guard else { return Err(Refusal::Failed) };
         let asked = Bound::new(py, Context::of_request(py, head, session, caller))
-            .and_then(|context| ffi::call(guard.bind(py), [context.as_any()]))
+            .and_then(|context| {
+                run_in(&self.own_variables(py)?, || ffi::call(guard.bind(py), [context.as_any()]))
+            })
             .map(Bound::unbind)
             .and_then(|user| told_at_once(py, user));
         match asked {

@@ -17,7 +17,7 @@ use crate::arguments::{self, Failure};
 use crate::batch::{Batches, Sizes};
 use crate::calls::Calls;
 use crate::clock::CoarseTime;
-use crate::context::{Context, in_own_variables};
+use crate::context::{self, Context};
 use crate::convert;
 use crate::detach::detached;
 use crate::errors;
@@ -52,6 +52,9 @@ pub(crate) struct Interpreter {
     pub(crate) guard: Option<Py<PyAny>>,
     /// What it has returned for the request at hand.
     pub(crate) user: Option<Py<PyAny>>,
+    /// The `contextvars.Context` that calls start with a copy of. Plain functions run in the
+    /// thread's own, and what they set there belongs to none of these calls.
+    variables: Py<PyAny>,
     /// Holds strings while their escapes are undone.
     pub(crate) scratch: Vec<u8>,
     /// When this turn began, and all that it handles had come.
@@ -88,6 +91,7 @@ impl Interpreter {
             pool: None,
             guard,
             user: None,
+            variables: context::own_variables(py)?.unbind(),
             scratch: Vec::new(),
             turn_began: now,
             mark: CoarseTime::now(),
@@ -95,6 +99,17 @@ impl Interpreter {
             interrupted: false,
             is_in_function: Arc::default(),
         })
+    }
+
+    /// Lets calls from now on start with the variables of this thread, as they are.
+    pub(crate) fn take_variables(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.variables = context::own_variables(py)?.unbind();
+        Ok(())
+    }
+
+    /// The variables of one call.
+    pub(crate) fn own_variables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        context::copied(self.variables.bind(py))
     }
 
     /// Whether a Ctrl-C came since this was last asked.
@@ -163,15 +178,12 @@ impl Interpreter {
         let deadline = self.deadline_of(procedure, call);
         let user = self.user.as_ref();
         let context = Context::new(py, call, caller, user, deadline, Arc::default());
-        let context = Bound::new(py, context).map_err(Failure::Raised)?.into_any();
-        let mut result = Err(Failure::Raised(interrupted()));
-        in_own_variables(py, || {
-            let scratch = &mut self.scratch;
-            result = arguments::call(py, procedure, call.params, Some(context), scratch);
-            Ok(())
+        let context = Some(Bound::new(py, context)?.into_any());
+        let variables = self.own_variables(py)?;
+        let scratch = &mut self.scratch;
+        context::run_in(&variables, || {
+            arguments::call(py, procedure, call.params, context, scratch)
         })
-        .map_err(Failure::Raised)?;
-        result
     }
 
     /// When a call is due: by its caller's wish or the server's, whichever is sooner.
@@ -343,9 +355,4 @@ fn attached() -> Python<'static> {
     // SAFETY: a handler is only called by the turn of its worker, and `Drive::turn` is the only
     // way to one: it asks for a token.
     unsafe { Python::assume_attached() }
-}
-
-/// In the place of a result that was never there.
-fn interrupted() -> PyErr {
-    pyo3::exceptions::PyRuntimeError::new_err("the function was not called")
 }

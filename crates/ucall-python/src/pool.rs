@@ -200,7 +200,7 @@ impl Shared {
             }
             Work::Batch { columns, items } => {
                 let run = || batch::run(py, &job.procedure, &columns);
-                let result = in_function(py, run);
+                let result = in_own_variables(py, || in_function(py, run));
                 let outcomes = batch::outcomes(py, &self.report, &job.procedure, items, result);
                 let written = |(token, outcome)| match outcome {
                     Outcome::Item(item) => {
@@ -232,7 +232,7 @@ impl Shared {
                 .map_err(|failure| self.failed(py, procedure, failure));
             Ok(())
         });
-        ran.map_err(|_| errors::internal()).and(outcome)
+        ran.map_err(|_: PyErr| errors::internal()).and(outcome)
     }
 
     fn write_item(

@@ -61,10 +61,11 @@ impl Pump {
 #[pymethods]
 impl Pump {
     /// Starts to accept connections, unless that was done by an earlier run.
-    fn listen(&self) -> PyResult<()> {
-        self.with(|inner| match inner.listener.take() {
-            Some(listener) => Ok(inner.station.drive.listen(listener)?),
-            None => Ok(()),
+    fn listen(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(|inner| {
+            let Some(listener) = inner.listener.take() else { return Ok(()) };
+            inner.station.drive.interpreter().take_variables(py)?;
+            Ok(inner.station.drive.listen(listener)?)
         })
     }
 

@@ -1,0 +1,159 @@
+"""Variables of `contextvars`: what one call sets, no call of another caller sees."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import json
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ucall
+from harness import Wire, http, request
+
+Serve = Callable[..., ucall.Server]
+
+user: contextvars.ContextVar[str | None] = contextvars.ContextVar("user", default=None)
+
+
+def plain(value: str | None) -> str | None:
+    before = user.get()
+    user.set(value)
+    return before
+
+
+def with_context(value: str | None, context: ucall.Context) -> str | None:
+    return plain(value)
+
+
+def in_thread(value: str | None) -> str | None:
+    return plain(value)
+
+
+async def coroutine(value: str | None) -> str | None:
+    return plain(value)
+
+
+def batch(values: list[str | None]) -> list[str | None]:
+    return [plain(value) for value in values]
+
+
+def batch_in_thread(values: list[str | None]) -> list[str | None]:
+    return batch(values)
+
+
+async def batch_coroutine(values: list[str | None]) -> list[str | None]:
+    return batch(values)
+
+
+ISOLATED = ["with_context", "in_thread", "coroutine", "batch", "batch_in_thread", "batch_coroutine"]
+
+
+def serve_all(serve: Serve, **options: Any) -> ucall.Server:
+    server = serve(plain, with_context, coroutine, max_threads=1, **options)
+    server.add(in_thread, threads=True)
+    server.batch(batch)
+    server.batch(threads=True)(batch_in_thread)
+    server.batch(batch_coroutine)
+    return server
+
+
+def test_no_call_starts_with_what_another_has_set(hosted: Serve) -> None:
+    server = serve_all(hosted)
+    with Wire(server.port) as alice, Wire(server.port) as bob:
+        for first in [*ISOLATED, "plain"]:
+            for second in ISOLATED:
+                alice.result(first, ["alice"])
+                assert bob.result(second, ["bob"]) is None, (first, second)
+
+
+def test_plain_functions_see_what_plain_functions_set_and_no_other(serve: Serve) -> None:
+    server = serve_all(serve)
+    with Wire(server.port) as alice, Wire(server.port) as bob:
+        assert alice.result("plain", ["plain"]) is None
+        for name in ISOLATED:
+            alice.result(name, ["alice"])
+            assert bob.result("plain", ["plain"]) == "plain", name
+
+
+def test_what_auth_sets_is_not_for_another_connection(hosted: Serve) -> None:
+    def auth(context: ucall.Context) -> str:
+        name = context.headers.get("name", "raw")
+        user.set(name)
+        return name
+
+    def look(context: ucall.Context) -> list[Any]:
+        return [context.user, user.get()]
+
+    def look_plainly() -> str | None:
+        return user.get()
+
+    server = hosted(look, look_plainly, auth=auth)
+    with Wire(server.port) as raw, Wire(server.port) as web:
+        for _ in range(2):
+            assert raw.result("look") == ["raw", None]
+            web.send(http(request("look"), "Name: alice"))
+            assert json.loads(web.reply()[2])["result"] == ["alice", None]
+            assert raw.result("look_plainly") is None
+
+
+class Name:
+    pass
+
+
+def test_reading_params_of_an_async_function_sets_variables_of_its_call(hosted: Serve) -> None:
+    def decode(text: str) -> Name:
+        user.set(text)
+        return Name()
+
+    async def named(name: Name) -> str | None:
+        return user.get()
+
+    server = hosted(plain)
+    server.register_type(Name, repr, decode)
+    server.add(named)
+    with Wire(server.port) as wire:
+        assert wire.result("plain", [None]) is None
+        assert wire.result("named", ["alice"]) == "alice"
+        assert wire.result("plain", [None]) is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="markcoroutinefunction is new in 3.12")
+def test_a_wrapper_sets_variables_of_its_call(hosted: Serve) -> None:
+    async def inner(value: str) -> str | None:
+        return user.get()
+
+    @functools.wraps(inner)
+    def wrapper(value: str) -> Any:
+        user.set(value)
+        return inner(value)
+
+    inspect.markcoroutinefunction(wrapper)  # type: ignore[attr-defined]
+    server = hosted(wrapper, plain)
+    with Wire(server.port) as wire:
+        assert wire.result("plain", [None]) is None
+        assert wire.result("inner", ["alice"]) == "alice"
+        assert wire.result("plain", [None]) is None
+
+
+def test_calls_start_with_what_the_program_has_set(engine: str) -> None:
+    server = ucall.Server(port=0)
+    server.add(coroutine)
+    server.add(with_context)
+
+    def run() -> None:
+        user.set("program")
+        server.run()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with Wire(server.port) as wire:
+        for name in ("coroutine", "with_context"):
+            assert [wire.result(name, ["alice"]) for _ in range(2)] == ["program"] * 2
+    server.stop()
+    thread.join()
