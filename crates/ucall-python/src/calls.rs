@@ -24,7 +24,8 @@ use crate::siblings::Siblings;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Token {
     index: u32,
-    generation: u32,
+    /// Counts the entries of that place; 32 bits would be used up within hours.
+    generation: u64,
 }
 
 /// Something under way.
@@ -194,7 +195,7 @@ pub(crate) struct Calls {
 }
 
 struct Place {
-    generation: u32,
+    generation: u64,
     entry: Option<Entry>,
 }
 
@@ -273,7 +274,7 @@ impl Calls {
     pub(crate) fn remove(&mut self, token: Token) -> Option<Entry> {
         self.find(token)?;
         let place = self.places.get_mut(token.index as usize)?;
-        place.generation = place.generation.wrapping_add(1);
+        place.generation += 1;
         self.free.push(token.index);
         let entry = place.entry.take()?;
         if let Kind::Call(call) = &entry.kind {
