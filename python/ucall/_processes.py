@@ -12,6 +12,7 @@ memory, one copy on each side, instead of through a pickle and a pipe.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import multiprocessing
 import os
@@ -29,6 +30,7 @@ from multiprocessing import shared_memory, spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ucall import _hosting
@@ -153,15 +155,21 @@ class _Hand:
             return self._exchange(pipe, request, call.deadline)
 
     def _exchange(self, pipe: Connection, request: _Request, deadline: float | None) -> Any:
+        # A view of its buffer in a traceback would crash CPython 3.12 at the end of the program.
+        sent = ForkingPickler.dumps(request).tobytes()
         try:
-            pipe.send(request)
+            pipe.send_bytes(sent)
             left_s = None if deadline is None else deadline - time.monotonic()
             if not pipe.poll(None if left_s is None else max(0.0, left_s)):
-                self.kill()
                 raise TimeoutError("its process was ended at the deadline")
-            is_result, answer = pipe.recv()
+            received = pipe.recv_bytes()
         except (EOFError, ConnectionError):
             raise RuntimeError(f"its process {self._ending()}") from None
+        except BaseException:
+            # The next call of this process would get the answer to this one.
+            self.kill()
+            raise
+        is_result, answer = pickle.loads(received)
         if not is_result:
             raise answer
         return _unpacked(answer)
@@ -252,7 +260,9 @@ def _outcome(request: bytes) -> bytes:
     try:
         function, arguments, named = pickle.loads(request)
         unpacked = [_unpacked(argument) for argument in arguments]
-        result = function(*unpacked, **{name: _unpacked(it) for name, it in named.items()})
+        unpacked_named = {name: _unpacked(it) for name, it in named.items()}
+        # A copy for each call: the next one may be another caller's.
+        result = contextvars.copy_context().run(function, *unpacked, **unpacked_named)
         return pickle.dumps((True, _packed(result)), pickle.HIGHEST_PROTOCOL)
     except BaseException as failure:
         lines = traceback.format_exception(failure)

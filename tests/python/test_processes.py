@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import operator
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +250,56 @@ def test_what_cannot_run_there_is_refused() -> None:
             server.add(function, processes=2)
     with pytest.raises(ValueError, match="processes"):
         server.add(os.getpid, processes=-1)
+
+
+def test_an_answer_that_was_not_read_is_not_for_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ucall import _processes
+
+    failures: list[Exception] = []
+    receive = Connection._recv_bytes  # type: ignore[attr-defined]
+
+    def receive_or_fail(self: Connection, *arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return receive(self, *arguments)
+
+    monkeypatch.setattr(Connection, "_recv_bytes", receive_or_fail)
+    pool = _processes.Pool(1)
+    negative = pool.submitter(operator.neg)
+    try:
+        assert negative(1).result(30) == -1
+        failures.append(MemoryError())
+        with pytest.raises(MemoryError):
+            negative(2).result(30)
+        assert negative(3).result(30) == -3
+    finally:
+        pool.close()
+
+
+VARIABLES = """
+import contextvars
+from ucall._processes import Pool
+
+user = contextvars.ContextVar("user", default=None)
+
+def visit(name):
+    before = user.get()
+    user.set(name)
+    return before
+
+if __name__ == "__main__":
+    submit = Pool(1).submitter(visit)
+    print(submit("alice").result(30), submit("bob").result(30))
+"""
+
+
+def test_no_call_sees_what_another_has_set(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(VARIABLES)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "None None\n"
 
 
 def test_large_arrays_go_through_shared_memory() -> None:
