@@ -141,7 +141,7 @@ def test_a_wrapper_sets_variables_of_its_call(hosted: Serve) -> None:
         assert wire.result("plain", [None]) is None
 
 
-def test_calls_start_with_what_the_program_has_set(engine: str) -> None:
+def test_calls_start_with_what_the_program_has_set() -> None:
     server = ucall.Server(port=0)
     server.add(coroutine)
     server.add(with_context)
@@ -157,3 +157,11 @@ def test_calls_start_with_what_the_program_has_set(engine: str) -> None:
             assert [wire.result(name, ["alice"]) for _ in range(2)] == ["program"] * 2
     server.stop()
     thread.join()
+
+
+def test_calls_start_with_what_a_plain_hook_has_set() -> None:
+    server = ucall.Server(port=0)
+    server.add(with_context)
+    server.on_startup(lambda: user.set("hook"))
+    with server, Wire(server.port) as wire:
+        assert [wire.result("with_context", ["alice"]) for _ in range(2)] == ["hook"] * 2

@@ -8,7 +8,7 @@
 //! In a subinterpreter the import fails with ImportError: a worker assumes that there is one
 //! interpreter, and pyo3 keeps Python objects in process-wide state. A free-threaded Python takes
 //! its lock up when this is imported, and where it was told not to, the import fails as well: much
-//! here, as the counting of references in `spare`, rests on that one thread runs at a time.
+//! here assumes that one thread runs Python code at a time.
 
 mod arguments;
 mod batch;
