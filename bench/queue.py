@@ -2,6 +2,7 @@
 
     make bench-queue
     python bench/queue.py --sizes 64 2097152 --seconds 1 --rounds 5
+    python bench/queue.py --before ../before/.venv/bin/python --rounds 5
 
 Ours is measured beside net-queue, pyzmq (raw bytes, no acknowledgement) and a pair of C programs of
 which the reader allocates memory for each message. Over MQTT each turn has a mosquitto of its own,
@@ -18,6 +19,7 @@ import contextlib
 import json
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -182,13 +184,38 @@ def measure(size: int, given: argparse.Namespace) -> report.Turns:
     return turns
 
 
+def add_before(python: Path) -> list[str]:
+    """Adds ours as another interpreter has it installed, each beside its own."""
+    ours = [name for name, how in CONTENDERS.items() if how and how[1] == "ours.py"]
+    for name in ours:
+        CONTENDERS[f"{name}, before"] = (python, *CONTENDERS[name][1:])
+    return [side for name in ours for side in (name, f"{name}, before")]
+
+
+def against_before(results: report.Results) -> str:
+    """The rate of each of ours, of its rate before, over the rounds."""
+    lines = ["| size | ours | rate of that before, median (lowest..highest) |", "|---|---|---:|"]
+    for size, turns in results.items():
+        for name in turns:
+            if name.endswith(", before"):
+                ours = name.removesuffix(", before")
+                ratios = sorted(report.ratios(turns, ours, name))
+                if ratios:
+                    middle = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}..{ratios[-1]:.2f})"
+                    lines.append(f"| {report.size_name(size)} | {ours} | {middle} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
     parser.add_argument("--rounds", type=int, help="of every size; else more of those that matter")
     parser.add_argument("--only", nargs="*", default=list(CONTENDERS), choices=list(CONTENDERS))
+    parser.add_argument("--before", type=Path, help="a Python with another build of ours")
     given = parser.parse_args()
+    if given.before:
+        given.only = add_before(given.before)
     if not NET_QUEUE.exists():
         given.only = [name for name in given.only if not name.startswith("net-queue")]
     if MOSQUITTO is None:
@@ -197,6 +224,8 @@ def main() -> None:
     results = {size: measure(size, given) for size in given.sizes}
     BENCH.mkdir(exist_ok=True)
     (BENCH / "queue.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if given.before:
+        return print(against_before(results))
     print(report.table(results))
     print(report.verdicts(results))
     if given.sizes == list(SIZES) and len(given.only) == len(CONTENDERS):
