@@ -16,7 +16,7 @@ use ucall_engine::Id;
 use ucall_proto::RpcError;
 use ucall_server::{CallId, Held, Mailbox, Message};
 
-use crate::pool::Parcel;
+use crate::job_input::JobInput;
 use crate::procedure::Procedure;
 use crate::siblings::Siblings;
 
@@ -61,7 +61,7 @@ pub(crate) enum Keeps {
     /// What a batch will be run with, until one is.
     Arguments { arguments: Option<Vec<Py<PyAny>>>, _held: Option<Held> },
     /// What a thread will be run with.
-    Parcel(Arc<Parcel>),
+    Input(Arc<JobInput>),
 }
 
 impl Deferred {
@@ -78,7 +78,7 @@ impl Deferred {
         if let Some(cancelled) = &self.cancelled {
             cancelled.store(true, Ordering::Relaxed);
         }
-        if let Keeps::Parcel(parcel) = &self.keeps {
+        if let Keeps::Input(parcel) = &self.keeps {
             drop(parcel.take());
         }
         self.keeps = Keeps::Params { _held: None };

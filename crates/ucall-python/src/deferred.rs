@@ -17,7 +17,8 @@ use crate::context::{Context, run_in};
 use crate::convert;
 use crate::errors;
 use crate::handler::Interpreter;
-use crate::pool::{Contents, Job, Parcel, Pool, Work};
+use crate::job_input::{Contents, JobInput};
+use crate::pool::{Job, Pool, Work};
 use crate::procedure::{BatchRules, BatchRuns, How, Procedure};
 use crate::tasks::{self, Tasks};
 
@@ -165,13 +166,13 @@ impl Interpreter {
     ) -> Result<Replied, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
         let (context, cancelled) = self.context(py, beginning)?;
-        let parcel = Arc::new(Parcel::new(Contents {
+        let parcel = Arc::new(JobInput::new(Contents {
             params: call.params.map(<[u8]>::to_vec),
             context: context.map(Bound::unbind),
             _held: beginning.hold(&self.holdings),
         }));
         let work = Work::Call(parcel.clone());
-        let keeps = Keeps::Parcel(parcel);
+        let keeps = Keeps::Input(parcel);
         let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
         self.submit(py, Job { token, procedure: procedure.clone(), work })?;
         Ok(Replied::Deferred)

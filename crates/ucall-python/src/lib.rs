@@ -25,6 +25,7 @@ mod errors;
 mod ffi;
 mod guard;
 mod handler;
+mod job_input;
 mod leaving;
 mod log;
 mod options;

@@ -10,7 +10,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::RpcError;
-use ucall_server::Held;
 
 use crate::arguments::{self, Failure};
 use crate::batch;
@@ -18,6 +17,7 @@ use crate::calls::{Outcome, Outcomes, Token};
 use crate::context::in_own_variables;
 use crate::convert;
 use crate::errors;
+use crate::job_input::{Contents, JobInput};
 use crate::leaving::{self, busy, in_function};
 use crate::procedure::Procedure;
 use crate::report::Report;
@@ -59,36 +59,6 @@ struct Line {
     closed: bool,
 }
 
-/// What a call is run with, in the line for a thread. Whoever gives the call up takes it out, so
-/// that callers who leave do not fill the line.
-pub(crate) struct Parcel(Mutex<Option<Contents>>);
-
-/// The text of a call's params, and what the call may know of itself.
-pub(crate) struct Contents {
-    pub(crate) params: Option<Vec<u8>>,
-    pub(crate) context: Option<Py<PyAny>>,
-    /// Counts the params.
-    pub(crate) _held: Option<Held>,
-}
-
-impl Parcel {
-    pub(crate) fn new(contents: Contents) -> Self {
-        Self(Mutex::new(Some(contents)))
-    }
-
-    pub(crate) fn take(&self) -> Option<Contents> {
-        self.contents().take()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.contents().is_none()
-    }
-
-    fn contents(&self) -> MutexGuard<'_, Option<Contents>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Something to run in a thread.
 pub(crate) struct Job {
     pub(crate) token: Token,
@@ -98,7 +68,7 @@ pub(crate) struct Job {
 
 pub(crate) enum Work {
     /// One call.
-    Call(Arc<Parcel>),
+    Call(Arc<JobInput>),
     /// A batch: an argument for each parameter, and the calls it is made of.
     Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
 }

@@ -11,8 +11,9 @@ use std::ptr;
 
 use io_uring::{cqueue, opcode, types};
 
+use super::file::File;
 use super::ring::result_of;
-use super::stream::{File, Stream};
+use super::stream::Stream;
 use super::token::{Operation, Token};
 use super::{Slot, Uring};
 use crate::listen::BACKLOG;

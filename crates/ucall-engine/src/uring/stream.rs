@@ -18,22 +18,18 @@
 //! which bytes came last can be checked, by a look for more.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use io_uring::types::Fd;
 use io_uring::{cqueue, opcode, squeue};
 use ucall_buffer::Target;
 
 use super::buffers;
 use super::delivery::Source;
+use super::file::{File, OPERATION_BYTES_MAX, is_passing};
 use super::ring::result_of;
-use super::send::Sending;
+use super::sending::Sending;
 use super::token::Operation;
 use super::{Slot, Uring};
 use crate::{Completion, Id};
-
-/// One operation moves at most this much: its result has 31 bits.
-pub(super) const OPERATION_BYTES_MAX: usize = 1 << 30;
 
 pub(super) struct Stream {
     pub(super) file: File,
@@ -52,13 +48,6 @@ pub(super) struct Stream {
     pub(super) ending: Ending,
 }
 
-/// An open file as submissions name it.
-pub(super) enum File {
-    /// A place in the ring's table.
-    Direct(u32),
-    Plain(OwnedFd),
-}
-
 /// How far the end of our side has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -73,22 +62,6 @@ enum Receiving {
     Idle,
     Buffers,
     Target,
-}
-
-impl File {
-    pub(super) fn descriptor(&self) -> Fd {
-        match self {
-            File::Direct(index) => Fd(*index as i32),
-            File::Plain(descriptor) => Fd(descriptor.as_raw_fd()),
-        }
-    }
-
-    pub(super) fn flags(&self) -> squeue::Flags {
-        match self {
-            File::Direct(_) => squeue::Flags::FIXED_FILE,
-            File::Plain(_) => squeue::Flags::empty(),
-        }
-    }
 }
 
 impl Stream {
@@ -372,11 +345,4 @@ impl Uring {
             self.close_file(file);
         }
     }
-}
-
-/// Whether an operation that ended with this error may simply be tried again, unless it was us who
-/// cancelled it.
-pub(super) fn is_passing(error: &io::Error) -> bool {
-    let passing = [libc::EINTR, libc::EAGAIN, libc::ECANCELED];
-    error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
 }

@@ -1,0 +1,84 @@
+//! One payload on its way out, as submissions take it.
+
+use io_uring::{opcode, squeue};
+use ucall_buffer::Payload;
+
+use super::file::{File, OPERATION_BYTES_MAX};
+use super::memory::Stable;
+use super::message::Message;
+
+/// A peer that is gone is an error and not a signal. A send that finds room for some completes
+/// with that, which shows how it gets on.
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
+/// All of it, or a completion that tells of less: a send that would have to wait for room ends.
+const SILENT_SEND_FLAGS: i32 = SEND_FLAGS | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+
+/// A payload on its way out.
+pub(super) struct Sending {
+    pub(super) payload: Payload,
+    pub(super) sent: usize,
+    /// Present when the payload has several parts.
+    pub(super) message: Option<Stable<Message>>,
+    /// Submitted such that it ends while it is submitted, and completes only if it fails.
+    pub(super) silent: bool,
+}
+
+impl Sending {
+    /// What is left to send of a payload in one piece, or as much of it as one submission takes.
+    #[inline(always)]
+    pub(super) fn entry(&mut self, file: &File) -> squeue::Entry {
+        let rest = self.payload.head().get(self.sent..).unwrap_or_default();
+        let (start, len) = (rest.as_ptr(), rest.len().min(OPERATION_BYTES_MAX));
+        self.piece_entry(file, start, len)
+    }
+
+    /// The same, of a payload of several parts.
+    pub(super) fn parts_entry(
+        &mut self,
+        file: &File,
+        spare: &mut Vec<Stable<Message>>,
+    ) -> squeue::Entry {
+        let mut slices = self.payload.slices_from(self.sent);
+        let first = slices.next().unwrap_or(&[]);
+        let (start, len) = (first.as_ptr(), first.len().min(OPERATION_BYTES_MAX));
+        if slices.next().is_none() {
+            drop(slices);
+            return self.piece_entry(file, start, len);
+        }
+        drop(slices);
+        let message = self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(Message::new));
+        let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent), None);
+        let (message_flags, flags) = self.flags(file, len);
+        let entry = opcode::SendMsg::new(file.descriptor(), header);
+        entry.flags(message_flags as u32).build().flags(flags)
+    }
+
+    #[inline(always)]
+    pub(super) fn piece_entry(
+        &mut self,
+        file: &File,
+        start: *const u8,
+        len: usize,
+    ) -> squeue::Entry {
+        let (message_flags, flags) = self.flags(file, len);
+        let entry = opcode::Send::new(file.descriptor(), start, len as u32);
+        entry.flags(message_flags).build().flags(flags)
+    }
+
+    /// The flags for a submission of this many bytes, and of it. One that leaves some for the next
+    /// cannot be silent.
+    #[inline(always)]
+    pub(super) fn flags(&mut self, file: &File, len: usize) -> (i32, squeue::Flags) {
+        self.silent &= self.sent + len == self.payload.len();
+        match self.silent {
+            true => (SILENT_SEND_FLAGS, file.flags() | squeue::Flags::SKIP_SUCCESS),
+            false => (SEND_FLAGS, file.flags()),
+        }
+    }
+
+    /// Whether it is silent, and of one part.
+    #[inline(always)]
+    pub(super) fn is_plain(&self) -> bool {
+        self.silent && self.message.is_none()
+    }
+}
