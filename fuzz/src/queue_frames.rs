@@ -219,7 +219,7 @@ fn flood() -> Vec<u8> {
 
 fn hello(kind: u8, identity: Identity) -> Vec<u8> {
     let mut bytes = header(kind, 0, 104);
-    bytes.extend(b"ucall-q1");
+    bytes.extend(b"ucall-q2");
     bytes.extend(identity.0);
     bytes.extend([9; 16]);
     bytes.extend([0; 16]);

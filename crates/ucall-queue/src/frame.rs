@@ -8,7 +8,7 @@
 //! | 1 | flags: 1 for what may be a repeat; the encoding of a message in bits 1 and 2 |
 //! | 2, 3 | segments of a message |
 //! | 4 to 7 | a fixed word, so that a stream of anything else is told at once |
-//! | 8 to 15 | number of the message |
+//! | 8 to 15 | number of the message; of an acknowledgement, and of a handshake, see [`Progress`] |
 //! | 16 to 23 | length of the body that follows |
 //!
 //! A handshake is a kind of its own, so no message can be mistaken for it. Before the handshake no
@@ -18,6 +18,7 @@
 use std::fmt;
 
 use crate::identity::{Identity, Incarnation};
+use crate::options::Acknowledge;
 
 /// Bytes of every header.
 pub(crate) const HEADER_BYTES: usize = 24;
@@ -31,13 +32,14 @@ pub(crate) const REASON_BYTES_MAX: usize = 256;
 pub(crate) const SEGMENT_ENTRY_BYTES: usize = 8;
 
 const FIXED_WORD: [u8; 4] = *b"uclQ";
-const VERSION: [u8; 8] = *b"ucall-q1";
+const VERSION: [u8; 8] = *b"ucall-q2";
 const REPEATED: u8 = 1;
 // Of the last number of a handshake.
 const WANTS_TAKEN: u64 = 1;
 const TAKES_SHARED: u64 = 2;
 const TRUSTS: u64 = 4;
 const HAS_FINISHED: u64 = 8;
+const WANTS_EXPLICIT: u64 = 16;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +71,8 @@ pub(crate) enum Kind {
     /// There are messages, and no room for them: all that was taken is to be told at once.
     Blocked,
     /// Both sides have ended, and the client knows all that became of what it put. The server
-    /// answers with the same, behind which it has forgotten the session.
+    /// answers with the same, behind which it has forgotten the session. It also answers an end:
+    /// the rest is kept for another life of the side that has ended.
     Finish,
 }
 
@@ -247,8 +250,8 @@ pub(crate) struct Hello {
     pub(crate) oldest: u64,
     /// The longest message that the speaker takes.
     pub(crate) message_bytes_max: u64,
-    /// The speaker wants to hear at once what was taken.
-    pub(crate) wants_taken: bool,
+    /// What the speaker's messages wait for.
+    pub(crate) wants: Acknowledge,
     /// The speaker has said [`Kind::Finish`], or would: it waits for the answer alone.
     pub(crate) has_finished: bool,
     pub(crate) sharing: Sharing,
@@ -268,20 +271,24 @@ pub(crate) struct Sharing {
 pub(crate) struct Progress {
     pub(crate) received: u64,
     pub(crate) taken: u64,
+    /// With all before it, acknowledged by the program, when the sender waits for that; it is in
+    /// the header.
+    pub(crate) acknowledged: u64,
     /// Bytes that may be under way and not taken.
     pub(crate) window: u64,
 }
 
 impl Hello {
     pub(crate) fn write(&self, kind: Kind, output: &mut Vec<u8>) {
-        output.extend(Header::control(kind, 0, HELLO_BYTES).write());
+        let progress = self.progress;
+        output.extend(Header::control(kind, progress.acknowledged, HELLO_BYTES).write());
         output.extend(VERSION);
         output.extend(self.identity.0);
         output.extend(self.incarnation.0.to_le_bytes());
         output.extend(self.known.0.to_le_bytes());
-        let progress = self.progress;
         let flag = |says: bool, flag: u64| if says { flag } else { 0 };
-        let flags = flag(self.wants_taken, WANTS_TAKEN)
+        let flags = flag(self.wants == Acknowledge::Taken, WANTS_TAKEN)
+            | flag(self.wants == Acknowledge::Explicit, WANTS_EXPLICIT)
             | flag(self.has_finished, HAS_FINISHED)
             | flag(self.sharing.takes, TAKES_SHARED)
             | flag(self.sharing.trusts, TRUSTS);
@@ -296,23 +303,33 @@ impl Hello {
         output.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
     }
 
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ProtocolError> {
+    pub(crate) fn read(header: &Header, body: &[u8]) -> Result<Self, ProtocolError> {
         let body: &[u8; HELLO_BYTES] = body.try_into().map_err(|_| ProtocolError::Malformed)?;
         if body[..8] != VERSION {
             return Err(ProtocolError::NotOurs);
         }
         let mut identity = [0; 16];
         identity.copy_from_slice(&body[8..24]);
-        let progress =
-            Progress { received: word(body, 56), taken: word(body, 64), window: word(body, 72) };
+        let progress = Progress {
+            received: word(body, 56),
+            taken: word(body, 64),
+            acknowledged: header.sequence,
+            window: word(body, 72),
+        };
         let oldest = word(body, 80);
         let wide =
             |at| Incarnation(u128::from(word(body, at + 8)) << 64 | u128::from(word(body, at)));
         let (incarnation, known) = (wide(24), wide(40));
         let flags = word(body, 96);
         let says = |flag| flags & flag != 0;
-        if oldest == 0 || incarnation == Incarnation::UNKNOWN || progress.taken > progress.received
-        {
+        let wants = match (says(WANTS_TAKEN), says(WANTS_EXPLICIT)) {
+            (false, false) => Acknowledge::Received,
+            (true, false) => Acknowledge::Taken,
+            (_, true) => Acknowledge::Explicit,
+        };
+        let is_ordered =
+            progress.acknowledged <= progress.taken && progress.taken <= progress.received;
+        if oldest == 0 || incarnation == Incarnation::UNKNOWN || !is_ordered {
             return Err(ProtocolError::Malformed);
         }
         Ok(Self {
@@ -322,7 +339,7 @@ impl Hello {
             progress,
             oldest,
             message_bytes_max: word(body, 88),
-            wants_taken: says(WANTS_TAKEN),
+            wants,
             has_finished: says(HAS_FINISHED),
             sharing: Sharing { takes: says(TAKES_SHARED), trusts: says(TRUSTS) },
         })
@@ -331,14 +348,20 @@ impl Hello {
 
 impl Progress {
     pub(crate) fn write(&self, output: &mut Vec<u8>) {
-        output.extend(Header::control(Kind::Acknowledge, 0, PROGRESS_BYTES).write());
+        let header = Header::control(Kind::Acknowledge, self.acknowledged, PROGRESS_BYTES);
+        output.extend(header.write());
         let numbers = [self.received, self.taken, self.window];
         output.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
     }
 
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ProtocolError> {
+    pub(crate) fn read(header: &Header, body: &[u8]) -> Result<Self, ProtocolError> {
         let body: &[u8; PROGRESS_BYTES] = body.try_into().map_err(|_| ProtocolError::Malformed)?;
-        Ok(Self { received: word(body, 0), taken: word(body, 8), window: word(body, 16) })
+        Ok(Self {
+            received: word(body, 0),
+            taken: word(body, 8),
+            acknowledged: header.sequence,
+            window: word(body, 16),
+        })
     }
 }
 
@@ -421,16 +444,20 @@ mod tests {
             identity: Identity(*b"0123456789abcdef"),
             incarnation: Incarnation(u128::MAX - 7),
             known: Incarnation(5),
-            progress: Progress { received: 9, taken: 8, window: 7 },
+            progress: Progress { received: 9, taken: 8, acknowledged: 6, window: 7 },
             oldest: 4,
             message_bytes_max: 3,
-            wants_taken: true,
+            wants: Acknowledge::Taken,
             has_finished: true,
             sharing: Sharing { takes: true, trusts: false },
         };
-        let mut written = Vec::new();
-        hello.write(Kind::Hello, &mut written);
-        assert_eq!(Hello::read(&written[HEADER_BYTES..]), Ok(hello));
+        for wants in [Acknowledge::Received, Acknowledge::Taken, Acknowledge::Explicit] {
+            let hello = Hello { wants, ..hello };
+            let mut written = Vec::new();
+            hello.write(Kind::Hello, &mut written);
+            let (head, body) = written.split_first_chunk().unwrap();
+            assert_eq!(Hello::read(&Header::read(head).unwrap(), body), Ok(hello));
+        }
     }
 
     #[test]

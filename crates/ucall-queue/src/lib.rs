@@ -38,6 +38,7 @@ mod shared;
 #[path = "shared/elsewhere.rs"]
 mod shared;
 mod standing;
+mod unacknowledged;
 
 pub use bell::{Bell, Doorbell};
 pub use broker::Login;

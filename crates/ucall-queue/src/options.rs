@@ -10,6 +10,8 @@ pub enum Acknowledge {
     Received,
     /// The peer's `get` has returned it.
     Taken,
+    /// The peer's program has acknowledged it, and all before it.
+    Explicit,
 }
 
 /// What happens to a put for which there is no room.

@@ -24,7 +24,7 @@ use crate::link::LinkKey;
 use crate::message::COPIED_BYTES_MAX;
 use crate::options::Acknowledge;
 use crate::outbox::{Chunk, Outbox};
-use crate::standing::{Intake, Standing};
+use crate::standing::{Failure, Intake, Standing};
 
 /// What a peer may send beyond its window, because it looks only before it begins a chunk.
 const WINDOW_SLACK: u64 = 1 << 20;
@@ -97,6 +97,7 @@ struct Receiving {
     told_window: u64,
     has_ended: bool,
     told: Progress,
+    /// The peer wants to hear at once what was taken.
     wants_taken: bool,
     /// The peer waits for room, so that all that was taken is to be told, however little.
     is_peer_blocked: bool,
@@ -135,7 +136,7 @@ impl Session {
                 has_asked: false,
             },
             incoming: Receiving {
-                intake: Arc::new(Intake::new(index, 0)),
+                intake: Arc::new(Intake::new(index, 0, false)),
                 received: 0,
                 last_message: 0,
                 weight: 0,
@@ -165,7 +166,7 @@ impl Session {
             progress: self.incoming.tell(window),
             oldest,
             message_bytes_max: message_bytes_max as u64,
-            wants_taken: self.outgoing.acknowledge == Acknowledge::Taken,
+            wants: self.outgoing.acknowledge,
             has_finished: self.is_over(),
             sharing: Sharing::default(),
         }
@@ -176,9 +177,9 @@ impl Session {
         let is_known = hello.incarnation.is(self.peer_incarnation);
         if !is_known {
             self.peer_incarnation = hello.incarnation;
-            self.incoming.begin(hello.oldest - 1);
+            self.incoming.begin(hello.oldest - 1, hello.wants == Acknowledge::Explicit);
         }
-        self.incoming.wants_taken = hello.wants_taken;
+        self.incoming.wants_taken = hello.wants == Acknowledge::Taken;
         self.incoming.is_peer_blocked = false;
         self.outgoing.window = hello.progress.window;
         self.outgoing.message_bytes_max = hello.message_bytes_max;
@@ -200,17 +201,19 @@ impl Session {
         outbox: &Outbox,
     ) -> Result<bool, ProtocolError> {
         let outgoing = &mut self.outgoing;
-        if progress.received > outgoing.sent || progress.taken > progress.received {
+        let Progress { received, taken, acknowledged, .. } = *progress;
+        if received > outgoing.sent || taken > received || acknowledged > taken {
             return Err(ProtocolError::OutOfOrder);
         }
         outgoing.window = progress.window;
         outgoing.has_asked = false;
-        outgoing.received = outgoing.received.max(progress.received);
-        outgoing.taken = outgoing.taken.max(progress.taken);
+        outgoing.received = outgoing.received.max(received);
+        outgoing.taken = outgoing.taken.max(taken);
         outgoing.count_taken();
         let acknowledged = match outgoing.acknowledge {
             Acknowledge::Received => outgoing.received,
             Acknowledge::Taken => outgoing.taken,
+            Acknowledge::Explicit => acknowledged,
         };
         if acknowledged <= self.standing.acknowledged() {
             return Ok(false);
@@ -254,10 +257,12 @@ impl Session {
 
     /// Our end, once everything before it is out of the way.
     fn take_end(&mut self, outbox: &Outbox) -> Option<Chunk> {
-        // Who waits for its messages to be taken, waits before it ends, unless the peer has.
-        let is_clear = self.outgoing.acknowledge == Acknowledge::Received
-            || self.outgoing.store.is_empty()
-            || self.incoming.has_ended;
+        let is_empty = self.outgoing.store.is_empty();
+        let is_clear = match self.outgoing.acknowledge {
+            Acknowledge::Received => true,
+            Acknowledge::Taken => is_empty || self.incoming.has_ended,
+            Acknowledge::Explicit => is_empty,
+        };
         if self.ending != Ending::Flushing || !is_clear {
             return None;
         }
@@ -273,15 +278,24 @@ impl Session {
             || !outbox.is_empty(self.standing.index)
     }
 
+    /// Whether what the peer leaves unacknowledged when it goes is kept for another life of it.
+    pub(crate) fn keeps_for_another_life(&self, outbox: &Outbox) -> bool {
+        self.outgoing.acknowledge == Acknowledge::Explicit && self.has_unsent(outbox)
+    }
+
     /// Whether the peer will send no more.
     pub(crate) fn peer_has_ended(&self) -> bool {
         self.incoming.has_ended
     }
 
+    /// Whether our side has ended, and the peer knows.
+    pub(crate) fn our_end_is_known(&self) -> bool {
+        matches!(self.ending, Ending::Sent(sequence) if self.outgoing.received >= sequence)
+    }
+
     /// Whether both sides have ended, and the peer knows of ours.
     pub(crate) fn is_over(&self) -> bool {
-        let is_known = |sequence| self.outgoing.received >= sequence;
-        self.incoming.has_ended && matches!(self.ending, Ending::Sent(it) if is_known(it))
+        self.incoming.has_ended && self.our_end_is_known()
     }
 
     /// Counts a frame that has a number. `false` for one that came before.
@@ -296,7 +310,9 @@ impl Session {
             return Err(ProtocolError::OutOfOrder);
         }
         // Before it counts as received: what is refused has to be sent again.
-        if header.kind == Kind::Data && incoming.untaken() > incoming.window + WINDOW_SLACK {
+        let is_too_much = incoming.untaken() > incoming.window + WINDOW_SLACK
+            || incoming.intake.has_too_many_gaps();
+        if header.kind == Kind::Data && is_too_much {
             return Err(ProtocolError::TooMuch);
         }
         incoming.received = header.sequence;
@@ -305,12 +321,15 @@ impl Session {
         Ok(true)
     }
 
-    /// Counts the weight of a message that was accepted, and gives where it is noted once taken.
-    pub(crate) fn count(&mut self, header: &Header, weight: usize) -> Arc<Intake> {
+    /// Counts the weight of a message that was accepted. Gives where it is noted once taken, and
+    /// the first number that it covers.
+    pub(crate) fn count(&mut self, header: &Header, weight: usize) -> (Arc<Intake>, u64) {
         let incoming = &mut self.incoming;
+        let first = incoming.last_message + 1;
         incoming.weight += weight as u64;
         incoming.last_message = header.sequence;
-        incoming.intake.clone()
+        incoming.intake.add(first, header.sequence);
+        (incoming.intake.clone(), first)
     }
 
     /// The acknowledgement that is due, if one is. `window` is what the peer may have under way
@@ -319,8 +338,8 @@ impl Session {
         let incoming = &mut self.incoming;
         // Room that was given is not taken back at once: more may be under way.
         incoming.window = incoming.window.max(window);
-        let taken = incoming.taken();
-        let has_news = incoming.wants_taken && taken > incoming.told.taken;
+        let has_news = incoming.wants_taken && incoming.taken() > incoming.told.taken
+            || incoming.intake.acknowledged(incoming.received) > incoming.told.acknowledged;
         let has_room = incoming.freed_since_told() >= incoming.told_window / 4
             || incoming.is_peer_blocked && incoming.untaken() == 0;
         if !(std::mem::take(&mut incoming.is_due) || has_news || has_room) {
@@ -335,9 +354,11 @@ impl Session {
         self.incoming.is_due
     }
 
-    /// The kept chunks are let go of; what they weighed.
-    pub(crate) fn clear(&mut self) {
+    /// The session is over: the kept chunks are let go of, and nothing is acknowledged any more.
+    pub(crate) fn close(&mut self, failure: &Failure) {
         self.outgoing.store.clear();
+        self.incoming.intake.close(failure.clone());
+        self.standing.fail(failure.clone());
     }
 }
 
@@ -460,8 +481,10 @@ impl Sending {
 
 impl Receiving {
     /// Begins behind a number, with a peer that was not known.
-    fn begin(&mut self, received: u64) {
-        self.intake = Arc::new(Intake::new(self.intake.index, received));
+    fn begin(&mut self, received: u64, is_explicit: bool) {
+        // What its earlier life has put is not kept by anybody.
+        self.intake.close(Failure::PeerClosed);
+        self.intake = Arc::new(Intake::new(self.intake.index, received, is_explicit));
         self.received = received;
         self.last_message = received;
         self.weight = 0;
@@ -487,12 +510,15 @@ impl Receiving {
     fn tell(&mut self, window: u64) -> Progress {
         // In this order, because `get` notes them in the other: what it takes meanwhile wakes us.
         let freed = self.intake.freed();
-        let (received, taken) = (self.received, self.taken());
-        self.told = Progress { received, taken, window: freed };
+        // What was acknowledged was taken before.
+        let received = self.received;
+        let acknowledged = self.intake.acknowledged(received);
+        let taken = self.taken();
+        self.told = Progress { received, taken, acknowledged, window: freed };
         self.told_window = window;
         self.is_peer_blocked &= freed < self.weight;
         self.wake_when_due();
-        Progress { received, taken, window }
+        Progress { window, ..self.told }
     }
 
     /// Has `get` wake us once there is something to tell.

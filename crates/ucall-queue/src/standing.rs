@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::identity::Identity;
+use crate::unacknowledged::Unacknowledged;
 
 /// What became of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +89,8 @@ pub struct Intake {
     freed: AtomicU64,
     /// Freed bytes from which on the session's thread wants to be woken.
     wake_at: AtomicU64,
+    /// For a peer that waits for the program's own acknowledgements.
+    unacknowledged: Option<Unacknowledged>,
 }
 
 impl Standing {
@@ -178,13 +181,57 @@ impl Standing {
 }
 
 impl Intake {
-    /// Of somebody whose messages up to `taken` need no answer.
-    pub(crate) fn new(index: u32, taken: u64) -> Self {
+    /// Of somebody whose messages up to `taken` need no answer. With `is_explicit`, the others are
+    /// acknowledged by the program.
+    pub(crate) fn new(index: u32, taken: u64, is_explicit: bool) -> Self {
         Self {
             index,
             taken: AtomicU64::new(taken),
             freed: AtomicU64::new(0),
             wake_at: AtomicU64::new(u64::MAX),
+            unacknowledged: is_explicit.then(Unacknowledged::default),
+        }
+    }
+
+    /// Whether the program has to acknowledge each message itself.
+    pub fn is_explicit(&self) -> bool {
+        self.unacknowledged.is_some()
+    }
+
+    /// Acknowledges the message that covers the numbers from `first` to `sequence`, in any order.
+    /// Again, or where the peer does not wait for it, does nothing. Returns whether the session's
+    /// thread has to be woken.
+    ///
+    /// # Errors
+    /// The session is over, and the message was not acknowledged before.
+    pub fn acknowledge(&self, first: u64, sequence: u64) -> Result<bool, Failure> {
+        let unacknowledged = self.unacknowledged.as_ref();
+        unacknowledged.map_or(Ok(false), |it| it.acknowledge(first, sequence))
+    }
+
+    /// Notes a message that came, which covers these numbers.
+    pub(crate) fn add(&self, first: u64, sequence: u64) {
+        if let Some(unacknowledged) = &self.unacknowledged {
+            unacknowledged.add(first, sequence);
+        }
+    }
+
+    /// The last number that is acknowledged with all before it, of those that were `received`; 0
+    /// where the peer does not wait for that.
+    pub(crate) fn acknowledged(&self, received: u64) -> u64 {
+        let Some(unacknowledged) = &self.unacknowledged else { return 0 };
+        unacknowledged.first().map_or(received, |first| first - 1)
+    }
+
+    /// Whether so many gaps are between acknowledged messages that no other is to come.
+    pub(crate) fn has_too_many_gaps(&self) -> bool {
+        self.unacknowledged.as_ref().is_some_and(Unacknowledged::is_full)
+    }
+
+    /// The session is over: what was not acknowledged will not be.
+    pub(crate) fn close(&self, failure: Failure) {
+        if let Some(unacknowledged) = &self.unacknowledged {
+            unacknowledged.close(failure);
         }
     }
 

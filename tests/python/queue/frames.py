@@ -21,7 +21,7 @@ def frame(
 
 def hello(id: bytes, flags: int = 0, kind: int = HELLO) -> bytes:
     numbers = struct.pack("<6Q", 0, 0, 1 << 20, 1, 1 << 20, flags)
-    return frame(kind, 104, b"ucall-q1" + id + b"\1" * 16 + bytes(16) + numbers)
+    return frame(kind, 104, b"ucall-q2" + id + b"\1" * 16 + bytes(16) + numbers)
 
 
 def shared(sequence: int, slot: int, descriptor: int, *lengths: int) -> bytes:

@@ -58,7 +58,7 @@ def test_a_payload_that_looks_like_a_handshake_is_a_payload(pair: Pair) -> None:
     server, client = pair()
     ids = (client.id, server.id, uuid.UUID(int=0))
     looks_like: list[Any] = [it for id in ids for it in (id.bytes, id, str(id))]
-    looks_like += [b"ucall-q1", hello(client.id.bytes), hello(server.id.bytes, kind=2), frame(7, 0)]
+    looks_like += [b"ucall-q2", hello(client.id.bytes), hello(server.id.bytes, kind=2), frame(7, 0)]
     # The first on their connection, and later ones; there and back.
     for _ in range(2):
         for sender, taker in ((client, server), (server, client)):

@@ -16,6 +16,7 @@ use crate::hub::Role;
 use crate::inbox::Inbox;
 use crate::message::Incoming;
 use crate::outbox::Outbox;
+use crate::standing::{Failure, Intake};
 
 /// Leads to one communicator's thread, from any other.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub(super) enum Command {
     /// There is room again for what it has to send.
     Room(Arc<Foreign>),
     Broken(Arc<Foreign>),
-    /// Messages of this session were taken.
+    /// Messages of this session were taken, or acknowledged.
     Taken(u32),
 }
 
@@ -111,6 +112,18 @@ impl Handle {
         if message.intake.take(message.sequence, message.weight) {
             self.send(Command::Taken(message.intake.index));
         }
+    }
+
+    /// Acknowledges the message that covers the numbers from `first` to `sequence`: see
+    /// [`Intake::acknowledge`].
+    ///
+    /// # Errors
+    /// The session is over, and the message was not acknowledged before.
+    pub fn acknowledge(&self, intake: &Intake, first: u64, sequence: u64) -> Result<(), Failure> {
+        if intake.acknowledge(first, sequence)? {
+            self.send(Command::Taken(intake.index));
+        }
+        Ok(())
     }
 
     /// Begins a link that somebody else carries. `in_flight_bytes_max` is what may wait to be

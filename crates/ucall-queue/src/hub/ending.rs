@@ -12,6 +12,11 @@
 //! | is asked by who has finished for a session that there is not | answers that it is closed | |
 //! | hears that | | forgets the session |
 //!
+//! Messages that are acknowledged explicitly outlive an end of the side that got them. Where some
+//! are left, either side answers the end with `Finish` and closes the link, and keeps the session
+//! as it does for a peer that is gone; the one that has ended forgets the session. If it does not
+//! hear that, it connects again, or is connected to, and gets the same answer.
+//!
 //! So a server that forgets a session knows that its client knows all that became of what it put.
 //! Where nobody listens any more, a client that waits for nothing but this goes without.
 #![forbid(unsafe_code)]
@@ -45,6 +50,28 @@ impl Hub {
         }
     }
 
+    /// Answers the end of the other side, if that has come: with what is left and our own end; or,
+    /// where it has left messages that are acknowledged explicitly, by keeping them for another
+    /// life of it.
+    pub(super) fn answer_end(&mut self, index: u32, now: Instant) {
+        let (outbox, window) = (self.outbox.clone(), self.window());
+        let Some(session) = self.session(index).filter(|it| it.peer_has_ended()) else { return };
+        if !session.keeps_for_another_life(&outbox) {
+            self.flush_session(index, now);
+            return self.check_over(index);
+        }
+        let Some(key) = session.link else { return };
+        let last = session.take_acknowledgement(window);
+        let Some(link) = self.links.get_mut(&key) else { return };
+        // The other side has to know before that its end has come.
+        if let Some(progress) = last {
+            progress.write(&mut link.control);
+        }
+        link.control.extend(Header::control(Kind::Finish, 0, 0).write());
+        link.is_ending = true;
+        self.enlist(key);
+    }
+
     /// Has a client say that it knows all, once on each link.
     pub(super) fn check_over(&mut self, index: u32) {
         let (is_server, window) = (self.is_server, self.window());
@@ -67,7 +94,7 @@ impl Hub {
     /// The other side knows all, and so does this one.
     pub(super) fn take_finish(&mut self, key: LinkKey, now: Instant) -> Result<(), ProtocolError> {
         let (index, session) = self.session_of(key)?;
-        if !session.is_over() {
+        if !session.our_end_is_known() {
             return Err(ProtocolError::Unexpected);
         }
         self.end_session(index, self.end_of_all(), now);
@@ -118,8 +145,7 @@ impl Hub {
             }
             self.enlist(key);
         }
-        session.clear();
-        session.standing.fail(failure.clone());
+        session.close(&failure);
         self.outbox.remove(index);
         if let Some(peer) = session.peer.filter(|peer| self.by_peer.get(peer) == Some(&index)) {
             self.by_peer.remove(&peer);

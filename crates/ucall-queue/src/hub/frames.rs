@@ -34,10 +34,10 @@ impl Hub {
         match frame {
             Frame::Data(header, body) => self.take_message(key, &header, body),
             Frame::Control(header, body) => match header.kind {
-                Kind::Hello => self.take_hello(key, &Hello::read(&body)?, now),
-                Kind::Welcome => self.take_welcome(key, &Hello::read(&body)?, now),
+                Kind::Hello => self.take_hello(key, &Hello::read(&header, &body)?, now),
+                Kind::Welcome => self.take_welcome(key, &Hello::read(&header, &body)?, now),
                 Kind::Refuse => self.take_refusal(key, &body, now),
-                Kind::Acknowledge => self.take_progress(key, &Progress::read(&body)?),
+                Kind::Acknowledge => self.take_progress(key, &Progress::read(&header, &body)?),
                 Kind::Ping => {
                     if let Some(link) = self.links.get_mut(&key) {
                         link.pong_due = Some(header.sequence);
@@ -90,11 +90,12 @@ impl Hub {
         let (_, session) = self.session_of(key)?;
         if session.accept(header, 0)? {
             let weight = header.length as usize + MESSAGE_WEIGHT;
-            let intake = session.count(header, weight);
+            let (intake, first) = session.count(header, weight);
             let peer = session.peer.ok_or(ProtocolError::Unexpected)?;
             self.arrived.push_back(Incoming {
                 peer,
                 intake,
+                first,
                 sequence: header.sequence,
                 weight,
                 encoding: header.encoding,
@@ -138,8 +139,7 @@ impl Hub {
         session.accept(header, frame::word(body, 0))?;
         self.enlist(key);
         if header.kind == Kind::End {
-            self.flush_session(index, now);
-            self.check_over(index);
+            self.answer_end(index, now);
         }
         Ok(())
     }
@@ -316,7 +316,7 @@ impl Hub {
         }
         self.has_progress = true;
         self.enlist(key);
-        self.check_over(index);
+        self.answer_end(index, now);
         Ok(())
     }
 
@@ -339,12 +339,16 @@ impl Hub {
     ) -> Result<(), ProtocolError> {
         let (index, _) = self.session_of(key)?;
         let is_settled = self.is_settled(index);
+        let outbox = self.outbox.clone();
+        let keeps = self.session(index).is_some_and(|it| it.keeps_for_another_life(&outbox));
         // It is shown to people: nothing in it moves a cursor.
         let shown = |letter: char| if letter.is_control() { ' ' } else { letter };
         let reason: String = String::from_utf8_lossy(reason).chars().map(shown).collect();
         self.note_trouble(&reason);
         self.close_link(key, false, now);
-        if !reason.starts_with("busy") {
+        // A server that is closing may be started again.
+        let is_for_now = reason.starts_with("busy") || keeps && reason.starts_with("closed");
+        if !is_for_now {
             let failure = if is_settled { self.end_of_all() } else { Failure::Refused(reason) };
             self.end_session(index, failure, now);
         }

@@ -11,7 +11,7 @@ use ucall_queue::{
 
 use crate::world::{CLIENT, SERVER, Side, World};
 
-fn header(kind: u8, segments: u16, sequence: u64, length: u64) -> Vec<u8> {
+pub fn header(kind: u8, segments: u16, sequence: u64, length: u64) -> Vec<u8> {
     let mut bytes = vec![kind, 0];
     bytes.extend(segments.to_le_bytes());
     bytes.extend(b"uclQ");
@@ -22,7 +22,7 @@ fn header(kind: u8, segments: u16, sequence: u64, length: u64) -> Vec<u8> {
 
 pub fn hello(identity: Identity) -> Vec<u8> {
     let mut bytes = header(1, 0, 0, 104);
-    bytes.extend(b"ucall-q1");
+    bytes.extend(b"ucall-q2");
     bytes.extend(identity.0);
     bytes.extend([9; 16]);
     bytes.extend([0; 16]);

@@ -4,5 +4,6 @@
 mod contract;
 mod cuts;
 mod ending;
+mod explicit;
 mod hostile;
 mod world;

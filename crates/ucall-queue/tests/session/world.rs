@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ucall_buffer::Payload;
 use ucall_queue::{
-    Action, Body, Channel, Doorbell, Encoding, Hub, Identity, Inbox, Incoming, LinkKey, Options,
-    Outbox, Outgoing, Receipt, Role, Taken,
+    Action, Body, Channel, Doorbell, Encoding, Failure, Hub, Identity, Inbox, Incoming, LinkKey,
+    Options, Outbox, Outgoing, Receipt, Role, Taken,
 };
 
 pub const SERVER: Identity = Identity([1; 16]);
@@ -22,7 +22,7 @@ pub struct Side {
     pub dial_at: Option<Instant>,
     /// Bytes on their way to the other side.
     pub wire: VecDeque<u8>,
-    /// Messages of which `get` has told nobody.
+    /// Sessions whose thread is to be woken, because messages of theirs were taken or acknowledged.
     pub taken_from: Vec<u32>,
 }
 
@@ -81,9 +81,22 @@ impl Side {
         }
     }
 
-    /// All that came, as bytes.
+    /// What `message.ack()` does.
+    pub fn acknowledge(&mut self, message: &Incoming) -> Result<(), Failure> {
+        if message.intake.acknowledge(message.first, message.sequence)? {
+            self.taken_from.push(message.intake.index);
+        }
+        Ok(())
+    }
+
+    /// All that came, as bytes, each acknowledged.
     pub fn take_all(&mut self) -> Vec<Vec<u8>> {
-        std::iter::from_fn(|| self.take()).map(|message| bytes(&message)).collect()
+        let come: Vec<_> = std::iter::from_fn(|| self.take()).collect();
+        for message in &come {
+            // Of a session that is over it may come too late.
+            let _ = self.acknowledge(message);
+        }
+        come.iter().map(bytes).collect()
     }
 
     /// A turn without waiting: writes to the wire and does what the hub asks for.

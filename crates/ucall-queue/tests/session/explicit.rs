@@ -1,0 +1,438 @@
+//! Messages that the program acknowledges itself, in any order.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use ucall_queue::{
+    Acknowledge, Event, Failure, Identity, Incoming, Options, Outgoing, Progress, Receipt, Refusal,
+    Role, Taken,
+};
+
+use crate::world::{CLIENT, SERVER, Side, World, bytes};
+
+/// Far less than `expire`: enough for the pauses between a few connections.
+const TIME_MAX: Duration = Duration::from_secs(8);
+
+fn options() -> Options {
+    Options { acknowledge: Acknowledge::Explicit, ..Options::default() }
+}
+
+fn progress(receipt: &Receipt) -> Progress {
+    match receipt {
+        Receipt::One(standing, number) => standing.progress(*number),
+        Receipt::None(_, failure) => Progress::Failed(failure.clone()),
+        Receipt::Many(_) => panic!("one peer"),
+    }
+}
+
+fn is_done(receipt: &Receipt) -> bool {
+    progress(receipt) == Progress::Done
+}
+
+/// One side puts numbered messages, and the other gets them.
+struct Talk {
+    world: World,
+    getter: Identity,
+    put: Vec<Receipt>,
+    /// What the getter's life has got and not acknowledged.
+    held: Vec<Incoming>,
+    /// The last number that this life has got.
+    last: Option<usize>,
+    /// What any life has got, and what any has acknowledged.
+    got: BTreeSet<usize>,
+    acknowledged: BTreeSet<usize>,
+}
+
+impl Talk {
+    fn new(getter: Identity, options: Options) -> Self {
+        let mut world = World::new(options);
+        world.client.put(b"here");
+        world.run_until(|world| !world.server.take_all().is_empty());
+        let (put, held, last) = (Vec::new(), Vec::new(), None);
+        let (got, acknowledged) = Default::default();
+        Self { world, getter, put, held, last, got, acknowledged }
+    }
+
+    fn getter(&mut self) -> &mut Side {
+        if self.getter == SERVER { &mut self.world.server } else { &mut self.world.client }
+    }
+
+    fn putter(&mut self) -> &mut Side {
+        if self.getter == SERVER { &mut self.world.client } else { &mut self.world.server }
+    }
+
+    fn put(&mut self, length: usize) {
+        let mut message = self.put.len().to_le_bytes().to_vec();
+        message.resize(8 + length, 7);
+        let receipt = self.putter().put(&message);
+        self.put.push(receipt);
+    }
+
+    fn take(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(message) = self.getter().take() else { return };
+            let bytes = bytes(&message);
+            let Some(number) = bytes.first_chunk().map(|it| usize::from_le_bytes(*it)) else {
+                // The client says that it is there.
+                self.getter().acknowledge(&message).unwrap();
+                continue;
+            };
+            assert!(self.last < Some(number), "{number} after {:?}", self.last);
+            let is_new = self.got.insert(number);
+            assert!(is_new || message.redelivered, "{number} came again, and was not marked");
+            self.last = Some(number);
+            self.held.push(message);
+        }
+    }
+
+    fn acknowledge(&mut self, at: usize) {
+        let message = self.held.swap_remove(at);
+        let number = usize::from_le_bytes(*bytes(&message).first_chunk().unwrap());
+        self.getter().acknowledge(&message).unwrap();
+        self.acknowledged.insert(number);
+    }
+
+    /// What the putter knows is true.
+    fn check(&self) {
+        for (number, receipt) in self.put.iter().enumerate() {
+            if is_done(receipt) {
+                assert!(self.acknowledged.contains(&number), "{number} is not acknowledged");
+            }
+        }
+    }
+
+    /// The getter is killed, and started again.
+    fn kill(&mut self) {
+        self.held.clear();
+        self.last = None;
+        self.world.kill(self.getter);
+    }
+
+    fn run_until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
+        let began = self.world.now;
+        while !holds(self) {
+            assert!(self.world.now < began + TIME_MAX, "it never came to that");
+            self.world.turn(usize::MAX);
+        }
+    }
+
+    /// Gets the rest and acknowledges all, the last first, until the putter knows.
+    fn finish(&mut self) {
+        self.run_until(|talk| {
+            talk.take(usize::MAX);
+            (0..talk.held.len()).rev().for_each(|at| talk.acknowledge(at));
+            talk.put.iter().all(is_done)
+        });
+        self.check();
+        assert_eq!(self.got.len(), self.put.len());
+    }
+}
+
+const GETTERS: [Identity; 2] = [SERVER, CLIENT];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(usize),
+    Turn(usize),
+    Take(usize),
+    Acknowledge(Index),
+    Cut,
+    Kill,
+    /// The getter closes, and is started again after so many turns.
+    Close(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let length = prop_oneof![4 => 0..100usize, 1 => 8000..9000usize, 1 => 30_000..70_000usize];
+    let moved = prop_oneof![3 => 1..200usize, 2 => 1000..100_000usize];
+    prop_oneof![
+        6 => length.prop_map(Step::Put),
+        6 => moved.prop_map(Step::Turn),
+        4 => (1..8usize).prop_map(Step::Take),
+        6 => any::<Index>().prop_map(Step::Acknowledge),
+        1 => Just(Step::Cut),
+        1 => Just(Step::Kill),
+        1 => (0..12usize).prop_map(Step::Close),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_lost_or_acknowledged_for_the_program(
+        steps in prop::collection::vec(step(), 1..120),
+        getter in prop::sample::select(&GETTERS[..]),
+        window_bytes in prop_oneof![Just(1), Just(16 << 20)],
+    ) {
+        let mut talk = Talk::new(getter, Options { window_bytes, ..options() });
+        for step in steps {
+            match step {
+                Step::Put(length) => talk.put(length),
+                Step::Turn(most) => talk.world.turn(most),
+                Step::Take(most) => talk.take(most),
+                Step::Acknowledge(index) if !talk.held.is_empty() => {
+                    talk.acknowledge(index.index(talk.held.len()));
+                }
+                Step::Acknowledge(_) => {}
+                Step::Cut => talk.world.cut(),
+                Step::Kill => talk.kill(),
+                Step::Close(turns) => {
+                    // One that is never acknowledged: else it may end in order, for good.
+                    talk.put(0);
+                    let now = talk.world.now;
+                    talk.getter().hub.close(now);
+                    (0..turns).for_each(|_| talk.world.turn(100));
+                    talk.kill();
+                }
+            }
+            talk.check();
+        }
+        talk.finish();
+    }
+}
+
+#[test]
+fn get_goes_on_while_nothing_is_acknowledged() {
+    for getter in GETTERS {
+        let mut talk = Talk::new(getter, Options { window_bytes: 1, ..options() });
+        // Many times what is under way at once.
+        (0..2000).for_each(|_| talk.put(1000));
+        talk.run_until(|talk| {
+            talk.take(usize::MAX);
+            talk.held.len() == 2000
+        });
+        (1..2000).rev().for_each(|at| talk.acknowledge(at));
+        talk.world.run();
+        assert!(!talk.put.iter().any(is_done));
+        talk.acknowledge(0);
+        talk.run_until(|talk| talk.put.iter().all(is_done));
+    }
+}
+
+#[test]
+fn the_putters_queue_bounds_what_is_not_acknowledged() {
+    let mut talk = Talk::new(SERVER, Options { queue_bytes_max: 100_000, ..options() });
+    let message = Outgoing::copied(ucall_queue::Encoding::Bytes, &[0; 20_000]);
+    (0..4).for_each(|_| talk.put(20_000));
+    talk.run_until(|talk| {
+        talk.take(usize::MAX);
+        talk.held.len() == 4
+    });
+    talk.world.run();
+    let refused = talk.putter().outbox.put(&[], &message);
+    assert!(matches!(refused, Err(Refusal::Full(Some(SERVER)))), "{refused:?}");
+    // Not the oldest: all of it is still kept.
+    talk.acknowledge(3);
+    talk.world.run();
+    assert!(talk.putter().outbox.put(&[], &message).is_err());
+    talk.acknowledge(0);
+    talk.world.run();
+    assert!(talk.putter().outbox.put(&[], &message).is_ok());
+}
+
+#[test]
+fn a_process_that_is_killed_gets_again_what_follows_the_acknowledged() {
+    for getter in GETTERS {
+        let mut talk = Talk::new(getter, options());
+        (0..6).for_each(|_| talk.put(20_000));
+        talk.run_until(|talk| {
+            talk.take(4);
+            talk.held.len() == 4
+        });
+        // 0 and 1 are acknowledged with all before them, 3 is not.
+        for at in [3, 1, 0] {
+            talk.acknowledge(at);
+        }
+        talk.run_until(|talk| is_done(&talk.put[1]));
+        talk.kill();
+        talk.put(0);
+        talk.run_until(|talk| {
+            talk.take(usize::MAX);
+            talk.held.len() == 5
+        });
+        let number = |it: &Incoming| usize::from_le_bytes(*bytes(it).first_chunk().unwrap());
+        let come: Vec<_> = talk.held.iter().map(|it| (number(it), it.redelivered)).collect();
+        assert_eq!(come, [(2, true), (3, true), (4, true), (5, true), (6, false)]);
+        assert!(!is_done(&talk.put[2]));
+        talk.finish();
+    }
+}
+
+#[test]
+fn what_was_cancelled_is_not_waited_for() {
+    let mut talk = Talk::new(SERVER, options());
+    let lengths = [10, 10, 10, 10, 20_000, 20_000, 10, 10];
+    lengths.iter().for_each(|&length| talk.put(length));
+    let cancelled = [1, 2, 4, 6, 7];
+    for number in cancelled {
+        let Receipt::One(standing, sequence) = talk.put[number].clone() else { panic!() };
+        assert!(talk.putter().outbox.cancel(&standing, sequence));
+    }
+    talk.run_until(|talk| {
+        talk.take(usize::MAX);
+        talk.held.len() == 3
+    });
+    for at in [1, 1, 0] {
+        talk.acknowledge(at);
+    }
+    talk.run_until(|talk| talk.put.iter().all(is_done));
+}
+
+#[test]
+fn a_side_that_closes_waits_until_all_is_acknowledged_wherever_it_is_cut() {
+    for getter in GETTERS {
+        for most in [24, 48, usize::MAX] {
+            for turns in 0..24 {
+                let mut talk = Talk::new(getter, options());
+                (0..3).for_each(|_| talk.put(0));
+                talk.run_until(|talk| {
+                    talk.take(usize::MAX);
+                    talk.held.len() == 3
+                });
+                talk.world.run();
+                let now = talk.world.now;
+                talk.putter().hub.close(now);
+                talk.acknowledge(1);
+                talk.acknowledge(0);
+                talk.world.run();
+                assert!(talk.putter().inbox.closed().is_none());
+                talk.acknowledge(0);
+                (0..turns).for_each(|_| talk.world.turn(most));
+                talk.world.cut();
+                talk.run_until(|talk| talk.putter().hub.is_over());
+                assert!(talk.put.iter().all(is_done));
+                let server = &talk.world.server.inbox;
+                let events: Vec<_> = std::iter::from_fn(|| server.next_event()).collect();
+                assert_eq!(events, [Event::Started(CLIENT), Event::Ended(CLIENT)]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_side_that_closes_leaves_the_rest_to_its_next_life_wherever_it_is_cut() {
+    for getter in GETTERS {
+        for most in [24, 48, usize::MAX] {
+            for turns in 0..24 {
+                let mut talk = Talk::new(getter, options());
+                (0..4).for_each(|_| talk.put(0));
+                talk.run_until(|talk| {
+                    talk.take(2);
+                    talk.held.len() == 2
+                });
+                talk.acknowledge(0);
+                let now = talk.world.now;
+                talk.getter().hub.close(now);
+                (0..turns).for_each(|_| talk.world.turn(most));
+                talk.world.cut();
+                talk.run_until(|talk| talk.getter().hub.is_over());
+                // What was acknowledged before is; the rest waits.
+                assert!(is_done(&talk.put[0]));
+                let is_pending = |it: &Receipt| progress(it) == Progress::Pending;
+                assert!(talk.put[1..].iter().all(is_pending), "{:?}", talk.put);
+                let held = talk.held.pop().unwrap();
+                assert_eq!(talk.getter().acknowledge(&held), Err(Failure::Closed));
+                talk.put(0);
+                talk.kill();
+                talk.run_until(|talk| {
+                    talk.take(usize::MAX);
+                    talk.held.len() == 4
+                });
+                let marked: Vec<_> = talk.held.iter().map(|it| it.redelivered).collect();
+                assert_eq!(marked, [true, true, true, false]);
+                talk.finish();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_side_that_closes_and_stays_away_is_given_up() {
+    for getter in GETTERS {
+        let mut talk = Talk::new(getter, options());
+        talk.put(0);
+        talk.run_until(|talk| {
+            talk.take(1);
+            !talk.held.is_empty()
+        });
+        let now = talk.world.now;
+        talk.getter().hub.close(now);
+        talk.run_until(|talk| talk.getter().hub.is_over());
+        talk.world.run();
+        assert_eq!(progress(&talk.put[0]), Progress::Pending);
+        talk.world.now += Options::default().expire;
+        talk.world.run();
+        assert!(matches!(progress(&talk.put[0]), Progress::Failed(Failure::Expired)));
+    }
+}
+
+#[test]
+fn an_acknowledgement_that_reaches_nobody_is_an_error() {
+    let mut talk = Talk::new(SERVER, options());
+    (0..2).for_each(|_| talk.put(0));
+    talk.run_until(|talk| {
+        talk.take(2);
+        talk.held.len() == 2
+    });
+    let (second, first) = (talk.held.pop().unwrap(), talk.held.pop().unwrap());
+    talk.getter().acknowledge(&second).unwrap();
+    // The client is killed, and what it kept is gone with it.
+    talk.world.kill(CLIENT);
+    talk.world.client.put(b"again");
+    talk.world.run_until(|world| world.server.take().is_some());
+    assert_eq!(talk.getter().acknowledge(&first), Err(Failure::PeerClosed));
+    assert_eq!(talk.getter().acknowledge(&second), Ok(()));
+}
+
+#[test]
+fn others_are_acknowledged_without_the_program() {
+    for acknowledge in [Acknowledge::Received, Acknowledge::Taken] {
+        let mut talk = Talk::new(SERVER, Options { acknowledge, ..Options::default() });
+        talk.put(0);
+        talk.run_until(|talk| {
+            talk.take(1);
+            is_done(&talk.put[0]) && !talk.held.is_empty()
+        });
+        let message = talk.held.pop().unwrap();
+        for _ in 0..2 {
+            assert_eq!(talk.getter().acknowledge(&message), Ok(()));
+        }
+        talk.world.cut();
+        let now = talk.world.now;
+        talk.getter().hub.abort(now);
+        assert_eq!(talk.getter().acknowledge(&message), Ok(()));
+    }
+}
+
+#[test]
+fn acknowledgements_with_too_many_gaps_end_a_link() {
+    const COUNT: u64 = 2 * 65_536 + 1;
+    let mut world = World::new(Options { window_bytes: 1 << 30, ..Options::default() });
+    let (hub, now) = (&mut world.server.hub, world.now);
+    let key = hub.open_link(Role::Accepted, now);
+    let mut hello = crate::hostile::hello(CLIENT);
+    // Its messages wait for the program.
+    let flags = hello.len() - 8;
+    hello[flags] = 16;
+    hub.receive(key, &hello, now).unwrap();
+    let message = |sequence| crate::hostile::header(4, 1, sequence, 0);
+    let some: Vec<u8> = (1..COUNT).flat_map(message).collect();
+    hub.receive(key, &some, now).unwrap();
+    hub.settle();
+    let mut first = None;
+    while let Taken::Message(it) = world.server.inbox.take(&[]) {
+        if it.sequence % 2 == 0 {
+            world.server.acknowledge(&it).unwrap();
+        }
+        first.get_or_insert(it);
+    }
+    world.server.hub.receive(key, &message(COUNT), now).unwrap();
+    world.server.hub.settle();
+    let Taken::Message(last) = world.server.inbox.take(&[]) else { panic!("it came") };
+    assert_eq!(last.sequence, COUNT);
+    let refused = world.server.hub.receive(key, &message(COUNT + 1), now);
+    assert_eq!(refused, Err(ucall_queue::ProtocolError::TooMuch));
+}
