@@ -357,6 +357,17 @@ class Message:
     @property
     def redelivered(self) -> bool:
         """Whether an earlier life of this communicator may have got it already."""
+    def ack(self) -> None:
+        """Acknowledges a message that was put with ``ack="explicit"``. Never waits.
+
+        Messages may be acknowledged in any order and by any thread; a second time does nothing. A
+        message with another ``ack`` was acknowledged before `get` returned it, and this does
+        nothing.
+
+        Raises:
+            ConnectionError: The session with its ``peer`` is over, or this side has closed. The
+                message is not acknowledged, and comes again if the peer still has it.
+        """
     def __eq__(self, other: object, /) -> bool: ...
     @classmethod
     def __class_getitem__(cls, key: Any) -> Any: ...
@@ -432,6 +443,9 @@ class QueueCore:
     def _put_now(self, data: Any, *peers: uuid.UUID) -> Future: ...
     def get(self, *peers: uuid.UUID, timeout: float | None = None) -> Message:
         """Waits for the next message, or for the next one from any of these peers.
+
+        What ``load`` raises, `get` raises too; the message, without its data, is the exception's
+        ``queue_message``.
 
         Raises:
             ConnectionError: None will come any more: this side has closed, or the server has.

@@ -158,6 +158,9 @@ impl QueueCore {
 
     /// Waits for the next message, or for the next one from any of these peers.
     ///
+    /// What ``load`` raises, `get` raises too; the message, without its data, is the exception's
+    /// ``queue_message``.
+    ///
     /// Raises:
     ///     ConnectionError: None will come any more: this side has closed, or the server has.
     ///     TimeoutError: None came within ``timeout`` seconds.
@@ -184,9 +187,8 @@ impl QueueCore {
         match taken {
             Taken::Message(message) => {
                 self.handle.took(&message);
-                let data = self.reader.read(py, message.encoding, message.body)?;
                 let peer = self.id_object(py, message.peer)?;
-                Ok(Message::new(peer, data.unbind(), message.redelivered))
+                Message::read(py, &self.reader, &self.handle, peer, message)
             }
             Taken::Nothing => Err(PyTimeoutError::new_err("no message came in time")),
             Taken::Closed(failure) => Err(PyErr::from_value(failed(py, None, &failure)?)),

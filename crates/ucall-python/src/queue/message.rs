@@ -1,7 +1,14 @@
 //! What `get` returns.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use ucall_queue::{Failure, Handle, Identity, Incoming, Intake};
+
+use super::communicator::{failed, refuse_orphan};
+use super::incoming::Reader;
 
 /// What came, and from whom.
 #[pyclass(frozen, module = "ucall.queue", name = "Message", generic)]
@@ -15,6 +22,79 @@ pub(crate) struct Message {
     /// Whether an earlier life of this communicator may have got it already.
     #[pyo3(get)]
     redelivered: bool,
+    /// For who waits until `ack` is called.
+    acknowledgement: Option<Box<Acknowledgement>>,
+}
+
+/// What acknowledges one message.
+struct Acknowledgement {
+    /// A message does not keep its communicator open.
+    handle: Weak<Handle>,
+    intake: Arc<Intake>,
+    peer: Identity,
+    first: u64,
+    sequence: u64,
+    is_given: AtomicBool,
+}
+
+impl Message {
+    /// Reads a message that came.
+    pub(super) fn read(
+        py: Python<'_>,
+        reader: &Reader,
+        handle: &Arc<Handle>,
+        peer: Py<PyAny>,
+        message: Incoming,
+    ) -> PyResult<Self> {
+        let acknowledgement = Acknowledgement::of(handle, &message).map(Box::new);
+        let mut made =
+            Self { peer, data: py.None(), redelivered: message.redelivered, acknowledgement };
+        match reader.read(py, message.encoding, message.body) {
+            Ok(data) => {
+                made.data = data.unbind();
+                Ok(made)
+            }
+            Err(error) => {
+                // Without it nobody could acknowledge a message that cannot be read. An exception
+                // that takes no attributes goes without.
+                let _ = error.value(py).setattr("queue_message", made);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Acknowledgement {
+    fn of(handle: &Arc<Handle>, message: &Incoming) -> Option<Self> {
+        message.intake.is_explicit().then(|| Self {
+            handle: Arc::downgrade(handle),
+            intake: message.intake.clone(),
+            peer: message.peer,
+            first: message.first,
+            sequence: message.sequence,
+            is_given: AtomicBool::new(false),
+        })
+    }
+
+    fn give(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_given.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let given = match self.handle.upgrade() {
+            None => Err(Failure::Closed),
+            Some(handle) => {
+                refuse_orphan(&handle)?;
+                handle.acknowledge(&self.intake, self.first, self.sequence)
+            }
+        };
+        match given {
+            Ok(()) => self.is_given.store(true, Ordering::Release),
+            Err(failure) => {
+                return Err(PyErr::from_value(failed(py, Some(self.peer), &failure)?));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[pymethods]
@@ -26,8 +106,21 @@ impl Message {
 
     #[new]
     #[pyo3(signature = (peer, data, redelivered = false))]
-    pub(super) fn new(peer: Py<PyAny>, data: Py<PyAny>, redelivered: bool) -> Self {
-        Self { peer, data, redelivered }
+    fn new(peer: Py<PyAny>, data: Py<PyAny>, redelivered: bool) -> Self {
+        Self { peer, data, redelivered, acknowledgement: None }
+    }
+
+    /// Acknowledges a message that was put with ``ack="explicit"``. Never waits.
+    ///
+    /// Messages may be acknowledged in any order and by any thread; a second time does nothing. A
+    /// message with another ``ack`` was acknowledged before `get` returned it, and this does
+    /// nothing.
+    ///
+    /// Raises:
+    ///     ConnectionError: The session with its ``peer`` is over, or this side has closed. The
+    ///         message is not acknowledged, and comes again if the peer still has it.
+    fn ack(&self, py: Python<'_>) -> PyResult<()> {
+        self.acknowledgement.as_ref().map_or(Ok(()), |it| it.give(py))
     }
 
     fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -49,7 +49,8 @@ fn acknowledge(value: &Bound<'_, PyAny>) -> PyResult<Acknowledge> {
     match value.extract::<String>()?.as_str() {
         "received" => Ok(Acknowledge::Received),
         "taken" => Ok(Acknowledge::Taken),
-        _ => Err(PyValueError::new_err("ack: expected 'received' or 'taken'")),
+        "explicit" => Ok(Acknowledge::Explicit),
+        _ => Err(PyValueError::new_err("ack: expected 'received', 'taken' or 'explicit'")),
     }
 }
 

@@ -44,15 +44,17 @@ class ConnectionOptions:
         transport_size: Bytes that a peer may have under way to us: sent, and not taken by `get`. No
             less than 64 KiB are told to a peer, and less than this when all peers together would
             have more than ``queue_size``.
-        queue_size: Bytes of messages for one peer that are not acknowledged yet. Each counts 128
-            bytes more than its length.
+        queue_size: Bytes of messages for one peer that are not acknowledged yet, whatever ``ack``
+            says. Each counts 128 bytes more than its length.
         message_size: Bytes of one message, in either direction. Memory for one that comes is taken
             as its bytes arrive.
         full: What `put` does when the queue is full: ``"error"`` raises `FullError`; ``"block"``
             waits; ``"drop_oldest"`` makes room by failing the futures of what was put first and is
             not on the wire; ``"drop_newest"`` fails the new one's.
-        ack: What a future waits for: that the peer's process has ``"received"`` the message, or
-            that its `get` has ``"taken"`` it.
+        ack: What acknowledges the messages that this side puts: ``"received"``, that the peer's
+            process has received them; ``"taken"``, that the peer's `get` has returned them;
+            ``"explicit"``, that the peer's program has called `Message.ack` on them and on all
+            before them.
         keepalive_s: After so many seconds without a byte a peer is asked for a sign of life; after
             three times that its connection is given up.
         expire_s: A peer that is gone for so many seconds is given up: its futures fail and its
@@ -74,7 +76,7 @@ class ConnectionOptions:
     queue_size: int = 1024**3
     message_size: int = 1024**3
     full: Literal["error", "block", "drop_oldest", "drop_newest"] = "error"
-    ack: Literal["received", "taken"] = "received"
+    ack: Literal["received", "taken", "explicit"] = "received"
     keepalive_s: float = 10.0
     expire_s: float = 30.0
     handshake_s: float = 10.0
