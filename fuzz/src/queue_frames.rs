@@ -41,7 +41,8 @@ pub fn run(input: &[u8]) {
     let setting = Setting {
         is_server: !random.one_in(4),
         is_shaken: !random.one_in(4),
-        acknowledge: if random.one_in(2) { Acknowledge::Taken } else { Acknowledge::Received },
+        acknowledge: [Acknowledge::Received, Acknowledge::Taken, Acknowledge::Explicit]
+            [random.below(3)],
         message_bytes_max: if random.one_in(2) { 1 << 20 } else { 100 },
         now: Instant::now(),
     };

@@ -2,8 +2,10 @@
 //!
 //! What must hold whatever the script does: each message that was put arrives once and in order,
 //! and its sender is told; one that was taken back in time never does. After a side was killed a
-//! message may come again, to the one that was started in its place, and is then marked.
+//! message may come again, to the one that was started in its place, and is then marked. One that
+//! the program has to acknowledge is acknowledged by nobody else.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ucall_queue::{
@@ -23,7 +25,8 @@ const LENGTHS: [usize; 8] = [0, 1, 60, 500, 8192, 8193, 33_000, 70_000];
 /// When a promise is broken.
 pub fn run(input: &[u8]) {
     let (mut random, script) = Random::of_input(input);
-    let acknowledge = if random.one_in(2) { Acknowledge::Taken } else { Acknowledge::Received };
+    let kinds = [Acknowledge::Received, Acknowledge::Taken, Acknowledge::Explicit];
+    let acknowledge = kinds[random.below(kinds.len())];
     let window_bytes = if random.one_in(4) { 1 << 17 } else { 16 << 20 };
     let mut talk = Talk::new(Options { acknowledge, window_bytes, ..Options::default() });
     for step in script.chunks(2).take(STEPS_MAX) {
@@ -37,6 +40,10 @@ pub fn run(input: &[u8]) {
 struct Direction {
     put: Vec<Put>,
     came: Vec<Incoming>,
+    /// Places in `came` of those that this life has not acknowledged.
+    held: Vec<usize>,
+    /// Numbers that any life has acknowledged.
+    acknowledged: BTreeSet<usize>,
 }
 
 struct Put {
@@ -81,9 +88,22 @@ impl Talk {
             8 => self.take(),
             9 => self.to_server.cancel(&self.world.client, amount),
             10 => self.to_client.cancel(&self.world.server, amount),
+            11 if amount < 0x60 => self.acknowledge(amount, random),
             _ if amount >= 0xf0 => self.kill(if amount & 1 == 0 { SERVER } else { CLIENT }),
             // Less in all than it takes to give a peer up.
             _ => self.world.now += Duration::from_millis(amount as u64),
+        }
+        if self.acknowledge == Acknowledge::Explicit {
+            self.to_server.check_acknowledged();
+            self.to_client.check_acknowledged();
+        }
+    }
+
+    /// Acknowledges some of what came, in any order.
+    fn acknowledge(&mut self, amount: usize, random: &mut Random) {
+        for _ in 0..=amount % 8 {
+            self.to_server.acknowledge(&mut self.world.server, random);
+            self.to_client.acknowledge(&mut self.world.client, random);
         }
     }
 
@@ -101,6 +121,9 @@ impl Talk {
             _ => (&mut self.to_server, &mut self.to_client),
         };
         from.put.iter_mut().for_each(|put| put.is_lossy = true);
+        // What it holds comes again, and for what it had put nobody waits any more.
+        to.held.clear();
+        from.held.clear();
         if self.acknowledge == Acknowledge::Received {
             to.put.iter_mut().for_each(|put| put.is_lossy = true);
         }
@@ -124,6 +147,8 @@ impl Talk {
         self.world.run_until(|world| {
             to_server.take(&mut world.server);
             to_client.take(&mut world.client);
+            to_server.acknowledge_all(&mut world.server);
+            to_client.acknowledge_all(&mut world.client);
             to_server.is_settled() && to_client.is_settled()
         });
         self.take();
@@ -158,7 +183,41 @@ impl Direction {
     }
 
     fn take(&mut self, side: &mut Side) {
-        self.came.extend(std::iter::from_fn(|| side.take()));
+        while let Some(message) = side.take() {
+            self.held.push(self.came.len());
+            self.came.push(message);
+        }
+    }
+
+    fn acknowledge(&mut self, side: &mut Side, random: &mut Random) {
+        if !self.held.is_empty() {
+            let at = self.held.swap_remove(random.below(self.held.len()));
+            self.acknowledge_one(side, at);
+        }
+    }
+
+    fn acknowledge_all(&mut self, side: &mut Side) {
+        while let Some(at) = self.held.pop() {
+            self.acknowledge_one(side, at);
+        }
+    }
+
+    fn acknowledge_one(&mut self, side: &mut Side, at: usize) {
+        let message = &self.came[at];
+        side.acknowledge(message).expect("a session");
+        // Again does nothing.
+        side.acknowledge(message).expect("a session");
+        let number = bytes(message).first_chunk().map(|number| usize::from_le_bytes(*number));
+        self.acknowledged.extend(number);
+    }
+
+    /// Nothing is acknowledged that the program has not acknowledged.
+    fn check_acknowledged(&self) {
+        for (number, put) in self.put.iter().enumerate() {
+            if put.progress() == Progress::Done && !put.is_cancelled && !put.is_lossy {
+                assert!(self.acknowledged.contains(&number), "{number} is not acknowledged");
+            }
+        }
     }
 
     fn is_settled(&self) -> bool {

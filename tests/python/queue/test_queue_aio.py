@@ -40,6 +40,47 @@ def test_put_and_get_are_awaited(pairs: Pairs) -> None:
     asyncio.run(main())
 
 
+def test_messages_are_acknowledged_in_any_order(pairs: Pairs) -> None:
+    async def main() -> None:
+        async with anq.Communicator(pairs.server(ack="explicit")) as server:
+            client = anq.Communicator(pairs.client(server._queue, ack="explicit"))
+            for putter, getter in ((client, server), (server, client)):
+                puts = [putter.put(number) for number in range(100)]
+                messages = [await getter.get(timeout=WAIT_S) for _ in puts]
+                for message in messages[:0:-1]:
+                    message.ack()
+                # What was acknowledged before this was put has reached the other side before it.
+                told = getter.put("told")
+                (await putter.get(timeout=WAIT_S)).ack()
+                await asyncio.wait_for(told, WAIT_S)
+                assert not any(put.done() for put in puts)
+                messages[0].ack()
+                await asyncio.wait_for(asyncio.gather(*puts), WAIT_S)
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_message_of_a_get_that_was_cancelled_is_not_acknowledged(pairs: Pairs) -> None:
+    async def main() -> None:
+        async with anq.Communicator(pairs.server()) as server:
+            client = pairs.client(server._queue, ack="explicit")
+            waiting = asyncio.create_task(server.get())
+            await asyncio.sleep(0)
+            future = client.put("x")
+            # It is given to the get, whose task is cancelled before it goes on.
+            while server._gets:
+                server._look()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert not future.done()
+            (await server.get(timeout=WAIT_S)).ack()
+            await asyncio.wait_for(asyncio.wrap_future(future), WAIT_S)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 def test_an_event_loop_does_not_wait_for_room(pairs: Pairs) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Processes that are killed, for both kinds of acknowledgement."""
+"""Processes that are killed, for each kind of acknowledgement."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pairs import STREAMS, free_location
 from ucall import queue as nq
 
 WAIT_S = 60
-# Gets as many as it is told, says which, and then hangs with the rest unread.
+# Gets as many as it is told, says which, acknowledges some, and then hangs with the rest unread.
 READER = """
 import dataclasses, sys, time, uuid
 from ucall import queue as nq
-protocol, purpose, where, port, count, id, *files = sys.argv[1:]
+acknowledged, protocol, purpose, where, port, count, id, *files = sys.argv[1:]
 key, certificate, authority = files or (None, None, None)
 options = nq.CommunicatorOptions(
     id=uuid.UUID(id),
@@ -42,9 +42,13 @@ while True:
         time.sleep(0.01)
 if purpose == "client":
     queue.put("here")
+messages = []
 for _ in range(int(count)):
     message = queue.get()
+    messages.append(message)
     print(message.data if protocol != "shm" else message.data[0], message.redelivered, flush=True)
+for at in acknowledged:
+    messages[int(at)].ack()
 print("done", flush=True)
 time.sleep(60)
 """
@@ -57,8 +61,8 @@ Files = tuple[str, ...]
 def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
-    def run(*arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", READER, *map(str, arguments)]
+    def run(*arguments: object, acknowledged: str = "") -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", READER, acknowledged, *map(str, arguments)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -168,6 +172,58 @@ def test_a_killed_client(
             future.result(WAIT_S)
         kill(second)
         server.close(0)
+
+
+@pytest.mark.parametrize("killed", ["server", "client"])
+@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc"])
+def test_one_that_is_killed_before_and_after_it_acknowledged(
+    protocol: str,
+    killed: str,
+    start: Start,
+    tmp_path: Path,
+    authority: Authority,
+    shared_broker: Callable[[], Broker],
+) -> None:
+    ours, theirs = files_for(protocol, authority)
+    if killed == "client":
+        ours, theirs = theirs, ours
+    protocol = protocol.partition("+")[0]
+    where = location_for(protocol, tmp_path, shared_broker)
+    given = options(where, "explicit", theirs)
+    id = uuid.uuid4()
+
+    def begin(count: int, acknowledged: str) -> subprocess.Popen[str]:
+        return start(protocol, killed, *where, count, id, *ours, acknowledged=acknowledged)
+
+    def putter(purpose: nq.Purpose) -> nq.Communicator:
+        return nq.new(nq.Protocol(protocol), purpose, given)
+
+    if killed == "client":
+        queue = putter(nq.Purpose.SERVER)
+        # The third is got and acknowledged neither with those before nor with the one behind it.
+        first = begin(4, "310")
+        assert queue.get(timeout=WAIT_S).peer == id
+    else:
+        first = begin(4, "310")
+        queue = putter(nq.Purpose.CLIENT)
+    futures = [queue.put(numbered(protocol, number)) for number in range(6)]
+    assert lines(first) == [f"{number} False" for number in range(4)]
+    for future in futures[:2]:
+        future.result(WAIT_S)
+    kill(first)
+    assert not any(future.done() for future in futures[2:])
+    second = begin(4, "3210")
+    assert lines(second) == [f"{number} True" for number in range(2, 6)]
+    for future in futures:
+        future.result(WAIT_S)
+    kill(second)
+    # Nothing is left for another life.
+    futures = [queue.put(numbered(protocol, 6), *([id] if killed == "client" else []))]
+    third = begin(1, "0")
+    assert [line.split()[0] for line in lines(third)] == ["6"]
+    futures[0].result(WAIT_S)
+    kill(third)
+    queue.close(0)
 
 
 def test_a_client_that_dies_is_given_up(start: Start) -> None:

@@ -31,7 +31,8 @@ COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "3000"))
 KILLS = 10 if LONG else 2
 PATIENCE_S = 4 if LONG else 2
 WAIT_S = 60 + COUNT / 500
-# Says each number once its `get` has returned, and whether it may be a repeat.
+# Says each number once its `get` has returned, and whether it may be a repeat. Then it acknowledges
+# that.
 READER = """
 import json, os, sys, time, uuid
 from ucall import queue as nq
@@ -58,6 +59,7 @@ while number != given["last"]:
     message = queue.get()
     number = int(message.data if isinstance(message.data, int) else message.data[0])
     os.write(1, b"%d %d\\n" % (number, message.redelivered))
+    message.ack()
 queue.close(10)
 """
 #: The numbers that one life of a process has read, and which of them were marked.
@@ -114,13 +116,15 @@ def check(lives: list[Life], ack: str) -> None:
         if ack == "taken":
             # One may have been taken by a process that was killed before it could say so.
             assert numbers[0] <= read_up_to + 2, f"lost before {numbers[0]}, after {read_up_to}"
+        if ack == "explicit":
+            assert numbers[0] <= read_up_to + 1, f"lost before {numbers[0]}, after {read_up_to}"
         read_up_to = max(read_up_to, numbers[-1])
     assert lives[-1][-1][0] == read_up_to == COUNT - 1
 
 
 @pytest.mark.timeout(3 * WAIT_S)
 @pytest.mark.parametrize("protocol", PROTOCOLS if LONG else ["tcp", "shm"])
-@pytest.mark.parametrize("ack", ["received", "taken"])
+@pytest.mark.parametrize("ack", ["received", "taken", "explicit"])
 @pytest.mark.parametrize("killed", ["client", "server"])
 def test_whoever_is_killed_under_load(
     protocol: str,
