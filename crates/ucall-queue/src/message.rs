@@ -137,8 +137,6 @@ pub struct Incoming {
     pub peer: Identity,
     /// Where it is noted once it is taken.
     pub intake: Arc<Intake>,
-    /// The first number that it covers: those before its own were cancelled or dropped.
-    pub first: u64,
     /// Its number among the peer's.
     pub sequence: u64,
     /// What it counts in the inbox.

@@ -321,15 +321,13 @@ impl Session {
         Ok(true)
     }
 
-    /// Counts the weight of a message that was accepted. Gives where it is noted once taken, and
-    /// the first number that it covers.
-    pub(crate) fn count(&mut self, header: &Header, weight: usize) -> (Arc<Intake>, u64) {
+    /// Counts the weight of a message that was accepted, and gives where it is noted once taken.
+    pub(crate) fn count(&mut self, header: &Header, weight: usize) -> Arc<Intake> {
         let incoming = &mut self.incoming;
-        let first = incoming.last_message + 1;
         incoming.weight += weight as u64;
         incoming.last_message = header.sequence;
-        incoming.intake.add(first, header.sequence);
-        (incoming.intake.clone(), first)
+        incoming.intake.add(header.sequence);
+        incoming.intake.clone()
     }
 
     /// The acknowledgement that is due, if one is. `window` is what the peer may have under way

@@ -198,21 +198,20 @@ impl Intake {
         self.unacknowledged.is_some()
     }
 
-    /// Acknowledges the message that covers the numbers from `first` to `sequence`, in any order.
-    /// Again, or where the peer does not wait for it, does nothing. Returns whether the session's
-    /// thread has to be woken.
+    /// Acknowledges a message, in any order. Again, or where the peer does not wait for it, does
+    /// nothing. Returns whether the session's thread has to be woken.
     ///
     /// # Errors
     /// The session is over, and the message was not acknowledged before.
-    pub fn acknowledge(&self, first: u64, sequence: u64) -> Result<bool, Failure> {
+    pub fn acknowledge(&self, sequence: u64) -> Result<bool, Failure> {
         let unacknowledged = self.unacknowledged.as_ref();
-        unacknowledged.map_or(Ok(false), |it| it.acknowledge(first, sequence))
+        unacknowledged.map_or(Ok(false), |it| it.acknowledge(sequence))
     }
 
-    /// Notes a message that came, which covers these numbers.
-    pub(crate) fn add(&self, first: u64, sequence: u64) {
+    /// Notes that a message came.
+    pub(crate) fn add(&self, sequence: u64) {
         if let Some(unacknowledged) = &self.unacknowledged {
-            unacknowledged.add(first, sequence);
+            unacknowledged.add(sequence);
         }
     }
 

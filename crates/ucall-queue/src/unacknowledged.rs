@@ -1,12 +1,12 @@
 //! The messages of a peer that the program has not acknowledged, when the peer waits for that.
 //!
 //! They are kept as runs of consecutive numbers. So a program that acknowledges nothing, or all in
-//! order, has one run however many messages came; an acknowledgement out of order splits a run. A
-//! message covers the numbers before it that have no message, because those were cancelled or
-//! dropped: otherwise they would split runs too, and nobody would acknowledge them.
+//! order, has one run however many messages came. An acknowledgement out of order splits a run, and
+//! a number without a message, which was cancelled or dropped, ends one.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::OccupiedEntry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::standing::Failure;
@@ -30,37 +30,37 @@ struct State {
 }
 
 impl Unacknowledged {
-    /// Adds the message that covers these numbers, which follow all before.
-    pub(crate) fn add(&self, first: u64, last: u64) {
+    /// Adds the message of this number, which follows all before.
+    pub(crate) fn add(&self, number: u64) {
         let mut state = self.lock();
-        let run = state.runs.last_entry().filter(|run| run.key() + 1 == first);
-        let first = run.map_or(first, std::collections::btree_map::OccupiedEntry::remove);
-        state.runs.insert(last, first);
+        let run = state.runs.last_entry().filter(|run| run.key() + 1 == number);
+        let first = run.map_or(number, OccupiedEntry::remove);
+        state.runs.insert(number, first);
     }
 
-    /// Acknowledges the message that covers these numbers; again does nothing. Returns whether the
-    /// session's thread has to be woken.
+    /// Acknowledges the message of this number; again does nothing. Returns whether the session's
+    /// thread has to be woken.
     ///
     /// # Errors
     /// The session is over and the message was not acknowledged before.
-    pub(crate) fn acknowledge(&self, first: u64, last: u64) -> Result<bool, Failure> {
+    pub(crate) fn acknowledge(&self, number: u64) -> Result<bool, Failure> {
         let mut state = self.lock();
-        let run = state.runs.range(last..).next().map(|(&end, &begin)| (begin, end));
-        let Some((begin, end)) = run.filter(|&(begin, _)| begin <= first) else {
+        let run = state.runs.range(number..).next().map(|(&last, &first)| (first, last));
+        let Some((first, last)) = run.filter(|&(first, _)| first <= number) else {
             return Ok(false);
         };
         if let Some(failure) = &state.closed {
             return Err(failure.clone());
         }
-        let is_oldest = state.runs.first_key_value().is_some_and(|(&oldest, _)| oldest == end);
-        state.runs.remove(&end);
-        if begin < first {
-            state.runs.insert(first - 1, begin);
+        let is_oldest = state.runs.first_key_value().is_some_and(|(&oldest, _)| oldest == last);
+        state.runs.remove(&last);
+        if first < number {
+            state.runs.insert(number - 1, first);
         }
-        if last < end {
-            state.runs.insert(end, last + 1);
+        if number < last {
+            state.runs.insert(last, number + 1);
         }
-        let is_news = is_oldest && begin == first;
+        let is_news = is_oldest && first == number;
         Ok(is_news && !std::mem::replace(&mut state.is_reported, true))
     }
 
@@ -90,69 +90,68 @@ impl Unacknowledged {
 mod tests {
     use super::*;
 
-    fn of(messages: &[(u64, u64)]) -> Unacknowledged {
+    fn of(numbers: &[u64]) -> Unacknowledged {
         let unacknowledged = Unacknowledged::default();
-        messages.iter().for_each(|&(first, last)| unacknowledged.add(first, last));
+        numbers.iter().for_each(|&number| unacknowledged.add(number));
         unacknowledged
     }
 
     #[test]
     fn the_first_number_moves_past_what_was_acknowledged_before_it() {
-        let unacknowledged = of(&[(1, 1), (2, 2), (3, 3), (4, 4)]);
-        assert_eq!(unacknowledged.acknowledge(3, 3), Ok(false));
-        assert_eq!(unacknowledged.acknowledge(2, 2), Ok(false));
+        let unacknowledged = of(&[1, 2, 3, 4]);
+        assert_eq!(unacknowledged.acknowledge(3), Ok(false));
+        assert_eq!(unacknowledged.acknowledge(2), Ok(false));
         assert_eq!(unacknowledged.first(), Some(1));
-        assert_eq!(unacknowledged.acknowledge(1, 1), Ok(true));
+        assert_eq!(unacknowledged.acknowledge(1), Ok(true));
         assert_eq!(unacknowledged.first(), Some(4));
-        assert_eq!(unacknowledged.acknowledge(4, 4), Ok(true));
+        assert_eq!(unacknowledged.acknowledge(4), Ok(true));
         assert_eq!(unacknowledged.first(), None);
     }
 
     #[test]
     fn a_second_acknowledgement_does_nothing() {
-        let unacknowledged = of(&[(1, 1), (2, 2), (3, 3)]);
+        let unacknowledged = of(&[1, 2, 3]);
         for _ in 0..2 {
-            unacknowledged.acknowledge(2, 2).unwrap();
+            unacknowledged.acknowledge(2).unwrap();
         }
         assert_eq!(unacknowledged.first(), Some(1));
-        unacknowledged.acknowledge(1, 1).unwrap();
+        unacknowledged.acknowledge(1).unwrap();
         assert_eq!(unacknowledged.first(), Some(3));
         unacknowledged.close(Failure::Closed);
-        assert_eq!(unacknowledged.acknowledge(2, 2), Ok(false));
-        assert_eq!(unacknowledged.acknowledge(3, 3), Err(Failure::Closed));
+        assert_eq!(unacknowledged.acknowledge(2), Ok(false));
+        assert_eq!(unacknowledged.acknowledge(3), Err(Failure::Closed));
         assert_eq!(unacknowledged.first(), Some(3));
     }
 
     #[test]
-    fn a_message_covers_the_numbers_before_it_that_have_none() {
-        // 2 and 3 were cancelled.
-        let unacknowledged = of(&[(1, 1), (2, 4), (5, 5)]);
-        unacknowledged.acknowledge(2, 4).unwrap();
-        unacknowledged.acknowledge(1, 1).unwrap();
+    fn a_number_without_a_message_is_not_waited_for() {
+        let unacknowledged = of(&[1, 4, 5]);
+        unacknowledged.acknowledge(4).unwrap();
+        unacknowledged.acknowledge(1).unwrap();
         assert_eq!(unacknowledged.first(), Some(5));
     }
 
     #[test]
     fn the_thread_is_woken_once_until_it_asks() {
-        let unacknowledged = of(&[(1, 1), (2, 2), (3, 3)]);
-        assert_eq!(unacknowledged.acknowledge(1, 1), Ok(true));
-        assert_eq!(unacknowledged.acknowledge(2, 2), Ok(false));
+        let unacknowledged = of(&[1, 2, 3]);
+        assert_eq!(unacknowledged.acknowledge(1), Ok(true));
+        assert_eq!(unacknowledged.acknowledge(2), Ok(false));
         assert_eq!(unacknowledged.first(), Some(3));
-        assert_eq!(unacknowledged.acknowledge(3, 3), Ok(true));
+        assert_eq!(unacknowledged.acknowledge(3), Ok(true));
     }
 
     #[test]
     fn runs_are_bounded_and_messages_in_one_run_are_not() {
         let unacknowledged = Unacknowledged::default();
         let last = RUNS_MAX as u64 * 2 + 1;
-        (1..=last).for_each(|number| unacknowledged.add(number, number));
+        (1..=last).for_each(|number| unacknowledged.add(number));
         assert!(!unacknowledged.is_full());
         for number in (2..=last - 1).step_by(2) {
             assert!(!unacknowledged.is_full(), "at {number}");
-            unacknowledged.acknowledge(number, number).unwrap();
+            unacknowledged.acknowledge(number).unwrap();
         }
         assert!(unacknowledged.is_full());
-        unacknowledged.acknowledge(1, 1).unwrap();
+        unacknowledged.acknowledge(1).unwrap();
         assert!(!unacknowledged.is_full());
     }
 }

@@ -43,7 +43,7 @@ def again(pairs: Pairs, closed: nq.Communicator, other: nq.Communicator) -> nq.C
     if not closed.is_server:
         connection = dataclasses.asdict(closed.options.connection)
         return pairs.client(other, id=closed.id, **connection)
-    netloc = closed.options.netloc if closed.address is None else nq.NetworkLocation(*closed.address)
+    netloc = nq.NetworkLocation(*(closed.address or closed.options.netloc))
     broker = closed.options.broker
     return pairs.server(id=closed.id, netloc=netloc, broker=broker, reconnect=(0.01, 0.05))
 

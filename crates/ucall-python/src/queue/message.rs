@@ -32,7 +32,6 @@ struct Acknowledgement {
     handle: Weak<Handle>,
     intake: Arc<Intake>,
     peer: Identity,
-    first: u64,
     sequence: u64,
     is_given: AtomicBool,
 }
@@ -70,7 +69,6 @@ impl Acknowledgement {
             handle: Arc::downgrade(handle),
             intake: message.intake.clone(),
             peer: message.peer,
-            first: message.first,
             sequence: message.sequence,
             is_given: AtomicBool::new(false),
         })
@@ -84,7 +82,7 @@ impl Acknowledgement {
             None => Err(Failure::Closed),
             Some(handle) => {
                 refuse_orphan(&handle)?;
-                handle.acknowledge(&self.intake, self.first, self.sequence)
+                handle.acknowledge(&self.intake, self.sequence)
             }
         };
         match given {

@@ -114,13 +114,12 @@ impl Handle {
         }
     }
 
-    /// Acknowledges the message that covers the numbers from `first` to `sequence`: see
-    /// [`Intake::acknowledge`].
+    /// Acknowledges a message that came: see [`Intake::acknowledge`].
     ///
     /// # Errors
     /// The session is over, and the message was not acknowledged before.
-    pub fn acknowledge(&self, intake: &Intake, first: u64, sequence: u64) -> Result<(), Failure> {
-        if intake.acknowledge(first, sequence)? {
+    pub fn acknowledge(&self, intake: &Intake, sequence: u64) -> Result<(), Failure> {
+        if intake.acknowledge(sequence)? {
             self.send(Command::Taken(intake.index));
         }
         Ok(())

@@ -90,12 +90,11 @@ impl Hub {
         let (_, session) = self.session_of(key)?;
         if session.accept(header, 0)? {
             let weight = header.length as usize + MESSAGE_WEIGHT;
-            let (intake, first) = session.count(header, weight);
+            let intake = session.count(header, weight);
             let peer = session.peer.ok_or(ProtocolError::Unexpected)?;
             self.arrived.push_back(Incoming {
                 peer,
                 intake,
-                first,
                 sequence: header.sequence,
                 weight,
                 encoding: header.encoding,

@@ -350,6 +350,59 @@ fn a_side_that_closes_leaves_the_rest_to_its_next_life_wherever_it_is_cut() {
 }
 
 #[test]
+fn a_server_that_is_still_closing_may_be_started_again() {
+    let mut talk = Talk::new(SERVER, options());
+    // It waits for a client that is gone, and refuses all others meanwhile.
+    let (hub, now) = (&mut talk.world.server.hub, talk.world.now);
+    let key = hub.open_link(Role::Accepted, now);
+    hub.receive(key, &crate::hostile::hello(Identity([3; 16])), now).unwrap();
+    hub.link_closed(key, now);
+    talk.put(0);
+    talk.run_until(|talk| {
+        talk.take(1);
+        !talk.held.is_empty()
+    });
+    talk.getter().hub.close(now);
+    let dials = talk.world.dials;
+    talk.run_until(|talk| talk.world.dials > dials + 2);
+    assert!(!talk.getter().hub.is_over());
+    assert_eq!(progress(&talk.put[0]), Progress::Pending);
+    talk.kill();
+    talk.finish();
+}
+
+#[test]
+fn both_sides_close_and_the_rest_is_waited_for() {
+    for getter in GETTERS {
+        for is_first in [false, true] {
+            let mut talk = Talk::new(getter, options());
+            (0..3).for_each(|_| talk.put(0));
+            talk.run_until(|talk| {
+                talk.take(2);
+                talk.held.len() == 2
+            });
+            let now = talk.world.now;
+            if is_first {
+                talk.putter().hub.close(now);
+                talk.world.run();
+            }
+            talk.getter().hub.close(now);
+            talk.run_until(|talk| talk.getter().hub.is_over());
+            talk.putter().hub.close(now);
+            talk.kill();
+            talk.run_until(|talk| {
+                talk.take(usize::MAX);
+                talk.held.len() == 3
+            });
+            assert!(talk.putter().inbox.closed().is_none());
+            (0..3).rev().for_each(|at| talk.acknowledge(at));
+            talk.run_until(|talk| talk.putter().hub.is_over());
+            assert!(talk.put.iter().all(is_done));
+        }
+    }
+}
+
+#[test]
 fn a_side_that_closes_and_stays_away_is_given_up() {
     for getter in GETTERS {
         let mut talk = Talk::new(getter, options());

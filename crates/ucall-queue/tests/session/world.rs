@@ -83,7 +83,7 @@ impl Side {
 
     /// What `message.ack()` does.
     pub fn acknowledge(&mut self, message: &Incoming) -> Result<(), Failure> {
-        if message.intake.acknowledge(message.first, message.sequence)? {
+        if message.intake.acknowledge(message.sequence)? {
             self.taken_from.push(message.intake.index);
         }
         Ok(())

@@ -111,9 +111,11 @@ class Communicator(QueueCore):
         self._notifier.start()
 
     def close(self, timeout: float | None = None) -> None:
-        """Ends in order: waits until what was put has arrived, and what the peers put has come.
+        """Ends in order: waits until what was put is acknowledged, and what the peers put has come.
 
-        `get` still returns what came. A peer that is gone is waited for until ``expire_s``.
+        `get` still returns what came. A peer that is gone is waited for until ``expire_s``. What a
+        peer put with ``ack="explicit"`` and was not acknowledged by now stays with that peer, for
+        the next communicator with this id.
 
         Args:
             timeout: After so many seconds it ends as it is: what has not arrived fails.

@@ -41,18 +41,18 @@ class ConnectionOptions:
         get_merge: Hands the serializer's stream to ``load`` as one block.
         put_merge: Joins the pieces that ``dump`` makes into one block. Out-of-band buffers are sent
             from where they lie, either way.
-        transport_size: Bytes that a peer may have under way to us: sent, and not taken by `get`. No
-            less than 64 KiB are told to a peer, and less than this when all peers together would
+        transport_size: Bytes that a peer may have under way to us: sent, and not returned by `get`.
+            No less than 64 KiB are told to a peer, and less than this when all peers together would
             have more than ``queue_size``.
-        queue_size: Bytes of messages for one peer that are not acknowledged yet, whatever ``ack``
-            says. Each counts 128 bytes more than its length.
+        queue_size: Bytes of messages for one peer that are not acknowledged yet. Each counts 128
+            bytes more than its length.
         message_size: Bytes of one message, in either direction. Memory for one that comes is taken
             as its bytes arrive.
         full: What `put` does when the queue is full: ``"error"`` raises `FullError`; ``"block"``
             waits; ``"drop_oldest"`` makes room by failing the futures of what was put first and is
             not on the wire; ``"drop_newest"`` fails the new one's.
         ack: What acknowledges the messages that this side puts: ``"received"``, that the peer's
-            process has received them; ``"taken"``, that the peer's `get` has returned them;
+            process has received them; ``"taken"``, that they were returned by the peer's `get`;
             ``"explicit"``, that the peer's program has called `Message.ack` on them and on all
             before them.
         keepalive_s: After so many seconds without a byte a peer is asked for a sign of life; after
