@@ -257,6 +257,7 @@ impl Session {
 
     /// Our end, once everything before it is out of the way.
     fn take_end(&mut self, outbox: &Outbox) -> Option<Chunk> {
+        // A peer that has ended takes no more, but another life of it may acknowledge the rest.
         let is_empty = self.outgoing.store.is_empty();
         let is_clear = match self.outgoing.acknowledge {
             Acknowledge::Received => true,

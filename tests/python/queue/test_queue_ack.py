@@ -210,15 +210,22 @@ def test_all_acknowledged_both_sides_end_at_once(pairs: Pairs) -> None:
 
 
 @tcp
-@ways
-def test_a_side_that_closes_and_stays_away_is_given_up(pairs: Pairs, putter: str) -> None:
-    ours, getter = met(pairs, putter, expire_s=0.3)
-    future = ours.put("x")
-    getter.get(timeout=WAIT_S)
-    getter.close()
+def test_a_side_that_closes_and_stays_away_is_given_up(pairs: Pairs) -> None:
+    server = pairs.server(ack="explicit", expire_s=0.3)
+    client = pairs.client(server)
+    client.put("here").result(WAIT_S)
+    future = server.put("x")
+    client.get(timeout=WAIT_S)
+    client.close()
     with pytest.raises(ConnectionError) as caught:
         future.result(WAIT_S)
-    assert caught.value.peer == getter.id  # type: ignore[attr-defined]
+    assert caught.value.peer == client.id  # type: ignore[attr-defined]
+
+
+@tcp
+def test_there_is_no_other_kind(pairs: Pairs) -> None:
+    with pytest.raises(ValueError, match="expected 'received', 'taken' or 'explicit'"):
+        pairs.server(ack="later")
 
 
 @tcp

@@ -114,7 +114,7 @@ class Communicator(QueueCore):
         """Ends in order: waits until what was put is acknowledged, and what the peers put has come.
 
         `get` still returns what came. A peer that is gone is waited for until ``expire_s``. What a
-        peer put with ``ack="explicit"`` and was not acknowledged by now stays with that peer, for
+        peer put with ``ack="explicit"`` and is not acknowledged by now stays with that peer, for
         the next communicator with this id.
 
         Args:
