@@ -327,9 +327,8 @@ impl Hello {
             (true, false) => Acknowledge::Taken,
             (_, true) => Acknowledge::Explicit,
         };
-        let is_ordered =
-            progress.acknowledged <= progress.taken && progress.taken <= progress.received;
-        if oldest == 0 || incarnation == Incarnation::UNKNOWN || !is_ordered {
+        let is_received = progress.taken.max(progress.acknowledged) <= progress.received;
+        if oldest == 0 || incarnation == Incarnation::UNKNOWN || !is_received {
             return Err(ProtocolError::Malformed);
         }
         Ok(Self {

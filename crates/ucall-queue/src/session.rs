@@ -202,7 +202,7 @@ impl Session {
     ) -> Result<bool, ProtocolError> {
         let outgoing = &mut self.outgoing;
         let Progress { received, taken, acknowledged, .. } = *progress;
-        if received > outgoing.sent || taken > received || acknowledged > taken {
+        if received > outgoing.sent || taken.max(acknowledged) > received {
             return Err(ProtocolError::OutOfOrder);
         }
         outgoing.window = progress.window;
@@ -509,10 +509,8 @@ impl Receiving {
     fn tell(&mut self, window: u64) -> Progress {
         // In this order, because `get` notes them in the other: what it takes meanwhile wakes us.
         let freed = self.intake.freed();
-        // What was acknowledged was taken before.
-        let received = self.received;
+        let (received, taken) = (self.received, self.taken());
         let acknowledged = self.intake.acknowledged(received);
-        let taken = self.taken();
         self.told = Progress { received, taken, acknowledged, window: freed };
         self.told_window = window;
         self.is_peer_blocked &= freed < self.weight;

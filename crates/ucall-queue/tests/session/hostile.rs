@@ -71,6 +71,8 @@ fn lengths_and_numbers_are_not_believed() {
             [header(8, 0, 0, 24), [[1, 0, 0, 0, 0, 0, 0, 0]; 3].concat()].concat(),
             ProtocolError::OutOfOrder,
         ),
+        // One of the program, of what was never received.
+        ([header(8, 0, 1, 24), vec![0; 24]].concat(), ProtocolError::OutOfOrder),
         // Segments that are longer than the message.
         (
             [header(4, 2, 1, 17), [[9, 0, 0, 0, 0, 0, 0, 0]; 2].concat()].concat(),
