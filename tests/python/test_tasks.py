@@ -457,7 +457,12 @@ server.run()
 
 CHANGES = {
     "nothing to enter a task by": "del asyncio.tasks._enter_task",
-    "tasks in Python": "asyncio.Task = asyncio.tasks.Task = asyncio.tasks._PyTask",
+    # From CPython 3.14 on, asyncio's functions in C know nothing of tasks in Python.
+    "tasks in Python": """
+asyncio.Task = asyncio.tasks.Task = asyncio.tasks._PyTask
+for name in ("current_task", "all_tasks"):
+    setattr(asyncio, name, getattr(asyncio.tasks, f"_py_{name}", getattr(asyncio, name)))
+""",
     "tasks that begin otherwise": """
 class Later(asyncio.tasks._CTask):
     def __init__(self, coroutine, *, loop, **options):
