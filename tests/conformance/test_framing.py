@@ -45,6 +45,11 @@ TOKENS += [b"\r\n\r\n", b" \r\n", b"\r\n x", b"close", b"f" * 16, b"\x0b", b'"',
 
 HOST = rb"(?:(?:[\w.~!$&'()*+,;=-]|%[0-9a-fA-F]{2})+|\[[0-9a-fA-F:.]+\])(?::\d*)?"
 AUTHORITY = re.compile(HOST)
+#: RFC 9112, 7.1.1. Between a chunk's size and its first extension we take no white space.
+NAME = rb"[\w!#$%&'*+.^`|~-]+"
+QUOTED = rb'"(?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*"'
+EXTENSION = rb"[ \t]*;[ \t]*" + NAME + rb"(?:[ \t]*=[ \t]*(?:" + NAME + rb"|" + QUOTED + rb"))?"
+EXTENSIONS = re.compile(rb"(?:" + EXTENSION + rb")*")
 TARGET = re.compile(rb"(?:\r\n)*\w+ (?:/|\*|http://" + HOST + rb"(?:[/?]| ))")
 
 
@@ -151,6 +156,9 @@ def _why(data: bytes) -> str:
         "a length twice": len(re.findall(rb"(?i)content-length:", head)) > 1,
         "a length like 5, 5": re.search(rb"(?i)content-length:[^\r]*,", head),
         "a length and a coding": b"Content-Length:" in head and b"Transfer-Encoding:" in head,
+        "a chunk extension that is none": not all(
+            map(EXTENSIONS.fullmatch, re.findall(rb"\r\n[0-9a-f]+(;[^\n]*)\r\n", data))
+        ),
         "white space behind a chunk's size": re.search(rb"\r\n[0-9a-f]+[ \t]+(\r\n|;)", data),
     }.items():
         if is_so:

@@ -10,8 +10,8 @@
 //! | `Size`           | hex digit        | `Size`                                    |
 //! | `Size`           | `;`              | `Extension`                               |
 //! | `Size`           | CR               | `SizeLineFeed`                            |
-//! | `Extension`      | text             | `Extension`                               |
-//! | `Extension`      | CR               | `SizeLineFeed`                            |
+//! | `Extension`      | of the extension | `Extension`                               |
+//! | `Extension`      | CR behind it     | `SizeLineFeed`                            |
 //! | `SizeLineFeed`   | LF               | `Data`, or `TrailerStart` if the size is 0 |
 //! | `Data`           | the last of them | `DataReturn`                              |
 //! | `DataReturn`     | CR               | `DataLineFeed`                            |
@@ -25,9 +25,10 @@
 //! | `TrailerLineFeed`| LF               | `TrailerStart`                            |
 //! | `LastLineFeed`   | LF               | `Done`                                    |
 //!
-//! Any other byte is an error, which stays.
+//! Any other byte is an error, which stays. [`ChunkExtension`] has the states within an extension.
 
 use super::bytes::{is_text, is_token};
+use super::chunk_extension::ChunkExtension;
 use super::error::HttpError;
 use super::fields::bad_byte;
 
@@ -72,7 +73,7 @@ enum State {
     #[default]
     SizeStart,
     Size,
-    Extension,
+    Extension(ChunkExtension),
     SizeLineFeed,
     Data,
     DataReturn,
@@ -135,9 +136,17 @@ impl ChunkedDecoder {
     fn step(&mut self, byte: u8, limits: &ChunkedLimits) -> Result<State, HttpError> {
         match (self.state, byte) {
             (State::SizeStart | State::Size, _) if byte.is_ascii_hexdigit() => self.add_digit(byte),
-            (State::Size | State::Extension, b'\r') => Ok(State::SizeLineFeed),
-            (State::Size, b';') => self.add_overhead(State::Extension, limits),
-            (State::Extension, _) if is_text(byte) => self.add_overhead(State::Extension, limits),
+            (State::Size, b'\r') => Ok(State::SizeLineFeed),
+            (State::Size, b';') => {
+                self.add_overhead(State::Extension(ChunkExtension::Start), limits)
+            }
+            (State::Extension(extension), b'\r') if extension.is_complete() => {
+                Ok(State::SizeLineFeed)
+            }
+            (State::Extension(extension), _) => match extension.after(byte) {
+                Some(extension) => self.add_overhead(State::Extension(extension), limits),
+                None => Err(self.refusal(byte)),
+            },
             (State::SizeLineFeed, b'\n') => self.begin_data(limits),
             (State::DataReturn, b'\r') => Ok(State::DataLineFeed),
             (State::DataLineFeed, b'\n') => Ok(State::SizeStart),
@@ -196,6 +205,9 @@ impl ChunkedDecoder {
             (State::TrailerStart, b' ' | b'\t') => HttpError::HeaderFolded,
             (State::TrailerName, b' ' | b'\t') => HttpError::SpaceBeforeColon,
             (State::TrailerStart | State::TrailerName, _) => HttpError::HeaderNameMalformed,
+            (State::Extension(_), _) if byte == b'\r' || is_text(byte) => {
+                HttpError::ChunkExtensionMalformed
+            }
             _ => bad_byte(byte),
         }
     }

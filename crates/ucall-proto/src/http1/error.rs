@@ -50,6 +50,8 @@ pub enum HttpError {
     TimeoutMalformed,
     /// 400: a chunk size that is not hexadecimal digits, or overflows.
     ChunkSizeMalformed,
+    /// 400: a chunk extension that is not `;name`, `;name=value` or `;name="value"`.
+    ChunkExtensionMalformed,
     /// 400: the data of a chunk is not followed by CRLF.
     ChunkUnterminated,
     /// 400: chunk extensions and trailers exceed their limit together.
@@ -167,6 +169,9 @@ impl HttpError {
             Self::TimeoutMalformed => (400, "Ucall-Timeout-Ms must come once, in decimal digits"),
             Self::ChunkSizeMalformed => {
                 (400, "a chunk size must be at most 16 hexadecimal digits, then CR LF or ;")
+            }
+            Self::ChunkExtensionMalformed => {
+                (400, "a chunk extension must read like: ;name or ;name=value or ;name=\"value\"")
             }
             Self::ChunkUnterminated => (400, "the data of a chunk must be followed by CR LF"),
             Self::ChunkOverheadTooLarge { .. } => {

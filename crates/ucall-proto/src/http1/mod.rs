@@ -10,6 +10,7 @@
 
 mod access;
 mod bytes;
+mod chunk_extension;
 mod chunked;
 mod date;
 mod error;
