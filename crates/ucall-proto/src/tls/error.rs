@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use rustls::InvalidMessage;
+
+use super::HANDSHAKE_MESSAGE_BYTES_MAX;
+
 /// Why a TLS connection cannot go on.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -9,7 +13,8 @@ pub enum TlsError {
     /// The peer's fault, or one that it shall hear of: its records, its certificate, or nothing in
     /// common to speak. It has been told by an alert.
     Peer(rustls::Error),
-    /// The peer sent more of one message than any message may have.
+    /// The peer sent a message of its handshake that is longer than
+    /// [`HANDSHAKE_MESSAGE_BYTES_MAX`], or cut into too many records.
     TooLong,
     /// Ours: the keys have protected as much as they may, and TLS 1.2 knows no new ones.
     KeysExhausted,
@@ -18,11 +23,23 @@ pub enum TlsError {
 }
 
 impl TlsError {
+    /// What a connection's error says.
+    pub(super) fn of(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidMessage(InvalidMessage::HandshakePayloadTooLarge) => {
+                Self::TooLong
+            }
+            error => Self::Peer(error),
+        }
+    }
+
     /// Whether what came is no TLS at all.
     pub fn is_no_tls(&self) -> bool {
-        use rustls::InvalidMessage::{InvalidContentType, UnknownProtocolVersion};
         let Self::Peer(rustls::Error::InvalidMessage(message)) = self else { return false };
-        matches!(message, InvalidContentType | UnknownProtocolVersion)
+        matches!(
+            message,
+            InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion
+        )
     }
 }
 
@@ -30,7 +47,11 @@ impl fmt::Display for TlsError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TlsError::Peer(error) => error.fmt(formatter),
-            TlsError::TooLong => formatter.write_str("a TLS message is too long"),
+            TlsError::TooLong => write!(
+                formatter,
+                "the peer's TLS messages are too long: expected at most \
+                 {HANDSHAKE_MESSAGE_BYTES_MAX} bytes for one of the handshake"
+            ),
             TlsError::KeysExhausted => formatter.write_str("the connection's keys are used up"),
             TlsError::Closed => formatter.write_str("our side of the connection has ended"),
         }

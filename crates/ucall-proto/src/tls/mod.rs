@@ -29,7 +29,7 @@ pub use identity::Identity;
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use server::{ClientAuth, ServerConfig, ServerSettings};
 pub use session::Session;
-pub use stage::{Stage, begins_record};
+pub use stage::{HANDSHAKE_MESSAGE_BYTES_MAX, Stage, begins_record};
 pub use tickets::TicketSecret;
 
 /// The one choice of who does the arithmetic.

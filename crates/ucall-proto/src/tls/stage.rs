@@ -33,9 +33,13 @@ const HANDSHAKE: u8 = 22;
 const RECORD_BYTES_MAX: usize = 16 << 10;
 /// How much longer a record is than its plaintext, with every cipher suite of ours.
 const RECORD_EXTRA_BYTES: usize = 32;
-/// What a message of a handshake can be long, with the records that it comes in. rustls refuses
-/// longer ones itself, at 64 KiB.
+/// The longest message of a handshake, its header of four bytes not counted. rustls has this limit.
+/// A client's hello could be twice as long (RFC 8446 section 4.1.2).
+pub const HANDSHAKE_MESSAGE_BYTES_MAX: usize = 0xFFFF;
+/// The longest message together with the headers of its records, which may be of one byte each.
 const INPUT_BYTES_MAX: usize = 128 << 10;
+/// A fatal alert in plaintext: decode_error (RFC 8446 section 6).
+const DECODE_ERROR: &[u8] = &[21, 3, 3, 0, 2, 2, 50];
 /// What is kept between records, at most, when nothing is in it.
 const SPARE_CAPACITY_MAX: usize = 32 << 10;
 
@@ -156,7 +160,13 @@ impl Stage {
             Ok(()) => Err(TlsError::TooLong),
             Err(error) => Err(error),
         };
-        outcome.inspect_err(|_| self.fail())
+        outcome.inspect_err(|error| {
+            // rustls writes no alert for this. Before a version is agreed on, nothing is encrypted.
+            if matches!(error, TlsError::TooLong) && self.common().protocol_version().is_none() {
+                out.extend_from_slice(DECODE_ERROR);
+            }
+            self.fail();
+        })
     }
 
     /// Encrypts `plaintext` behind `out`. Before the handshake is done it is kept until then.
@@ -249,7 +259,7 @@ impl Stage {
                 }
                 Next::Failed(error) => {
                     self.write_alerts(bytes.get_mut(used..).unwrap_or_default(), out);
-                    return (used, Err(TlsError::Peer(error)));
+                    return (used, Err(TlsError::of(error)));
                 }
             }
         }

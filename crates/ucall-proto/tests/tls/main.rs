@@ -3,5 +3,6 @@
 
 mod handshake;
 mod harness;
+mod hello;
 mod records;
 mod settings;
