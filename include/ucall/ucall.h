@@ -22,7 +22,8 @@
  *
  * Every function checks its pointers: a NULL server or call makes it do nothing and return false,
  * NULL or 0. Strings that go in end at their NUL when their length is given as 0: so an empty one
- * must have one, as "" does. All text is UTF-8. docs/c.md is the guide.
+ * must have one, as "" does. A length above half of SIZE_MAX, such as a negative number that was
+ * made a size_t, is refused unread. All text is UTF-8. docs/c.md is the guide.
  *
  * Apache-2.0.
  */
@@ -213,6 +214,9 @@ ucall_str_t ucall_version(void);
 /*
  * Why the last of `ucall_init`, `ucall_add_procedure`, `ucall_take_call` and `ucall_take_calls` on
  * this thread has failed; "" if it has not. Ends with a NUL; there until the next of them.
+ *
+ * In a callback also why a reply was refused: the caller got an error in its place, or the reply
+ * before it. A callback begins without.
  */
 ucall_str_t ucall_last_error(void);
 
@@ -309,8 +313,8 @@ bool ucall_param_positional_json(ucall_call_t call, size_t index, ucall_str_t *o
                                  size_t *output_length);
 
 /*
- * Replies with a result that is JSON text already. Debug builds of the library check that it is,
- * and reply -32603 if it is not; release builds check only that it is not empty.
+ * Replies with a result that is JSON text already, nested 1,024 deep at most. What is no JSON is
+ * answered with -32603 and logged.
  */
 void ucall_call_reply_content(ucall_call_t call, ucall_str_t json, size_t length);
 

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+import urllib.request
 
 import pytest
 
@@ -186,16 +187,81 @@ def test_errors(client):
         assert error(cannot_be_written)["code"] == -32603
 
 
-def test_content_is_checked_in_debug_builds(built, checked_library):
-    broken = ["{", "1 2", "nul", '"\n"', "[1,]", "'a'"]
-    with (
-        serving([built(CALLS, ("-O0",), checked_library)]) as server,
-        Client(server.port) as client,
-    ):
+@pytest.mark.parametrize("profile", ["release", "debug"])
+def test_content_is_checked_in_every_build(built, library, checked_library, profile):
+    broken = ["{", "1 2", "nul", '"\n"', "[1,]", "'a'", "[" * 1025 + "]" * 1025]
+    program = built(CALLS, ("-O0",), library if profile == "release" else checked_library)
+    with serving([program]) as server, Client(server.port) as client:
         assert client.call("content", {"json": ' {"a":[1.5]} '}) == {"a": [1.5]}
         for text in broken:
             error = client.error_of("content", {"json": text})
-            assert error["code"] == -32603 and "no JSON" in error["message"], text
+            assert error["code"] == -32603 and "JSON" in error["message"], text
+
+
+# What each absurd reply is refused for.
+ABSURD = {
+    "content": "a length that no text can have",
+    "content, half": "a length that no text can have",
+    "content, NULL": "JSON that is NULL",
+    "content, NULL, all": "JSON that is NULL",
+    "content, bytes": "no JSON",
+    "content, NUL": "no JSON",
+    "content, cut": "no JSON",
+    "content, empty": "no JSON",
+    "content, blank": "no JSON",
+    "str": "a length that no text can have",
+    "str, NULL": "a string that is NULL",
+    "str, bytes": "not UTF-8",
+    "f64": "not finite",
+    "error": "a length that no text can have",
+}
+
+
+@pytest.fixture
+def absurd(built, engine):
+    """A program whose replies cannot be sent."""
+    program = built(harness.PROGRAMS / "absurd.c")
+    with serving([program, engine]) as server, Client(server.port) as client:
+        client.server = server
+        yield client
+
+
+@pytest.mark.parametrize("method", ["reply", "later"])
+def test_a_reply_that_cannot_be_sent_is_a_whole_error(absurd, method):
+    for how, why in ABSURD.items():
+        error = absurd.error_of(method, {"how": how})
+        assert error["code"] == -32603 and why in error["message"], (how, error)
+        if method == "reply":
+            assert absurd.call("reason") == error["message"]
+    assert absurd.error_of(method, {"how": "error, NULL"}) == {"code": 7, "message": ""}
+    absurd.server.stop()
+    assert "panicked" not in absurd.server.errors
+
+
+def test_an_absurd_second_reply_changes_nothing(absurd):
+    assert absurd.call("reply", {"how": "twice"}) == 1
+    assert "replied twice" in absurd.call("reason")
+
+
+def test_what_cannot_be_sent_is_a_whole_error_over_http_and_in_a_batch(absurd):
+    calls = [{"jsonrpc": "2.0", "method": "reply", "params": {"how": how}, "id": how}
+             for how in ABSURD]  # fmt: skip
+    calls.append({"jsonrpc": "2.0", "method": "params", "params": [], "id": "last"})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{absurd.server.port}/", json.dumps(calls).encode()
+    )
+    with urllib.request.urlopen(request) as reply:
+        assert reply.status == 200
+        replies = {reply["id"]: reply for reply in json.load(reply)}
+    assert replies.pop("last")["result"] == 0
+    assert {id: reply["error"]["code"] for id, reply in replies.items()} == dict.fromkeys(
+        ABSURD, -32603
+    )
+
+
+def test_names_of_absurd_lengths_are_those_of_nothing(absurd):
+    for given in ({"a": 1, "": 2}, [1, 2], {}, []):
+        assert absurd.call("params", given) == 0
 
 
 def test_content_that_is_nothing_is_refused_in_every_build(client):

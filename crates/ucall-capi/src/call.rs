@@ -4,9 +4,11 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_proto::{Call as Request, Outcome, Reply, RpcError, json};
+use ucall_proto::json::{self, Fault};
+use ucall_proto::{Call as Request, Outcome, Reply, RpcError};
 use ucall_server::{Caller, Held};
 
+use crate::boundary::{clear_last_error, set_last_error};
 use crate::config::NESTING_MAX;
 use crate::desk::{Callback, Desk};
 use crate::ledger::{Deadline, Ticket, Way};
@@ -28,6 +30,8 @@ enum Answer<'a, 'r> {
     There(Way),
     /// It has gone.
     Given,
+    /// It has gone, and a reply of the program was refused: the thread's last error says why.
+    Refused,
     /// A deferred call has taken over.
     HandedOver,
 }
@@ -84,7 +88,10 @@ impl<'a, 'r> Call<'a, 'r> {
     #[inline]
     pub(crate) fn outcome(&self) -> Outcome {
         match &self.answer {
-            Answer::HandedOver => Outcome::Deferred,
+            Answer::HandedOver => {
+                clear_last_error();
+                Outcome::Deferred
+            }
             Answer::Here(reply) => {
                 if !reply.is_notification() {
                     self.complain("did not reply");
@@ -92,6 +99,11 @@ impl<'a, 'r> Call<'a, 'r> {
                 Outcome::Done
             }
             Answer::Given | Answer::There(_) => Outcome::Done,
+            Answer::Refused => {
+                // It is for this callback, and not for the next one on this thread.
+                clear_last_error();
+                Outcome::Done
+            }
         }
     }
 
@@ -118,14 +130,14 @@ impl<'a, 'r> Call<'a, 'r> {
         memory.string(value)
     }
 
-    /// Replies with JSON text.
+    /// Replies with JSON text, which is proven to be that.
     #[inline]
     pub(crate) fn reply_content(&mut self, content: &[u8]) {
-        let is_checked = cfg!(debug_assertions);
-        if content.is_empty() || is_checked && json::prove(content, NESTING_MAX).is_err() {
-            return self.fail("replied with what is no JSON");
+        match json::prove(content, NESTING_MAX) {
+            Ok(()) => self.reply(|out| out.extend_from_slice(content)),
+            Err(Fault::TooDeep) => self.fail("replied with JSON that nests too deep"),
+            Err(_) => self.fail("replied with what is no JSON"),
         }
-        self.reply(|out| out.extend_from_slice(content));
     }
 
     /// Replies with what `write` appends, which is JSON text.
@@ -144,12 +156,13 @@ impl<'a, 'r> Call<'a, 'r> {
 
     #[cold]
     fn reply_late(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        // Written before the way is taken, which is still there then if that panics.
+        let mut out = Vec::new();
+        if matches!(self.answer, Answer::There(_)) {
+            write(&mut out);
+        }
         match mem::replace(&mut self.answer, Answer::Given) {
-            Answer::There(way) => {
-                let mut out = Vec::new();
-                write(&mut out);
-                self.complete(way, Ok(out));
-            }
+            Answer::There(way) => self.complete(way, Ok(out)),
             late => self.refuse(late),
         }
     }
@@ -167,7 +180,11 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn fail(&mut self, what: &str) {
         self.complain(what);
         let text = format!("The handler {what}");
+        set_last_error(&text);
         self.reply_error(RpcError::new(RpcError::INTERNAL_ERROR, text));
+        if matches!(self.answer, Answer::Given) {
+            self.answer = Answer::Refused;
+        }
     }
 
     fn complete(&self, way: Way, outcome: Result<Vec<u8>, RpcError>) {
@@ -179,11 +196,13 @@ impl<'a, 'r> Call<'a, 'r> {
     /// The reply comes too late; what was before stays.
     #[cold]
     fn refuse(&mut self, late: Answer<'a, 'r>) {
-        self.complain(match late {
-            Answer::HandedOver => "replied to a call that it had deferred; ignored",
-            _ => "replied twice; the second reply is ignored",
-        });
-        self.answer = late;
+        let (what, answer) = match late {
+            Answer::HandedOver => ("replied to a call that it had deferred; ignored", late),
+            _ => ("replied twice; the second reply is ignored", Answer::Refused),
+        };
+        self.complain(what);
+        set_last_error(&format!("The handler {what}"));
+        self.answer = answer;
     }
 
     #[cold]

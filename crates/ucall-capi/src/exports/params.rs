@@ -94,7 +94,7 @@ unsafe fn give_text(text: Option<&[u8]>, output: *mut *const c_char, length: *mu
 #[inline]
 unsafe fn named<'a>(name: *const c_char, length: usize) -> Option<Which<'a>> {
     // SAFETY: passed on to our caller.
-    unsafe { bytes(name, length) }.map(Which::Named)
+    unsafe { bytes(name, length) }.ok().map(Which::Named)
 }
 
 /// An export that looks up one of the params and reads it: with `$look` if `$short` is all that it

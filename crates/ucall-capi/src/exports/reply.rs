@@ -5,26 +5,45 @@ use std::ffi::{c_char, c_int};
 use ucall_proto::RpcError;
 use ucall_proto::json::{write_f64, write_i64, write_string};
 
-use crate::boundary::{bytes, guard};
+use crate::boundary::{NoString, bytes, guard};
 use crate::call::Call;
 
 type CallPointer = *mut Call<'static, 'static>;
 
-/// Runs `reply` on a call, unless it is NULL.
+/// Runs `reply` on a call, unless it is NULL. After a panic in it the caller gets an error in place
+/// of what was written.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[inline]
 unsafe fn with(call: CallPointer, reply: impl FnOnce(&mut Call<'static, 'static>)) {
-    guard((), || {
+    let has_returned = guard(false, || {
         // SAFETY: our caller says that it is alive and ours alone.
         if let Some(call) = unsafe { call.as_mut() } {
             reply(call);
         }
+        true
+    });
+    if !has_returned {
+        // SAFETY: as above.
+        unsafe { roll_back(call) };
+    }
+}
+
+/// # Safety
+/// As for [`with`].
+#[cold]
+#[inline(never)]
+unsafe fn roll_back(call: CallPointer) {
+    guard((), || {
+        // SAFETY: our caller says that it is alive and ours alone.
+        if let Some(call) = unsafe { call.as_mut() } {
+            call.fail("could not reply because of a bug in ucall");
+        }
     });
 }
 
-/// Replies with JSON text.
+/// Replies with JSON text, once it is proven to be that.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone; `json` is NULL or readable.
@@ -35,7 +54,13 @@ pub unsafe extern "C" fn ucall_call_reply_content(
     length: usize,
 ) {
     // SAFETY: passed on to our caller.
-    unsafe { with(call, |call| call.reply_content(bytes(json, length).unwrap_or_default())) }
+    let json = unsafe { bytes(json, length) };
+    let reply = |call: &mut Call<'_, '_>| match json {
+        Ok(json) => call.reply_content(json),
+        Err(fault) => call.fail(&format!("replied with JSON that {fault}")),
+    };
+    // SAFETY: as above.
+    unsafe { with(call, reply) }
 }
 
 /// Replies with `true` or `false`.
@@ -88,9 +113,9 @@ pub unsafe extern "C" fn ucall_call_reply_str(
     // SAFETY: passed on to our caller.
     let text = unsafe { bytes(text, length) };
     let reply = |call: &mut Call<'_, '_>| match text.map(std::str::from_utf8) {
-        Some(Ok(text)) => call.reply(|out| write_string(out, text)),
-        Some(Err(_)) => call.fail("replied with a string that is not UTF-8"),
-        None => call.fail("replied with a string that is NULL"),
+        Ok(Ok(text)) => call.reply(|out| write_string(out, text)),
+        Ok(Err(_)) => call.fail("replied with a string that is not UTF-8"),
+        Err(fault) => call.fail(&format!("replied with a string that {fault}")),
     };
     // SAFETY: as above.
     unsafe { with(call, reply) }
@@ -108,14 +133,19 @@ pub unsafe extern "C" fn ucall_call_reply_error(
     length: usize,
 ) {
     // SAFETY: passed on to our caller.
-    let message = unsafe { bytes(message, length) }.unwrap_or_default();
-    // SAFETY: as above.
-    unsafe {
-        with(call, |call| {
+    let message = match unsafe { bytes(message, length) } {
+        Err(NoString::Null) => Ok(&[][..]),
+        message => message,
+    };
+    let reply = |call: &mut Call<'_, '_>| match message {
+        Ok(message) => {
             let message = String::from_utf8_lossy(message).into_owned();
             call.reply_error(RpcError::new(code.into(), message));
-        });
-    }
+        }
+        Err(fault) => call.fail(&format!("replied with an error whose message {fault}")),
+    };
+    // SAFETY: as above.
+    unsafe { with(call, reply) }
 }
 
 /// # Safety
@@ -153,4 +183,73 @@ pub unsafe extern "C" fn ucall_call_reply_error_out_of_memory(call: CallPointer)
 pub unsafe extern "C" fn ucall_call_reply_error_unknown(call: CallPointer) {
     // SAFETY: passed on to our caller.
     unsafe { standard(call, RpcError::INTERNAL_ERROR, "Internal error") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+    use std::ptr;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use ucall_engine::Id;
+    use ucall_proto::http1::{AccessRules, ReplyWriter};
+    use ucall_proto::{
+        Call as Request, Connection, Drain, Environment, Limits, Outcome, Reply, Scratch, Service,
+    };
+    use ucall_server::{Caller, Handler};
+
+    use super::*;
+    use crate::desk::{Callback, Desk};
+    use crate::ledger::Ledger;
+    use crate::log::{Format, Log};
+
+    /// Runs one callback for every call.
+    struct Only {
+        desk: Desk,
+        callback: Callback,
+    }
+
+    impl Service for Only {
+        fn call(&mut self, call: &Request<'_>, reply: &mut Reply<'_>) -> Outcome {
+            let connection = Id { index: 0, generation: 0 };
+            self.desk.call(&self.callback, call, &Caller { connection, peer: None }, reply)
+        }
+    }
+
+    /// Panics in the middle of a reply.
+    unsafe extern "C-unwind" fn panics(call: CallPointer, _tag: *mut c_void) {
+        let reply = |call: &mut Call<'_, '_>| {
+            call.reply(|out| {
+                out.extend_from_slice(b"[1,");
+                panic!("on purpose");
+            });
+        };
+        // SAFETY: the call is alive until the callback returns.
+        unsafe { with(call, reply) };
+    }
+
+    #[test]
+    fn a_panic_takes_back_what_was_written() {
+        let ledger = Ledger::new(Arc::new(Log::new(None, Format::Human)), None, 1);
+        let callback = Callback { name: "x".into(), function: panics, tag: ptr::null_mut() };
+        let mut service = Only { desk: Desk::new(ledger), callback };
+        let (limits, now) = (Limits::default(), Instant::now());
+        let mut connection = Connection::new(now, &limits);
+        let mut environment = Environment {
+            limits: &limits,
+            access: &AccessRules::default(),
+            now,
+            replies: &mut ReplyWriter::default(),
+            service: &mut service,
+            scratch: &mut Scratch::default(),
+            queued_bytes: 0,
+            drain: Drain::No,
+        };
+        let mut request = *br#"{"jsonrpc":"2.0","method":"x","id":1}"#;
+        let mut out = Vec::new();
+        connection.receive(&mut request, &mut environment, &mut out);
+        let reply = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"The handler could not reply because of a bug in ucall"}}"#;
+        assert_eq!(out.trim_ascii(), reply);
+    }
 }
