@@ -77,3 +77,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
 def files(authority: Authority) -> Files:
     """Of a server on this machine."""
     return authority.sign("localhost", "127.0.0.1")
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """The record that a client begins with."""
+    hello = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+    return hello.read()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority, Files, authority, files
+from certificates import Authority, Files, authority, client_hello, files
 from serving import Serve
 
 import ucall
@@ -57,30 +57,6 @@ def wrapped(port: int, context: ssl.SSLContext, name: str = "localhost", **how: 
     wire = Wire(port)
     wire.socket = context.wrap_socket(wire.socket, server_hostname=name, **how)
     return wire
-
-
-def hello_of(context: ssl.SSLContext) -> bytes:
-    """The record that a client begins with."""
-    hello = ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
-    return hello.read()
-
-
-def lengthened(record: bytes, length: int) -> bytes:
-    """The same ClientHello, as long as that without its header, in as many records as it needs."""
-    body = record[9:]
-    suites = 35 + body[34]
-    compression = suites + 2 + int.from_bytes(body[suites : suites + 2])
-    at = compression + 1 + body[compression]
-    more = length - len(body)
-    # An extension of a type that nobody has assigned.
-    unknown = b"\x4a\x4a" + (more - 4).to_bytes(2) + bytes(more - 4)
-    extensions = body[at + 2 :] + unknown
-    body = body[:at] + len(extensions).to_bytes(2) + extensions
-    message = b"\x01" + len(body).to_bytes(3) + body
-    pieces = (message[start : start + 16_384] for start in range(0, len(message), 16_384))
-    return b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2) + piece for piece in pieces)
 
 
 def shown_name(port: int, context: ssl.SSLContext, name: str) -> str:
@@ -311,7 +287,7 @@ def test_200_stalled_handshakes_hold_nobody_up(
     patient = serve(add, ssl_certfile=files.both, handshake_timeout_s=3000)
     server = serve(add, ssl_certfile=files.both, handshake_timeout_s=1)
     context = authority.context()
-    said = hello_of(context)
+    said = client_hello(context)
     for asked in (patient, server):
         stalled = [Wire(asked.port) for _ in range(200)]
         for number, wire in enumerate(stalled):
@@ -339,18 +315,6 @@ def test_records_that_are_none(serve: Serve, authority: Authority, files: Files)
     with wrapped(server.port, authority.context()) as good:
         assert good.result("add", [1, 2]) == 3
     assert eventually(lambda: server.stats()["connections"] == 0)
-
-
-def test_a_hello_has_a_longest_length(serve: Serve, authority: Authority, files: Files) -> None:
-    server = serve(add, ssl_certfile=files.both)
-    hello = hello_of(authority.context())
-    with Wire(server.port) as wire:
-        wire.send(lengthened(hello, 65_535))
-        answer = wire.socket.recv(6, socket.MSG_WAITALL)
-        assert answer[::5] == b"\x16\x02", "a record with a ServerHello"
-    with Wire(server.port) as wire:
-        wire.send(lengthened(hello, 65_536))
-        assert wire.rest() == b"\x15\x03\x03\x00\x02\x02\x32", "the alert decode_error"
 
 
 def test_an_origin_is_ones_own_with_https(

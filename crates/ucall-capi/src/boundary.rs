@@ -91,8 +91,8 @@ impl fmt::Display for NoString {
 /// The bytes of a string of C. A length of 0 means that it ends at its NUL.
 ///
 /// # Safety
-/// `text` is NULL, or readable for `length` bytes, or up to its NUL; and stays so for `'a`. A length
-/// above [`LENGTH_MAX`] promises nothing.
+/// `text` is NULL, or readable for `length` bytes, or up to its NUL; and stays so for `'a`. Above
+/// [`LENGTH_MAX`] nothing is read.
 #[inline]
 pub(crate) unsafe fn bytes<'a>(text: *const c_char, length: usize) -> Result<&'a [u8], NoString> {
     match length {

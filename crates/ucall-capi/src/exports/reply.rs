@@ -38,7 +38,7 @@ unsafe fn roll_back(call: CallPointer) {
     guard((), || {
         // SAFETY: our caller says that it is alive and ours alone.
         if let Some(call) = unsafe { call.as_mut() } {
-            call.fail("could not reply because of a bug in ucall");
+            call.fail("could not reply: a bug in ucall");
         }
     });
 }
@@ -249,7 +249,8 @@ mod tests {
         let mut request = *br#"{"jsonrpc":"2.0","method":"x","id":1}"#;
         let mut out = Vec::new();
         connection.receive(&mut request, &mut environment, &mut out);
-        let reply = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"The handler could not reply because of a bug in ucall"}}"#;
-        assert_eq!(out.trim_ascii(), reply);
+        let error = r#"{"code":-32603,"message":"The handler could not reply: a bug in ucall"}"#;
+        let reply = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#);
+        assert_eq!(out.trim_ascii(), reply.as_bytes());
     }
 }
