@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use ucall_engine::Id;
+use ucall_engine::{Id, OwningProcess};
 use ucall_proto::RpcError;
 use ucall_server::{CallId, Held, Mailbox, Message};
 
@@ -103,6 +103,7 @@ pub(crate) struct Outcomes {
     mailbox: Mutex<Option<Mailbox>>,
     /// Called when there is something, by a loop that would not look by itself.
     wake: Mutex<Option<Py<PyAny>>>,
+    process: OwningProcess,
 }
 
 impl Outcomes {
@@ -112,6 +113,7 @@ impl Outcomes {
             any: AtomicBool::new(false),
             mailbox: Mutex::default(),
             wake: Mutex::default(),
+            process: OwningProcess::current(),
         }
     }
 
@@ -162,8 +164,11 @@ impl Outcomes {
         }
     }
 
-    /// `true` when there was something already.
+    /// `true` when there was something already. A child that was forked off in a function ends here:
+    /// on a thread of a pool it would wait for calls that never come, with its parent's connections
+    /// open.
     fn push(&self, token: Token, outcome: Outcome) -> bool {
+        self.process.end_child();
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.push((token, outcome));
         self.any.swap(true, Ordering::Relaxed)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ucall_engine::OwningProcess;
 use ucall_proto::http1::{Head, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::Session;
@@ -29,6 +30,7 @@ pub(crate) struct Office<H: Handler> {
     pub(crate) calls: u64,
     pub(crate) drain: Drain,
     pub(crate) scratch: Scratch,
+    pub(crate) process: OwningProcess,
 }
 
 impl<H: Handler> Office<H> {
@@ -51,6 +53,7 @@ impl<H: Handler> Office<H> {
             calls: 0,
             drain: Drain::No,
             scratch: Scratch::default(),
+            process: OwningProcess::current(),
         }
     }
 
@@ -67,6 +70,7 @@ impl<H: Handler> Office<H> {
             caller: &entry.caller,
             drain: self.drain,
             calls: &mut self.calls,
+            process: self.process,
         };
         let mut environment = Environment {
             limits: &self.config.limits,
@@ -123,6 +127,7 @@ pub(crate) struct Dispatch<'a, H: Handler> {
     caller: &'a Caller,
     drain: Drain,
     calls: &'a mut u64,
+    process: OwningProcess,
 }
 
 impl<H: Handler> Service for Dispatch<'_, H> {
@@ -141,7 +146,9 @@ impl<H: Handler> Service for Dispatch<'_, H> {
             reply.error(&method_not_found(call.method));
             return Outcome::Done;
         };
-        self.handler.call(procedure, call, self.caller, reply)
+        let outcome = self.handler.call(procedure, call, self.caller, reply);
+        self.process.end_child();
+        outcome
     }
 
     #[inline]
@@ -154,7 +161,9 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         head: Option<&Head<'_>>,
         session: Option<&Arc<Session>>,
     ) -> Result<Identity, Refusal> {
-        self.handler.admit(head, session, self.caller)
+        let admitted = self.handler.admit(head, session, self.caller);
+        self.process.end_child();
+        admitted
     }
 
     fn enter(&mut self, identity: &Identity) {

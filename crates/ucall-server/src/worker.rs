@@ -210,6 +210,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// did not expect it, for the kernel's own returns have taken the place of what it remembers.
     #[inline(always)]
     pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
+        // Between turns an event loop and signal handlers run functions.
+        self.office.process.end_child();
         self.take_replies();
         self.send_outbox();
         self.wait(deadline)?;
@@ -531,6 +533,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     pub(crate) fn take_replies(&mut self) {
         let mut text = mem::take(&mut self.text);
         while let Some((call, outcome)) = self.office.handler.next_reply(&mut text) {
+            self.office.process.end_child();
             self.step(call.connection, |connection, environment, out| {
                 let outcome = outcome.as_ref().map(|()| text.as_slice());
                 connection.complete(call.exchange, outcome, environment, out);

@@ -30,7 +30,8 @@ pub(super) struct Buffers {
 impl Buffers {
     /// Makes the buffers and hands all of them to the kernel.
     pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
-        let mapping = Mapping::new(RING_BYTES + COUNT as usize * BUFFER_BYTES)?;
+        // A child keeps its copy of the buffers: the function that forked may go on reading params.
+        let mapping = Mapping::new(RING_BYTES + COUNT as usize * BUFFER_BYTES, RING_BYTES)?;
         let address = mapping.start().as_ptr() as u64;
         // SAFETY: the ring lies in front of the mapping, which lives until the engine has drained
         // its operations, or for ever.

@@ -38,15 +38,16 @@ impl<T: ?Sized> Drop for Stable<T> {
     }
 }
 
-/// Anonymous memory, zeroed, aligned to pages, taken from the system only as it is touched, and
-/// not there in a forked child.
+/// Anonymous memory, zeroed, aligned to pages, taken from the system only as it is touched.
 pub(super) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
 impl Mapping {
-    pub(super) fn new(len: usize) -> io::Result<Self> {
+    /// So many bytes. The first `pinned` of them, whole pages, are for the kernel to pin, and are
+    /// not there in a forked child.
+    pub(super) fn new(len: usize, pinned: usize) -> io::Result<Self> {
         // SAFETY: asks for new memory at an address of the kernel's choice.
         let start = unsafe {
             libc::mmap(
@@ -63,8 +64,8 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Self { start, len };
-        // SAFETY: the range is the mapping just made.
-        match unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTFORK) } {
+        // SAFETY: the range is the front of the mapping just made.
+        match unsafe { libc::madvise(start.as_ptr().cast(), pinned, libc::MADV_DONTFORK) } {
             0 => Ok(mapping),
             _ => Err(io::Error::last_os_error()),
         }
