@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import trustme
+from scripted import Peer, http_reply, result, scripted
 
 import ucall
 from ucall import aio
@@ -239,3 +240,31 @@ def test_wrong_usage_of_the_command_line(server: Server, trusted: Path, tmp_path
         status, out, line = command(server, *options)
         assert (status, out, line.count("\n")) == (2, "", 1), options
         assert line.startswith("ucall: ") and complaint in line, options
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux keeps records back until all are there"
+)
+def test_what_comes_behind_a_reply_answers_no_other_call(
+    context: ssl.SSLContext, trusted: Path
+) -> None:
+    has_come = threading.Semaphore(0)
+
+    def script(peer: Peer) -> None:
+        plain = peer.socket
+        peer.socket = context.wrap_socket(plain, server_side=True)
+        peer.http_request()
+        # The second record comes with the first, which alone is the reply.
+        peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        peer.send(http_reply(result("asked for", id="x")), http_reply(result("not", id="x")))
+        peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        peer.wait_delivered()
+        has_come.release()
+        peer.http_request()
+
+    with scripted(script) as server:
+        client = Client("https://localhost", server.port, verify=trusted).with_options(id="x")
+        for calls in range(1, 4):
+            assert client.sum(1, 2).json == "asked for"
+            assert has_come.acquire(timeout=60)
+            assert server.accepted == calls

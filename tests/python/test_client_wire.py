@@ -201,6 +201,24 @@ def test_errors_of_any_shape_are_rpc_errors(error: bytes) -> None:
         assert response.error is not None
 
 
+def test_a_batch_is_answered_by_ids_whatever_else_is_in_it() -> None:
+    odd = [b'{"id":%s,"result":0}' % id for id in (b"[1]", b'{"a":1}', b"null", b'"1"', b"7")]
+
+    def batch(calls: list[dict[str, object]]) -> bytes:
+        return b"[" + b",".join([*odd, *(result(8, id=call["id"]) for call in calls), *odd]) + b"]"
+
+    with scripted(answering(batch)) as server:
+        client = Client(port=server.port)
+        with client.batch() as calls:
+            responses = [calls.sum(1, 2), calls.sum(3, 4)]
+        assert [response.json for response in responses] == [8, 8]
+    with scripted(answering(lambda _: b"[" + b",".join(odd) + b"]")) as server:
+        calls = Client(port=server.port).batch()
+        calls.sum(1, 2)
+        with pytest.raises(ucall.ConnectionError, match="left out"):
+            calls.send()
+
+
 def test_json_rpc_1_is_understood() -> None:
     with scripted(answering(lambda _: b'{"id":1,"result":5,"error":null}')) as server:
         assert Client(port=server.port).sum(1, 2).json == 5

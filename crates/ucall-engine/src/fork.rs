@@ -1,9 +1,9 @@
 //! Keeps a forked child from serving the connections of its parent.
 //!
-//! A child has all descriptors and all memory of its parent: one that was forked off in a function
-//! that a server runs, and returns from it, would go on with the server's turn, on the same sockets.
-//! A handler of pthread_atfork(3) counts forks in the child, so that whoever runs functions sees for
-//! a load and a compare that it is no longer where it was made.
+//! A child has all descriptors and all memory of its parent. One that is forked off in a function
+//! of a server, and returns from it, would go on with the server's turn, on the same sockets. A
+//! handler of pthread_atfork(3) counts forks in the child, so that a worker can tell, by a load and
+//! a compare behind each function, that it is no longer in the process that it was made in.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -164,9 +164,9 @@ impl Outcomes {
         }
     }
 
-    /// `true` when there was something already. A child that was forked off in a function ends here:
-    /// on a thread of a pool it would wait for calls that never come, with its parent's connections
-    /// open.
+    /// `true` when there was something already. A child that was forked off in a function ends
+    /// here: on a thread of a pool it would wait for calls that never come, with its parent's
+    /// connections open.
     fn push(&self, token: Token, outcome: Outcome) -> bool {
         self.process.end_child();
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);

@@ -70,9 +70,13 @@ class Calls:
         """
         if reply.is_error:
             self._new_response(reply).raise_for_status()
-        replies = {reply.id: reply for reply in reply.split()} if reply.is_batch else {}
+        replies = reply.split() if reply.is_batch else []
+        for part in replies:
+            # Looked up among ours: its own ids may be of any type and hash alike by the million.
+            id = part.id
+            if isinstance(id, int | float | str) and id in self.responses:
+                self.responses[id]._reply = part
         for id, response in self.responses.items():
-            if id not in replies:
+            if response._reply is None:
                 raise ConnectionError(f"the server left out its reply to the call of id {id!r}")
-            response._reply = replies[id]
         return list(self.responses.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
@@ -54,20 +55,21 @@ class Pool:
             ucall.ConnectionError: No server, or no reply that is one.
             ucall.TimeoutError: No reply within ``timeout`` seconds, connecting included.
         """
-        idle = self._idle
+        idle, began, left = self._idle, time.monotonic(), timeout
         while idle:
             try:
                 connection = idle.pop()
             except IndexError:  # Another thread was quicker.
                 break
             try:
-                reply = connection.exchange(request, timeout)
+                reply = connection.exchange(request, left)
+                if reply is not None:
+                    self._keep(connection, idle)
+                    return reply
+                left = Deadline(timeout, began).left()
             except TimeoutError:
                 raise late(timeout) from None
-            if reply is not None:
-                self._keep(connection, idle)
-                return reply
-        return self._exchange_anew(request, timeout, idle)
+        return self._exchange_anew(request, Deadline(timeout, began), idle)
 
     def close(self) -> None:
         """Closes the connections that are idle; those in use close after their exchange."""
@@ -80,15 +82,14 @@ class Pool:
         self._idle = []
 
     def _exchange_anew(
-        self, request: _core.Request, timeout: float | None, idle: list[Connection]
+        self, request: _core.Request, deadline: Deadline, idle: list[Connection]
     ) -> _core.Reply:
-        deadline = Deadline(timeout)
         connection = self._connect(deadline)
         try:
             reply = connection.exchange(request, deadline.left())
         except TimeoutError:
             connection.close()
-            raise late(timeout) from None
+            raise late(deadline.seconds) from None
         assert reply is not None, "a new connection cannot have been closed while it was idle"
         self._keep(connection, idle)
         return reply
@@ -102,14 +103,12 @@ class Pool:
 
     def _connect(self, deadline: Deadline) -> Connection:
         connected = connect(self._address, deadline)
-        if self._tls is not None:
-            connected = encrypt(connected, self._tls, self._address, deadline)
-        elif self._observer is None:
+        if self._tls is None and self._observer is None:
             return self._native(connected)
         from ucall._client.stream import StreamConnection
 
         return StreamConnection(
-            connected,
+            encrypt(connected, self._tls, self._address, deadline) if self._tls else connected,
             is_http=self._address.is_http,
             reply_bytes_max=self._reply_bytes_max,
             observer=self._observer,

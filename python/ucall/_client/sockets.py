@@ -13,6 +13,8 @@ from ucall.errors import ConnectionError, TimeoutError
 if TYPE_CHECKING:
     import ssl
 
+    from ucall._client.tls_socket import TlsSocket
+
 __all__ = ["Deadline", "cannot_connect", "connect", "encrypt", "late"]
 
 
@@ -21,9 +23,11 @@ class Deadline:
 
     __slots__ = ("_end", "seconds")
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, began: float | None = None) -> None:
+        """So many seconds from now, or from the moment of ``time.monotonic`` that is given."""
         self.seconds = seconds
-        self._end = None if seconds is None else time.monotonic() + seconds
+        began = time.monotonic() if began is None else began
+        self._end = None if seconds is None else began + seconds
 
     def left(self) -> float | None:
         """Seconds that are left.
@@ -49,11 +53,29 @@ def connect(address: Address, deadline: Deadline) -> socket.socket:
     if address.socket_path is not None:
         return _connect_to_file(address, address.socket_path, deadline)
     try:
-        connected = socket.create_connection((address.host, address.port), deadline.left())
+        connected = _connect_to_host(address, deadline)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
     except (OSError, UnicodeError) as error:
         raise cannot_connect(address, error, deadline.seconds) from None
+
+
+def _connect_to_host(address: Address, deadline: Deadline) -> socket.socket:
+    """Tries the addresses of a name in turn. They share the time that is left: one that does not
+    answer keeps the others from being tried no more than it makes a call late."""
+    failed: OSError = ConnectionError("the name has no address")
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, place) in enumerate(found):
+        left = deadline.left()
+        connected = socket.socket(family, kind, protocol)
+        try:
+            connected.settimeout(left and left / (len(found) - number))
+            connected.connect(place)
+            return connected
+        except OSError as error:
+            connected.close()
+            failed = error
+    raise failed
 
 
 def _connect_to_file(address: Address, path: str, deadline: Deadline) -> socket.socket:
@@ -69,16 +91,20 @@ def _connect_to_file(address: Address, path: str, deadline: Deadline) -> socket.
 
 def encrypt(
     connected: socket.socket, context: ssl.SSLContext, address: Address, deadline: Deadline
-) -> socket.socket:
+) -> TlsSocket:
     """The same connection, encrypted.
 
     Raises:
         ucall.ConnectionError: The server is not trusted, or speaks no TLS.
         ucall.TimeoutError: It did not finish the handshake in time.
     """
+    from ucall._client.tls_socket import TlsSocket
+
     try:
         connected.settimeout(deadline.left())
-        return context.wrap_socket(connected, server_hostname=address.host)
+        secured = TlsSocket(connected, context, address.host)
+        secured.do_handshake()
+        return secured
     except (OSError, ValueError) as error:
         connected.close()
         raise cannot_connect(address, error, deadline.seconds) from None

@@ -1,15 +1,18 @@
-"""A connection over one of Python's sockets: for TLS, and for who wants to see the bytes go by."""
+"""A connection over a socket of Python: for TLS, and for who wants to see the bytes go by."""
 
 from __future__ import annotations
 
 import builtins
 import socket
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ucall import _core
 from ucall._client.sockets import Deadline, late
 from ucall.errors import ConnectionError
+
+if TYPE_CHECKING:
+    from ucall._client.tls_socket import TlsSocket
 
 __all__ = ["Observer", "StreamConnection"]
 
@@ -38,13 +41,13 @@ class StreamConnection:
 
     def __init__(
         self,
-        connected: socket.socket,
+        connected: socket.socket | TlsSocket,
         *,
         is_http: bool,
         reply_bytes_max: int,
         observer: Observer | None = None,
     ) -> None:
-        self._socket: socket.socket | None = connected
+        self._socket: socket.socket | TlsSocket | None = connected
         self._reader = _core.ReplyReader(http=is_http, reply_bytes_max=reply_bytes_max)
         self._is_http = is_http
         self._observer = observer
@@ -84,13 +87,14 @@ class StreamConnection:
         if connected is not None:
             connected.close()
 
-    def _is_stale(self, connected: socket.socket) -> bool:
+    def _is_stale(self, connected: socket.socket | TlsSocket) -> bool:
         """Whether an idle connection was closed. What came may be of TLS alone, as tickets are."""
         if self._idle_since is None:
             return False
         if time.monotonic() - self._idle_since > _IDLE_MAX_S or not self._reader.is_reusable:
             return True
-        if _core.peek(connected.fileno()) == "quiet":
+        has_unread = not isinstance(connected, socket.socket) and connected.has_unread()
+        if _core.peek(connected.fileno()) == "quiet" and not has_unread:
             return False
         connected.setblocking(False)
         try:
@@ -99,7 +103,7 @@ class StreamConnection:
             return not _would_block(error)
 
     def _run(
-        self, connected: socket.socket, request: _core.Request, deadline: Deadline
+        self, connected: socket.socket | TlsSocket, request: _core.Request, deadline: Deadline
     ) -> _core.Reply:
         try:
             self._send(connected, request.data, deadline)
@@ -110,7 +114,9 @@ class StreamConnection:
             return _core.Reply.nothing()
         return self._receive(connected, deadline)
 
-    def _send(self, connected: socket.socket, data: memoryview, deadline: Deadline) -> None:
+    def _send(
+        self, connected: socket.socket | TlsSocket, data: memoryview, deadline: Deadline
+    ) -> None:
         if self._observer:
             self._observer.sending(data)
         sent = 0
@@ -120,7 +126,7 @@ class StreamConnection:
             if self._observer:
                 self._observer.sent(sent, len(data))
 
-    def _receive(self, connected: socket.socket, deadline: Deadline) -> _core.Reply:
+    def _receive(self, connected: socket.socket | TlsSocket, deadline: Deadline) -> _core.Reply:
         while True:
             connected.settimeout(deadline.left())
             data = connected.recv(_PIECE_BYTES)

@@ -167,6 +167,9 @@ impl Exchange<'_> {
     fn send(&mut self, progress: &mut Progress<'_>) -> Result<Option<Message>, Fault> {
         let bytes = progress.request.bytes();
         while let Some(rest) = bytes.get(progress.sent..).filter(|rest| !rest.is_empty()) {
+            if progress.sent > 0 && progress.deadline.is_over() {
+                return Err(Fault::TimedOut);
+            }
             match self.socket.send(rest) {
                 Ok(sent) => progress.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -183,7 +186,7 @@ impl Exchange<'_> {
                 }
                 // The server may have said why before it closed.
                 Err(error) => {
-                    return match self.receive_last_words() {
+                    return match self.receive_last_words(progress.deadline) {
                         Some(message) => Ok(Some(message)),
                         None => Err(Fault::System(error)),
                     };
@@ -193,14 +196,15 @@ impl Exchange<'_> {
         Ok(None)
     }
 
-    fn receive_last_words(&mut self) -> Option<Message> {
-        loop {
+    fn receive_last_words(&mut self, deadline: Deadline) -> Option<Message> {
+        while !deadline.is_over() {
             match self.receive_at_once() {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
                 Err(_) => return None,
             }
         }
+        None
     }
 
     /// Takes what has come while sending.

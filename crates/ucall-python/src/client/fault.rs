@@ -8,6 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use super::head::HEAD_BYTES_MAX;
+use super::parser::INFORMATIONAL_MAX;
 use crate::convert;
 
 /// Of what a server said instead of a reply, so much is told.
@@ -28,6 +29,8 @@ pub(super) enum Fault {
     TooLarge { bytes_max: usize },
     /// The head of the reply is larger than any needs to be.
     HeadTooLarge,
+    /// Too many heads of status 1xx come before the reply.
+    TooManyInformational,
     /// The server does not speak the protocol: what is wrong, as a clause.
     Protocol(String),
     /// An HTTP status other than success, and no JSON-RPC with it.
@@ -72,6 +75,9 @@ impl Fault {
             Self::HeadTooLarge => {
                 format!("the head of the reply is larger than {HEAD_BYTES_MAX} bytes")
             }
+            Self::TooManyInformational => format!(
+                "the server sent more than {INFORMATIONAL_MAX} heads of status 1xx before its reply"
+            ),
             Self::Protocol(what) => format!("the server replied with what is no JSON-RPC: {what}"),
             Self::Http { status, .. } => format!("HTTP status {status}"),
             Self::Stranger => "the server replied to another request".to_owned(),

@@ -39,7 +39,9 @@ pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, Fault> {
     let mut response = Response::new(&mut []);
     let config = ParserConfig::default();
     let len = match config.parse_response_with_uninit_headers(&mut response, text, &mut headers) {
+        Ok(Status::Complete(len)) if len > HEAD_BYTES_MAX => return Err(Fault::HeadTooLarge),
         Ok(Status::Complete(len)) => len,
+        Ok(Status::Partial) if text.len() > HEAD_BYTES_MAX => return Err(Fault::HeadTooLarge),
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(not_http(&error.to_string())),
     };

@@ -2,11 +2,12 @@
 //!
 //! Bytes are appended where [`Parser::space`] says, so that a long body goes straight to its place;
 //! [`Parser::advance`] then takes what is whole. A claimed length is checked against the limit
-//! before anything is reserved for it.
+//! before anything is reserved for it. What is taken is skipped, and moved out only when the next
+//! bytes come, so that many replies in one piece cost no more than one by one.
 //!
 //! | state        | what comes                 | next                           |
 //! |--------------|----------------------------|--------------------------------|
-//! | `Head`       | a head of status 1xx       | `Head`                         |
+//! | `Head`       | a head of status 1xx       | `Head`, so many times at most  |
 //! | `Head`       | a head                     | `Sized`, `Chunked`, `UntilClose` |
 //! | `Sized`      | the last byte              | `Head`, with a message         |
 //! | `Chunked`    | the last chunk             | `Head`, with a message         |
@@ -19,10 +20,12 @@ use ucall_proto::http1::{ChunkedDecoder, ChunkedLimits, HttpError};
 use ucall_proto::json::DocumentStream;
 
 use super::fault::Fault;
-use super::head::{self, Body, HEAD_BYTES_MAX};
+use super::head::{self, Body, HEAD_BYTES_MAX, Head};
 
 /// Results nest 128 deep at most; the reply and its batch are around them.
 pub(super) const NESTING_MAX: usize = 130;
+/// Heads of status 1xx before one reply.
+pub(super) const INFORMATIONAL_MAX: usize = 100;
 const CHUNK_OVERHEAD_BYTES_MAX: usize = 64 * 1024;
 /// What is kept for the next reply, of the memory that one needed.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
@@ -42,8 +45,9 @@ pub(super) struct Message {
 pub(super) struct Parser {
     bytes_max: usize,
     state: State,
-    /// What came and is not yet understood. Used again and again.
+    /// What came: `taken` bytes that were understood, and the others. Used again and again.
     buffer: Vec<u8>,
+    taken: usize,
     /// The message that is coming in.
     message: Message,
     keeps_alive: bool,
@@ -51,14 +55,27 @@ pub(super) struct Parser {
 
 #[derive(Debug)]
 enum State {
-    Head,
-    Sized { len: usize },
+    /// Of the head that comes in, `seen` bytes were looked at and do not end it.
+    Head {
+        seen: usize,
+        informational: usize,
+    },
+    Sized {
+        len: usize,
+    },
     Chunked(ChunkedDecoder),
     UntilClose,
-    Raw { stream: DocumentStream, followed: usize },
+    Raw {
+        stream: DocumentStream,
+        followed: usize,
+    },
 }
 
 impl State {
+    fn head() -> Self {
+        Self::Head { seen: 0, informational: 0 }
+    }
+
     fn raw() -> Self {
         Self::Raw { stream: DocumentStream::new(), followed: 0 }
     }
@@ -69,8 +86,9 @@ impl Parser {
     pub(super) fn new(http: bool, bytes_max: usize) -> Self {
         Self {
             bytes_max,
-            state: if http { State::Head } else { State::raw() },
+            state: if http { State::head() } else { State::raw() },
             buffer: Vec::new(),
+            taken: 0,
             message: Message::default(),
             keeps_alive: true,
         }
@@ -85,7 +103,10 @@ impl Parser {
                 (&mut self.message.body, left)
             }
             State::UntilClose => (&mut self.message.body, usize::MAX),
-            _ => (&mut self.buffer, usize::MAX),
+            _ => {
+                self.forget_taken();
+                (&mut self.buffer, usize::MAX)
+            }
         }
     }
 
@@ -93,7 +114,7 @@ impl Parser {
     pub(super) fn advance(&mut self) -> Result<Option<Message>, Fault> {
         loop {
             let is_whole = match &mut self.state {
-                State::Head => match self.take_head()? {
+                State::Head { .. } => match self.take_head()? {
                     true => continue,
                     false => return Ok(None),
                 },
@@ -120,8 +141,8 @@ impl Parser {
 
     /// Whether nothing of a reply has come.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Head | State::Raw { .. })
-            && self.buffer.trim_ascii_start().is_empty()
+        matches!(self.state, State::Head { .. } | State::Raw { .. })
+            && self.rest().trim_ascii_start().is_empty()
     }
 
     /// Whether another request may be sent.
@@ -136,43 +157,72 @@ impl Parser {
         }
     }
 
+    /// What came and is not yet understood.
+    fn rest(&self) -> &[u8] {
+        self.buffer.get(self.taken..).unwrap_or_default()
+    }
+
+    /// Moves what was understood out of the buffer.
+    #[inline]
+    fn forget_taken(&mut self) {
+        if self.taken > 0 {
+            self.buffer.drain(..self.taken.min(self.buffer.len()));
+            self.taken = 0;
+        }
+    }
+
     /// Takes a head off the buffer; `false` when it is not whole.
+    ///
+    /// A head that comes in pieces is looked at again only when another line has ended, or a server
+    /// could have all of it read again for every byte.
     fn take_head(&mut self) -> Result<bool, Fault> {
-        if self.buffer.is_empty() {
+        let State::Head { seen, informational } = self.state else { return Ok(false) };
+        let rest = self.buffer.get(self.taken..).unwrap_or_default();
+        let fresh = rest.get(seen..).unwrap_or_default();
+        if fresh.is_empty() {
             return Ok(false);
         }
-        let Some(head) = head::parse(&self.buffer)? else {
-            return match self.buffer.len() > HEAD_BYTES_MAX {
-                true => Err(Fault::HeadTooLarge),
-                false => Ok(false),
-            };
+        let is_worth_a_look = seen == 0 || rest.len() > HEAD_BYTES_MAX || fresh.contains(&b'\n');
+        let parsed = if is_worth_a_look { head::parse(rest)? } else { None };
+        let Some(head) = parsed else {
+            self.state = State::Head { seen: rest.len(), informational };
+            return Ok(false);
         };
         if head.status == 101 {
             return Err(Fault::Protocol("HTTP that changes to another protocol".to_owned()));
         }
-        let rest = self.buffer.get(head.len..).unwrap_or_default();
         if (100..200).contains(&head.status) {
-            self.buffer.drain(..head.len);
+            if informational == INFORMATIONAL_MAX {
+                return Err(Fault::TooManyInformational);
+            }
+            self.taken += head.len;
+            self.state = State::Head { seen: 0, informational: informational + 1 };
             return Ok(true);
         }
+        self.begin_body(head)?;
+        Ok(true)
+    }
+
+    /// Goes on with the body behind a head, of which some may have come.
+    fn begin_body(&mut self, head: Head) -> Result<(), Fault> {
+        let rest = self.buffer.get(self.taken + head.len..).unwrap_or_default();
         let mut body = Vec::new();
         let (state, taken) = match head.body {
             Body::Sized(len) => {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 self.check_size(len)?;
-                let taken = len.min(rest.len());
                 body.reserve_exact(len);
-                (State::Sized { len }, taken)
+                (State::Sized { len }, len.min(rest.len()))
             }
             Body::Chunked => (State::Chunked(ChunkedDecoder::default()), 0),
             Body::UntilClose => (State::UntilClose, rest.len()),
         };
         body.extend_from_slice(rest.get(..taken).unwrap_or_default());
-        self.buffer.drain(..head.len + taken);
+        self.taken += head.len + taken;
         self.message = Message { status: head.status, reason: head.reason, body };
         self.keeps_alive = head.keeps_alive;
         self.state = state;
-        Ok(true)
+        Ok(())
     }
 
     /// Decodes what has come of a chunked body; `true` when it is whole.
@@ -183,56 +233,70 @@ impl Parser {
             overhead_bytes_max: CHUNK_OVERHEAD_BYTES_MAX,
         };
         let bytes_max = self.bytes_max;
-        let progress = decoder.decode(&self.buffer, &mut self.message.body, &limits);
+        let rest = self.buffer.get(self.taken..).unwrap_or_default();
+        let progress = decoder.decode(rest, &mut self.message.body, &limits);
         let progress = progress.map_err(|error| match error {
             HttpError::BodyTooLarge { .. } => Fault::TooLarge { bytes_max },
             error => Fault::Protocol(format!("HTTP where {error}")),
         })?;
-        self.buffer.drain(..progress.consumed);
+        self.taken += progress.consumed;
         Ok(progress.is_done)
     }
 
     fn finish(&mut self) -> Message {
-        self.state = State::Head;
-        self.buffer.shrink_to(KEPT_BYTES_MAX);
+        self.state = State::head();
+        self.shrink();
         mem::take(&mut self.message)
+    }
+
+    /// Lets go of memory that a long message needed, unless another one is in it.
+    fn shrink(&mut self) {
+        if self.taken == self.buffer.len() {
+            self.forget_taken();
+            self.buffer.shrink_to(KEPT_BYTES_MAX);
+        }
     }
 
     /// Takes a raw document off the buffer, with the white space around it.
     fn take_document(&mut self) -> Result<Option<Message>, Fault> {
         let State::Raw { stream, followed } = &mut self.state else { return Ok(None) };
+        let mut rest = self.buffer.get(self.taken..).unwrap_or_default();
         if *followed == 0 {
-            match self.buffer.trim_ascii_start().first() {
-                None => {
-                    self.buffer.clear();
-                    return Ok(None);
-                }
+            let trimmed = rest.trim_ascii_start();
+            self.taken += rest.len() - trimmed.len();
+            rest = trimmed;
+            match rest.first() {
+                None => return Ok(None),
                 Some(b'{' | b'[') => {}
-                Some(_) => {
-                    let text = Fault::shown(&self.buffer);
-                    return Err(Fault::Protocol(format!("{text:?}")));
-                }
+                Some(_) => return Err(Fault::Protocol(format!("{:?}", Fault::shown(rest)))),
             }
         }
-        let fresh = self.buffer.get(*followed..).unwrap_or_default();
-        let end = match stream.follow(fresh, NESTING_MAX) {
+        let end = match stream.follow(rest.get(*followed..).unwrap_or_default(), NESTING_MAX) {
             Ok(end) => end.map(|end| *followed + end),
             Err(_) => return Err(Fault::Protocol("broken JSON".to_owned())),
         };
-        *followed = self.buffer.len();
-        self.check_size(end.unwrap_or(self.buffer.len()))?;
-        let Some(end) = end else { return Ok(None) };
+        *followed = rest.len();
+        let len = end.unwrap_or(rest.len());
+        self.check_size(len)?;
+        if end.is_none() {
+            return Ok(None);
+        }
         self.state = State::raw();
-        let rest = self.buffer.get(end..).unwrap_or_default().trim_ascii_start().to_vec();
-        self.buffer.truncate(end);
-        // A long document keeps its memory; a short one leaves it for the next.
-        let body = match end > KEPT_BYTES_MAX {
-            true => mem::take(&mut self.buffer),
-            false => self.buffer.clone(),
-        };
-        self.buffer.clear();
-        self.buffer.extend_from_slice(&rest);
-        self.buffer.shrink_to(KEPT_BYTES_MAX.max(rest.len()));
-        Ok(Some(Message { body, ..Message::default() }))
+        Ok(Some(Message { body: self.take_body(len), ..Message::default() }))
+    }
+
+    /// Takes a document of that length off the buffer, with the white space behind it.
+    fn take_body(&mut self, len: usize) -> Vec<u8> {
+        let is_all = self.rest().get(len..).unwrap_or_default().trim_ascii_start().is_empty();
+        if is_all && len > KEPT_BYTES_MAX {
+            // A long document keeps its memory; a short one leaves it for the next.
+            self.forget_taken();
+            self.buffer.truncate(len);
+            return mem::take(&mut self.buffer);
+        }
+        let body = self.rest().get(..len).unwrap_or_default().to_vec();
+        self.taken = if is_all { self.buffer.len() } else { self.taken + len };
+        self.shrink();
+        body
     }
 }

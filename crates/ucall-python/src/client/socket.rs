@@ -133,8 +133,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until bytes can be received, or also until bytes can be sent.
+    /// Waits until bytes can be received, or also until bytes can be sent. Past the deadline it
+    /// does not even look, or a peer that is never silent could keep a call for ever.
     pub(super) fn wait(&self, to_send: bool, deadline: Deadline) -> io::Result<Ready> {
+        if deadline.is_over() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let mut watched = libc::pollfd {
             fd: self.descriptor.as_raw_fd(),
             events: if to_send { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN },

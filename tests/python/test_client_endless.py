@@ -1,0 +1,271 @@
+"""Clients against servers whose reply never ends: a call is over by its timeout, whatever comes.
+
+Bounds in time are generous: what they tell apart is an end and none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from certificates import Authority, Files, authority, files
+from scripted import Peer, Script, Scripted, http_reply, result, scripted
+
+import ucall
+from ucall import _core, aio
+from ucall.client import Client
+
+__all__ = ["authority", "files"]
+
+TIMEOUT_S = 0.5
+#: For the slowest machine; without a deadline a call would take for ever.
+END_S = 10.0
+#: So large that it is not reached by then.
+REPLY_BYTES_MAX = 1 << 30
+OPTIONS: Any = {"timeout": TIMEOUT_S, "max_reply_bytes": REPLY_BYTES_MAX}
+#: Heads of status 1xx in front of one reply; see INFORMATIONAL_MAX in parser.rs.
+INFORMATIONAL_MAX = 100
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+#: What comes first, and then again and again.
+HTTP = {
+    "heads of status 1xx": (b"", CONTINUE),
+    "heads with headers": (b"", b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"),
+    "empty lines": (b"", b"\r\n"),
+    "a status line": (b"HTTP/1.1 200 ", b"x"),
+    "a name": (b"HTTP/1.1 200 OK\r\n", b"x"),
+    "a value": (b"HTTP/1.1 200 OK\r\nA: ", b"x"),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"A: b\r\n"),
+    "zeros of a chunk's size": (CHUNKED, b"0"),
+    "a chunk extension": (CHUNKED + b"1;x", b"x"),
+    "chunk extensions": (CHUNKED, b"1;x\r\n \r\n"),
+    "chunks of a byte": (CHUNKED, b"1\r\n \r\n"),
+    "a trailer": (CHUNKED + b"0\r\nA: ", b"x"),
+    "trailers": (CHUNKED + b"0\r\n", b"A: b\r\n"),
+    "a body up to the end": (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
+    "a body of a length": (b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n", b" "),
+}
+RAW = {
+    "white space": (b"", b" "),
+    "empty lines": (b"", b"\r\n"),
+    "a string": (b'{"result":"', b"x"),
+    "white space within": (b'{"result":', b" "),
+    "items": (b'{"result":[1', b",1"),
+    "replies to another call": (b"", result("x", id="another") + b"\n"),
+    "errors of no call": (b"", b'{"id":null,"error":{"code":1,"message":"x"}}\n'),
+}
+CASES = [("http", *case) for case in HTTP.items()] + [("tcp", *case) for case in RAW.items()]
+
+Call = Callable[[str, int, ssl.SSLContext | None], None]
+
+
+def call(scheme: str, port: int, context: ssl.SSLContext | None) -> None:
+    uri = f"{scheme}{'s' if context else ''}://localhost"
+    with Client(uri, port, **OPTIONS, verify=context or True) as client:
+        client.sum(1, 2).raise_for_status()
+
+
+def call_with_asyncio(scheme: str, port: int, context: ssl.SSLContext | None) -> None:
+    async def run() -> None:
+        uri = f"{scheme}{'s' if context else ''}://localhost"
+        async with aio.Client(uri, port, **OPTIONS, verify=context or True) as client:
+            (await client.sum(1, 2)).raise_for_status()
+
+    asyncio.run(run())
+
+
+def endless(scheme: str, first: bytes, again: bytes, context: ssl.SSLContext | None) -> Script:
+    """A script that fills the connection for as long as somebody reads."""
+
+    def script(peer: Peer) -> None:
+        if context is not None:
+            peer.socket = context.wrap_socket(peer.socket, server_side=True)
+        peer.http_request() if scheme == "http" else peer.raw_request()
+        peer.send(first)
+        many = again * ((1 << 20) // len(again))
+        while True:
+            peer.send(many)
+
+    return script
+
+
+def trickling(scheme: str, first: bytes, again: bytes) -> Script:
+    """A script that sends a byte at a time, so that the client is never without news for long."""
+
+    def script(peer: Peer) -> None:
+        peer.http_request() if scheme == "http" else peer.raw_request()
+        peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.send(first)
+        while True:
+            for byte in again:
+                peer.send(bytes([byte]))
+                time.sleep(0.001)
+
+    return script
+
+
+def ends(server: Scripted, how: Call, scheme: str, context: ssl.SSLContext | None = None) -> str:
+    """Why a call fails, which it does."""
+    began = time.monotonic()
+    with pytest.raises((ucall.TimeoutError, ucall.ConnectionError, ucall.RPCError)) as raised:
+        how(scheme, server.port, context)
+    assert time.monotonic() - began < END_S
+    return str(raised.value)
+
+
+@pytest.fixture(params=[call, call_with_asyncio], ids=["sync", "asyncio"])
+def how(request: pytest.FixtureRequest) -> Call:
+    made: Call = request.param
+    return made
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name", "sent"), CASES, ids=[f"{scheme}: {name}" for scheme, name, _ in CASES]
+)
+class TestEndless:
+    def test_as_fast_as_it_can(
+        self, how: Call, scheme: str, name: str, sent: tuple[bytes, bytes]
+    ) -> None:
+        with scripted(endless(scheme, *sent, None)) as server:
+            why = ends(server, how, scheme)
+        if name.startswith("heads"):
+            assert f"more than {INFORMATIONAL_MAX} heads of status 1xx" in why
+
+    def test_a_byte_at_a_time(
+        self, how: Call, scheme: str, name: str, sent: tuple[bytes, bytes]
+    ) -> None:
+        with scripted(trickling(scheme, *sent)) as server:
+            ends(server, how, scheme)
+
+    def test_under_tls(
+        self,
+        how: Call,
+        scheme: str,
+        name: str,
+        sent: tuple[bytes, bytes],
+        authority: Authority,
+        files: Files,
+    ) -> None:
+        own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        own.load_cert_chain(files.both)
+        with scripted(endless(scheme, *sent, own)) as server:
+            ends(server, how, scheme, authority.context())
+
+
+def record(kind: int, content: bytes) -> bytes:
+    return bytes([kind, 3, 3]) + len(content).to_bytes(2) + content
+
+
+#: Records that a handshake may pass over.
+RECORDS = {
+    "HelloRequest": record(22, bytes(4) * 4000),
+    "ChangeCipherSpec": record(20, b"\x01") * 1000,
+    "warnings": record(21, b"\x01\x5a") * 1000,
+    "nothing": record(22, b"") * 1000,
+    "a message": record(22, b"\x02\xff\xff\xff" + bytes(16_000)),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_handshake_that_never_ends(how: Call, name: str, authority: Authority) -> None:
+    def script(peer: Peer) -> None:
+        peer.socket.recv(1 << 16)
+        many = RECORDS[name] * 64
+        while True:
+            peer.send(many)
+
+    with scripted(script) as server:
+        ends(server, how, "http", authority.context())
+
+
+@pytest.mark.parametrize("count", [INFORMATIONAL_MAX, INFORMATIONAL_MAX + 1])
+def test_as_many_heads_of_status_1xx_as_there_may_be(count: int) -> None:
+    for heads in (CONTINUE, b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"):
+        for piece in (1, 7, 1 << 20):
+            reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
+            # It is for each reply that they are counted.
+            text = (heads * count + http_reply(result(1))) * 2
+            pieces = (text[start : start + piece] for start in range(0, len(text), piece))
+            if count == INFORMATIONAL_MAX:
+                assert sum(len(reader.feed(data)) for data in pieces) == 2
+            else:
+                with pytest.raises(ucall.ConnectionError, match="more than 100 heads"):
+                    list(map(reader.feed, pieces))
+
+
+def test_many_replies_at_once_take_as_long_as_one_by_one() -> None:
+    # With a copy of what is left for each of them, this would take a day.
+    count = 200_000
+    for http, text in [(False, result(1) + b"\n"), (True, http_reply(result(1)))]:
+        reader = _core.ReplyReader(http=http, reply_bytes_max=1 << 20)
+        assert len(reader.feed(text * count)) == count
+
+
+def test_a_head_in_many_pieces_is_read_by_lines() -> None:
+    lines = [b"HTTP/1.1 200 OK\r\n", *(b"A%d: %s\r\n" % (at, b"x" * 300) for at in range(99))]
+    text = b"".join(lines)[:32_000]
+    # With a look at all of a head for each byte of it, this would take minutes.
+    for _ in range(50):
+        reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
+        for at in range(len(text)):
+            reader.feed(text[at : at + 1])
+
+
+def full_listener() -> Iterator[int]:
+    """The port of a server that never takes a connection in."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        port = listener.getsockname()[1]
+        waiting = []
+        try:
+            while True:
+                waiting.append(socket.create_connection(("127.0.0.1", port), 0.5))
+        except TimeoutError:
+            yield port
+        finally:
+            for each in waiting:
+                each.close()
+
+
+@pytest.fixture(name="full_port")
+def full_port_fixture() -> Iterator[int]:
+    yield from full_listener()
+
+
+def test_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch, full_port: int) -> None:
+    asked = []
+
+    def addresses(*_: object, **__: object) -> list[object]:
+        asked.append(1)
+        found = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", full_port))
+        return [found] * 1000
+
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    began = time.monotonic()
+    with pytest.raises(ucall.TimeoutError, match=r"within 0\.1 s"):
+        Client(port=full_port, timeout=0.1).sum(1, 2)
+    assert asked and time.monotonic() - began < END_S
+
+
+def test_connections_that_turn_out_to_be_closed_share_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = []
+
+    class Closed:
+        def exchange(self, request: object, timeout: float) -> None:
+            left.append(timeout)
+            # It took a moment to find out.
+            time.sleep(0.01)
+
+    client = Client(port=1, timeout=0.1)
+    monkeypatch.setattr(client._pool, "_idle", [Closed() for _ in range(1000)])
+    with pytest.raises(ucall.TimeoutError, match=r"within 0\.1 s"):
+        client.sum(1, 2)
+    assert len(left) <= 10 and left == sorted(left, reverse=True)
