@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import time
 import urllib.request
 
@@ -309,6 +310,24 @@ def test_programs_that_a_callback_starts_get_no_descriptors(client):
     assert client.call("inherited") == 0
     assert client.call("forked") == 7
     assert client.call("twice") == 1
+
+
+@pytest.mark.parametrize("how", ["take_call", "take_calls"])
+def test_a_child_that_returns_from_a_callback_is_ended(built, engine, how):
+    with serving([built(CALLS), engine, how]) as server, Client(server.port) as client:
+        # In one piece, so that the turn that forks has replies to send.
+        numbers = [client.send(method, {"value": 7}) for method in ("twice", "returned", "twice")]
+        replies = [client.receive() for _ in numbers]
+        assert [(reply["id"], reply["result"]) for reply in replies] == [
+            (numbers[0], 1),
+            (numbers[1], 107),
+            (numbers[2], 1),
+        ]
+        assert client.call("returned", {"value": 8}) == 108
+        client.socket.shutdown(socket.SHUT_WR)
+        # Nothing else has come, and no child keeps the connection.
+        assert client.lines.read() == b""
+    assert server.errors.count("a forked child has returned from a function") == 2
 
 
 @pytest.mark.parametrize("how", ["take_call", "take_calls"])

@@ -222,6 +222,17 @@ static void forked(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, WEXITSTATUS(status));
 }
 
+/* The status of a child that was forked off, reads a param, replies and returns. */
+static void returned(ucall_call_t call, ucall_callback_tag_t tag) {
+    int status = 0;
+    int64_t value = 0;
+    pid_t child = fork();
+    (void)tag;
+    if (child) waitpid(child, &status, 0);
+    if (!ucall_param_named_i64(call, "value", 0, &value)) value = -1;
+    ucall_call_reply_i64(call, child ? 100 * WEXITSTATUS(status) + value : value);
+}
+
 /* Frees the server that runs it, which then ends behind this reply. */
 static void suicide(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
@@ -237,7 +248,8 @@ static struct {
                         {"content", content}, {"twice", twice},           {"never", never},
                         {"fails", fails},     {"released", released},     {"quit", quit},
                         {"tagged", tagged},   {"add", add},               {"inside", inside},
-                        {"inherited", inherited}, {"forked", forked},     {"suicide", suicide}};
+                        {"inherited", inherited}, {"forked", forked},     {"suicide", suicide},
+                        {"returned", returned}};
 
 static void *serve(void *unused) {
     (void)unused;
@@ -262,7 +274,7 @@ int main(int argc, char **argv) {
     config.pick_port = true;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
                                                           : UCALL_ENGINE_POSIX;
-    config.max_callbacks = 22;
+    config.max_callbacks = 23;
     if (argc > 2 && !strcmp(argv[2], "deep")) config.max_nesting = 1024;
     if (argc > 2 && !strcmp(argv[2], "three")) config.max_lifetime_exchanges = 3;
     if (argc > 2 && !strcmp(argv[2], "old")) config.max_lifetime_micro_seconds = 200 * 1000;
