@@ -65,7 +65,8 @@ typedef char const *ucall_str_t;
  * A function that is served. It runs on the thread that serves, so nothing else is served there
  * until it returns: long work belongs elsewhere, see `ucall_call_defer`. With several threads it
  * runs on all of them at once. It leaves by returning: a C++ exception or pthread_exit that comes
- * out of it ends the process, and longjmp leaves the server unusable.
+ * out of it ends the process, and longjmp leaves the server unusable. A forked child that returns
+ * from it is ended with status 1: it ends itself, by exec, _exit or exit.
  *
  * It replies once, by one of the `ucall_call_reply_…` functions. A second reply is ignored and
  * logged; without any, the caller gets the error -32603. What a notification is replied is dropped.
