@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use crate::bell::Bell;
 use crate::events::{Event, Events};
+use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::journal::Journal;
 use crate::message::Incoming;
-use crate::standing::Failure;
 
 const LEFT_OUT: &str = "a session that has ended was told to neither on_start nor on_end";
 

@@ -13,11 +13,12 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 
 use crate::bell::{Bell, Doorbell};
+use crate::failure::Failure;
 use crate::frame::{self, HEADER_BYTES, Header, Kind};
 use crate::identity::Identity;
 use crate::message::{COPIED_BYTES_MAX, MESSAGE_WEIGHT, Outgoing};
 use crate::options::Full;
-use crate::standing::{Failure, Standing};
+use crate::standing::Standing;
 
 /// A batch is closed when it has this many bytes.
 const BATCH_BYTES: usize = 64 * 1024;

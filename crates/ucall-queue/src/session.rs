@@ -18,13 +18,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError, Sharing};
 use crate::identity::{Identity, Incarnation};
 use crate::link::LinkKey;
 use crate::message::COPIED_BYTES_MAX;
 use crate::options::Acknowledge;
 use crate::outbox::{Chunk, Outbox};
-use crate::standing::{Failure, Intake, Standing};
+use crate::standing::{Intake, Standing};
 
 /// What a peer may send beyond its window, because it looks only before it begins a chunk.
 const WINDOW_SLACK: u64 = 1 << 20;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::standing::Failure;
+use crate::failure::Failure;
 
 /// With more runs than this, no further message is accepted from the peer.
 const RUNS_MAX: usize = 65_536;

@@ -4,7 +4,9 @@ use std::fmt;
 
 use rustls::InvalidMessage;
 
-use super::HANDSHAKE_MESSAGE_BYTES_MAX;
+/// The longest message of a handshake, its header of four bytes not counted. rustls has this limit.
+/// A client's hello could be twice as long (RFC 8446 section 4.1.2).
+pub const HANDSHAKE_MESSAGE_BYTES_MAX: usize = 0xFFFF;
 
 /// Why a TLS connection cannot go on.
 #[derive(Clone, Debug)]

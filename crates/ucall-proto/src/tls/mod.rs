@@ -24,12 +24,12 @@ use rustls::crypto::CryptoProvider;
 
 pub use certificate::CertificateSummary;
 pub use client::{ClientConfig, ClientSettings, Trust};
-pub use error::{SettingsError, TlsError};
+pub use error::{HANDSHAKE_MESSAGE_BYTES_MAX, SettingsError, TlsError};
 pub use identity::Identity;
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use server::{ClientAuth, ServerConfig, ServerSettings};
 pub use session::Session;
-pub use stage::{HANDSHAKE_MESSAGE_BYTES_MAX, Stage, begins_record};
+pub use stage::{Stage, begins_record};
 pub use tickets::TicketSecret;
 
 /// The one choice of who does the arithmetic.

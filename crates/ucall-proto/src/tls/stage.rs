@@ -33,9 +33,6 @@ const HANDSHAKE: u8 = 22;
 const RECORD_BYTES_MAX: usize = 16 << 10;
 /// How much longer a record is than its plaintext, with every cipher suite of ours.
 const RECORD_EXTRA_BYTES: usize = 32;
-/// The longest message of a handshake, its header of four bytes not counted. rustls has this limit.
-/// A client's hello could be twice as long (RFC 8446 section 4.1.2).
-pub const HANDSHAKE_MESSAGE_BYTES_MAX: usize = 0xFFFF;
 /// The longest message together with the headers of its records, which may be of one byte each.
 const INPUT_BYTES_MAX: usize = 128 << 10;
 /// A fatal alert in plaintext: decode_error (RFC 8446 section 6).

@@ -7,8 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use super::head::HEAD_BYTES_MAX;
-use super::parser::INFORMATIONAL_MAX;
+use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 use crate::convert;
 
 /// Of what a server said instead of a reply, so much is told.

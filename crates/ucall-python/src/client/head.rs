@@ -7,9 +7,8 @@ use std::mem::MaybeUninit;
 use httparse::{Header, ParserConfig, Response, Status};
 
 use super::fault::Fault;
+use super::limits::HEAD_BYTES_MAX;
 
-/// A head may have so many bytes.
-pub(super) const HEAD_BYTES_MAX: usize = 32 * 1024;
 const HEADERS_MAX: usize = 100;
 
 /// What the head of a reply says.

@@ -8,6 +8,7 @@
 mod connection;
 mod fault;
 mod head;
+mod limits;
 mod parser;
 mod reader;
 mod reply;

@@ -20,12 +20,11 @@ use ucall_proto::http1::{ChunkedDecoder, ChunkedLimits, HttpError};
 use ucall_proto::json::DocumentStream;
 
 use super::fault::Fault;
-use super::head::{self, Body, HEAD_BYTES_MAX, Head};
+use super::head::{self, Body, Head};
+use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 
 /// Results nest 128 deep at most; the reply and its batch are around them.
 pub(super) const NESTING_MAX: usize = 130;
-/// Heads of status 1xx before one reply.
-pub(super) const INFORMATIONAL_MAX: usize = 100;
 const CHUNK_OVERHEAD_BYTES_MAX: usize = 64 * 1024;
 /// What is kept for the next reply, of the memory that one needed.
 const KEPT_BYTES_MAX: usize = 256 * 1024;

@@ -9,27 +9,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{
-    PyOverflowError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError,
-};
+use pyo3::exceptions::{PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 use ucall_queue::{
-    Encoding, Endpoint, Event, Failure, Full, Handle, Identity, Login, Outgoing, Refusal, Role,
-    Settings, Taken,
+    Encoding, Endpoint, Event, Full, Handle, Identity, Login, Outgoing, Refusal, Role, Settings,
+    Taken,
 };
 
+use super::errors::{failed, or_none, refuse_orphan, uuid};
 use super::incoming::Reader;
 use super::journal::QueueJournal;
 use super::lent;
 use super::link::QueueLink;
 use super::message::Message;
-use super::receipt::{Receipt, SLICE};
+use super::receipt::Receipt;
 use super::security::{Speaks, security};
 use super::settings;
+use super::waiting::{deadline_after, wait_in_slices};
 use super::watching::Watching;
 use crate::detach::detached;
 use crate::engine::EngineKind;
@@ -508,88 +507,9 @@ pub(crate) fn check_shared_memory() -> PyResult<()> {
     Ok(ucall_queue::shared_memory()?)
 }
 
-fn uuid(py: Python<'_>, id: Identity) -> PyResult<Bound<'_, PyAny>> {
-    let kind = py.import("uuid")?.getattr("UUID")?;
-    // No text, but bytes.
-    ffi::call(&kind, [&py.None().into_bound(py), PyBytes::new(py, &id.0).as_any()])
-}
-
-/// In a child that was forked off nobody would carry anything.
-pub(super) fn refuse_orphan(handle: &Handle) -> PyResult<()> {
-    match handle.is_orphan() {
-        true => Err(PyRuntimeError::new_err("a queue stays with the process that made it")),
-        false => Ok(()),
-    }
-}
-
-/// The exception for a failure.
-pub(super) fn failed<'py>(
-    py: Python<'py>,
-    peer: Option<Identity>,
-    failure: &Failure,
-) -> PyResult<Bound<'py, PyAny>> {
-    let module = py.import("ucall.queue.errors")?;
-    let peer = peer.map(|peer| uuid(py, peer)).transpose()?;
-    if matches!(failure, Failure::TooLong(_)) {
-        return Ok(PyValueError::new_err(failure.to_string())
-            .into_value(py)
-            .into_bound(py)
-            .into_any());
-    }
-    let name = if *failure == Failure::Dropped { "FullError" } else { "ConnectionError" };
-    let reason = PyString::new(py, &failure.to_string());
-    ffi::call(&module.getattr(name)?, [&or_none(py, peer), reason.as_any()])
-}
-
 fn full(py: Python<'_>, peer: Option<Identity>) -> PyResult<PyErr> {
     let peer = peer.map(|peer| uuid(py, peer)).transpose()?;
     let error = py.import("ucall.queue.errors")?.getattr("FullError")?;
     let reason = PyString::intern(py, "the queue is full");
     Ok(PyErr::from_value(ffi::call(&error, [&or_none(py, peer), reason.as_any()])?))
-}
-
-fn or_none<'py>(py: Python<'py>, object: Option<Bound<'py, PyAny>>) -> Bound<'py, PyAny> {
-    object.unwrap_or_else(|| py.None().into_bound(py))
-}
-
-/// When a wait of so many seconds ends; `None` never.
-pub(super) fn deadline_after(timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    let Some(timeout) = timeout else { return Ok(None) };
-    let timeout = Duration::try_from_secs_f64(timeout.max(0.0))
-        .map_err(|_| PyOverflowError::new_err("timeout: expected a number of seconds"))?;
-    Ok(Instant::now().checked_add(timeout))
-}
-
-/// Waits without the interpreter's lock. Where signals are handled, looks now and then whether one
-/// has come.
-pub(super) fn wait_in_slices<T>(
-    py: Python<'_>,
-    deadline: Option<Instant>,
-    mut wait: impl FnMut(Option<Instant>) -> Option<T>,
-) -> PyResult<Option<T>> {
-    let looks = handles_signals();
-    loop {
-        let until = Instant::now() + SLICE;
-        let is_last = !looks || deadline.is_some_and(|deadline| deadline <= until);
-        let until = if is_last { deadline } else { Some(until) };
-        // SAFETY: every caller waits for what the communicator's thread does, and touches no
-        // Python object meanwhile.
-        if let Some(found) = unsafe { detached(py, || wait(until)) } {
-            return Ok(Some(found));
-        }
-        if is_last {
-            return Ok(None);
-        }
-        py.check_signals()?;
-    }
-}
-
-/// Whether this is the thread that Python handles signals on: the program's first, or the one that
-/// was forked. Where that is not to be told, any may be.
-fn handles_signals() -> bool {
-    #[cfg(target_os = "linux")]
-    // SAFETY: these take nothing, and cannot fail.
-    return unsafe { libc::gettid() == libc::getpid() };
-    #[cfg(not(target_os = "linux"))]
-    true
 }

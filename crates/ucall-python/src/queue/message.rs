@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use ucall_queue::{Failure, Handle, Identity, Incoming, Intake};
 
-use super::communicator::{failed, refuse_orphan};
+use super::errors::{failed, refuse_orphan};
 use super::incoming::Reader;
 
 /// What came, and from whom.

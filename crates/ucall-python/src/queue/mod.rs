@@ -7,6 +7,7 @@
 //! `QueueLink` lets a transport in Python carry the sessions: see there.
 
 mod communicator;
+mod errors;
 mod incoming;
 mod journal;
 mod lent;
@@ -16,6 +17,7 @@ mod pickle;
 mod receipt;
 mod security;
 mod settings;
+mod waiting;
 mod watching;
 
 pub(crate) use communicator::{QueueCore, check_shared_memory};

@@ -2,14 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use ucall_queue::{Failure, Handle, Identity, Progress};
 
-use super::communicator::{deadline_after, failed, refuse_orphan, wait_in_slices};
+use super::errors::{failed, refuse_orphan};
 use super::lent;
+use super::waiting::{deadline_after, wait_in_slices};
 
 /// Asks, when it is asked itself, how far the peers are: no memory is kept for it elsewhere.
 #[pyclass(frozen, subclass, module = "ucall._core", name = "Receipt")]
@@ -179,6 +180,3 @@ impl Receipt {
         taken_back
     }
 }
-
-/// So long do we wait before we look whether a signal has come.
-pub(super) const SLICE: Duration = Duration::from_millis(100);

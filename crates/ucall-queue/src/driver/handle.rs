@@ -12,11 +12,12 @@ use crate::bell::Doorbell;
 use crate::driver::foreign::Foreign;
 use crate::driver::inherited::Inherited;
 use crate::driver::secure::name_of;
+use crate::failure::Failure;
 use crate::hub::Role;
 use crate::inbox::Inbox;
 use crate::message::Incoming;
 use crate::outbox::Outbox;
-use crate::standing::{Failure, Intake};
+use crate::standing::Intake;
 
 /// Leads to one communicator's thread, from any other.
 #[derive(Debug)]

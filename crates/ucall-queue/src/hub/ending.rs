@@ -25,10 +25,10 @@ use std::time::Instant;
 
 use super::{Action, Hub};
 use crate::events::Event;
+use crate::failure::Failure;
 use crate::frame::{Header, Hello, Kind, ProtocolError};
 use crate::link::LinkKey;
 use crate::session::Ending;
-use crate::standing::Failure;
 
 impl Hub {
     /// Sends what a session has, then its end.

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use super::{Hub, LinkKey, Role};
 use crate::decoder::Frame;
 use crate::events::Event;
+use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
 use crate::identity::Incarnation;
 use crate::message::{Body, Incoming, MESSAGE_WEIGHT};
 use crate::session::{Ending, Session};
 use crate::shared::SharedMemory;
-use crate::standing::Failure;
 
 /// Why somebody new is refused for now: what those before have sent was not taken.
 const INBOX_FULL: &str = "busy: too much waits to be taken";

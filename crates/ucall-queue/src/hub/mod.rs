@@ -21,6 +21,7 @@ use ucall_buffer::Target;
 use crate::backoff::Backoff;
 use crate::bell::Doorbell;
 use crate::decoder::{Decoder, Shared};
+use crate::failure::Failure;
 use crate::frame::{Header, Kind, ProtocolError};
 use crate::identity::{Identity, Incarnation};
 use crate::inbox::Inbox;
@@ -34,7 +35,7 @@ use crate::session::Session;
 use crate::shared::Returned;
 #[cfg(target_os = "linux")]
 use crate::shared::{Channel, SharedMemory};
-use crate::standing::{Failure, Standing};
+use crate::standing::Standing;
 
 /// A peer's window is never smaller.
 const WINDOW_BYTES_MIN: u64 = 64 * 1024;

@@ -1,0 +1,6 @@
+//! Limits on a server's reply that no option changes.
+
+/// Bytes of the head of one reply.
+pub(super) const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Heads of status 1xx before one reply.
+pub(super) const INFORMATIONAL_MAX: usize = 100;

@@ -1,0 +1,49 @@
+//! The exceptions of a queue.
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use ucall_queue::{Failure, Handle, Identity};
+
+use crate::ffi;
+
+/// In a child that was forked off nobody would carry anything.
+pub(super) fn refuse_orphan(handle: &Handle) -> PyResult<()> {
+    match handle.is_orphan() {
+        true => Err(PyRuntimeError::new_err("a queue stays with the process that made it")),
+        false => Ok(()),
+    }
+}
+
+/// The exception for a failure.
+pub(super) fn failed<'py>(
+    py: Python<'py>,
+    peer: Option<Identity>,
+    failure: &Failure,
+) -> PyResult<Bound<'py, PyAny>> {
+    let module = py.import("ucall.queue.errors")?;
+    let peer = peer.map(|peer| uuid(py, peer)).transpose()?;
+    if matches!(failure, Failure::TooLong(_)) {
+        return Ok(PyValueError::new_err(failure.to_string())
+            .into_value(py)
+            .into_bound(py)
+            .into_any());
+    }
+    let name = if *failure == Failure::Dropped { "FullError" } else { "ConnectionError" };
+    let reason = PyString::new(py, &failure.to_string());
+    ffi::call(&module.getattr(name)?, [&or_none(py, peer), reason.as_any()])
+}
+
+pub(super) fn or_none<'py>(
+    py: Python<'py>,
+    object: Option<Bound<'py, PyAny>>,
+) -> Bound<'py, PyAny> {
+    object.unwrap_or_else(|| py.None().into_bound(py))
+}
+
+/// An id as a `uuid.UUID`.
+pub(super) fn uuid(py: Python<'_>, id: Identity) -> PyResult<Bound<'_, PyAny>> {
+    let kind = py.import("uuid")?.getattr("UUID")?;
+    // No text, but bytes.
+    ffi::call(&kind, [&py.None().into_bound(py), PyBytes::new(py, &id.0).as_any()])
+}

@@ -1,0 +1,53 @@
+//! Waits without the interpreter's lock.
+
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+
+use crate::detach::detached;
+
+/// A wait on the thread that handles signals polls for them this often.
+pub(super) const SLICE: Duration = Duration::from_millis(100);
+
+/// When a wait of so many seconds ends; `None` never.
+pub(super) fn deadline_after(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    let Some(timeout) = timeout else { return Ok(None) };
+    let timeout = Duration::try_from_secs_f64(timeout.max(0.0))
+        .map_err(|_| PyOverflowError::new_err("timeout: expected a number of seconds"))?;
+    Ok(Instant::now().checked_add(timeout))
+}
+
+/// Waits without the interpreter's lock. Where signals are handled, looks now and then whether one
+/// has come.
+pub(super) fn wait_in_slices<T>(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    mut wait: impl FnMut(Option<Instant>) -> Option<T>,
+) -> PyResult<Option<T>> {
+    let looks = handles_signals();
+    loop {
+        let until = Instant::now() + SLICE;
+        let is_last = !looks || deadline.is_some_and(|deadline| deadline <= until);
+        let until = if is_last { deadline } else { Some(until) };
+        // SAFETY: every caller waits for what the communicator's thread does, and touches no
+        // Python object meanwhile.
+        if let Some(found) = unsafe { detached(py, || wait(until)) } {
+            return Ok(Some(found));
+        }
+        if is_last {
+            return Ok(None);
+        }
+        py.check_signals()?;
+    }
+}
+
+/// Whether this is the thread that Python handles signals on: the program's first, or the one that
+/// was forked. Where that is not to be told, any may be.
+fn handles_signals() -> bool {
+    #[cfg(target_os = "linux")]
+    // SAFETY: these take nothing, and cannot fail.
+    return unsafe { libc::gettid() == libc::getpid() };
+    #[cfg(not(target_os = "linux"))]
+    true
+}
