@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ucall_proto::json::{self, Fault};
 use ucall_proto::{Call as Request, Outcome, Reply, RpcError};
-use ucall_server::{Caller, Held};
+use ucall_server::{Caller, Reservation};
 
 use crate::boundary::{clear_last_error, set_last_error};
 use crate::config::NESTING_MAX;
@@ -49,8 +49,8 @@ enum Side<'a> {
         procedure: Box<str>,
         params: Vec<u8>,
         memory: Box<Memory>,
-        /// Counts the params.
-        _held: Option<Held>,
+        /// Of the params.
+        _reserved: Reservation,
     },
 }
 
@@ -233,10 +233,10 @@ impl<'a, 'r> Call<'a, 'r> {
         self.answer = Answer::HandedOver;
         let params = request.params.unwrap_or_default().to_vec();
         let (procedure, memory) = (callback.name.clone(), Box::default());
-        let held = ledger.holdings.hold(params.len());
+        let _reserved = ledger.budget.reserve_large(params.len());
         Some(Box::new(Call {
             answer: Answer::There(way),
-            side: Side::Deferred { ticket, procedure, params, memory, _held: held },
+            side: Side::Deferred { ticket, procedure, params, memory, _reserved },
             deadline: self.deadline,
         }))
     }

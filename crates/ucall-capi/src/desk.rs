@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_proto::{Call as Request, Outcome, Reply};
-use ucall_server::{Caller, Handler};
+use ucall_server::{Caller, Handler, MemoryBudget};
 
 use crate::call::Call;
 use crate::ledger::{Deadline, Ledger};
@@ -91,9 +91,8 @@ impl Handler for Desk {
         self.ledger.running()
     }
 
-    #[inline]
-    fn held_bytes(&self) -> usize {
-        self.ledger.holdings.bytes()
+    fn memory_budget(&self) -> MemoryBudget {
+        self.ledger.budget.clone()
     }
 
     fn warn(&mut self, line: &str) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_proto::RpcError;
-use ucall_server::{CallId, Holdings, Mailbox, Message};
+use ucall_server::{CallId, Mailbox, MemoryBudget, Message};
 
 use crate::log::Log;
 
@@ -98,8 +98,8 @@ pub(crate) struct Ledger {
     timeout: Option<Duration>,
     deferred_max: usize,
     running: Arc<AtomicUsize>,
-    /// The params of those calls.
-    pub(crate) holdings: Holdings,
+    /// What the worker and those calls hold.
+    pub(crate) budget: MemoryBudget,
     tickets: HashMap<Id, Vec<Arc<Ticket>>>,
     tickets_len: usize,
     purge_at: usize,
@@ -149,7 +149,7 @@ impl Ledger {
             timeout,
             deferred_max,
             running: Arc::default(),
-            holdings: Holdings::default(),
+            budget: MemoryBudget::default(),
             tickets: HashMap::new(),
             tickets_len: 0,
             purge_at: PURGE_MIN,

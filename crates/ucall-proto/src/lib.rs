@@ -15,6 +15,8 @@ mod limits;
 mod rpc;
 pub mod tls;
 
-pub use connection::{Connection, Drain, Environment, Scratch, Wish};
+pub use connection::{
+    Connection, Drain, Environment, LoadState, MemoryBudget, Reservation, Scratch, Wish,
+};
 pub use limits::Limits;
 pub use rpc::{Call, ExchangeId, Identity, Outcome, Refusal, Reply, RpcError, Service};

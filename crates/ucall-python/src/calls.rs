@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ucall_engine::{Id, OwningProcess};
 use ucall_proto::RpcError;
-use ucall_server::{CallId, Held, Mailbox, Message};
+use ucall_server::{CallId, Mailbox, Message, Reservation};
 
 use crate::job_input::JobInput;
 use crate::procedure::Procedure;
@@ -56,10 +56,10 @@ pub(crate) struct Deferred {
 
 /// What a call keeps of its request, and lets go of as soon as nobody waits for it.
 pub(crate) enum Keeps {
-    /// It runs; its params were so long that they count.
-    Params { _held: Option<Held> },
+    /// It runs, and its params stay reserved.
+    Params { _reserved: Reservation },
     /// What a batch will be run with, until one is.
-    Arguments { arguments: Option<Vec<Py<PyAny>>>, _held: Option<Held> },
+    Arguments { arguments: Option<Vec<Py<PyAny>>>, _reserved: Reservation },
     /// What a thread will be run with.
     Input(Arc<JobInput>),
 }
@@ -81,7 +81,7 @@ impl Deferred {
         if let Keeps::Input(parcel) = &self.keeps {
             drop(parcel.take());
         }
-        self.keeps = Keeps::Params { _held: None };
+        self.keeps = Keeps::Params { _reserved: Reservation::default() };
     }
 }
 

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_engine::Id;
 use ucall_proto::{Call, Outcome as Replied, Reply, RpcError};
-use ucall_server::{CallId, Caller, Held, Holdings};
+use ucall_server::{CallId, Caller, MemoryBudget, Reservation};
 
 use crate::arguments::{self, Failure};
 use crate::batch::{self, Batch};
@@ -32,12 +32,12 @@ struct Beginning<'a, 'call> {
 
 impl Beginning<'_, '_> {
     /// What a call keeps that runs already.
-    fn params(&self, holdings: &Holdings) -> Keeps {
-        Keeps::Params { _held: self.hold(holdings) }
+    fn params(&self, budget: &MemoryBudget) -> Keeps {
+        Keeps::Params { _reserved: self.reserve(budget) }
     }
 
-    fn hold(&self, holdings: &Holdings) -> Option<Held> {
-        holdings.hold(self.call.params.map_or(0, <[u8]>::len))
+    fn reserve(&self, budget: &MemoryBudget) -> Reservation {
+        budget.reserve_large(self.call.params.map_or(0, <[u8]>::len))
     }
 
     fn entry(&self, began: Instant, cancelled: Option<Arc<AtomicBool>>, keeps: Keeps) -> Entry {
@@ -104,7 +104,7 @@ impl Interpreter {
             self.write(procedure, &result, reply)?;
             return Ok(Replied::Done);
         }
-        let keeps = beginning.params(&self.holdings);
+        let keeps = beginning.params(&self.budget);
         let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
         self.follow(&task, token, true)?;
         Ok(Replied::Deferred)
@@ -132,7 +132,7 @@ impl Interpreter {
     ) -> Result<Replied, Failure> {
         let Beginning { procedure, call, .. } = *beginning;
         let future = arguments::call(py, procedure, call.params, None, &mut self.scratch)?;
-        let keeps = beginning.params(&self.holdings);
+        let keeps = beginning.params(&self.budget);
         let token = self.calls.insert(beginning.entry(self.turn_began, None, keeps));
         self.follow(&future, token, false)?;
         Ok(Replied::Deferred)
@@ -169,7 +169,7 @@ impl Interpreter {
         let parcel = Arc::new(JobInput::new(Contents {
             params: call.params.map(<[u8]>::to_vec),
             context: context.map(Bound::unbind),
-            _held: beginning.hold(&self.holdings),
+            _reserved: beginning.reserve(&self.budget),
         }));
         let work = Work::Call(parcel.clone());
         let keeps = Keeps::Input(parcel);
@@ -199,8 +199,8 @@ impl Interpreter {
         let Beginning { procedure, call, .. } = *beginning;
         let (context, cancelled) = self.context(py, beginning)?;
         let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
-        let (arguments, _held) = (Some(arguments), beginning.hold(&self.holdings));
-        let keeps = Keeps::Arguments { arguments, _held };
+        let (arguments, _reserved) = (Some(arguments), beginning.reserve(&self.budget));
+        let keeps = Keeps::Arguments { arguments, _reserved };
         let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
         self.batches.push(procedure, rules, token, self.turn_began, &self.calls);
         Ok(Replied::Deferred)

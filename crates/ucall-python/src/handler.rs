@@ -11,7 +11,7 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::Session;
 use ucall_proto::{Call, Identity, Outcome, Refusal, Reply, RpcError};
-use ucall_server::{CallId, Caller, Handler, Holdings};
+use ucall_server::{CallId, Caller, Handler, MemoryBudget};
 
 use crate::arguments::{self, Failure};
 use crate::batch::{Batches, Sizes};
@@ -41,8 +41,8 @@ pub(crate) struct Interpreter {
     pub(crate) report: Arc<Report>,
     pub(crate) rules: Rules,
     pub(crate) calls: Calls,
-    /// What those calls hold.
-    pub(crate) holdings: Holdings,
+    /// What the worker and those calls hold.
+    pub(crate) budget: MemoryBudget,
     pub(crate) batches: Batches,
     /// Where async functions run, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
@@ -85,7 +85,7 @@ impl Interpreter {
             report: Arc::new(Report::import(py, debug)?),
             rules,
             calls: Calls::new(),
-            holdings: Holdings::default(),
+            budget: MemoryBudget::default(),
             batches: Batches::new(sizes),
             tasks: None,
             pool: None,
@@ -327,9 +327,8 @@ impl Handler for Interpreter {
         self.calls.len()
     }
 
-    #[inline]
-    fn held_bytes(&self) -> usize {
-        self.holdings.bytes()
+    fn memory_budget(&self) -> MemoryBudget {
+        self.budget.clone()
     }
 
     fn abandon(&mut self) {

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use ucall_server::Held;
+use ucall_server::Reservation;
 
 /// The input of a call that waits for a thread. Cancelling the call takes the input out, so that
 /// cancelled calls hold no memory in the queue.
@@ -14,7 +14,7 @@ pub(crate) struct Contents {
     pub(crate) params: Option<Vec<u8>>,
     pub(crate) context: Option<Py<PyAny>>,
     /// The memory reserved for the params.
-    pub(crate) _held: Option<Held>,
+    pub(crate) _reserved: Reservation,
 }
 
 impl JobInput {

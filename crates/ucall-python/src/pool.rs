@@ -161,7 +161,7 @@ impl Shared {
         match job.work {
             Work::Call(parcel) => {
                 // Else whoever asked for it has been answered, or is gone.
-                if let Some(Contents { params, context, _held }) = parcel.take() {
+                if let Some(Contents { params, context, _reserved }) = parcel.take() {
                     let context = context.map(|it| it.into_bound(py));
                     let params = params.as_deref();
                     let outcome = self.call(py, &job.procedure, params, context, scratch);

@@ -64,7 +64,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.out.clear();
         self.engine.close(id);
         let Some(mut entry) = self.connections.remove(id) else { return };
-        self.office.release(&mut entry);
         self.starved.remove(&mut entry);
         self.stats.connections = self.connections.len() as u64;
         if entry.proto.has_deferred() {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ucall_buffer::Payload;
 use ucall_engine::Id;
-use ucall_proto::{Connection, Wish};
+use ucall_proto::{Connection, Reservation, Wish};
 
 use crate::Caller;
 use crate::floods::Unread;
@@ -26,8 +26,8 @@ pub(crate) struct Entry {
     /// When the peer last took some of it, as far as was looked, and how much it had taken then.
     pub(crate) taken_at: Instant,
     pub(crate) taken: usize,
-    /// How much of that is counted towards what all connections may hold.
-    pub(crate) held_bytes: usize,
+    /// Memory of large output.
+    pub(crate) reserved: Reservation,
     /// How much a target of the connection had when it was last looked at.
     pub(crate) filled: usize,
     /// How much it held when it began to wait for memory; see [`Starved`](crate::starved::Starved).
@@ -114,7 +114,7 @@ impl Connections {
             sending: 0,
             taken_at: now,
             taken: 0,
-            held_bytes: 0,
+            reserved: Reservation::default(),
             filled: 0,
             starved_with: None,
             paused: false,

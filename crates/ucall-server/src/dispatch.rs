@@ -8,17 +8,14 @@ use ucall_proto::http1::{Head, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::Session;
 use ucall_proto::{
-    Call, Connection, Drain, Environment, Identity, Outcome, Refusal, Reply, RpcError, Scratch,
-    Service,
+    Call, Connection, Drain, Environment, Identity, LoadState, Outcome, Refusal, Reply, RpcError,
+    Scratch, Service,
 };
 
 use crate::Config;
 use crate::connections::Entry;
 use crate::handler::{Caller, Handler};
 use crate::procedures::{Procedures, View};
-
-/// Output of one connection up to this size is not counted towards what all may hold.
-pub(crate) const UNCOUNTED_BYTES: usize = 16 << 10;
 
 /// All that a step of a connection needs, apart from its socket.
 pub(crate) struct Office<H: Handler> {
@@ -41,6 +38,7 @@ impl<H: Handler> Office<H> {
         now: Instant,
     ) -> Self {
         let mut replies = ReplyWriter::default();
+        let budget = handler.memory_budget();
         if let Some(challenge) = &config.challenge {
             replies.set_challenge(challenge);
         }
@@ -52,7 +50,7 @@ impl<H: Handler> Office<H> {
             now,
             calls: 0,
             drain: Drain::No,
-            scratch: Scratch::default(),
+            scratch: Scratch::new(budget),
             process: OwningProcess::current(),
         }
     }
@@ -64,11 +62,13 @@ impl<H: Handler> Office<H> {
         entry: &mut Entry,
         step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
     ) {
+        let load = self.load();
         let mut service = Dispatch {
             view: &self.view,
             handler: &mut self.handler,
             caller: &entry.caller,
             drain: self.drain,
+            load,
             calls: &mut self.calls,
             process: self.process,
         };
@@ -81,41 +81,26 @@ impl<H: Handler> Office<H> {
             scratch: &mut self.scratch,
             queued_bytes: entry.queued_bytes(),
             drain: self.drain,
+            load,
         };
         step(&mut entry.proto, &mut environment);
     }
 }
 
 impl<H: Handler> Office<H> {
-    /// Counts what waits to be sent on a connection, when that is worth it.
+    /// Reserves the memory of output that waits on a connection.
     #[cold]
-    pub(crate) fn count_output(&mut self, entry: &mut Entry) {
-        let queued_bytes = entry.queued_bytes();
-        let held_bytes = if queued_bytes > UNCOUNTED_BYTES { queued_bytes } else { 0 };
-        self.scratch.hold(entry.held_bytes, held_bytes);
-        entry.held_bytes = held_bytes;
-        self.weigh();
+    pub(crate) fn reserve_output(&mut self, entry: &mut Entry) {
+        entry.reserved = self.scratch.budget().reserve_large(entry.queued_bytes());
     }
 
-    /// Gives back what is counted for a connection that closes.
-    pub(crate) fn release(&mut self, entry: &mut Entry) {
-        entry.proto.release(&mut self.scratch);
-        self.scratch.hold(std::mem::take(&mut entry.held_bytes), 0);
-        self.weigh();
-    }
-
-    /// Whether there is memory for what a connection waits with.
-    pub(crate) fn has_room(&self) -> bool {
-        self.scratch.held_bytes() <= self.config.limits.held_bytes_max
-    }
-
-    /// Refuses what comes while too much is held.
-    pub(crate) fn weigh(&mut self) {
-        self.scratch.hold_elsewhere(self.handler.held_bytes());
-        match self.drain {
-            Drain::No if !self.has_room() => self.drain = Drain::Overloaded,
-            Drain::Overloaded if self.has_room() => self.drain = Drain::No,
-            _ => {}
+    /// Whether requests may be served: read before each step, because reservations may be dropped
+    /// at any time, on any thread.
+    #[inline]
+    pub(crate) fn load(&self) -> LoadState {
+        match self.scratch.budget().bytes() <= self.config.limits.held_bytes_max {
+            true => LoadState::Normal,
+            false => LoadState::Overloaded,
         }
     }
 }
@@ -126,6 +111,7 @@ pub(crate) struct Dispatch<'a, H: Handler> {
     handler: &'a mut H,
     caller: &'a Caller,
     drain: Drain,
+    load: LoadState,
     calls: &'a mut u64,
     process: OwningProcess,
 }
@@ -134,7 +120,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline(always)]
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         *self.calls += 1;
-        if self.drain >= Drain::Refusing {
+        if self.drain == Drain::Refusing || self.load == LoadState::Overloaded {
             reply.error(&refusal(self.drain));
             return Outcome::Done;
         }
@@ -174,10 +160,10 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 #[cold]
 fn refusal(drain: Drain) -> RpcError {
     match drain {
-        Drain::Overloaded => RpcError::overloaded(),
-        _ => {
+        Drain::Refusing => {
             RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop")
         }
+        _ => RpcError::overloaded(),
     }
 }
 

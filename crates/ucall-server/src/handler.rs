@@ -6,7 +6,7 @@ use std::time::Instant;
 use ucall_engine::{Id, Peer};
 use ucall_proto::http1::Head;
 use ucall_proto::tls::Session;
-use ucall_proto::{Call, ExchangeId, Identity, Outcome, Refusal, Reply, RpcError};
+use ucall_proto::{Call, ExchangeId, Identity, MemoryBudget, Outcome, Refusal, Reply, RpcError};
 
 /// Names one call of one server for as long as somebody waits for its reply.
 ///
@@ -115,11 +115,10 @@ pub trait Handler {
         0
     }
 
-    /// What deferred calls hold of their requests; see [`Holdings`](crate::Holdings). Asked for
-    /// once a turn.
-    #[inline]
-    fn held_bytes(&self) -> usize {
-        0
+    /// The budget that the worker reserves its memory of. A handler that keeps the params of
+    /// deferred calls reserves them of the same one.
+    fn memory_budget(&self) -> MemoryBudget {
+        MemoryBudget::default()
     }
 
     /// The server ends, and will wait no longer: every deferred call is to be given up, and

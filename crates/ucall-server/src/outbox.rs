@@ -4,9 +4,8 @@ use std::mem;
 
 use ucall_buffer::Payload;
 use ucall_engine::{Engine, Id, SendState};
-use ucall_proto::Wish;
+use ucall_proto::{MemoryBudget, Wish};
 
-use crate::dispatch::UNCOUNTED_BYTES;
 use crate::{Handler, Worker};
 
 /// Replies that wait for each other at most. Those of slow functions should not wait for many.
@@ -28,8 +27,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if entry.sending > 0 {
             // The send under way may be through and wait to be asked.
             self.asks |= !waits_already;
-            self.office.count_output(entry);
-        } else if !E::SENDS_AT_ONCE || wish != Wish::Receive || entry.queued.len() > UNCOUNTED_BYTES
+            self.office.reserve_output(entry);
+        } else if !E::SENDS_AT_ONCE
+            || wish != Wish::Receive
+            || entry.queued.len() > MemoryBudget::UNRESERVED_BYTES
         {
             self.send(id);
         } else if !waits_already {
@@ -93,8 +94,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             SendState::Done(payload) => self.out.give_back(payload),
             SendState::Pending => {
                 entry.begin_sending(len, self.office.now);
-                if len > UNCOUNTED_BYTES {
-                    self.office.count_output(entry);
+                if len > MemoryBudget::UNRESERVED_BYTES {
+                    self.office.reserve_output(entry);
                 }
             }
         }
@@ -107,7 +108,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let Some(entry) = self.connections.find(id) else { return };
         entry.sending = 0;
         let has_more = !entry.queued.is_empty();
-        if has_more || entry.held_bytes > 0 || entry.proto.wish() != Wish::Receive {
+        if has_more || entry.reserved.bytes() > 0 || entry.proto.wish() != Wish::Receive {
             self.go_on_sending(id);
         }
     }
@@ -124,8 +125,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn go_on_sending(&mut self, id: Id) {
         self.send(id);
         let Some(entry) = self.connections.find(id) else { return };
-        if entry.held_bytes > 0 {
-            self.office.count_output(entry);
+        if entry.reserved.bytes() > 0 {
+            self.office.reserve_output(entry);
         }
         if entry.proto.wish() != Wish::Receive {
             self.step(id, |connection, environment, out| connection.proceed(environment, out));

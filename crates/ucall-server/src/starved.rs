@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use ucall_engine::{Engine, Id};
+use ucall_proto::LoadState;
 
 use crate::Handler;
 use crate::connections::Entry;
@@ -33,7 +34,7 @@ impl Starved {
     #[cold]
     pub(crate) fn add(&mut self, entry: &mut Entry) {
         if entry.starved_with.is_none() {
-            let held_bytes = entry.proto.held_bytes();
+            let held_bytes = entry.proto.reserved_bytes();
             entry.starved_with = Some(held_bytes);
             self.waiting.insert((held_bytes, entry.id()));
         }
@@ -51,7 +52,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Whether some may go on by now.
     #[inline]
     pub(crate) fn may_feed(&self) -> bool {
-        !self.starved.is_empty() && self.office.has_room()
+        !self.starved.is_empty() && self.office.load() == LoadState::Normal
     }
 
     /// Goes on with requests that waited for memory, as long as there is some; else with one.
@@ -59,7 +60,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     pub(crate) fn feed_the_starved(&mut self) {
         for _ in 0..self.starved.waiting.len().min(FED_PER_TURN) {
             let Some(&(_, id)) = self.starved.waiting.last() else { return };
-            if !self.favours(id) && !self.office.has_room() {
+            if !self.favours(id) && self.office.load() == LoadState::Overloaded {
                 return;
             }
             self.starved.waiting.pop_last();
@@ -75,11 +76,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Lets one go on whatever is held, if none may already.
     fn favours(&mut self, id: Id) -> bool {
         let favoured = self.starved.favoured.and_then(|id| self.connections.find(id));
-        if favoured.is_some_and(|entry| entry.proto.is_favoured()) {
+        if favoured.is_some_and(|entry| entry.proto.may_exceed_budget()) {
             return false;
         }
         let Some(entry) = self.connections.find(id) else { return false };
-        entry.proto.favour();
+        entry.proto.allow_over_budget();
         self.starved.favoured = Some(id);
         true
     }

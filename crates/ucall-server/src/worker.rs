@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use ucall_buffer::Target;
 use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState};
-use ucall_proto::{Connection, Drain, Environment, RpcError, Wish};
+use ucall_proto::{Connection, Environment, MemoryBudget, RpcError, Wish};
 
 use crate::connections::Connections;
 use crate::counters::{Counters, Stats};
-use crate::dispatch::{Dispatch, Office, UNCOUNTED_BYTES};
+use crate::dispatch::{Dispatch, Office};
 use crate::drain::Draining;
 use crate::floods::{Floods, Leave};
 use crate::mailbox::{Mailbox, Message};
@@ -216,10 +216,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.send_outbox();
         self.wait(deadline)?;
         self.office.now = Instant::now();
-        if self.office.drain == Drain::Overloaded {
-            // Calls may have let go of their params since the last turn.
-            self.office.weigh();
-        }
         self.office.handler.turn_began(self.office.now);
         self.office.view.refresh();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet: false };
@@ -230,7 +226,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         turn.stopped = self.read_mailbox();
         self.office.handler.turn_ended(self.office.now);
         self.take_replies();
-        self.office.weigh();
         if !self.starved.is_empty() {
             self.feed_the_starved();
         }
@@ -368,7 +363,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             connection.receive(bytes, environment, out);
         });
         let len = self.out.len();
-        if !entry.is_at_ease() || len == 0 || len > UNCOUNTED_BYTES {
+        if !entry.is_at_ease() || len == 0 || len > MemoryBudget::UNRESERVED_BYTES {
             return self.settle(id);
         }
         // The usual, without looking for the connection again.

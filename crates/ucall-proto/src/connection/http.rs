@@ -2,7 +2,9 @@
 
 use super::calls::{Ran, run_document};
 use super::exchange::Answer;
-use super::{Awaits, Closing, Connection, Drain, Environment, Protocol, Step, body_time};
+use super::{
+    Awaits, Closing, Connection, Drain, Environment, LoadState, Protocol, Step, body_time,
+};
 use crate::Limits;
 use crate::http1::{
     self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser,
@@ -308,7 +310,7 @@ impl Connection {
     ) {
         while let Some((mut framing, answer)) = self.exchanges.pop_first_whole() {
             let is_framed = matches!(answer, Answer::Framed(_));
-            if matches!(environment.drain, Drain::Serving | Drain::Refusing)
+            if environment.drain != Drain::No
                 && !is_framed
                 && self.exchanges.is_empty()
                 && self.input.is_empty()
@@ -434,6 +436,7 @@ fn is_admitted<S>(head: &Head<'_>, environment: &Environment<'_, S>) -> bool {
     head.is_usual()
         && environment.access.admits(head.names_loopback())
         && environment.drain == Drain::No
+        && environment.load == LoadState::Normal
 }
 
 /// Refuses what will not be served, before its body comes.
@@ -445,9 +448,9 @@ fn gate<'a, S>(
     environment: &Environment<'_, S>,
 ) -> Result<Extras<'a>, HttpError> {
     let allowed_origin = environment.access.check(head.host(), head.origin(), is_tls)?;
-    let connection = match environment.drain {
-        Drain::No if !is_last => head.reply_connection(),
-        Drain::Overloaded => return Err(HttpError::Overloaded),
+    let connection = match (environment.drain, environment.load) {
+        (Drain::No | Drain::Serving, LoadState::Overloaded) => return Err(HttpError::Overloaded),
+        (Drain::No, _) if !is_last => head.reply_connection(),
         _ => http1::Connection::Close,
     };
     match (head.method(), head.target()) {

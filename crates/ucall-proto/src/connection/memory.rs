@@ -1,13 +1,12 @@
-//! What a connection holds in memory, and the total of all connections of a worker.
+//! What a connection reserves of its worker's [`MemoryBudget`], and what it does without memory.
 //!
-//! Counted are requests that are not whole, and replies that wait for others. A request that comes
-//! whole and is answered at once holds nothing, so counting it costs nothing. What is being sent,
-//! and what calls hold that are answered later, is counted by the layer that holds the sockets,
-//! into the same total.
+//! A connection reserves requests that are incomplete, and replies that wait for others. A request
+//! that arrives whole and is answered at once reserves nothing. The layer that holds the sockets
+//! reserves output that is being sent and the params of deferred calls, of the same budget.
 //!
-//! | a request | while the total is below its limit | above it |
+//! | a request | while the budget is below its limit | above it |
 //! |---|---|---|
-//! | that has come whole | is served | is refused, see [`Drain::Overloaded`](super::Drain) |
+//! | that arrived whole | is served | is refused, see [`LoadState`](super::LoadState) |
 //! | that begins | is received | is refused |
 //! | that has begun | is received | waits, as long as its time allows |
 //!
@@ -19,7 +18,7 @@ use std::mem;
 
 use ucall_buffer::Target;
 
-use super::{Awaits, Closing, Connection, Environment, Protocol, Scratch, raw};
+use super::{Awaits, Closing, Connection, Environment, MemoryBudget, Protocol, Scratch, raw};
 use crate::Limits;
 use crate::http1::{HttpError, Method};
 use crate::rpc::Service;
@@ -28,19 +27,15 @@ use crate::rpc::Service;
 const TARGET_BYTES_MIN: usize = 64 << 10;
 
 impl Scratch {
-    /// What all connections hold together, and their calls, in bytes.
-    pub fn held_bytes(&self) -> usize {
-        self.held_bytes + self.held_elsewhere_bytes
+    /// Memory for connections that reserve of this budget.
+    pub fn new(budget: MemoryBudget) -> Self {
+        Self { budget, ..Self::default() }
     }
 
-    /// Counts what is held by calls that are answered later, in place of what was counted before.
-    pub fn hold_elsewhere(&mut self, bytes: usize) {
-        self.held_elsewhere_bytes = bytes;
-    }
-
-    /// Counts a holder that held `before` bytes and holds `now`.
-    pub fn hold(&mut self, before: usize, now: usize) {
-        self.held_bytes = self.held_bytes.saturating_sub(before) + now;
+    /// What its connections reserve of.
+    #[inline]
+    pub fn budget(&self) -> &MemoryBudget {
+        &self.budget
     }
 
     /// Whether memory is kept for the next large request.
@@ -54,7 +49,7 @@ impl Scratch {
     }
 
     pub(super) fn is_full(&self, limits: &Limits) -> bool {
-        self.held_bytes() > limits.held_bytes_max
+        self.budget.bytes() > limits.held_bytes_max
     }
 }
 
@@ -77,8 +72,7 @@ impl Connection {
             self.note_awaits(environment);
             return None;
         }
-        environment.scratch.hold(self.held_bytes, self.input.capacity());
-        self.held_bytes = self.input.capacity();
+        self.reserved.resize(self.input.capacity(), &environment.scratch.budget);
         self.is_filling = true;
         Some(Target::from_vec(mem::take(&mut self.input), len))
     }
@@ -94,12 +88,6 @@ impl Connection {
         }
     }
 
-    /// Gives back what is counted for a connection that closes.
-    pub fn release(&mut self, scratch: &mut Scratch) {
-        let encrypted = self.stage.take().map_or(0, |stage| stage.held_bytes());
-        scratch.hold(mem::take(&mut self.held_bytes) + encrypted, 0);
-    }
-
     /// Whether a place from [`Connection::target`] is not back yet.
     pub fn is_filling(&self) -> bool {
         self.is_filling
@@ -110,20 +98,21 @@ impl Connection {
         self.is_starved
     }
 
-    /// Lets what has begun come whole, whatever is held: one at a time, so that all who wait for
-    /// each other's memory come to their end, and that those who have left are found out.
-    pub fn favour(&mut self) {
-        self.is_favoured = true;
+    /// Lets the request that has begun arrive whole although the budget is exceeded. One connection
+    /// at a time may, so that connections that wait for each other's memory all finish, and those
+    /// whose peers have left are found.
+    pub fn allow_over_budget(&mut self) {
+        self.may_exceed_budget = true;
     }
 
-    /// Whether [`Connection::favour`] is still in force.
-    pub fn is_favoured(&self) -> bool {
-        self.is_favoured
+    /// Whether [`Connection::allow_over_budget`] is still in force.
+    pub fn may_exceed_budget(&self) -> bool {
+        self.may_exceed_budget
     }
 
-    /// How much of what all connections hold is this one's, in bytes.
-    pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+    /// The bytes that the connection has reserved.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved.bytes()
     }
 
     #[cold]
@@ -136,12 +125,11 @@ impl Connection {
             _ => 0,
         };
         let holds = self.input.capacity() + chunked + self.exchanges.held_bytes();
-        environment.scratch.hold(self.held_bytes, holds);
-        self.held_bytes = holds;
+        self.reserved.resize(holds, &environment.scratch.budget);
         let receives = matches!(awaits, Awaits::Body { .. });
-        self.is_favoured &= receives;
+        self.may_exceed_budget &= receives;
         let is_full = environment.scratch.is_full(environment.limits);
-        self.is_starved = receives && is_full && !self.is_favoured;
+        self.is_starved = receives && is_full && !self.may_exceed_budget;
         self.fills = receives
             && !self.is_starved
             && self.session.is_none()

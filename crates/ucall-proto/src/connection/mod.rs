@@ -14,6 +14,7 @@
 //! `closing` leads one way: `Open`, then `Draining` (no more requests are read, what still comes is
 //! thrown away, replies go out), then `Done`.
 
+mod budget;
 mod calls;
 mod deadline;
 mod exchange;
@@ -33,6 +34,7 @@ use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::rpc::{ExchangeId, Notes, RpcError, Service};
 use crate::tls::{Session, Stage, begins_record};
+pub use budget::{MemoryBudget, Reservation};
 use deadline::{Awaits, body_time};
 use exchange::Exchanges;
 use http::{Http, HttpFraming};
@@ -60,9 +62,11 @@ pub struct Environment<'a, S> {
     pub queued_bytes: usize,
     /// Whether connections are to end.
     pub drain: Drain,
+    /// Whether there is memory for more requests.
+    pub load: LoadState,
 }
 
-/// Whether the server is on its way to its end, and its connections with it; or has to wait.
+/// Whether the server is shutting down, and its connections with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Drain {
     /// It is not.
@@ -72,21 +76,27 @@ pub enum Drain {
     Serving,
     /// What comes is refused by the [`Service`], and is the last of its connection.
     Refusing,
-    /// It is not, but holds too much in memory: what comes is refused, over HTTP before its body
-    /// is read and else by the [`Service`].
+}
+
+/// Whether a server has memory for more requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LoadState {
+    /// It has.
+    #[default]
+    Normal,
+    /// Its [`MemoryBudget`] is exceeded. New requests are refused: over HTTP before their body is
+    /// read, over raw TCP by the [`Service`]. [`Drain::Refusing`] takes precedence.
     Overloaded,
 }
 
-/// What the connections of one worker share: memory used for every request in turn, and the count
-/// of what they hold.
+/// What the connections of one worker share: memory that every request reuses, and the budget of
+/// what they hold.
 #[derive(Debug, Default)]
 pub struct Scratch {
     notes: Notes,
     /// What is to be encrypted.
     plaintext: Vec<u8>,
-    held_bytes: usize,
-    /// By calls that are answered later.
-    held_elsewhere_bytes: usize,
+    budget: MemoryBudget,
     /// Of a large request that was answered.
     input: Spare,
 }
@@ -150,11 +160,13 @@ pub struct Connection {
     /// There is no memory for more of what is being received.
     is_starved: bool,
     /// It may go on all the same.
-    is_favoured: bool,
+    may_exceed_budget: bool,
     /// Bytes of a request that is not whole, or of requests that wait.
     input: Vec<u8>,
-    /// How much of what all connections hold is this one's.
-    held_bytes: usize,
+    /// What this connection holds.
+    reserved: Reservation,
+    /// What its TLS holds.
+    tls_reserved: Reservation,
     exchanges: Exchanges<HttpFraming>,
     /// Numbers the requests.
     requests: u64,
@@ -181,9 +193,10 @@ impl Connection {
             fills: false,
             is_filling: false,
             is_starved: false,
-            is_favoured: false,
+            may_exceed_budget: false,
             input: Vec::new(),
-            held_bytes: 0,
+            reserved: Reservation::default(),
+            tls_reserved: Reservation::default(),
             exchanges: Exchanges::new(),
             requests: 0,
             accepted_at: now,

@@ -64,7 +64,6 @@ impl Connection {
         if stage.is_fresh() && !bytes.is_empty() && !begins_record(bytes) {
             return self.refuse_plaintext(bytes, environment, out);
         }
-        let held_before = stage.held_bytes();
         let mut plaintext = mem::take(&mut environment.scratch.plaintext);
         // What comes together with the last word of a handshake, before its outcome can be known.
         let mut early = Vec::new();
@@ -87,7 +86,6 @@ impl Connection {
             self.stop_reading();
             self.note_awaits(environment);
         }
-        environment.scratch.hold(held_before, stage.held_bytes());
         self.seal(stage, plaintext, environment.scratch, out);
     }
 
@@ -121,6 +119,7 @@ impl Connection {
         if matches!(self.wish(), Wish::Finish | Wish::Close) {
             stage.close(out);
         }
+        self.tls_reserved.resize(stage.held_bytes(), &scratch.budget);
         self.stage = Some(stage);
         plaintext.clear();
         if plaintext.capacity() > SPARE_CAPACITY_MAX {

@@ -1,6 +1,6 @@
 //! A server that is on its way to its end, and what its connections do about it.
 
-use ucall_proto::{Drain, Wish};
+use ucall_proto::{Drain, LoadState, Wish};
 
 use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
 
@@ -47,4 +47,17 @@ fn raw_goes_on_while_it_is_served_and_ends_when_it_is_refused() {
     let deferred = driver.service.deferred[0];
     driver.complete(deferred, Ok(b"2"));
     assert_eq!(driver.connection.wish(), Wish::Finish);
+}
+
+#[test]
+fn overload_refuses_until_the_drain_does() {
+    for (drain, is_refused) in [(Drain::No, true), (Drain::Serving, true), (Drain::Refusing, false)]
+    {
+        let mut driver = Driver::new();
+        (driver.drain, driver.load) = (drain, LoadState::Overloaded);
+        let request = post(&sum(1));
+        driver.receive(&request.as_bytes()[..request.len() - 10]);
+        let sent = driver.sent();
+        assert_eq!(sent.contains(" 503 ") && sent.contains("Retry-After: 1\r\n"), is_refused);
+    }
 }

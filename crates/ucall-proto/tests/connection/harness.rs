@@ -6,8 +6,8 @@ use ucall_buffer::Target;
 use ucall_proto::http1::{AccessRules, ReplyWriter};
 use ucall_proto::json::{Kind, Reader};
 use ucall_proto::{
-    Call, Connection, Drain, Environment, ExchangeId, Limits, Outcome, Reply, RpcError, Scratch,
-    Service, Wish,
+    Call, Connection, Drain, Environment, ExchangeId, Limits, LoadState, Outcome, Reply,
+    Reservation, RpcError, Scratch, Service, Wish,
 };
 
 /// What the specification's examples call, and `later`, which is deferred.
@@ -78,10 +78,13 @@ pub struct Driver<S = Examples> {
     pub now: Instant,
     pub queued_bytes: usize,
     pub drain: Drain,
+    pub load: LoadState,
     pub out: Vec<u8>,
     access: AccessRules,
     replies: ReplyWriter,
     scratch: Scratch,
+    /// What other connections hold.
+    elsewhere: Reservation,
 }
 
 impl Driver {
@@ -104,10 +107,12 @@ impl<S: Service> Driver<S> {
             now,
             queued_bytes: 0,
             drain: Drain::No,
+            load: LoadState::Normal,
             out: Vec::new(),
             access: AccessRules::new(true, &[], &[]).unwrap(),
             replies: ReplyWriter::default(),
             scratch: Scratch::default(),
+            elsewhere: Reservation::default(),
         }
     }
 
@@ -124,6 +129,7 @@ impl<S: Service> Driver<S> {
             scratch: &mut self.scratch,
             queued_bytes: self.queued_bytes,
             drain: self.drain,
+            load: self.load,
         };
         step(&mut self.connection, &mut environment, &mut self.out)
     }
@@ -152,16 +158,17 @@ impl<S: Service> Driver<S> {
 
     /// Lets other connections hold so much.
     pub fn hold_elsewhere(&mut self, before: usize, now: usize) {
-        self.scratch.hold(before, now);
+        assert_eq!(self.elsewhere.bytes(), before);
+        self.elsewhere.resize(now, self.scratch.budget());
     }
 
     pub fn held_bytes(&self) -> usize {
-        self.scratch.held_bytes()
+        self.scratch.budget().bytes()
     }
 
     /// The connection closes.
     pub fn release(&mut self) {
-        self.connection.release(&mut self.scratch);
+        self.connection = Connection::new(self.now, &self.limits);
     }
 
     pub fn end(&mut self) {

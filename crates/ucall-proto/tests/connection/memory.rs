@@ -166,14 +166,14 @@ fn one_of_those_that_wait_may_come_whole_and_no_more() {
     driver.hold_elsewhere(0, MAX);
     driver.receive(&rest.as_bytes()[..1]);
     assert!(driver.connection.is_starved());
-    driver.connection.favour();
+    driver.connection.allow_over_budget();
     driver.proceed();
     assert_eq!(driver.connection.wish(), Wish::Receive);
     driver.receive(&rest.as_bytes()[1..20]);
     assert_eq!(driver.connection.wish(), Wish::Receive);
     driver.receive(&rest.as_bytes()[20..]);
     assert!(is_answered(&mut driver));
-    assert!(!driver.connection.is_favoured());
+    assert!(!driver.connection.may_exceed_budget());
 }
 
 #[test]

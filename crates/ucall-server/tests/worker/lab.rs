@@ -10,7 +10,9 @@ use ucall_engine::fake::{Fake, Network, Peer};
 use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, Outcome, Reply, RpcError};
-use ucall_server::{CallId, Caller, Config, Handler, Message, Procedures, Worker};
+use ucall_server::{
+    CallId, Caller, Config, Handler, MemoryBudget, Message, Procedures, Reservation, Worker,
+};
 
 /// What has not happened by then never will.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,7 +34,16 @@ pub struct Script {
     pub warnings: Vec<String>,
     /// What happens between the end of a wait and the turn's look at the clock.
     pub after_wait: Option<Box<dyn FnOnce()>>,
-    pub held_bytes: usize,
+    pub budget: MemoryBudget,
+    /// What deferred calls hold.
+    reserved: Reservation,
+}
+
+impl Script {
+    /// Lets deferred calls hold so much.
+    pub fn hold(&mut self, bytes: usize) {
+        self.reserved.resize(bytes, &self.budget);
+    }
 }
 
 impl Handler for Script {
@@ -81,8 +92,8 @@ impl Handler for Script {
         waited
     }
 
-    fn held_bytes(&self) -> usize {
-        self.held_bytes
+    fn memory_budget(&self) -> MemoryBudget {
+        self.budget.clone()
     }
 
     fn warn(&mut self, line: &str) {

@@ -358,14 +358,14 @@ fn what_calls_hold_that_wait_counts_until_they_let_go() {
     let mut lab = Lab::with(|config| config.limits.held_bytes_max = 1 << 20);
     let peer = lab.connect();
     for (held_bytes, answer) in [(1 << 20, reply("1", "[]")), ((1 << 20) + 1, "-32003".into())] {
-        lab.worker.handler_mut().held_bytes = held_bytes;
+        lab.worker.handler_mut().hold(held_bytes);
         lab.turn();
         peer.write(call("echo", "[]", "1").as_bytes());
         lab.turn();
         assert!(text(&peer).contains(&answer));
     }
     // The turn that finds so comes with the next call, and serves it.
-    lab.worker.handler_mut().held_bytes = 0;
+    lab.worker.handler_mut().hold(0);
     peer.write(call("echo", "[]", "1").as_bytes());
     lab.turn();
     assert_eq!(text(&peer), reply("1", "[]"));
@@ -379,7 +379,7 @@ fn starved(lab: &mut Lab, count: usize) -> Vec<Peer> {
         peer.write(head.as_bytes());
     }
     lab.turns(2);
-    lab.worker.handler_mut().held_bytes = 2 << 20;
+    lab.worker.handler_mut().hold(2 << 20);
     lab.turn();
     for peer in &peers {
         peer.write(b"1\r\n \r\n");
@@ -404,7 +404,7 @@ fn of_those_that_wait_for_memory_one_at_a_time_goes_on() {
     peers.iter().for_each(Peer::reset);
     lab.turns(20);
     assert_eq!(lab.stats().connections, 0);
-    lab.worker.handler_mut().held_bytes = 0;
+    lab.worker.handler_mut().hold(0);
     let next = lab.connect();
     next.write(post(&call("echo", "[]", "2")).as_bytes());
     lab.turn();
@@ -415,7 +415,7 @@ fn of_those_that_wait_for_memory_one_at_a_time_goes_on() {
 fn all_that_wait_for_memory_go_on_when_there_is_some_a_few_a_turn() {
     let mut lab = Lab::with(|config| config.limits.held_bytes_max = 1 << 20);
     let peers = starved(&mut lab, 200);
-    lab.worker.handler_mut().held_bytes = 0;
+    lab.worker.handler_mut().hold(0);
     lab.turn();
     assert!(lab.worker.deadline().is_some_and(|deadline| deadline <= Instant::now()));
     lab.turns(5);
