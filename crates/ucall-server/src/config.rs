@@ -6,7 +6,7 @@ use std::time::Duration;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 
-use crate::Tls;
+use crate::tls::Tls;
 
 /// How a worker serves.
 #[derive(Clone, Debug)]

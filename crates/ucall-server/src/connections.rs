@@ -1,76 +1,103 @@
 //! The connections of one worker, found by the engine's small indices.
 
 use std::cmp::Reverse;
-use std::time::Instant;
+use std::mem;
+use std::time::{Duration, Instant};
 
-use ucall_buffer::Payload;
 use ucall_engine::Id;
-use ucall_proto::{Connection, Reservation, Wish};
+use ucall_proto::{Connection, Wish};
 
-use crate::Caller;
-use crate::floods::Unread;
+use crate::handler::Caller;
+use crate::outgoing::Outgoing;
 
-/// How many of the longest idle connections one look for them remembers.
+/// How many of the longest idle connections are remembered.
 const IDLE_REMEMBERED: usize = 256;
 
-/// One connection and what is under way on it.
+/// Once a turn has read so much of a connection, the rest waits for the next turn, so that peers
+/// that pipeline delay no others. An engine may report many buffers of one connection.
+const READ_PER_TURN_BYTES: usize = 64 << 10;
+
+/// One connection, its output, and what the engine was asked to do with it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) proto: Connection,
-    /// Its name, and whose it is.
     pub(crate) caller: Caller,
-    /// Output behind the send that is under way.
-    pub(crate) queued: Payload,
-    /// Bytes of the send that is under way; 0 when there is none.
-    pub(crate) sending: usize,
-    /// When the peer last took some of it, as far as was looked, and how much it had taken then.
-    pub(crate) taken_at: Instant,
-    pub(crate) taken: usize,
-    /// Memory of large output.
-    pub(crate) reserved: Reservation,
-    /// How much a target of the connection had when it was last looked at.
-    pub(crate) filled: usize,
-    /// How much it held when it began to wait for memory; see [`Starved`](crate::starved::Starved).
-    pub(crate) starved_with: Option<usize>,
-    /// Whether the engine was told to stop receiving.
-    pub(crate) paused: bool,
+    pub(crate) outgoing: Outgoing,
+    /// How much a target of the connection had at the last sweep.
+    filled: usize,
+    /// Whether the engine has stopped receiving.
+    is_paused: bool,
     /// Whether our side of the stream is ended.
-    pub(crate) finished: bool,
-    /// What has come of a handshake whose turn has not; see [`Floods`](crate::floods::Floods).
-    pub(crate) unread: Unread,
-    /// The turn in which something came last, and how many bytes in that turn.
-    pub(crate) turn: u64,
-    pub(crate) turn_bytes: usize,
+    is_shut_down: bool,
+    /// The turn that received something last, and how many bytes.
+    turn: u64,
+    turn_bytes: usize,
 }
 
 impl Entry {
+    fn new(id: Id, proto: Connection, now: Instant) -> Self {
+        Self {
+            proto,
+            caller: Caller { connection: id, peer: None },
+            outgoing: Outgoing::new(now),
+            filled: 0,
+            is_paused: false,
+            is_shut_down: false,
+            turn: 0,
+            turn_bytes: 0,
+        }
+    }
+
     #[inline]
     pub(crate) fn id(&self) -> Id {
         self.caller.connection
     }
 
-    /// Bytes that wait to be sent.
+    /// Whether nothing is under way but the wait for the next request.
+    #[inline(always)]
+    pub(crate) fn is_idle_and_open(&self) -> bool {
+        self.outgoing.bytes() == 0 && !self.is_paused && self.proto.wish() == Wish::Receive
+    }
+
+    /// Whether this turn may read more of it.
+    #[inline(always)]
+    pub(crate) fn may_read(&mut self, turn: u64) -> bool {
+        if self.turn != turn {
+            (self.turn, self.turn_bytes) = (turn, 0);
+        }
+        self.turn_bytes < READ_PER_TURN_BYTES
+    }
+
+    /// Counts bytes that this turn has read.
+    #[inline(always)]
+    pub(crate) fn count_read(&mut self, bytes: usize) {
+        self.turn_bytes += bytes;
+    }
+
     #[inline]
-    pub(crate) fn queued_bytes(&self) -> usize {
-        self.sending + self.queued.len()
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
-    /// Whether nothing is under way but what comes next, and that may come.
-    #[inline(always)]
-    pub(crate) fn is_at_ease(&self) -> bool {
-        self.queued_bytes() == 0 && !self.paused && self.proto.wish() == Wish::Receive
+    /// Sets whether receiving is paused; `true` if that is a change.
+    #[inline]
+    pub(crate) fn set_paused(&mut self, is_paused: bool) -> bool {
+        mem::replace(&mut self.is_paused, is_paused) != is_paused
     }
 
-    /// Notes a send of so many bytes that is under way.
-    #[inline(always)]
-    pub(crate) fn begin_sending(&mut self, len: usize, now: Instant) {
-        self.sending = len;
-        (self.taken_at, self.taken) = (now, 0);
+    /// Records the end of our side; `true` the first time.
+    pub(crate) fn shut_down(&mut self) -> bool {
+        !mem::replace(&mut self.is_shut_down, true)
+    }
+
+    /// Records how much a target has; `true` if that is other than before.
+    pub(crate) fn set_filled(&mut self, filled: usize) -> bool {
+        mem::replace(&mut self.filled, filled) != filled
     }
 
     /// Since when nothing has been under way; `None` while something is.
-    fn idle_since(&self) -> Option<Instant> {
-        self.proto.idle_since().filter(|_| self.queued_bytes() == 0)
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        self.proto.idle_since().filter(|_| self.outgoing.bytes() == 0)
     }
 }
 
@@ -79,7 +106,7 @@ impl Entry {
 pub(crate) struct Connections {
     entries: Vec<Option<Entry>>,
     len: usize,
-    /// The longest idle ones at the last look for them, and since when: the longest idle last.
+    /// The longest idle ones at the last inspection, and since when: the longest idle last.
     idle: Vec<(Instant, Id)>,
 }
 
@@ -107,22 +134,7 @@ impl Connections {
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);
         }
-        let entry = Entry {
-            proto,
-            caller: Caller { connection: id, peer: None },
-            queued: Payload::new(),
-            sending: 0,
-            taken_at: now,
-            taken: 0,
-            reserved: Reservation::default(),
-            filled: 0,
-            starved_with: None,
-            paused: false,
-            finished: false,
-            unread: Unread::default(),
-            turn: 0,
-            turn_bytes: 0,
-        };
+        let entry = Entry::new(id, proto, now);
         if let Some(place) = self.entries.get_mut(index)
             && place.replace(entry).is_none()
         {
@@ -140,18 +152,24 @@ impl Connections {
         self.iter().map(Entry::id).collect()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    /// Connections that had been idle for `time` at `moment`.
+    pub(crate) fn idle_for(&self, time: Duration, moment: Instant) -> Vec<Id> {
+        let is_idle = |entry: &&Entry| entry.idle_since().is_some_and(|it| it + time <= moment);
+        self.iter().filter(is_idle).map(Entry::id).collect()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().flatten()
     }
 
     /// The connection without a request for the longest time, since before `bound`.
     ///
-    /// Looking at all of them for each newcomer would let a flood of those slow everybody down. So
-    /// a look remembers many of the longest idle ones: as long as one of them is still idle, no
-    /// other can have been idle for longer.
+    /// Inspecting all connections for each newcomer would let a flood of newcomers slow the others
+    /// down. So one inspection remembers many of the longest idle connections: as long as one of
+    /// them is still idle, no other can have been idle for longer.
     pub(crate) fn longest_idle(&mut self, bound: Instant) -> Option<Id> {
         self.next_idle().or_else(|| {
-            self.look_for_idle(bound);
+            self.find_idle(bound);
             self.next_idle()
         })
     }
@@ -166,15 +184,63 @@ impl Connections {
         None
     }
 
-    fn look_for_idle(&mut self, bound: Instant) {
-        let mut idle = std::mem::take(&mut self.idle);
-        let looked_at = self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id())));
-        idle.extend(looked_at.filter(|(since, _)| *since < bound));
+    fn find_idle(&mut self, bound: Instant) {
+        let mut idle = mem::take(&mut self.idle);
+        let found = self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id())));
+        idle.extend(found.filter(|(since, _)| *since < bound));
         if idle.len() > IDLE_REMEMBERED {
             idle.select_nth_unstable_by_key(IDLE_REMEMBERED, |(since, _)| *since);
             idle.truncate(IDLE_REMEMBERED);
         }
         idle.sort_unstable_by_key(|(since, _)| Reverse(*since));
         self.idle = idle;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ucall_proto::Limits;
+
+    use super::*;
+
+    fn connections(starts: &[u64], now: Instant) -> Connections {
+        let mut connections = Connections::default();
+        for (index, start) in (0..).zip(starts) {
+            let (id, start) = (Id { index, generation: 1 }, now + Duration::from_secs(*start));
+            connections.insert(id, Connection::new(start, &Limits::default()), start);
+        }
+        connections
+    }
+
+    #[test]
+    fn the_longest_idle_connection_is_found_and_only_before_the_bound() {
+        let now = Instant::now();
+        let mut connections = connections(&[3, 1, 2, 9], now);
+        let bound = now + Duration::from_secs(5);
+        let mut order = Vec::new();
+        while let Some(id) = connections.longest_idle(bound) {
+            connections.remove(id);
+            order.push(id.index);
+        }
+        assert_eq!((order.as_slice(), connections.len()), (&[1, 2, 0][..], 1));
+    }
+
+    #[test]
+    fn an_old_id_finds_no_new_connection() {
+        let mut connections = connections(&[0, 0], Instant::now());
+        assert!(connections.find(Id { index: 1, generation: 2 }).is_none());
+        assert!(connections.remove(Id { index: 1, generation: 2 }).is_none());
+        assert!(connections.remove(Id { index: 1, generation: 1 }).is_some());
+        assert_eq!((connections.len(), connections.places()), (1, 2));
+    }
+
+    #[test]
+    fn a_turn_reads_64_kib_of_a_connection() {
+        let mut connections = connections(&[0], Instant::now());
+        let entry = connections.at_mut(0).expect("the first connection");
+        for (turn, may_read) in [(1, true), (1, true), (1, false), (2, true)] {
+            assert_eq!(entry.may_read(turn), may_read);
+            entry.count_read(READ_PER_TURN_BYTES / 2);
+        }
     }
 }

@@ -1,36 +1,40 @@
-//! From a connection's step to the functions it calls.
+//! Dispatch: from a connection's step to the functions that it calls.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ucall_engine::OwningProcess;
 use ucall_proto::http1::{Head, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::Session;
 use ucall_proto::{
-    Call, Connection, Drain, Environment, Identity, LoadState, Outcome, Refusal, Reply, RpcError,
-    Scratch, Service,
+    Call, Connection, Drain, Environment, Identity, LoadState, MemoryBudget, Outcome, Refusal,
+    Reply, RpcError, Scratch, Service,
 };
 
-use crate::Config;
+use crate::config::Config;
 use crate::connections::Entry;
 use crate::handler::{Caller, Handler};
 use crate::procedures::{Procedures, View};
 
-/// All that a step of a connection needs, apart from its socket.
-pub(crate) struct Office<H: Handler> {
-    pub(crate) handler: H,
-    pub(crate) config: Config,
-    pub(crate) view: View<H::Procedure>,
-    pub(crate) replies: ReplyWriter,
-    pub(crate) now: Instant,
-    pub(crate) calls: u64,
-    pub(crate) drain: Drain,
-    pub(crate) scratch: Scratch,
-    pub(crate) process: OwningProcess,
+/// What the steps of a worker's connections share.
+pub(crate) struct WorkerContext<H: Handler> {
+    handler: H,
+    config: Config,
+    view: View<H::Procedure>,
+    replies: ReplyWriter,
+    now: Instant,
+    calls: u64,
+    drain: Drain,
+    load: LoadState,
+    /// What follows from both.
+    refusal: Option<Refusing>,
+    scratch: Scratch,
+    /// The process that serves: a child forked by a function does not.
+    process: OwningProcess,
 }
 
-impl<H: Handler> Office<H> {
+impl<H: Handler> WorkerContext<H> {
     pub(crate) fn new(
         handler: H,
         procedures: Arc<Procedures<H::Procedure>>,
@@ -38,11 +42,11 @@ impl<H: Handler> Office<H> {
         now: Instant,
     ) -> Self {
         let mut replies = ReplyWriter::default();
-        let budget = handler.memory_budget();
         if let Some(challenge) = &config.challenge {
             replies.set_challenge(challenge);
         }
         Self {
+            scratch: Scratch::new(handler.memory_budget()),
             handler,
             config,
             view: View::new(procedures),
@@ -50,8 +54,123 @@ impl<H: Handler> Office<H> {
             now,
             calls: 0,
             drain: Drain::No,
-            scratch: Scratch::new(budget),
+            load: LoadState::Normal,
+            refusal: None,
             process: OwningProcess::current(),
+        }
+    }
+
+    /// Ends this process if it is a child that a function has forked.
+    #[inline]
+    pub(crate) fn end_child(&self) {
+        self.process.end_child();
+    }
+
+    #[inline]
+    pub(crate) fn handler(&mut self) -> &mut H {
+        &mut self.handler
+    }
+
+    /// When the handler needs a turn.
+    pub(crate) fn handler_deadline(&self) -> Option<Instant> {
+        self.handler.deadline()
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// When this turn began.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Calls so far.
+    #[inline]
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    pub(crate) fn budget(&self) -> &MemoryBudget {
+        self.scratch.budget()
+    }
+
+    /// Whether procedures ask for the peers of their callers.
+    #[inline]
+    pub(crate) fn wants_peers(&self) -> bool {
+        self.view.wants_peers
+    }
+
+    /// Whether there is memory for more requests, as of the last update.
+    #[inline]
+    pub(crate) fn load(&self) -> LoadState {
+        self.load
+    }
+
+    /// Compares what is reserved with the limit. Threads of other languages may release
+    /// reservations at any time, so each turn begins with an update.
+    #[inline]
+    pub(crate) fn update_load(&mut self) {
+        let is_exceeded = self.scratch.budget().bytes() > self.config.limits.held_bytes_max;
+        let load = if is_exceeded { LoadState::Overloaded } else { LoadState::Normal };
+        if load != self.load {
+            self.load = load;
+            self.update_refusal();
+        }
+    }
+
+    pub(crate) fn set_drain(&mut self, drain: Drain) {
+        self.drain = drain;
+        self.update_refusal();
+    }
+
+    #[cold]
+    fn update_refusal(&mut self) {
+        self.refusal = match (self.drain, self.load) {
+            (Drain::Refusing, _) => Some(Refusing::Drain),
+            (_, LoadState::Overloaded) => Some(Refusing::Overload),
+            _ => None,
+        };
+    }
+
+    /// Begins a turn, whose wait has ended just now.
+    #[inline(always)]
+    pub(crate) fn begin_turn(&mut self) {
+        self.now = Instant::now();
+        self.update_load();
+        self.handler.turn_began(self.now);
+        self.view.refresh();
+    }
+
+    /// Begins a sweep: sets the date of replies, reads TLS files that have changed, and releases
+    /// memory that no request has used since the last sweep.
+    pub(crate) fn begin_sweep(&mut self) {
+        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.replies.set_time(unix_time.as_secs());
+        self.scratch.tidy();
+        let Some(tls) = &self.config.tls else { return };
+        if let Some(Err(error)) = tls.refresh() {
+            let line = format!("the files of TLS have changed and cannot be used: {error}");
+            self.handler.warn(&line);
+        }
+    }
+
+    /// Whether memory is kept for a large request, until a sweep releases it.
+    pub(crate) fn keeps_memory(&self) -> bool {
+        self.scratch.keeps_memory()
+    }
+
+    /// A connection that was accepted just now; `None` if TLS cannot begin.
+    pub(crate) fn new_connection(&mut self) -> Option<Connection> {
+        let Config { limits, tls, .. } = &self.config;
+        let Some(tls) = tls else { return Some(Connection::new(self.now, limits)) };
+        match tls.stage() {
+            Ok(stage) => Some(Connection::secure(self.now, limits, stage)),
+            Err(error) => {
+                self.handler.warn(&format!("cannot begin TLS: {error}"));
+                None
+            }
         }
     }
 
@@ -62,13 +181,11 @@ impl<H: Handler> Office<H> {
         entry: &mut Entry,
         step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
     ) {
-        let load = self.load();
         let mut service = Dispatch {
             view: &self.view,
             handler: &mut self.handler,
             caller: &entry.caller,
-            drain: self.drain,
-            load,
+            refusal: self.refusal,
             calls: &mut self.calls,
             process: self.process,
         };
@@ -79,30 +196,19 @@ impl<H: Handler> Office<H> {
             replies: &mut self.replies,
             service: &mut service,
             scratch: &mut self.scratch,
-            queued_bytes: entry.queued_bytes(),
+            queued_bytes: entry.outgoing.bytes(),
             drain: self.drain,
-            load,
+            load: self.load,
         };
         step(&mut entry.proto, &mut environment);
     }
 }
 
-impl<H: Handler> Office<H> {
-    /// Reserves the memory of output that waits on a connection.
-    #[cold]
-    pub(crate) fn reserve_output(&mut self, entry: &mut Entry) {
-        entry.reserved = self.scratch.budget().reserve_large(entry.queued_bytes());
-    }
-
-    /// Whether requests may be served: read before each step, because reservations may be dropped
-    /// at any time, on any thread.
-    #[inline]
-    pub(crate) fn load(&self) -> LoadState {
-        match self.scratch.budget().bytes() <= self.config.limits.held_bytes_max {
-            true => LoadState::Normal,
-            false => LoadState::Overloaded,
-        }
-    }
+/// Why calls are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusing {
+    Drain,
+    Overload,
 }
 
 /// Finds and runs the procedures that one connection calls.
@@ -110,8 +216,7 @@ pub(crate) struct Dispatch<'a, H: Handler> {
     view: &'a View<H::Procedure>,
     handler: &'a mut H,
     caller: &'a Caller,
-    drain: Drain,
-    load: LoadState,
+    refusal: Option<Refusing>,
     calls: &'a mut u64,
     process: OwningProcess,
 }
@@ -120,8 +225,8 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline(always)]
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         *self.calls += 1;
-        if self.drain == Drain::Refusing || self.load == LoadState::Overloaded {
-            reply.error(&refusal(self.drain));
+        if let Some(refusing) = self.refusal {
+            reply.error(&refusal(refusing));
             return Outcome::Done;
         }
         let found = match call.method.is_escaped() {
@@ -158,12 +263,12 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 }
 
 #[cold]
-fn refusal(drain: Drain) -> RpcError {
-    match drain {
-        Drain::Refusing => {
+fn refusal(refusing: Refusing) -> RpcError {
+    match refusing {
+        Refusing::Drain => {
             RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop")
         }
-        _ => RpcError::overloaded(),
+        Refusing::Overload => RpcError::overloaded(),
     }
 }
 
@@ -180,4 +285,43 @@ fn method_not_found(name: Text<'_>) -> RpcError {
     let shown: String = name.chars().take(SHOWN_MAX).collect();
     RpcError::new(RpcError::METHOD_NOT_FOUND, "Method not found")
         .expected(&format!("there is no method {shown:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ucall_proto::Reservation;
+    use ucall_proto::http1::AccessRules;
+
+    use super::*;
+
+    struct Silent;
+
+    impl Handler for Silent {
+        type Procedure = ();
+
+        fn call(&mut self, (): &(), _: &Call<'_>, _: &Caller, _: &mut Reply<'_>) -> Outcome {
+            Outcome::Done
+        }
+    }
+
+    #[test]
+    fn the_load_follows_the_budget_and_a_drain_that_refuses_comes_first() {
+        let mut config = Config::new(AccessRules::new(true, &[], &[]).expect("no rules"));
+        config.limits.held_bytes_max = 100;
+        let procedures = Arc::new(Procedures::new());
+        let mut context = WorkerContext::new(Silent, procedures, config, Instant::now());
+        let (mut held, budget) = (Reservation::default(), context.budget().clone());
+        for (bytes, drain, load, refusal) in [
+            (100, Drain::No, LoadState::Normal, None),
+            (101, Drain::No, LoadState::Overloaded, Some(Refusing::Overload)),
+            (101, Drain::Serving, LoadState::Overloaded, Some(Refusing::Overload)),
+            (101, Drain::Refusing, LoadState::Overloaded, Some(Refusing::Drain)),
+            (0, Drain::Refusing, LoadState::Normal, Some(Refusing::Drain)),
+        ] {
+            held.resize(bytes, &budget);
+            context.update_load();
+            context.set_drain(drain);
+            assert_eq!((context.load(), context.refusal), (load, refusal));
+        }
+    }
 }

@@ -1,29 +1,25 @@
-//! A worker on its way to its end: nothing is accepted, what runs may finish, connections close.
+//! A worker that shuts down: it accepts nothing, lets calls finish, and closes connections.
 //!
-//! | since the drain began | a call that comes | a connection on which nothing runs |
+//! | since the drain began | a call that arrives | a connection without a call |
 //! |---|---|---|
-//! | less than [`GRACE`] | is served: its caller could not know | stays, until idle for so long |
+//! | less than [`GRACE`] | is served: its caller could not know | is closed once idle for so long |
 //! | longer, refusing | is refused, the last of its connection | is closed |
 //! | longer, serving (a successor accepts already) | is served, HTTP's last | is closed |
-//! | `drain_timeout` | | everything is given up, and answered so |
+//! | `drain_timeout` | | every call is abandoned, and answered so |
 //!
-//! A listening socket may be shared with a successor, and the kernel wakes only one of those who
-//! wait on it for a connection: if that was us, just as we stopped, nobody else knows of it. So
-//! what waits there is looked for, and taken: once, or for a while if there is a successor.
+//! A listening socket may be shared with a successor, and the kernel wakes only one waiter for a
+//! connection. If that was this worker just as it stopped, no other process learns of it. So the
+//! worker accepts what waits at its sockets: once, or until the grace ends if there is a successor.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
-use ucall_engine::{Engine, Id, Listener};
 use ucall_proto::Drain;
 
-use crate::connections::Entry;
-use crate::{Handler, Worker};
-
 /// How long requests count as sent before their callers could see the drain.
-const GRACE: Duration = Duration::from_millis(100);
-/// How often connections are looked at meanwhile.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const GRACE: Duration = Duration::from_millis(100);
+/// How often connections are inspected meanwhile.
+const INSPECTION_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A drain under way.
 #[derive(Debug)]
@@ -31,85 +27,80 @@ pub(crate) struct Draining {
     wanted: Drain,
     began: Instant,
     until: Instant,
-    pub(crate) next_look: Instant,
-    /// The turn before this one: what had come by then has been read.
-    turn_before: Instant,
+    next_inspection: Instant,
+    /// When the turn before this one ended its wait: what had arrived by then has been read.
+    previous_turn: Instant,
 }
 
-impl<E: Engine, H: Handler> Worker<E, H> {
-    /// Begins a drain; during one, may only make it stricter.
-    #[inline(never)]
-    pub(crate) fn begin_drain(&mut self, wanted: Drain) {
-        if wanted == Drain::No {
-            return;
-        }
-        if let Some(drain) = &mut self.drain {
-            if wanted == Drain::Refusing {
-                drain.wanted = wanted;
-            }
-            return;
-        }
-        let now = self.office.now;
-        let until = now + self.office.config.drain_timeout;
-        self.drain = Some(Draining { wanted, began: now, until, next_look: now, turn_before: now });
-        self.office.drain = Drain::Serving;
-        self.pause_accepting();
-        self.accept_what_waits();
+/// What a drain asks for at the end of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DrainStep {
+    Nothing,
+    /// Close the connections that had been idle for [`GRACE`] at this moment.
+    CloseIdle(Instant),
+    /// The same, and treat requests by this drain from now on: its grace is over.
+    EndGrace(Drain, Instant),
+    /// Abandon all calls and close all connections.
+    Expire,
+}
+
+impl Draining {
+    pub(crate) fn new(wanted: Drain, now: Instant, timeout: Duration) -> Self {
+        let until = now + timeout;
+        Self { wanted, began: now, until, next_inspection: now, previous_turn: now }
+    }
+
+    /// A later request for a drain may refuse what an earlier one would serve, not the reverse.
+    pub(crate) fn restrict(&mut self, wanted: Drain) {
         if wanted == Drain::Refusing {
-            self.sockets.clear();
+            self.wanted = wanted;
         }
     }
 
-    /// Does what the drain asks for at the end of a turn; `true` when it is over.
-    #[inline(never)]
-    pub(crate) fn go_on_draining(&mut self) -> bool {
-        let now = self.office.now;
-        let Some(drain) = &mut self.drain else { return false };
-        let turn_before = mem::replace(&mut drain.turn_before, now);
-        if now >= drain.until {
-            self.office.handler.abandon();
-            self.take_replies();
-            self.send_outbox();
-            for id in self.connections.ids() {
-                self.dismiss(id);
-            }
-            return true;
-        }
-        if now >= drain.next_look {
-            drain.next_look = (now + LOOK_INTERVAL).min(drain.until);
-            if now >= drain.began + GRACE {
-                self.office.drain = drain.wanted;
-                self.sockets.clear();
-            }
-            self.accept_what_waits();
-            for id in self.done_with(turn_before) {
-                self.dismiss(id);
-            }
-        }
-        let is_empty = self.connections.len() == 0 && !self.floods.is_waiting();
-        self.sockets.is_empty() && is_empty && self.office.handler.running() == 0
+    /// When [`Draining::poll`] has something to do.
+    pub(crate) fn next_inspection(&self) -> Instant {
+        self.next_inspection
     }
 
-    /// Takes connections that the engine, which has stopped to accept, was to hear of.
-    fn accept_what_waits(&mut self) {
-        for index in 0..self.sockets.len() {
-            while let Some(Ok(stream)) = self.sockets.get(index).map(Listener::accept) {
-                // One that breaks at once is no loss.
-                if let Ok(id) = self.engine.adopt(stream) {
-                    self.accept(id);
-                }
-            }
+    /// What to do at the end of the turn that began at `now`.
+    pub(crate) fn poll(&mut self, now: Instant) -> DrainStep {
+        let previous_turn = mem::replace(&mut self.previous_turn, now);
+        if now >= self.until {
+            return DrainStep::Expire;
+        }
+        if now < self.next_inspection {
+            return DrainStep::Nothing;
+        }
+        self.next_inspection = (now + INSPECTION_INTERVAL).min(self.until);
+        // A connection must have been idle before the last read: a call may have arrived since, and
+        // a worker whose thread got no processor, or no interpreter, reads late.
+        if now >= self.began + GRACE {
+            DrainStep::EndGrace(self.wanted, previous_turn)
+        } else {
+            DrainStep::CloseIdle(previous_turn)
         }
     }
+}
 
-    /// Connections on which nothing had run for long enough at some moment. That must lie before
-    /// the last look at what has come: between the look and now a call may have, and a worker whose
-    /// thread got no processor, or no interpreter, looks late.
-    fn done_with(&self, moment: Instant) -> Vec<Id> {
-        let is_done = |entry: &&Entry| {
-            let idle_since = entry.proto.idle_since();
-            entry.queued_bytes() == 0 && idle_since.is_some_and(|since| since + GRACE <= moment)
-        };
-        self.connections.iter().filter(is_done).map(|entry| entry.id()).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_drain_serves_then_restricts_then_expires() {
+        let began = Instant::now();
+        let mut drain = Draining::new(Drain::Serving, began, 300 * MS);
+        drain.restrict(Drain::Refusing);
+        drain.restrict(Drain::Serving);
+        assert_eq!(drain.poll(began), DrainStep::CloseIdle(began));
+        assert_eq!(drain.next_inspection(), began + INSPECTION_INTERVAL);
+        assert_eq!(drain.poll(began + 10 * MS), DrainStep::Nothing);
+        // The turn before this one began after 10 ms.
+        let step = DrainStep::EndGrace(Drain::Refusing, began + 10 * MS);
+        assert_eq!(drain.poll(began + 290 * MS), step);
+        assert_eq!(drain.next_inspection(), began + 300 * MS);
+        assert_eq!(drain.poll(began + 300 * MS), DrainStep::Expire);
     }
 }

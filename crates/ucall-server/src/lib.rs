@@ -3,20 +3,22 @@
 //! Knows sockets only through [`ucall_engine::Engine`], bytes only through
 //! [`ucall_proto::Connection`], and languages only through [`Handler`].
 
-mod closing;
+mod admission;
 mod config;
 mod connections;
 mod counters;
 mod dispatch;
 mod drain;
-mod floods;
+mod driver;
 mod handler;
+mod listeners;
 mod mailbox;
-mod outbox;
+mod maintenance;
+mod memory_waiters;
+mod outgoing;
 mod output;
 mod procedures;
-mod starved;
-mod sweep;
+mod send_queue;
 mod sync;
 mod tls;
 mod watched;

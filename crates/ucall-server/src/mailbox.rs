@@ -8,7 +8,7 @@
 //! That it sleeps may stay said while it works: then the first message wakes it for nothing, but a
 //! worker to which nobody sends pays for no fence.
 
-use crate::CallId;
+use crate::handler::CallId;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence};
 use ucall_proto::{Drain, RpcError};
 

@@ -11,15 +11,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ucall_proto::Connection;
 use ucall_proto::tls::{
     ClientAuth, Identity, ServerConfig, ServerSettings, SettingsError, Stage, TicketSecret,
     TlsError,
 };
 
-use crate::dispatch::Office;
 use crate::watched::Watched;
-use crate::{Config, Handler};
 
 /// The files that a server reads, and how to read them. All are PEM.
 #[derive(Clone, Debug, Default)]
@@ -191,28 +188,4 @@ impl IdentityTexts {
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     fs::read(path).map_err(|error| TlsFilesError::Read(path.to_owned(), error))
-}
-
-impl<H: Handler> Office<H> {
-    /// A connection that was accepted just now.
-    pub(crate) fn new_connection(&mut self) -> Option<Connection> {
-        let Config { limits, tls, .. } = &self.config;
-        let Some(tls) = tls else { return Some(Connection::new(self.now, limits)) };
-        match tls.stage() {
-            Ok(stage) => Some(Connection::secure(self.now, limits, stage)),
-            Err(error) => {
-                self.handler.warn(&format!("cannot begin TLS: {error}"));
-                None
-            }
-        }
-    }
-
-    /// Reads files of TLS that have changed.
-    pub(crate) fn refresh_tls(&mut self) {
-        let Some(tls) = &self.config.tls else { return };
-        if let Some(Err(error)) = tls.refresh() {
-            let line = format!("the files of TLS have changed and cannot be used: {error}");
-            self.handler.warn(&line);
-        }
-    }
 }

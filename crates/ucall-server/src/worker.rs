@@ -1,8 +1,9 @@
-//! A worker: one thread, one engine, its connections and its state.
+//! A worker: one thread, one engine and its connections.
 //!
-//! A turn waits for completions, takes all of them, runs every request that has come, and hands
-//! over every reply; the engine submits them with its next wait. Nothing is shared, so nothing is
-//! locked; other threads come in through the [`Mailbox`].
+//! A turn waits for completions, passes each to its connection, and sends every reply; the engine
+//! submits them with its next wait. Only after its calls are answered does a turn take a few steps
+//! of what else is due: newcomers, hang-ups, handshakes, deadlines and a drain. Nothing is shared
+//! with other threads, so nothing is locked; they send messages through the [`Mailbox`].
 
 use std::io;
 use std::mem;
@@ -10,30 +11,26 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_buffer::Target;
-use ucall_engine::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState};
-use ucall_proto::{Connection, Environment, MemoryBudget, RpcError, Wish};
+use ucall_engine::{Completion, Engine, Id, Listener, Readiness};
+use ucall_proto::Drain;
 
-use crate::connections::Connections;
-use crate::counters::{Counters, Stats};
-use crate::dispatch::{Dispatch, Office};
-use crate::drain::Draining;
-use crate::floods::{Floods, Leave};
+use crate::admission::AdmissionQueues;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::dispatch::WorkerContext;
+use crate::drain::{DrainStep, Draining};
+use crate::driver::ConnectionDriver;
+use crate::handler::Handler;
 use crate::mailbox::{Mailbox, Message};
-use crate::output::Output;
+use crate::maintenance::Sweep;
 use crate::procedures::Procedures;
-use crate::starved::Starved;
-use crate::sweep::Sweep;
-use crate::{CallId, Config, Handler};
 
-/// Once so much of a connection was read in a turn, the rest waits for the next one, so that those
-/// who pipeline keep nobody from his turn. An engine may report many buffers of one connection.
-const READ_PER_TURN_BYTES: usize = 64 * 1024;
+const READABLE: Readiness = Readiness { readable: true, writable: false };
 
-/// What a turn has seen.
+/// What happened in a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
-    /// Somebody asked the worker to stop.
+    /// A message asked the worker to stop, or its drain is over.
     pub stopped: bool,
     /// The descriptor of [`Worker::watch_signals`] became readable.
     pub signalled: bool,
@@ -45,42 +42,23 @@ pub struct Turn {
 
 /// Serves the procedures of one handler on one engine.
 pub struct Worker<E: Engine, H: Handler> {
-    pub(crate) engine: E,
-    pub(crate) office: Office<H>,
-    pub(crate) connections: Connections,
-    pub(crate) listeners: Vec<Id>,
-    /// The same sockets, for a last look when a drain begins; see `drain`.
-    pub(crate) sockets: Vec<Listener>,
-    /// Whether accepting has stopped until a connection closes or a little time has passed.
-    pub(crate) accept_paused: bool,
-    /// Why accepting has failed in this turn.
-    pub(crate) accept_error: Option<io::Error>,
-    /// Whether the log was told, since the last sweep, that accepting fails.
-    pub(crate) accept_failure_told: bool,
+    driver: ConnectionDriver<E, H>,
+    admission: AdmissionQueues,
+    sweep: Sweep,
+    drain: Option<Draining>,
     signals: Option<Id>,
     event_loop: Option<Id>,
     /// Whether the event loop's descriptor is to be watched again.
     rewatch: bool,
-    pub(crate) drain: Option<Draining>,
     completions: Vec<Completion>,
     mailbox: Mailbox,
     messages: Vec<Message>,
-    /// Where a handler writes the result of a deferred call.
-    text: Vec<u8>,
-    /// Where the connection at hand writes its output.
-    pub(crate) out: Output,
-    /// Connections with a reply of this turn that is still to be sent.
-    pub(crate) outbox: Vec<Id>,
-    pub(crate) sweep: Sweep,
-    pub(crate) floods: Floods,
-    pub(crate) starved: Starved,
-    /// How many connections the last turn heard from: after several, more is likely there.
+    /// How many arrivals the last turn had: after several, more are likely.
     arrivals: usize,
-    /// Whether the last turn found messages, so that more are likely to come.
-    hears: bool,
-    /// Whether something waits to hear of a send, for which a wait need not return.
-    pub(crate) asks: bool,
-    pub(crate) stats: Stats,
+    /// Whether the last turn found messages: more are likely.
+    has_messages: bool,
+    /// When the turn before this one began: connections that were accepted later are not evicted.
+    previous_turn: Option<Instant>,
     counters: Arc<Counters>,
 }
 
@@ -94,52 +72,35 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     ) -> Self {
         let now = Instant::now();
         let waker = engine.waker();
+        let context = WorkerContext::new(handler, procedures, config, now);
         Self {
-            engine,
-            office: Office::new(handler, procedures, config, now),
-            connections: Connections::default(),
-            listeners: Vec::new(),
-            sockets: Vec::new(),
-            accept_paused: false,
-            accept_error: None,
-            accept_failure_told: false,
+            driver: ConnectionDriver::new(engine, context),
+            admission: AdmissionQueues::default(),
+            sweep: Sweep::new(now),
+            drain: None,
             signals: None,
             event_loop: None,
             rewatch: false,
-            drain: None,
             completions: Vec::new(),
-            // A wake that fails finds a worker that is gone, or about to look for itself.
+            // A wake fails if the worker is gone, or about to poll by itself.
             mailbox: Mailbox::new(move || drop(waker.wake())),
             messages: Vec::new(),
-            text: Vec::new(),
-            out: Output::default(),
-            outbox: Vec::new(),
-            sweep: Sweep::new(now),
-            floods: Floods::default(),
-            starved: Starved::default(),
             arrivals: 0,
-            hears: false,
-            asks: false,
-            stats: Stats::default(),
+            has_messages: false,
+            previous_turn: None,
             counters: Arc::default(),
         }
     }
 
     /// Serves the connections of a listening socket.
     pub fn listen(&mut self, listener: impl Into<Listener>) -> io::Result<()> {
-        let listener = listener.into();
-        listener.set_nonblocking()?;
-        let socket = listener.try_clone()?;
-        let id = self.engine.listen(listener)?;
-        self.listeners.push(id);
-        self.sockets.push(socket);
-        Ok(())
+        self.driver.listen(listener.into())
     }
 
     /// Ends a turn, with `signalled` set, whenever `descriptor` is readable. It must stay open
     /// until the worker is dropped.
     pub fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.signals = Some(self.engine.watch(descriptor, READABLE)?);
+        self.signals = Some(self.driver.engine_mut().watch(descriptor, READABLE)?);
         Ok(())
     }
 
@@ -147,7 +108,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// shares this worker's wait. It must stay open until the worker is dropped or watches another.
     pub fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.unwatch_loop();
-        self.event_loop = Some(self.engine.watch(descriptor, READABLE)?);
+        self.event_loop = Some(self.driver.engine_mut().watch(descriptor, READABLE)?);
         Ok(())
     }
 
@@ -155,36 +116,34 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     pub fn unwatch_loop(&mut self) {
         self.rewatch = false;
         if let Some(watch) = self.event_loop.take() {
-            self.engine.close(watch);
+            self.driver.engine_mut().close(watch);
         }
     }
 
-    /// Gets ready for a wait that somebody else does, on the engine's descriptor: from here to the
-    /// next turn, messages make that readable. `false` when there is one already, and the next turn
-    /// is due.
+    /// Prepares for a wait on the engine's descriptor by other code: until the next turn, messages
+    /// make it readable. `false` if there is one already, and the next turn is due.
     pub fn rest(&mut self) -> bool {
         self.mailbox.fall_asleep()
     }
 
     /// When a turn is due, whatever else happens.
     pub fn deadline(&self) -> Option<Instant> {
-        let sweeps = self.connections.len() > 0 || self.accept_paused || self.keeps_memory();
-        let sweep = sweeps.then_some(self.sweep.due);
-        let deadline = earlier(sweep, self.office.handler.deadline());
-        if self.drain.is_none() && !self.floods.is_waiting() && self.starved.is_empty() {
+        let sweep = self.driver.needs_sweeps().then_some(self.sweep.due());
+        let deadline = earlier(sweep, self.driver.context().handler_deadline());
+        if self.drain.is_none() && !self.admission.is_waiting() && !self.driver.has_waiters() {
             return deadline;
         }
-        let drain = self.drain.as_ref().map(|drain| drain.next_look);
-        let flood = (self.floods.is_waiting() || self.may_feed()).then_some(self.office.now);
-        earlier(earlier(deadline, drain), flood)
+        let drain = self.drain.as_ref().map(Draining::next_inspection);
+        let goes_on = self.admission.is_waiting() || self.driver.may_resume_waiters();
+        earlier(earlier(deadline, drain), goes_on.then(|| self.driver.now()))
     }
 
     /// The engine.
     pub fn engine(&self) -> &E {
-        &self.engine
+        self.driver.engine()
     }
 
-    /// The door for other threads.
+    /// Takes messages from other threads.
     pub fn mailbox(&self) -> Mailbox {
         self.mailbox.clone()
     }
@@ -201,59 +160,57 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// The handler.
     pub fn handler_mut(&mut self) -> &mut H {
-        &mut self.office.handler
+        self.driver.context_mut().handler()
     }
 
-    /// One turn: waits until something happens or `deadline` has passed, and does all of it.
+    /// One turn: waits until something happens or `deadline` has passed, and handles all of it.
     ///
-    /// Inlined, for the loop around it: behind a system call each return goes where the processor
-    /// did not expect it, for the kernel's own returns have taken the place of what it remembers.
+    /// Inlined, for the loop around it: after a system call the processor mispredicts each return,
+    /// because the kernel's own returns have replaced what it remembers.
     #[inline(always)]
     pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
         // Between turns an event loop and signal handlers run functions.
-        self.office.process.end_child();
-        self.take_replies();
-        self.send_outbox();
+        self.driver.context_mut().end_child();
+        self.driver.take_replies();
+        self.driver.send_waiting();
         self.wait(deadline)?;
-        self.office.now = Instant::now();
-        self.office.handler.turn_began(self.office.now);
-        self.office.view.refresh();
-        let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet: false };
-        self.floods.begin_turn(self.office.now);
-        self.arrivals = 0;
-        turn.quiet = self.completions.is_empty();
+        self.begin_turn();
+        let quiet = self.completions.is_empty();
+        let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet };
         self.take_completions(&mut turn)?;
         turn.stopped = self.read_mailbox();
-        self.office.handler.turn_ended(self.office.now);
-        self.take_replies();
-        if !self.starved.is_empty() {
-            self.feed_the_starved();
+        let now = self.driver.now();
+        self.handler_mut().turn_ended(now);
+        self.driver.take_replies();
+        if self.driver.has_waiters() {
+            self.driver.resume_waiters();
         }
-        self.send_all();
-        self.keep_house();
+        self.driver.send_replies();
+        self.run_maintenance();
         if self.drain.is_some() {
-            turn.stopped |= self.go_on_draining();
-            self.send_outbox();
+            turn.stopped |= self.continue_drain();
+            self.driver.send_waiting();
         }
-        self.stats.turns += 1;
-        self.stats.calls = self.office.calls;
-        self.stats.system_calls = self.engine.system_calls();
-        self.counters.publish(&self.stats);
+        self.counters.publish(self.driver.end_turn());
         Ok(turn)
     }
 
-    /// Does some of what others are due, now that this turn's calls are answered: how much, counts
-    /// as waiting for all calls that come meanwhile.
-    #[inline(always)]
-    fn keep_house(&mut self) {
-        if self.floods.is_waiting() {
-            self.go_on_with_floods();
-        }
-        self.sweep();
-        self.end_floods();
-        if !self.outbox.is_empty() {
-            self.send_outbox();
-        }
+    /// The end of a worker that was told to stop: what was written last is sent, then all
+    /// connections are closed like those that have nothing under way.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.turn_now()?;
+        self.driver.close_all();
+        self.turn_now()
+    }
+
+    /// A turn that does not wait.
+    #[cold]
+    #[inline(never)]
+    fn turn_now(&mut self) -> io::Result<()> {
+        self.turn(Some(Instant::now())).map(drop)
     }
 
     #[inline(always)]
@@ -261,61 +218,73 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if let Some(watch) = self.event_loop
             && mem::take(&mut self.rewatch)
         {
-            self.engine.rewatch(watch, READABLE)?;
+            self.driver.engine_mut().rewatch(watch, READABLE)?;
         }
-        let busy = H::WAITING_COSTS && self.arrivals > 1;
-        let looks = mem::take(&mut self.asks) || busy || !self.mailbox.fall_asleep();
-        if looks && self.look()? {
+        let is_busy = H::WAITING_COSTS && self.arrivals > 1;
+        let polls = self.driver.take_poll() || is_busy || !self.mailbox.fall_asleep();
+        if polls && self.poll()? {
             return Ok(());
         }
         let until = earlier(deadline, self.deadline());
-        let (engine, completions) = (&mut self.engine, &mut self.completions);
-        let waited = match H::WAITING_COSTS {
-            true => self.office.handler.while_waiting(|| engine.wait(until, completions)),
-            false => engine.wait(until, completions),
-        };
-        if self.hears {
+        let waited = self.driver.wait(until, &mut self.completions);
+        if self.has_messages {
             self.mailbox.wake_up();
         }
         waited
     }
 
-    /// Looks without waiting; `true` when that has found something.
+    /// Polls without waiting; `true` when that has found something.
     #[inline(never)]
-    fn look(&mut self) -> io::Result<bool> {
-        self.engine.wait(Some(self.office.now), &mut self.completions)?;
+    fn poll(&mut self) -> io::Result<bool> {
+        let now = self.driver.now();
+        self.driver.engine_mut().wait(Some(now), &mut self.completions)?;
         Ok(!self.completions.is_empty() || !self.mailbox.fall_asleep())
     }
 
-    /// Does what the completions of this turn ask for.
+    #[inline(always)]
+    fn begin_turn(&mut self) {
+        self.previous_turn = Some(self.driver.now());
+        self.driver.context_mut().begin_turn();
+        self.admission.begin_turn();
+        self.arrivals = 0;
+    }
+
+    /// Passes the completions of this turn to their connections.
     #[inline(always)]
     fn take_completions(&mut self, turn: &mut Turn) -> io::Result<()> {
         let mut next = 0;
         while let Some(completion) = self.completions.get_mut(next) {
             next += 1;
             if let Some(arrival) = completion.received() {
-                self.receive(arrival);
+                self.arrivals += 1;
+                self.driver.receive(arrival, &mut self.admission);
             } else if let Some((socket, payload)) = completion.sent() {
-                self.sent(socket, payload);
+                self.driver.sent(socket, payload);
             } else {
                 let completion = mem::replace(completion, Completion::Woken);
-                self.take(completion, turn)?;
+                self.handle_completion(completion, turn)?;
             }
         }
         Completion::forget_taken(&mut self.completions);
         Ok(())
     }
 
-    /// Does what a completion asks for that is not the usual.
+    /// Handles the less frequent completions.
     #[cold]
-    fn take(&mut self, completion: Completion, turn: &mut Turn) -> io::Result<()> {
+    fn handle_completion(&mut self, completion: Completion, turn: &mut Turn) -> io::Result<()> {
         match completion {
-            Completion::Sent { socket, payload, .. } => self.send_failed(socket, payload),
-            Completion::Accepted { socket, .. } => self.welcome(socket),
-            Completion::AcceptFailed { error, .. } => self.accept_error = Some(error),
-            Completion::Filled { socket, target, result } => self.filled(socket, target, &result),
+            Completion::Sent { socket, payload, .. } => self.driver.send_failed(socket, payload),
+            Completion::Accepted { socket, .. } => {
+                if let Some(id) = self.admission.enqueue_accepted(socket) {
+                    self.driver.accept(id);
+                }
+            }
+            Completion::AcceptFailed { error, .. } => self.driver.listeners().fail(error),
+            Completion::Filled { socket, target, result } => {
+                self.driver.filled(socket, target, &result);
+            }
             Completion::Ready { watch, .. } if self.signals == Some(watch) => {
-                self.engine.rewatch(watch, READABLE)?;
+                self.driver.engine_mut().rewatch(watch, READABLE)?;
                 turn.signalled = true;
             }
             Completion::Ready { watch, .. } if self.event_loop == Some(watch) => {
@@ -331,179 +300,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(())
     }
 
-    #[inline(always)]
-    fn receive(&mut self, arrival: Arrival) {
-        let id = arrival.socket;
-        self.arrivals += 1;
-        let Some(entry) = self.connections.find(id) else { return };
-        if entry.turn != self.stats.turns {
-            (entry.turn, entry.turn_bytes) = (self.stats.turns, 0);
-        } else if entry.turn_bytes >= READ_PER_TURN_BYTES {
-            // What is not taken is reported again.
-            return;
-        }
-        if self.office.view.wants_peers && entry.caller.peer.is_none() {
-            entry.caller.peer = self.engine.peer(id).ok();
-        }
-        let bytes = match self.engine.receive(arrival) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.leave(id, Leave::Broken),
-        };
-        if bytes.is_empty() {
-            return self.leave(id, Leave::Ended);
-        }
-        self.stats.bytes_received += bytes.len() as u64;
-        entry.turn_bytes += bytes.len();
-        if entry.proto.is_handshaking() && self.floods.postpones(entry, bytes) {
-            return self.pause(id);
-        }
-        let out = self.out.head_mut();
-        self.office.step(entry, |connection, environment| {
-            connection.receive(bytes, environment, out);
-        });
-        let len = self.out.len();
-        if !entry.is_at_ease() || len == 0 || len > MemoryBudget::UNRESERVED_BYTES {
-            return self.settle(id);
-        }
-        // The usual, without looking for the connection again.
-        if E::SENDS_AT_ONCE {
-            self.out.hand_to(&mut entry.queued);
-            return self.put_aside(id);
-        }
-        self.stats.bytes_sent += len as u64;
-        match self.engine.send_last(id, self.out.take()) {
-            SendState::Done(payload) => self.out.give_back(payload),
-            SendState::Pending => entry.begin_sending(len, self.office.now),
-        }
-    }
-
-    /// Lets a connection take a step that its socket did not cause.
-    pub(crate) fn step(
-        &mut self,
-        id: Id,
-        step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>, &mut Vec<u8>),
-    ) {
-        let Some(entry) = self.connections.find(id) else { return };
-        let out = self.out.head_mut();
-        self.office.step(entry, |connection, environment| step(connection, environment, out));
-    }
-
-    /// Sends what a step has written, then does what the connection wishes for.
-    #[inline(never)]
-    pub(crate) fn settle(&mut self, id: Id) {
-        loop {
-            let Some(entry) = self.connections.find(id) else { return self.out.clear() };
-            let (wish, is_paused) = (entry.proto.wish(), entry.paused);
-            self.flush(id, wish);
-            if wish == Wish::Receive && !is_paused || !self.indulge(id, wish) {
-                return;
-            }
-        }
-    }
-
-    /// Does what a connection wishes for once its output is on its way; `true` when that has led to
-    /// more output.
-    #[inline(never)]
-    fn indulge(&mut self, id: Id, wish: Wish) -> bool {
-        let Some(entry) = self.connections.find(id) else { return false };
-        // What waits for the send under way asks for it, as more output does.
-        self.asks |= entry.sending > 0 && matches!(wish, Wish::Pause | Wish::Finish | Wish::Close);
-        match wish {
-            Wish::Receive => self.keep_receiving(id),
-            Wish::Fill => self.fill(id),
-            // All that made it pause may have gone out at once.
-            Wish::Pause if entry.queued_bytes() == 0 => {
-                self.step(id, |connection, environment, out| connection.proceed(environment, out));
-                if !self.out.is_empty() {
-                    return true;
-                }
-                self.pause_or_receive(id);
-            }
-            Wish::Pause => self.pause_or_receive(id),
-            Wish::Finish if entry.queued_bytes() == 0 => self.finish(id),
-            Wish::Close if entry.queued_bytes() == 0 => self.close(id),
-            Wish::Finish | Wish::Close => {}
-        }
-        false
-    }
-
-    #[inline]
-    pub(crate) fn keep_receiving(&mut self, id: Id) {
-        let Some(entry) = self.connections.find(id) else { return };
-        if entry.paused {
-            entry.paused = false;
-            self.engine.resume(id);
-        }
-    }
-
-    /// Lets the engine receive a large body straight to its place.
-    #[inline(never)]
-    fn fill(&mut self, id: Id) {
-        let mut target = None;
-        self.step(id, |connection, environment, out| target = connection.target(environment, out));
-        let Some(target) = target else {
-            return if self.out.is_empty() { self.keep_receiving(id) } else { self.settle(id) };
-        };
-        let Some(entry) = self.connections.find(id) else { return };
-        entry.filled = 0;
-        self.keep_receiving(id);
-        self.engine.receive_into(id, target);
-    }
-
-    #[inline(never)]
-    fn pause_or_receive(&mut self, id: Id) {
-        let Some(entry) = self.connections.find(id) else { return };
-        if entry.proto.wish() != Wish::Pause {
-            return self.keep_receiving(id);
-        }
-        if entry.proto.is_starved() {
-            self.starved.add(entry);
-        }
-        self.pause(id);
-    }
-
-    #[inline(never)]
-    fn pause(&mut self, id: Id) {
-        if let Some(entry) = self.connections.find(id)
-            && !mem::replace(&mut entry.paused, true)
-        {
-            self.engine.pause(id);
-        }
-    }
-
-    #[inline(never)]
-    fn filled(&mut self, id: Id, target: Target, result: &io::Result<()>) {
-        self.stats.bytes_received += target.filled() as u64;
-        self.step(id, |connection, environment, out| {
-            connection.receive_target(target, environment, out);
-        });
-        match result {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.step(id, |connection, environment, out| connection.end(environment, out));
-            }
-            Err(_) => return self.close(id),
-        }
-        self.settle(id);
-    }
-
-    /// Whether there are more connections than there may be. Those that show it, and for which none
-    /// was idle, are served all the same.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.connections.len() > self.office.config.connections_max
-    }
-
-    /// Whether memory is kept for large messages, which a sweep lets go of when none comes.
-    fn keeps_memory(&self) -> bool {
-        self.out.is_large() || self.office.scratch.keeps_memory()
-    }
-
-    /// Does what other threads have asked for; `true` when that is to stop.
+    /// Handles the messages of other threads; `true` if one asks to stop.
     #[inline]
     fn read_mailbox(&mut self) -> bool {
-        self.hears = self.mailbox.is_full();
-        self.hears && self.read_messages()
+        self.has_messages = self.mailbox.is_full();
+        self.has_messages && self.read_messages()
     }
 
     #[inline(never)]
@@ -516,36 +317,103 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 Message::Stop => stopped = true,
                 Message::Drain(drain) => self.begin_drain(drain),
                 Message::Look => {}
-                Message::Complete(call, outcome) => self.complete(call, &outcome),
+                Message::Complete(call, outcome) => self.driver.complete(call, outcome.as_deref()),
             }
         }
         self.messages = messages;
         stopped
     }
 
-    /// Sends the replies that the handler has for deferred calls.
-    #[inline]
-    pub(crate) fn take_replies(&mut self) {
-        let mut text = mem::take(&mut self.text);
-        while let Some((call, outcome)) = self.office.handler.next_reply(&mut text) {
-            self.office.process.end_child();
-            self.step(call.connection, |connection, environment, out| {
-                let outcome = outcome.as_ref().map(|()| text.as_slice());
-                connection.complete(call.exchange, outcome, environment, out);
-            });
-            self.settle(call.connection);
-            text.clear();
+    /// Takes a few steps of what else is due, now that the calls of this turn are answered. How
+    /// many delays every call that arrives meanwhile.
+    #[inline(always)]
+    fn run_maintenance(&mut self) {
+        if self.admission.is_waiting() {
+            self.continue_admission();
         }
-        self.text = text;
+        if self.driver.now() >= self.sweep.due() {
+            self.continue_sweep();
+        }
+        self.driver.end_accepting(&mut self.admission, self.previous_turn);
+        self.driver.send_waiting();
     }
 
+    #[cold]
+    fn continue_admission(&mut self) {
+        while let Some(id) = self.admission.next_accepted() {
+            self.driver.accept(id);
+        }
+        while let Some(hangup) = self.admission.next_hangup() {
+            self.driver.hang_up(hangup);
+        }
+        while let Some((id, input)) =
+            self.admission.next_handshake(|id| self.driver.connections().find(id).is_some())
+        {
+            self.driver.resume_handshake(id, input);
+        }
+    }
+
+    #[cold]
+    fn continue_sweep(&mut self) {
+        if self.sweep.begin_turn(self.driver.now()) {
+            self.driver.begin_sweep(&mut self.admission, self.previous_turn);
+        }
+        while let Some(place) = self.sweep.next_place(self.driver.connections().places()) {
+            self.driver.inspect(place, &mut self.sweep);
+        }
+    }
+
+    /// Begins a drain; during one, may only make it stricter.
     #[inline(never)]
-    fn complete(&mut self, call: CallId, outcome: &Result<Vec<u8>, RpcError>) {
-        let outcome = outcome.as_deref();
-        self.step(call.connection, |connection, environment, out| {
-            connection.complete(call.exchange, outcome, environment, out);
-        });
-        self.settle(call.connection);
+    fn begin_drain(&mut self, wanted: Drain) {
+        if wanted == Drain::No {
+            return;
+        }
+        if let Some(drain) = &mut self.drain {
+            return drain.restrict(wanted);
+        }
+        let context = self.driver.context_mut();
+        context.set_drain(Drain::Serving);
+        self.drain = Some(Draining::new(wanted, context.now(), context.config().drain_timeout));
+        self.driver.shut_down_listeners();
+        self.driver.accept_waiting();
+        if wanted == Drain::Refusing {
+            self.driver.listeners().close();
+        }
+    }
+
+    /// Takes a step of the drain at the end of a turn; `true` when it is over.
+    #[inline(never)]
+    fn continue_drain(&mut self) -> bool {
+        let now = self.driver.now();
+        match self.drain.as_mut().map(|drain| drain.poll(now)) {
+            Some(DrainStep::Expire) => {
+                self.expire_drain();
+                return true;
+            }
+            Some(DrainStep::CloseIdle(moment)) => self.close_idle(moment),
+            Some(DrainStep::EndGrace(drain, moment)) => {
+                self.driver.context_mut().set_drain(drain);
+                self.driver.listeners().close();
+                self.close_idle(moment);
+            }
+            Some(DrainStep::Nothing) | None => {}
+        }
+        let is_empty = self.driver.connections().len() == 0 && !self.admission.is_waiting();
+        is_empty && self.driver.listeners().are_closed() && self.handler_mut().running() == 0
+    }
+
+    fn close_idle(&mut self, moment: Instant) {
+        self.driver.accept_waiting();
+        self.driver.close_all_idle(moment);
+    }
+
+    /// Abandons all calls, sends what they are answered with, and closes all connections.
+    fn expire_drain(&mut self) {
+        self.handler_mut().abandon();
+        self.driver.take_replies();
+        self.driver.send_waiting();
+        self.driver.close_all();
     }
 }
 
@@ -556,5 +424,3 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
         _ => one.or(other),
     }
 }
-
-const READABLE: Readiness = Readiness { readable: true, writable: false };

@@ -1,0 +1,440 @@
+//! Drives connections on an engine: what one of them receives, writes and asks for next.
+//!
+//! The worker passes events in (`receive`, `sent`, `filled`, …). Each lets the connection take a
+//! step, sends what the step has written, and applies the [`Wish`] that follows.
+
+mod lifecycle;
+
+use std::io;
+use std::mem;
+use std::time::Instant;
+
+use ucall_buffer::{Payload, Target};
+use ucall_engine::{Arrival, Completion, Engine, Id};
+use ucall_proto::{Connection, Environment, LoadState, RpcError, Wish};
+
+use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
+use crate::connections::Connections;
+use crate::counters::Stats;
+use crate::dispatch::{Dispatch, WorkerContext};
+use crate::handler::{CallId, Handler};
+use crate::listeners::Listeners;
+use crate::maintenance::{Due, Sweep, inspect};
+use crate::memory_waiters::{MemoryWaiters, Resume};
+use crate::send_queue::{Flushed, SendQueue};
+
+/// The connections of a worker, and the components that their events touch.
+pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
+    engine: E,
+    context: WorkerContext<H>,
+    connections: Connections,
+    send_queue: SendQueue,
+    listeners: Listeners,
+    waiters: MemoryWaiters,
+    /// Where the handler writes the result of a deferred call.
+    text: Vec<u8>,
+    stats: Stats,
+}
+
+/// What a turn needs.
+impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
+    pub(crate) fn new(engine: E, context: WorkerContext<H>) -> Self {
+        let send_queue = SendQueue::new(context.budget().clone());
+        Self {
+            engine,
+            context,
+            connections: Connections::default(),
+            send_queue,
+            listeners: Listeners::default(),
+            waiters: MemoryWaiters::default(),
+            text: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    pub(crate) fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    #[inline]
+    pub(crate) fn context(&self) -> &WorkerContext<H> {
+        &self.context
+    }
+
+    #[inline]
+    pub(crate) fn context_mut(&mut self) -> &mut WorkerContext<H> {
+        &mut self.context
+    }
+
+    pub(crate) fn listeners(&mut self) -> &mut Listeners {
+        &mut self.listeners
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.context.now()
+    }
+
+    pub(crate) fn connections(&mut self) -> &mut Connections {
+        &mut self.connections
+    }
+
+    /// Whether sweeps have anything to do.
+    pub(crate) fn needs_sweeps(&self) -> bool {
+        self.connections.len() > 0
+            || self.listeners.is_paused()
+            || self.send_queue.is_large()
+            || self.context.keeps_memory()
+    }
+
+    /// Whether connections wait for memory.
+    #[inline]
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// Whether they do although there is some.
+    pub(crate) fn may_resume_waiters(&self) -> bool {
+        self.has_waiters() && self.context.load() == LoadState::Normal
+    }
+
+    /// Whether the next wait has to poll for the end of a send, once.
+    #[inline]
+    pub(crate) fn take_poll(&mut self) -> bool {
+        self.send_queue.take_poll()
+    }
+
+    /// Waits for completions. A handler with an interpreter lock releases it meanwhile.
+    #[inline(always)]
+    pub(crate) fn wait(
+        &mut self,
+        deadline: Option<Instant>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        let engine = &mut self.engine;
+        match H::WAITING_COSTS {
+            true => self.context.handler().while_waiting(|| engine.wait(deadline, completions)),
+            false => engine.wait(deadline, completions),
+        }
+    }
+
+    /// Ends a turn, whose counters it returns.
+    #[inline(always)]
+    pub(crate) fn end_turn(&mut self) -> &Stats {
+        self.stats.turns += 1;
+        self.stats.calls = self.context.calls();
+        self.stats.bytes_sent = self.send_queue.bytes_sent();
+        self.stats.system_calls = self.engine.system_calls();
+        &self.stats
+    }
+}
+
+/// What happens to one connection.
+impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
+    /// Receives what has arrived on a connection, and answers it.
+    #[inline(always)]
+    pub(crate) fn receive(&mut self, arrival: Arrival, admission: &mut AdmissionQueues) {
+        let id = arrival.socket;
+        let Some(entry) = self.connections.find(id) else { return };
+        if !entry.may_read(self.stats.turns) {
+            // The engine reports again what is not received.
+            return;
+        }
+        if self.context.wants_peers() && entry.caller.peer.is_none() {
+            entry.caller.peer = self.engine.peer(id).ok();
+        }
+        let bytes = match self.engine.receive(arrival) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => return self.enqueue_hangup(Hangup::Failed(id), admission),
+        };
+        if bytes.is_empty() {
+            return self.enqueue_hangup(Hangup::Ended(id), admission);
+        }
+        self.stats.bytes_received += bytes.len() as u64;
+        entry.count_read(bytes.len());
+        if entry.proto.is_handshaking() && admission.defer_handshake(id, bytes) {
+            return self.pause(id);
+        }
+        let out = self.send_queue.output();
+        self.context.step(entry, |connection, environment| {
+            connection.receive(bytes, environment, out);
+        });
+        match self.send_queue.flush_reply(&mut self.engine, entry, self.context.now()) {
+            Flushed::Done => {}
+            Flushed::BatchIsFull => self.send_batch(),
+            Flushed::NotYet => self.flush_and_apply(id),
+        }
+    }
+
+    #[cold]
+    fn enqueue_hangup(&mut self, hangup: Hangup, admission: &mut AdmissionQueues) {
+        if let Some(hangup) = admission.enqueue_hangup(hangup) {
+            self.hang_up(hangup);
+        }
+    }
+
+    /// Ends a connection whose peer is gone.
+    pub(crate) fn hang_up(&mut self, hangup: Hangup) {
+        match hangup {
+            Hangup::Ended(id) => self.end(id),
+            Hangup::Failed(id) => self.close(id),
+        }
+    }
+
+    /// Takes a step of a handshake that had to wait.
+    #[inline(never)]
+    pub(crate) fn resume_handshake(&mut self, id: Id, mut input: HandshakeInput) {
+        self.step(id, |connection, environment, out| {
+            connection.receive(&mut input.bytes, environment, out);
+            if input.has_ended {
+                connection.end(environment, out);
+            }
+        });
+        self.flush_and_apply(id);
+    }
+
+    /// Takes a target back from the engine.
+    #[inline(never)]
+    pub(crate) fn filled(&mut self, id: Id, target: Target, result: &io::Result<()>) {
+        self.stats.bytes_received += target.filled() as u64;
+        self.step(id, |connection, environment, out| {
+            connection.receive_target(target, environment, out);
+        });
+        match result {
+            Ok(()) => self.flush_and_apply(id),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.end(id);
+            }
+            Err(_) => self.close(id),
+        }
+    }
+
+    /// A send has ended: sends what is queued after it, and resumes a connection that waited.
+    #[inline(always)]
+    pub(crate) fn sent(&mut self, id: Id, payload: Payload) {
+        if self.send_queue.sent(self.connections.find(id), payload) {
+            self.send_next(id);
+        }
+    }
+
+    #[inline(never)]
+    fn send_next(&mut self, id: Id) {
+        let Some(entry) = self.connections.find(id) else { return };
+        self.send_queue.send_next(&mut self.engine, entry, self.context.now());
+        if entry.proto.wish() != Wish::Receive {
+            self.proceed(id);
+        }
+        self.context.update_load();
+    }
+
+    /// A send has failed.
+    #[cold]
+    pub(crate) fn send_failed(&mut self, id: Id, payload: Payload) {
+        self.send_queue.sent(None, payload);
+        self.close(id);
+    }
+
+    /// Sends the replies that wait for others, if there are any.
+    #[inline]
+    pub(crate) fn send_waiting(&mut self) {
+        if self.send_queue.has_batch() {
+            self.send_batch();
+        }
+    }
+
+    #[inline(never)]
+    fn send_batch(&mut self) {
+        self.send_replies();
+    }
+
+    /// The same at the end of a turn.
+    #[inline(always)]
+    pub(crate) fn send_replies(&mut self) {
+        let now = self.context.now();
+        self.send_queue.send_batch(&mut self.engine, &mut self.connections, now);
+    }
+
+    /// Sends the replies that the handler has for deferred calls.
+    #[inline]
+    pub(crate) fn take_replies(&mut self) {
+        let mut text = mem::take(&mut self.text);
+        while let Some((call, outcome)) = self.context.handler().next_reply(&mut text) {
+            self.context.end_child();
+            self.complete(call, outcome.as_ref().map(|()| text.as_slice()));
+            text.clear();
+        }
+        self.text = text;
+    }
+
+    /// Sends the reply to a deferred call.
+    pub(crate) fn complete(&mut self, call: CallId, outcome: Result<&[u8], &RpcError>) {
+        self.step(call.connection, |connection, environment, out| {
+            connection.complete(call.exchange, outcome, environment, out);
+        });
+        self.flush_and_apply(call.connection);
+    }
+
+    /// Resumes connections that waited for memory, as long as there is some, or else one of them.
+    #[inline(never)]
+    pub(crate) fn resume_waiters(&mut self) {
+        for _ in 0..self.waiters.turn_len() {
+            let exempt = self.waiters.exempt().and_then(|id| self.connections.find(id));
+            let has_exempt = exempt.is_some_and(|entry| entry.proto.may_exceed_budget());
+            self.context.update_load();
+            let Some(resume) = self.waiters.next(has_exempt, self.context.load()) else { return };
+            let (Resume::WithinBudget(id) | Resume::OverBudget(id)) = resume;
+            let Some(entry) = self.connections.find(id) else { continue };
+            if let Resume::OverBudget(_) = resume {
+                entry.proto.allow_over_budget();
+            }
+            if entry.proto.is_starved() {
+                self.proceed(id);
+            }
+        }
+    }
+
+    /// The peer has ended its side of the stream.
+    fn end(&mut self, id: Id) {
+        self.step(id, |connection, environment, out| connection.end(environment, out));
+        self.flush_and_apply(id);
+    }
+
+    /// Goes on with requests that had to wait.
+    fn proceed(&mut self, id: Id) {
+        self.step(id, |connection, environment, out| connection.proceed(environment, out));
+        self.flush_and_apply(id);
+    }
+
+    /// Inspects the connection at `place` for a sweep, and ends it if that is due.
+    pub(crate) fn inspect(&mut self, place: usize, sweep: &mut Sweep) {
+        let Some(entry) = self.connections.at_mut(place) else { return };
+        let id = entry.id();
+        self.engine.check(id);
+        if entry.proto.is_filling() && entry.set_filled(self.engine.filled_bytes(id)) {
+            self.context.step(entry, |connection, environment| {
+                connection.note_progress(environment);
+            });
+        }
+        let limits = &self.context.config().limits;
+        match inspect(entry, &mut self.engine, limits, self.context.now()) {
+            Due::Nothing => return,
+            Due::Close => self.close(id),
+            Due::Expiry => {
+                self.step(id, |connection, environment, out| connection.expire(environment, out));
+                self.flush_and_apply(id);
+            }
+        }
+        sweep.count_ended();
+    }
+
+    /// Lets a connection take a step that writes to the output.
+    fn step(
+        &mut self,
+        id: Id,
+        step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>, &mut Vec<u8>),
+    ) {
+        let Some(entry) = self.connections.find(id) else { return };
+        let out = self.send_queue.output();
+        self.context.step(entry, |connection, environment| step(connection, environment, out));
+    }
+
+    /// Sends what a step has written, then applies what the connection wishes for.
+    #[inline(never)]
+    fn flush_and_apply(&mut self, id: Id) {
+        loop {
+            let Some(entry) = self.connections.find(id) else {
+                return self.send_queue.clear_output();
+            };
+            let (wish, is_paused) = (entry.proto.wish(), entry.is_paused());
+            let flushed = self.send_queue.flush(&mut self.engine, entry, self.context.now());
+            if flushed == Flushed::BatchIsFull {
+                self.send_batch();
+            }
+            self.context.update_load();
+            if wish == Wish::Receive && !is_paused || !self.apply_action(id, wish) {
+                return;
+            }
+        }
+    }
+
+    /// Applies a wish once the output is on its way; `true` when that has led to more output.
+    #[inline(never)]
+    fn apply_action(&mut self, id: Id, wish: Wish) -> bool {
+        let Some(entry) = self.connections.find(id) else { return false };
+        let waits_for_send = matches!(wish, Wish::Pause | Wish::Finish | Wish::Close);
+        if waits_for_send && entry.outgoing.is_sending() {
+            self.send_queue.request_poll();
+        }
+        let is_sent = entry.outgoing.bytes() == 0;
+        match wish {
+            Wish::Receive => self.resume(id),
+            Wish::Fill => self.fill(id),
+            Wish::Pause if is_sent => return self.proceed_or_pause(id),
+            Wish::Pause => self.pause_or_resume(id),
+            Wish::Finish if is_sent => self.discard_input(id),
+            Wish::Close if is_sent => self.close(id),
+            Wish::Finish | Wish::Close => {}
+        }
+        false
+    }
+
+    /// Lets the engine receive a large body straight to its place.
+    #[inline(never)]
+    fn fill(&mut self, id: Id) {
+        let mut target = None;
+        self.step(id, |connection, environment, out| target = connection.target(environment, out));
+        match target {
+            Some(target) => {
+                if let Some(entry) = self.connections.find(id) {
+                    entry.set_filled(0);
+                }
+                self.resume(id);
+                self.engine.receive_into(id, target);
+            }
+            None if self.send_queue.output_is_empty() => self.resume(id),
+            None => self.flush_and_apply(id),
+        }
+    }
+
+    /// Goes on with a connection that paused for output which may all have gone out at once; `true`
+    /// when it has written more.
+    fn proceed_or_pause(&mut self, id: Id) -> bool {
+        self.step(id, |connection, environment, out| connection.proceed(environment, out));
+        if self.send_queue.output_is_empty() {
+            self.pause_or_resume(id);
+            return false;
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn pause_or_resume(&mut self, id: Id) {
+        let Some(entry) = self.connections.find(id) else { return };
+        if entry.proto.wish() != Wish::Pause {
+            return self.resume(id);
+        }
+        if entry.proto.is_starved() {
+            self.waiters.add(id, entry.proto.reserved_bytes());
+        }
+        self.pause(id);
+    }
+
+    #[inline(never)]
+    fn pause(&mut self, id: Id) {
+        if self.connections.find(id).is_some_and(|entry| entry.set_paused(true)) {
+            self.engine.pause(id);
+        }
+    }
+
+    #[inline]
+    fn resume(&mut self, id: Id) {
+        if self.connections.find(id).is_some_and(|entry| entry.set_paused(false)) {
+            self.engine.resume(id);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The listening sockets of a worker, and whether they accept.
+//!
+//! Accepting pauses at the limit on connections, after a failure, and for good when a drain begins.
+
+use std::io;
+use std::mem;
+
+use ucall_engine::{Engine, Id, Listener};
+
+/// The listeners of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    ids: Vec<Id>,
+    /// The same sockets: a drain accepts what still waits there.
+    sockets: Vec<Listener>,
+    is_paused: bool,
+    is_shut_down: bool,
+    /// Why accepting has failed in this turn.
+    error: Option<io::Error>,
+    /// Whether a failure was logged since the last sweep.
+    is_failure_logged: bool,
+}
+
+impl Listeners {
+    /// Accepts connections of `listener`.
+    pub(crate) fn listen(
+        &mut self,
+        listener: Listener,
+        engine: &mut impl Engine,
+    ) -> io::Result<()> {
+        listener.set_nonblocking()?;
+        let socket = listener.try_clone()?;
+        self.ids.push(engine.listen(listener)?);
+        self.sockets.push(socket);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    #[inline(never)]
+    pub(crate) fn pause(&mut self, engine: &mut impl Engine) {
+        self.is_paused = true;
+        for &id in &self.ids {
+            engine.pause(id);
+        }
+    }
+
+    /// Accepts again, unless the listeners are shut down.
+    pub(crate) fn resume(&mut self, engine: &mut impl Engine) {
+        if !self.is_shut_down && mem::take(&mut self.is_paused) {
+            for &id in &self.ids {
+                engine.resume(id);
+            }
+        }
+    }
+
+    /// Stops accepting for good.
+    pub(crate) fn shut_down(&mut self, engine: &mut impl Engine) {
+        self.is_shut_down = true;
+        self.pause(engine);
+    }
+
+    /// Adopts the connections that wait at the sockets, until [`Listeners::close`].
+    pub(crate) fn adopt_waiting(&mut self, engine: &mut impl Engine) -> Vec<Id> {
+        let accept = |socket| std::iter::from_fn(move || Listener::accept(socket).ok());
+        // A connection that fails at once is no loss.
+        let adopted = self.sockets.iter().flat_map(accept).map(|stream| engine.adopt(stream).ok());
+        adopted.flatten().collect()
+    }
+
+    /// Closes the worker's own handles of the sockets.
+    pub(crate) fn close(&mut self) {
+        self.sockets.clear();
+    }
+
+    pub(crate) fn are_closed(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
+    /// Records that accepting has failed, which pauses it.
+    pub(crate) fn fail(&mut self, error: io::Error) {
+        self.error = Some(error);
+    }
+
+    /// The failure of this turn, once.
+    #[inline]
+    pub(crate) fn take_failure(&mut self) -> Option<io::Error> {
+        let error = self.error.take()?;
+        self.is_paused = true;
+        Some(error)
+    }
+
+    /// Whether a failure is to be logged: always if accepting stays paused, else once a sweep.
+    pub(crate) fn should_log_failure(&mut self, stays_paused: bool) -> bool {
+        stays_paused || !mem::replace(&mut self.is_failure_logged, true)
+    }
+
+    /// A sweep begins.
+    pub(crate) fn allow_log(&mut self) {
+        self.is_failure_logged = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    use ucall_engine::fake::{Fake, Network};
+
+    use super::*;
+
+    fn listening() -> (Listeners, Fake, Network) {
+        let ((mut engine, network), mut listeners) = (Fake::new(), Listeners::default());
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listeners.listen(socket.into(), &mut engine).expect("the fake engine listens");
+        (listeners, engine, network)
+    }
+
+    fn accepts(engine: &mut Fake) -> bool {
+        let mut completions = Vec::new();
+        engine.wait(Some(Instant::now()), &mut completions).expect("the fake engine waits");
+        !completions.is_empty()
+    }
+
+    #[test]
+    fn paused_listeners_accept_when_they_resume() {
+        let (mut listeners, mut engine, network) = listening();
+        listeners.pause(&mut engine);
+        let _peer = network.connect();
+        assert!(listeners.is_paused() && !accepts(&mut engine));
+        listeners.resume(&mut engine);
+        assert!(!listeners.is_paused() && accepts(&mut engine));
+    }
+
+    #[test]
+    fn listeners_that_are_shut_down_do_not_resume() {
+        let (mut listeners, mut engine, network) = listening();
+        listeners.shut_down(&mut engine);
+        listeners.resume(&mut engine);
+        let _peer = network.connect();
+        assert!(!accepts(&mut engine));
+        assert!(!listeners.are_closed());
+        listeners.close();
+        assert!(listeners.are_closed() && listeners.adopt_waiting(&mut engine).is_empty());
+    }
+
+    #[test]
+    fn a_failure_is_reported_once_and_pauses() {
+        let (mut listeners, _engine, _network) = listening();
+        listeners.fail(io::ErrorKind::OutOfMemory.into());
+        assert!(listeners.take_failure().is_some() && listeners.is_paused());
+        assert!(listeners.take_failure().is_none());
+    }
+
+    #[test]
+    fn failures_that_are_resolved_are_logged_once_a_sweep() {
+        let mut listeners = Listeners::default();
+        let logged = [false, false, true, true].map(|stays| listeners.should_log_failure(stays));
+        assert_eq!(logged, [true, false, true, true]);
+        listeners.allow_log();
+        assert!(listeners.should_log_failure(false));
+    }
+}

@@ -1,0 +1,132 @@
+//! Connections that wait for memory until others release some.
+//!
+//! There may be thousands, and memory may be short for long, so they stand in an ordered set, and a
+//! turn inspects the first ones and no other connection. One of them may exceed the budget, so that
+//! connections that wait for each other's memory all finish.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ucall_engine::Id;
+use ucall_proto::LoadState;
+
+/// Connections that resume in one turn, at a microsecond or two each.
+const RESUMED_PER_TURN: usize = 64;
+
+/// The connections that wait, those that hold most first: they release most.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryWaiters {
+    waiting: BTreeSet<(usize, Id)>,
+    /// What each held when it began to wait.
+    held: BTreeMap<Id, usize>,
+    /// The connection that may exceed the budget.
+    exempt: Option<Id>,
+}
+
+/// How a connection may resume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Resume {
+    /// There is memory again.
+    WithinBudget(Id),
+    /// None other exceeds the budget.
+    OverBudget(Id),
+}
+
+impl MemoryWaiters {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How many may resume in one turn.
+    pub(crate) fn turn_len(&self) -> usize {
+        self.waiting.len().min(RESUMED_PER_TURN)
+    }
+
+    /// The connection that was last allowed to exceed the budget.
+    pub(crate) fn exempt(&self) -> Option<Id> {
+        self.exempt
+    }
+
+    /// Adds a connection that holds `bytes`, unless it waits already.
+    #[cold]
+    pub(crate) fn add(&mut self, id: Id, bytes: usize) {
+        let bytes = *self.held.entry(id).or_insert(bytes);
+        self.waiting.insert((bytes, id));
+    }
+
+    /// Removes a connection that closes.
+    pub(crate) fn remove(&mut self, id: Id) {
+        if let Some(bytes) = self.held.remove(&id) {
+            self.waiting.remove(&(bytes, id));
+        }
+    }
+
+    /// Removes the next connection that may resume. `has_exempt` tells whether the exempt one still
+    /// exceeds the budget.
+    pub(crate) fn next(&mut self, has_exempt: bool, load: LoadState) -> Option<Resume> {
+        if has_exempt && load == LoadState::Overloaded {
+            return None;
+        }
+        let (_, id) = self.waiting.pop_last()?;
+        self.held.remove(&id);
+        if has_exempt {
+            return Some(Resume::WithinBudget(id));
+        }
+        self.exempt = Some(id);
+        Some(Resume::OverBudget(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(index: u32) -> Id {
+        Id { index, generation: 1 }
+    }
+
+    fn waiting() -> MemoryWaiters {
+        let mut waiters = MemoryWaiters::default();
+        for (index, bytes) in [(1, 10), (2, 30), (3, 20)] {
+            waiters.add(id(index), bytes);
+        }
+        waiters
+    }
+
+    #[test]
+    fn those_that_hold_most_resume_first() {
+        let mut waiters = waiting();
+        waiters.add(id(1), 1000);
+        let next = |waiters: &mut MemoryWaiters| waiters.next(true, LoadState::Normal);
+        for index in [2, 3, 1] {
+            assert_eq!(next(&mut waiters), Some(Resume::WithinBudget(id(index))));
+        }
+        assert_eq!(next(&mut waiters), None);
+        assert!(waiters.is_empty() && waiters.held.is_empty());
+    }
+
+    #[test]
+    fn under_overload_one_at_a_time_resumes() {
+        let mut waiters = waiting();
+        assert_eq!(waiters.next(false, LoadState::Overloaded), Some(Resume::OverBudget(id(2))));
+        assert_eq!(waiters.exempt(), Some(id(2)));
+        assert_eq!(waiters.next(true, LoadState::Overloaded), None);
+        assert_eq!(waiters.next(false, LoadState::Overloaded), Some(Resume::OverBudget(id(3))));
+    }
+
+    #[test]
+    fn a_closed_connection_waits_no_more() {
+        let mut waiters = waiting();
+        waiters.remove(id(2));
+        waiters.remove(id(7));
+        assert_eq!(waiters.turn_len(), 2);
+        assert_eq!(waiters.next(true, LoadState::Normal), Some(Resume::WithinBudget(id(3))));
+    }
+
+    #[test]
+    fn a_turn_resumes_a_few() {
+        let mut waiters = MemoryWaiters::default();
+        (0..200).for_each(|index| waiters.add(id(index), 1));
+        assert_eq!(waiters.turn_len(), RESUMED_PER_TURN);
+    }
+}

@@ -1,0 +1,136 @@
+//! The output of one connection: what is being sent, and what is queued after it.
+
+use std::mem;
+use std::time::{Duration, Instant};
+
+use ucall_buffer::Payload;
+use ucall_proto::{MemoryBudget, Reservation};
+
+/// The output of one connection.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    queued: Payload,
+    /// Bytes of the send under way; 0 when there is none.
+    in_flight: usize,
+    /// How much of it the peer had taken when that last changed, as far as was inspected, and when.
+    taken: usize,
+    taken_at: Instant,
+    reserved: Reservation,
+}
+
+impl Outgoing {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            queued: Payload::new(),
+            in_flight: 0,
+            taken: 0,
+            taken_at: now,
+            reserved: Reservation::default(),
+        }
+    }
+
+    /// Bytes that are not sent yet.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.in_flight + self.queued.len()
+    }
+
+    /// Whether a send is under way.
+    #[inline]
+    pub(crate) fn is_sending(&self) -> bool {
+        self.in_flight > 0
+    }
+
+    #[inline]
+    pub(crate) fn queued(&self) -> &Payload {
+        &self.queued
+    }
+
+    #[inline]
+    pub(crate) fn queued_mut(&mut self) -> &mut Payload {
+        &mut self.queued
+    }
+
+    /// Takes what is to be sent next; `None` without any, or while a send is under way.
+    #[inline(always)]
+    pub(crate) fn take_next(&mut self) -> Option<Payload> {
+        (!self.queued.is_empty() && self.in_flight == 0).then(|| mem::take(&mut self.queued))
+    }
+
+    /// Records a send of `len` bytes.
+    #[inline(always)]
+    pub(crate) fn begin_send(&mut self, len: usize, now: Instant) {
+        self.in_flight = len;
+        (self.taken, self.taken_at) = (0, now);
+    }
+
+    /// Records its end; `true` when output is queued after it, or memory is reserved.
+    #[inline(always)]
+    pub(crate) fn end_send(&mut self) -> bool {
+        self.in_flight = 0;
+        !self.queued.is_empty() || self.reserved.bytes() > 0
+    }
+
+    /// Reserves memory for output of more than a few replies.
+    #[cold]
+    pub(crate) fn reserve(&mut self, budget: &MemoryBudget) {
+        self.reserved = budget.reserve_large(self.bytes());
+    }
+
+    /// Whether the peer, which has taken `taken` bytes of the send under way, has taken none for
+    /// `timeout`.
+    pub(crate) fn is_stuck(&mut self, taken: usize, now: Instant, timeout: Duration) -> bool {
+        if taken != self.taken {
+            (self.taken, self.taken_at) = (taken, now);
+        }
+        self.is_sending() && self.taken_at + timeout <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_send_is_under_way_at_a_time() {
+        let now = Instant::now();
+        let mut outgoing = Outgoing::new(now);
+        assert!(outgoing.take_next().is_none());
+        outgoing.queued_mut().extend(b"first");
+        let first = outgoing.take_next().expect("one is queued");
+        outgoing.begin_send(first.len(), now);
+        outgoing.queued_mut().extend(b"second");
+        assert!(outgoing.take_next().is_none());
+        assert_eq!((outgoing.bytes(), outgoing.is_sending()), (11, true));
+        assert!(outgoing.end_send());
+        assert_eq!(outgoing.take_next().map(|payload| payload.len()), Some(6));
+        assert!(!outgoing.end_send());
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_in_time_is_stuck() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut outgoing = Outgoing::new(start);
+        assert!(!outgoing.is_stuck(0, start + 9 * second, second), "nothing is sent");
+        outgoing.begin_send(100, start);
+        for (taken, seconds, is_stuck) in [(0, 1, false), (10, 2, false), (10, 3, false)] {
+            assert_eq!(outgoing.is_stuck(taken, start + seconds * second, 2 * second), is_stuck);
+        }
+        assert!(outgoing.is_stuck(10, start + 4 * second, 2 * second));
+    }
+
+    #[test]
+    fn large_output_is_reserved_until_it_is_sent() {
+        let (now, budget) = (Instant::now(), MemoryBudget::default());
+        let mut outgoing = Outgoing::new(now);
+        outgoing.begin_send(MemoryBudget::UNRESERVED_BYTES, now);
+        outgoing.reserve(&budget);
+        assert_eq!(budget.bytes(), 0);
+        outgoing.queued_mut().extend(b"x");
+        outgoing.reserve(&budget);
+        assert_eq!(budget.bytes(), outgoing.bytes());
+        assert!(outgoing.end_send(), "the reservation is to be updated");
+        drop(outgoing);
+        assert_eq!(budget.bytes(), 0);
+    }
+}

@@ -1,0 +1,341 @@
+//! Sends replies. Nothing else decides whether output goes out now or later.
+//!
+//! A step of a connection writes its replies to [`SendQueue::output`], and [`SendQueue::flush`]
+//! sends them:
+//!
+//! | output | is sent |
+//! |---|---|
+//! | while a send of its connection is under way | after that send |
+//! | on posix: up to 16 KiB, of a connection that waits for requests | with up to three others |
+//! | any other | at once |
+//!
+//! A send that enters the kernel by itself leaves the caches and branch predictors to it, so posix
+//! makes such sends together, at the latest at the end of the turn. io_uring submits all sends with
+//! its next wait.
+
+use std::time::Instant;
+
+use ucall_buffer::Payload;
+use ucall_engine::{Engine, Id, SendState};
+use ucall_proto::{MemoryBudget, Wish};
+
+use crate::connections::{Connections, Entry};
+use crate::output::Output;
+
+/// Replies that are sent together at most. Those of slow functions should not wait for many.
+const BATCH_MAX: usize = 4;
+
+/// What became of output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flushed {
+    /// It is sent or queued.
+    Done,
+    /// It is queued, and [`SendQueue::send_batch`] is due.
+    BatchIsFull,
+    /// It is left for [`SendQueue::flush`].
+    NotYet,
+}
+
+/// The output of a worker's connections.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    output: Output,
+    /// Connections whose replies are sent together.
+    batch: Vec<Id>,
+    /// Whether something waits for a send that an engine need not report before the next event.
+    needs_poll: bool,
+    bytes_sent: u64,
+    budget: MemoryBudget,
+}
+
+impl SendQueue {
+    /// A queue that reserves large output of `budget`.
+    pub(crate) fn new(budget: MemoryBudget) -> Self {
+        let (output, batch) = (Output::default(), Vec::new());
+        Self { output, batch, needs_poll: false, bytes_sent: 0, budget }
+    }
+
+    /// Where the step of a connection writes.
+    #[inline(always)]
+    pub(crate) fn output(&mut self) -> &mut Vec<u8> {
+        self.output.head_mut()
+    }
+
+    pub(crate) fn output_is_empty(&self) -> bool {
+        self.output.is_empty()
+    }
+
+    pub(crate) fn clear_output(&mut self) {
+        self.output.clear();
+    }
+
+    /// Whether memory is kept for a large reply, until [`SendQueue::tidy`] releases it.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.output.is_large()
+    }
+
+    /// Releases memory that no large reply has used since the last call.
+    pub(crate) fn tidy(&mut self) {
+        self.output.tidy();
+    }
+
+    /// Bytes handed to the engine.
+    #[inline]
+    pub(crate) fn bytes_sent(&self) -> u64 {
+        self.bytes_sent
+    }
+
+    /// Has the next wait poll for the end of a send.
+    #[inline]
+    pub(crate) fn request_poll(&mut self) {
+        self.needs_poll = true;
+    }
+
+    /// Whether the next wait has to poll, once.
+    #[inline]
+    pub(crate) fn take_poll(&mut self) -> bool {
+        std::mem::take(&mut self.needs_poll)
+    }
+
+    /// Queues the output behind what the connection has not sent yet, and sends that if it may.
+    #[inline]
+    pub(crate) fn flush<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        entry: &mut Entry,
+        now: Instant,
+    ) -> Flushed {
+        let was_queued = !entry.outgoing.queued().is_empty();
+        if was_queued {
+            self.output.append_to(entry.outgoing.queued_mut());
+        } else if !self.output.is_empty() {
+            self.output.hand_to(entry.outgoing.queued_mut());
+        } else {
+            return Flushed::Done;
+        }
+        let len = entry.outgoing.queued().len();
+        if entry.outgoing.is_sending() {
+            self.needs_poll |= !was_queued;
+            entry.outgoing.reserve(&self.budget);
+        } else if E::SENDS_AT_ONCE
+            && entry.proto.wish() == Wish::Receive
+            && len <= MemoryBudget::UNRESERVED_BYTES
+        {
+            return if was_queued { Flushed::Done } else { self.enqueue(entry.id()) };
+        } else {
+            self.send(engine, entry, now);
+        }
+        Flushed::Done
+    }
+
+    /// Does the same for the small reply of a connection that has nothing else to send or to do, as
+    /// most are. Any other is left in the output.
+    #[inline(always)]
+    pub(crate) fn flush_reply<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        entry: &mut Entry,
+        now: Instant,
+    ) -> Flushed {
+        let len = self.output.len();
+        if !entry.is_idle_and_open() || len == 0 || len > MemoryBudget::UNRESERVED_BYTES {
+            return Flushed::NotYet;
+        }
+        if E::SENDS_AT_ONCE {
+            self.output.hand_to(entry.outgoing.queued_mut());
+            return self.enqueue(entry.id());
+        }
+        self.bytes_sent += len as u64;
+        match engine.send_last(entry.id(), self.output.take()) {
+            SendState::Done(payload) => self.output.give_back(payload),
+            SendState::Pending => entry.outgoing.begin_send(len, now),
+        }
+        Flushed::Done
+    }
+
+    #[inline(always)]
+    fn enqueue(&mut self, id: Id) -> Flushed {
+        self.batch.push(id);
+        if self.batch.len() == BATCH_MAX { Flushed::BatchIsFull } else { Flushed::Done }
+    }
+
+    /// Whether replies wait for others.
+    #[inline]
+    pub(crate) fn has_batch(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    /// Sends the replies that wait for others. Inlined where most replies leave: a call would be
+    /// one more return that the processor mispredicts after a system call.
+    #[inline(always)]
+    pub(crate) fn send_batch<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        connections: &mut Connections,
+        now: Instant,
+    ) {
+        let mut next = 0;
+        while let Some(&id) = self.batch.get(next) {
+            if let Some(entry) = connections.find(id) {
+                self.send(engine, entry, now);
+            }
+            next += 1;
+        }
+        self.batch.clear();
+    }
+
+    /// Sends what is queued on a connection, unless a send is under way.
+    #[inline(always)]
+    fn send<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
+        let Some(payload) = entry.outgoing.take_next() else { return };
+        let (id, len) = (entry.id(), payload.len());
+        self.bytes_sent += len as u64;
+        let is_last = E::SENDS_AT_ONCE || entry.proto.wish() == Wish::Receive;
+        let state = match is_last {
+            true => engine.send_last(id, payload),
+            false => engine.send(id, payload),
+        };
+        match state {
+            SendState::Done(payload) => self.output.give_back(payload),
+            SendState::Pending => {
+                entry.outgoing.begin_send(len, now);
+                if len > MemoryBudget::UNRESERVED_BYTES {
+                    entry.outgoing.reserve(&self.budget);
+                }
+            }
+        }
+    }
+
+    /// Takes back what was sent; `true` when the connection has to go on: with output that is
+    /// queued, or with whatever waited for the send.
+    #[inline(always)]
+    pub(crate) fn sent(&mut self, entry: Option<&mut Entry>, payload: Payload) -> bool {
+        self.output.give_back(payload);
+        let Some(entry) = entry else { return false };
+        entry.outgoing.end_send() || entry.proto.wish() != Wish::Receive
+    }
+
+    /// Sends what is queued after a send that has ended.
+    pub(crate) fn send_next<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
+        self.send(engine, entry, now);
+        entry.outgoing.reserve(&self.budget);
+    }
+
+    /// Sends a connection's last bytes, of TLS. What does not go out at once is cancelled when the
+    /// connection closes.
+    pub(crate) fn send_close_notify<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry) {
+        self.output.clear();
+        entry.proto.say_goodbye(self.output.head_mut());
+        let payload = self.output.take();
+        self.bytes_sent += payload.len() as u64;
+        if let SendState::Done(payload) = engine.send(entry.id(), payload) {
+            self.output.give_back(payload);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use ucall_engine::Completion;
+    use ucall_engine::fake::{Fake, Network, Peer, Sends};
+    use ucall_proto::{Connection, Limits};
+
+    use super::*;
+
+    struct Lab {
+        queue: SendQueue,
+        engine: Fake,
+        network: Network,
+        connections: Connections,
+        budget: MemoryBudget,
+        now: Instant,
+    }
+
+    impl Lab {
+        fn new() -> Self {
+            let ((mut engine, network), budget) = (Fake::new(), MemoryBudget::default());
+            let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            engine.listen(socket).expect("the fake engine listens");
+            let queue = SendQueue::new(budget.clone());
+            let (connections, now) = (Connections::default(), Instant::now());
+            Self { queue, engine, network, connections, budget, now }
+        }
+
+        fn connect(&mut self) -> (Peer, Id) {
+            let peer = self.network.connect();
+            let id = self.poll().into_iter().find_map(|completion| match completion {
+                Completion::Accepted { socket, .. } => Some(socket),
+                _ => None,
+            });
+            let id = id.expect("the peer is accepted");
+            self.connections.insert(id, Connection::new(self.now, &Limits::default()), self.now);
+            (peer, id)
+        }
+
+        fn poll(&mut self) -> Vec<Completion> {
+            let mut completions = Vec::new();
+            self.engine.wait(Some(self.now), &mut completions).expect("the fake engine waits");
+            completions
+        }
+
+        fn write(&mut self, id: Id, len: usize) {
+            self.queue.output().resize(len, b'x');
+            let entry = self.connections.find(id).expect("the connection is open");
+            if self.queue.flush(&mut self.engine, entry, self.now) == Flushed::BatchIsFull {
+                self.queue.send_batch(&mut self.engine, &mut self.connections, self.now);
+            }
+        }
+    }
+
+    #[test]
+    fn small_replies_go_out_four_at_a_time_or_when_the_turn_ends() {
+        let mut lab = Lab::new();
+        let peers: Vec<_> = (0..6).map(|_| lab.connect()).collect();
+        for (_, id) in &peers {
+            lab.write(*id, 10);
+        }
+        let unread = || peers.iter().map(|(peer, _)| peer.read().len()).collect::<Vec<_>>();
+        assert_eq!(unread(), [10, 10, 10, 10, 0, 0]);
+        lab.queue.send_batch(&mut lab.engine, &mut lab.connections, lab.now);
+        assert_eq!(unread(), [0, 0, 0, 0, 10, 10]);
+        assert_eq!(lab.queue.bytes_sent(), 60);
+    }
+
+    #[test]
+    fn large_output_goes_out_at_once_and_is_reserved_while_it_does() {
+        let mut lab = Lab::new();
+        let (peer, id) = lab.connect();
+        peer.set_sends(Sends::Stalled);
+        let large = MemoryBudget::UNRESERVED_BYTES + 1;
+        lab.write(id, large);
+        assert_eq!((lab.queue.bytes_sent(), lab.budget.bytes()), (large as u64, large));
+        lab.connections.remove(id);
+        assert_eq!(lab.budget.bytes(), 0);
+    }
+
+    #[test]
+    fn output_waits_for_the_send_under_way_and_polls_for_its_end() {
+        let mut lab = Lab::new();
+        let (peer, id) = lab.connect();
+        peer.set_sends(Sends::Stalled);
+        lab.write(id, 20_000);
+        assert!(!lab.queue.take_poll());
+        for len in [10, 20] {
+            lab.write(id, len);
+        }
+        assert!(lab.queue.take_poll() && !lab.queue.take_poll());
+        assert_eq!(lab.budget.bytes(), 20_030);
+        peer.set_sends(Sends::InSteps(usize::MAX));
+        let payload = lab.poll().iter_mut().find_map(|completion| completion.sent());
+        let (socket, payload) = payload.expect("the send ends");
+        assert_eq!(socket, id);
+        let entry = lab.connections.find(id);
+        assert!(lab.queue.sent(entry, payload), "more is queued");
+        let entry = lab.connections.find(id).expect("the connection is open");
+        lab.queue.send_next(&mut lab.engine, entry, lab.now);
+        assert_eq!((lab.queue.bytes_sent(), lab.budget.bytes()), (20_030, 0));
+    }
+}
