@@ -226,7 +226,7 @@ impl SendQueue {
     /// connection closes.
     pub(crate) fn send_close_notify<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry) {
         self.output.clear();
-        entry.proto.say_goodbye(self.output.head_mut());
+        entry.proto.close_notify(self.output.head_mut());
         let payload = self.output.take();
         self.bytes_sent += payload.len() as u64;
         if let SendState::Done(payload) = engine.send(entry.id(), payload) {

@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::{Closing, Connection, Environment, Protocol};
+use super::{Closing, Environment, PlainConnection, Protocol};
 use crate::Limits;
 
 /// What the connection waits for from its peer, with a limit in time.
@@ -17,7 +17,7 @@ pub(super) enum Awaits {
     End,
 }
 
-impl Connection {
+impl PlainConnection {
     /// Notes what is waited for from now on. The deadline that follows from it is counted only when
     /// a sweep asks, which is seldom.
     #[inline(always)]

@@ -11,12 +11,12 @@
 use std::sync::Arc;
 
 use super::http::Http;
-use super::{Connection, Environment, Protocol, Step};
+use super::{Environment, PlainConnection, Protocol, Step};
 use crate::http1::{Extras, Head, HttpError, Method};
 use crate::rpc::{Identity, Refusal, RpcError, Service};
 use crate::tls::Session;
 
-impl Connection {
+impl PlainConnection {
     /// Asks who sends this request, unless that is known from when its head came; gives the step
     /// that a refusal is.
     #[cold]

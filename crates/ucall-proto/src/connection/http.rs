@@ -3,7 +3,7 @@
 use super::calls::{Ran, run_document};
 use super::exchange::Answer;
 use super::{
-    Awaits, Closing, Connection, Drain, Environment, LoadState, Protocol, Step, body_time,
+    Awaits, Closing, Drain, Environment, LoadState, PlainConnection, Protocol, Step, body_time,
 };
 use crate::Limits;
 use crate::http1::{
@@ -74,7 +74,7 @@ impl Http {
     }
 }
 
-impl Connection {
+impl PlainConnection {
     /// Runs the request at the front of `rest`.
     #[inline(always)]
     pub(super) fn step_http<S: Service>(

@@ -18,7 +18,7 @@ use std::mem;
 
 use ucall_buffer::Target;
 
-use super::{Awaits, Closing, Connection, Environment, MemoryBudget, Protocol, Scratch, raw};
+use super::{Awaits, Closing, Environment, MemoryBudget, PlainConnection, Protocol, Scratch, raw};
 use crate::Limits;
 use crate::http1::{HttpError, Method};
 use crate::rpc::Service;
@@ -53,10 +53,9 @@ impl Scratch {
     }
 }
 
-impl Connection {
-    /// Where the next bytes should go, when a large body is to come. Its memory grows with what
-    /// has come; without memory the peer is told to come again.
-    pub fn target<S: Service>(
+impl PlainConnection {
+    /// See [`Connection::target`](super::Connection::target).
+    pub(super) fn target<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
@@ -98,10 +97,8 @@ impl Connection {
         self.is_starved
     }
 
-    /// Lets the request that has begun arrive whole although the budget is exceeded. One connection
-    /// at a time may, so that connections that wait for each other's memory all finish, and those
-    /// whose peers have left are found.
-    pub fn allow_over_budget(&mut self) {
+    /// See [`Connection::allow_over_budget`](super::Connection::allow_over_budget).
+    pub(super) fn allow_over_budget(&mut self) {
         self.may_exceed_budget = true;
     }
 

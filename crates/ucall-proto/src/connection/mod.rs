@@ -21,6 +21,7 @@ mod exchange;
 mod guard;
 mod http;
 mod memory;
+mod public;
 mod raw;
 mod secure;
 
@@ -33,11 +34,12 @@ use ucall_buffer::{Spare, Target};
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::rpc::{ExchangeId, Notes, RpcError, Service};
-use crate::tls::{Session, Stage, begins_record};
+use crate::tls::{Session, begins_record};
 pub use budget::{MemoryBudget, Reservation};
 use deadline::{Awaits, body_time};
 use exchange::Exchanges;
 use http::{Http, HttpFraming};
+pub use public::Connection;
 use raw::Raw;
 
 /// White space that may come before the first byte that tells the protocol.
@@ -67,7 +69,7 @@ pub struct Environment<'a, S> {
 }
 
 /// Whether the server is shutting down, and its connections with it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Drain {
     /// It is not.
     #[default]
@@ -142,11 +144,11 @@ enum Step {
     Incomplete,
 }
 
-/// One connection.
+/// A connection without TLS, or what is inside of it: what it writes is plaintext, so only
+/// [`Secured`](secure::Secured) lets it take a step.
 #[derive(Debug)]
-pub struct Connection {
-    /// The connection's end of TLS, between its steps; `None` without TLS.
-    stage: Option<Box<Stage>>,
+pub struct PlainConnection {
+    /// What TLS has agreed on; `None` without TLS, and before.
     session: Option<Arc<Session>>,
     protocol: Protocol,
     closing: Closing,
@@ -165,8 +167,6 @@ pub struct Connection {
     input: Vec<u8>,
     /// What this connection holds.
     reserved: Reservation,
-    /// What its TLS holds.
-    tls_reserved: Reservation,
     exchanges: Exchanges<HttpFraming>,
     /// Numbers the requests.
     requests: u64,
@@ -179,11 +179,10 @@ pub struct Connection {
     heard_at: Instant,
 }
 
-impl Connection {
+impl PlainConnection {
     /// A connection that was accepted just now.
-    pub fn new(now: Instant, limits: &Limits) -> Self {
+    fn new(now: Instant, limits: &Limits) -> Self {
         Self {
-            stage: None,
             session: None,
             protocol: Protocol::Unknown,
             closing: Closing::Open,
@@ -196,7 +195,6 @@ impl Connection {
             may_exceed_budget: false,
             input: Vec::new(),
             reserved: Reservation::default(),
-            tls_reserved: Reservation::default(),
             exchanges: Exchanges::new(),
             requests: 0,
             accepted_at: now,
@@ -208,22 +206,6 @@ impl Connection {
     }
 
     /// Takes bytes, runs the requests that they complete and appends the replies to `out`.
-    #[inline]
-    pub fn receive<S: Service>(
-        &mut self,
-        bytes: &mut [u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        if self.closing != Closing::Open {
-            return self.discard(bytes.len());
-        }
-        match self.stage.take() {
-            None => self.receive_plaintext(bytes, environment, out),
-            Some(stage) => self.receive_records(stage, bytes, environment, out),
-        }
-    }
-
     #[inline]
     fn receive_plaintext<S: Service>(
         &mut self,
@@ -244,7 +226,7 @@ impl Connection {
     }
 
     /// Takes back the target that [`Connection::target`] gave, as far as it is filled.
-    pub fn receive_target<S: Service>(
+    fn receive_target<S: Service>(
         &mut self,
         target: Target,
         environment: &mut Environment<'_, S>,
@@ -257,10 +239,7 @@ impl Connection {
     }
 
     /// The peer has ended its side: answers what came, and cancels what HTTP waits for.
-    pub fn end<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        if let Some(stage) = self.stage.take() {
-            return self.step_encrypted(stage, environment, out, Self::end);
-        }
+    fn end<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         self.ended_by_peer = true;
         match &self.protocol {
             Protocol::Raw(_) if !self.input.is_empty() && !self.paused => {
@@ -283,52 +262,21 @@ impl Connection {
     /// Takes the outcome of a deferred call: the JSON text of its result, or an error.
     ///
     /// One that nobody waits for any more is dropped.
-    pub fn complete<S: Service>(
+    fn complete<S: Service>(
         &mut self,
         exchange: ExchangeId,
         outcome: Result<&[u8], &RpcError>,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if let Some(stage) = self.stage.take() {
-            return self.step_encrypted(stage, environment, out, |connection, environment, out| {
-                connection.complete(exchange, outcome, environment, out);
-            });
-        }
         self.exchanges.complete(exchange, outcome, environment.limits.reply_bytes_max);
         self.flush_exchanges(environment, out);
         self.proceed(environment, out);
     }
 
-    /// Appends a message that answers no request, such as a notification to the peer. Over HTTP,
-    /// which has no place for it, the answer is `false`.
-    #[must_use]
-    pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
-        if !self.is_raw() {
-            return false;
-        }
-        match &mut self.stage {
-            None => {
-                out.extend_from_slice(message);
-                out.push(b'\n');
-                true
-            }
-            Some(stage) => stage.send(&[message, b"\n"].concat(), out).is_ok(),
-        }
-    }
-
-    /// Some of what the connection waits for has come, and is on its way to
-    /// [`Connection::receive`] or [`Connection::receive_target`].
-    pub fn note_progress<S>(&mut self, environment: &mut Environment<'_, S>) {
-        self.note_awaits(environment);
-    }
-
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
     /// there is memory again.
-    pub fn proceed<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        if let Some(stage) = self.stage.take() {
-            return self.step_encrypted(stage, environment, out, Self::proceed);
-        }
+    fn proceed<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         if self.paused {
             self.process_input(environment, out);
             if self.ended_by_peer && !self.paused {
@@ -339,10 +287,7 @@ impl Connection {
     }
 
     /// The time for what the peer should have sent is over.
-    pub fn expire<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        if let Some(stage) = self.stage.take() {
-            return self.step_encrypted(stage, environment, out, Self::expire);
-        }
+    fn expire<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         match (self.awaits, &self.protocol) {
             (Awaits::Head | Awaits::Body { .. }, Protocol::Http(_)) => {
                 let head = matches!(self.awaits, Awaits::Head);
@@ -385,7 +330,44 @@ impl Connection {
         self.exchanges.has_deferred()
     }
 
-    /// Counts and throws away what comes after the last request.
+    /// What TLS has agreed on; `None` without TLS, and before.
+    pub fn session(&self) -> Option<&Session> {
+        self.session.as_deref()
+    }
+
+    /// Whether the next bytes belong to a handshake.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.awaits == Awaits::Handshake
+    }
+
+    fn is_tls(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Cancels all calls, and reads nothing more.
+    fn cancel(&mut self) {
+        self.exchanges.cancel();
+        self.stop_reading();
+    }
+
+    /// Tells a client that speaks no TLS that this port expects it.
+    fn refuse_plaintext<S: Service>(
+        &mut self,
+        bytes: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if bytes.first().is_some_and(u8::is_ascii_alphabetic) {
+            self.refuse_http(&HttpError::PlaintextOnTls, Method::Other, environment, out);
+        } else {
+            raw::refuse_plaintext(out);
+            self.stop_reading();
+        }
+        self.note_awaits(environment);
+    }
+
+    /// Counts and discards what arrives after the last request.
     #[cold]
     fn discard(&mut self, count: usize) {
         if let Closing::Draining { discarded } = &mut self.closing {

@@ -2,7 +2,7 @@
 
 use super::calls::{Ran, run_document};
 use super::http::HttpFraming;
-use super::{Connection, Environment, Protocol, Step};
+use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::json::Fault;
 use crate::json::stream::DocumentStream;
@@ -22,7 +22,7 @@ struct Partial {
     followed: usize,
 }
 
-impl Connection {
+impl PlainConnection {
     /// Runs the document at the front of `rest`.
     #[inline(never)]
     pub(super) fn step_raw<S: Service>(

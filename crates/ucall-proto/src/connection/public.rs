@@ -1,0 +1,129 @@
+//! The connection as the layer that holds its socket sees it.
+//!
+//! What it only reads, it reads from the [`PlainConnection`] inside. What may write is a step.
+
+use std::ops::Deref;
+use std::time::Instant;
+
+use ucall_buffer::Target;
+
+use super::secure::Secured;
+use super::{Environment, PlainConnection};
+use crate::Limits;
+use crate::rpc::{ExchangeId, RpcError, Service};
+use crate::tls::Stage;
+
+/// One connection, under TLS or without.
+#[derive(Debug)]
+pub struct Connection {
+    inner: Secured,
+}
+
+impl Deref for Connection {
+    type Target = PlainConnection;
+
+    #[inline(always)]
+    fn deref(&self) -> &PlainConnection {
+        &self.inner
+    }
+}
+
+impl Connection {
+    /// A connection that was accepted just now.
+    pub fn new(now: Instant, limits: &Limits) -> Self {
+        Self { inner: Secured::new(now, limits, None) }
+    }
+
+    /// A connection that was accepted just now, with the server's end of TLS.
+    pub fn secure(now: Instant, limits: &Limits, stage: Stage) -> Self {
+        Self { inner: Secured::new(now, limits, Some(stage)) }
+    }
+
+    /// Takes bytes, runs the requests that they complete and appends the replies to `out`.
+    #[inline]
+    pub fn receive<S: Service>(
+        &mut self,
+        bytes: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.inner.receive(bytes, environment, out);
+    }
+
+    /// Where the next bytes should go, when a large body is to come. Its memory grows with what has
+    /// arrived; without memory the client is told to retry.
+    pub fn target<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Option<Target> {
+        self.inner.step(environment, out, PlainConnection::target)
+    }
+
+    /// Takes back the target that [`Connection::target`] gave, as far as it is filled.
+    pub fn receive_target<S: Service>(
+        &mut self,
+        target: Target,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.inner.step(environment, out, |plain, environment, out| {
+            plain.receive_target(target, environment, out);
+        });
+    }
+
+    /// The peer has ended its side: answers what arrived, and cancels what HTTP waits for.
+    pub fn end<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        self.inner.step(environment, out, PlainConnection::end);
+    }
+
+    /// Takes the outcome of a deferred call: the JSON text of its result, or an error. One that
+    /// nothing waits for any more is dropped.
+    pub fn complete<S: Service>(
+        &mut self,
+        exchange: ExchangeId,
+        outcome: Result<&[u8], &RpcError>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.inner.step(environment, out, |plain, environment, out| {
+            plain.complete(exchange, outcome, environment, out);
+        });
+    }
+
+    /// Appends a message that answers no request, such as a notification to the peer. `false` over
+    /// HTTP, which has no place for it.
+    #[must_use]
+    pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
+        self.is_raw() && self.inner.write(&[message, b"\n"].concat(), out)
+    }
+
+    /// Goes on with requests that had to wait, now that replies have been written or sent, or that
+    /// there is memory again.
+    pub fn proceed<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        self.inner.step(environment, out, PlainConnection::proceed);
+    }
+
+    /// The time for what the peer should have sent is over.
+    pub fn expire<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        self.inner.step(environment, out, PlainConnection::expire);
+    }
+
+    /// Some of what the connection waits for has arrived, and is on its way to
+    /// [`Connection::receive`] or [`Connection::receive_target`].
+    pub fn note_progress<S>(&mut self, environment: &mut Environment<'_, S>) {
+        self.inner.update(|plain| plain.note_awaits(environment));
+    }
+
+    /// Lets the request that has begun arrive whole although the budget is exceeded. One connection
+    /// at a time may, so that connections that wait for each other's memory all finish, and those
+    /// whose peers have left are found.
+    pub fn allow_over_budget(&mut self) {
+        self.inner.update(PlainConnection::allow_over_budget);
+    }
+
+    /// Says, under TLS, that nothing more follows. The connection is to be closed.
+    pub fn close_notify(&mut self, out: &mut Vec<u8>) {
+        self.inner.close_notify(out);
+    }
+}
