@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::decoder::Decoder;
-use crate::frame::{Header, Kind, Sharing};
+use crate::frame::Sharing;
 use crate::identity::Incarnation;
 use crate::outbox::Outbox;
 use crate::session::Session;
@@ -132,13 +132,10 @@ impl Link {
         }
     }
 
-    /// Tells the peer that it may write to a slot again.
+    /// Has the next output tell the peer that it may write to a slot again.
     pub(crate) fn give_slot_back(&mut self, slot: usize) {
         if let Some(shared) = &mut self.shared {
-            shared.free(slot);
-            // Their numbers begin at 1.
-            let release = Header::control(Kind::Release, slot as u64 + 1, 0);
-            self.control.extend(release.write());
+            shared.give_back(slot);
         }
     }
 

@@ -119,10 +119,7 @@ impl Hub {
         record: &Bytes,
     ) -> Result<(), ProtocolError> {
         let limit = self.options.message_bytes_max;
-        let (length, body, slot) = self.shared_of(key)?.take(record, limit)?;
-        if let (Some(slot), Some(link)) = (slot, self.links.get_mut(&key)) {
-            link.give_slot_back(slot);
-        }
+        let (length, body) = self.shared_of(key)?.take(record, limit)?;
         self.take_message(key, &Header { kind: Kind::Data, length, ..header }, body)
     }
 

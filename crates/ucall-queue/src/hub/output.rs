@@ -41,6 +41,9 @@ impl Hub {
             output.extend(&link.control);
             link.control.clear();
         }
+        if let Some(shared) = &mut link.shared {
+            shared.write_releases(output);
+        }
         if let Some(number) = link.pong_due.take() {
             output.extend(&Header::control(Kind::Pong, number, 0).write());
         }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ucall_buffer::Payload;
 
 use crate::bell::Doorbell;
 use crate::frame::{ProtocolError, Sharing};
@@ -83,7 +84,7 @@ impl SharedMemory {
         &mut self,
         _record: &[u8],
         _message_bytes_max: usize,
-    ) -> Result<(u64, Body, Option<usize>), ProtocolError> {
+    ) -> Result<(u64, Body), ProtocolError> {
         match *self {}
     }
 
@@ -91,7 +92,11 @@ impl SharedMemory {
         match *self {}
     }
 
-    pub(crate) fn free(&mut self, _slot: usize) {
+    pub(crate) fn give_back(&mut self, _slot: usize) {
+        match *self {}
+    }
+
+    pub(crate) fn write_releases(&mut self, _output: &mut Payload) {
         match *self {}
     }
 }

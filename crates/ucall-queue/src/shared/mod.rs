@@ -33,8 +33,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ucall_buffer::Payload;
 
-use crate::frame::{ProtocolError, Sharing};
+use crate::frame::{Header, Kind, ProtocolError, Sharing};
 use crate::link::LinkKey;
 use crate::message::Body;
 use crate::pool::Pool;
@@ -50,6 +51,10 @@ pub use view::View;
 
 /// No other message is begun in one output after so many bytes were copied.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// What slots of one direction hold in all, unless both sides trust each other: two are in use, and
+/// two on their way back. A sender keeps to it and a receiver refuses more, because each slot takes
+/// address space, and a peer may give the same memory as many times as there are slots.
+const COPIED_SLOTS_BYTES_MAX: u64 = 16 << 20;
 /// What is shorter is copied out of a slot, whoever wrote it.
 const VIEWED_BYTES_MIN: u64 = 256 << 10;
 
@@ -74,6 +79,9 @@ pub(crate) struct SharedMemory {
     theirs: Sharing,
     sending: Sending,
     taking: Taking,
+    /// Slots that nobody looks at any more, until the output says so. The peer may not use them
+    /// before, so there are never more than slots.
+    returned: Vec<usize>,
     /// Bytes that were copied for the output that is being written.
     copied: usize,
 }
@@ -85,7 +93,7 @@ impl SharedMemory {
         link: LinkKey,
         trusts: bool,
         slots_bytes_max: usize,
-        returned: Arc<Returned>,
+        leases: Arc<Returned>,
         pool: Arc<Pool>,
     ) -> Self {
         Self {
@@ -93,7 +101,8 @@ impl SharedMemory {
             ours: Sharing { takes: region::has_room(), trusts },
             theirs: Sharing::default(),
             sending: Sending::new(slots_bytes_max),
-            taking: Taking::new(link, returned, pool),
+            taking: Taking::new(link, leases, pool),
+            returned: Vec::new(),
             copied: 0,
         }
     }
@@ -139,13 +148,12 @@ impl SharedMemory {
         self.sending.go_on(&mut self.channel, &mut self.copied)
     }
 
-    /// The length of a message, and its segments, by the frame that tells of it; and the slot that
-    /// can go back at once, if there is one.
+    /// The length of a message, and its segments, by the frame that tells of it.
     pub(crate) fn take(
         &mut self,
         record: &[u8],
         message_bytes_max: usize,
-    ) -> Result<(u64, Body, Option<usize>), ProtocolError> {
+    ) -> Result<(u64, Body), ProtocolError> {
         if !self.ours.takes {
             return Err(ProtocolError::Unexpected);
         }
@@ -155,9 +163,11 @@ impl SharedMemory {
             return Err(ProtocolError::TooLong);
         }
         let is_viewed = self.is_trusting() && is_viewed(length);
-        let body = self.taking.take(&mut self.channel, &record, is_viewed)?;
+        let slots_bytes_max = if self.is_trusting() { u64::MAX } else { COPIED_SLOTS_BYTES_MAX };
+        let body = self.taking.take(&mut self.channel, &record, is_viewed, slots_bytes_max)?;
         let slot = usize::try_from(record.slot).ok().and_then(|slot| slot.checked_sub(1));
-        Ok((length, body, slot.filter(|_| !is_viewed)))
+        self.returned.extend(slot.filter(|_| !is_viewed));
+        Ok((length, body))
     }
 
     /// The peer is through with a slot.
@@ -165,9 +175,18 @@ impl SharedMemory {
         self.sending.release(slot)
     }
 
-    /// Nobody here looks at a slot any more, which the peer is told.
-    pub(crate) fn free(&mut self, slot: usize) {
-        self.taking.free(slot);
+    /// Nobody here looks at a slot any more, which the next output tells the peer.
+    pub(crate) fn give_back(&mut self, slot: usize) {
+        self.returned.push(slot);
+    }
+
+    /// Writes which slots the peer may use again. From here on it may.
+    pub(crate) fn write_releases(&mut self, output: &mut Payload) {
+        for slot in self.returned.drain(..) {
+            self.taking.free(slot);
+            // Their numbers begin at 1.
+            output.extend(&Header::control(Kind::Release, slot as u64 + 1, 0).write());
+        }
     }
 
     /// Whether the two trust each other.

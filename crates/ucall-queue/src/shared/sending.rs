@@ -20,10 +20,10 @@ use bytes::Bytes;
 use rustix::io::{self, Errno};
 
 use super::channel::Channel;
-use super::is_viewed;
 use super::layout::{Layout, Record, Scatter};
 use super::region::{self, Mapping, Share, Use};
 use super::taking::SLOTS_MAX;
+use super::{COPIED_SLOTS_BYTES_MAX, is_viewed};
 use crate::frame::{
     HEADER_BYTES, Header, Kind, ProtocolError, SEGMENT_ENTRY_BYTES, first_frame, word,
 };
@@ -38,8 +38,6 @@ const SLOT_SPARE_SHARE: u64 = 16;
 /// Messages up to this length are copied out of slots by a peer that is not trusted. The memory for
 /// longer ones is rarely there to be used again, so that nothing is gained.
 const COPIED_BYTES_MAX: u64 = 4 << 20;
-/// What slots of one direction hold that are copied out: two are in use, and two on their way back.
-const COPIED_SLOTS_BYTES_MAX: u64 = 16 << 20;
 /// What is copied in one turn, so that a long message holds up nobody.
 const TURN_BYTES_MAX: usize = 8 << 20;
 const PIECE_BYTES_MAX: usize = 1 << 20;

@@ -1,7 +1,8 @@
 //! Messages that a peer left in shared memory.
 //!
 //! Nothing is believed: memory is mapped only if it is sealed as its use asks for and whole, a
-//! message has to lie within it, and a slot that somebody still looks at cannot be told of again.
+//! message has to lie within it, and a slot that the peer was not told to be free cannot be told of
+//! again: so what it makes us copy, or answer, before our output has gone out is bounded.
 //! What a peer that is not trusted has put into a slot is copied out before anybody looks at it.
 #![forbid(unsafe_code)]
 
@@ -48,11 +49,12 @@ impl Taking {
         channel: &mut Channel,
         record: &Record,
         is_viewed: bool,
+        slots_bytes_max: u64,
     ) -> Result<Body, ProtocolError> {
         let segments = match record.slot {
-            0 => views(Lease::once(map(channel, record, Use::Once)?), record),
+            0 => views(Lease::once(map(channel, record, Use::Once, u64::MAX)?), record),
             slot => {
-                let (place, memory) = self.take_slot(channel, record, slot)?;
+                let (place, memory) = self.take_slot(channel, record, slot, slots_bytes_max)?;
                 match is_viewed {
                     true => {
                         let returned = self.returned.clone();
@@ -82,7 +84,7 @@ impl Taking {
         record.layout.segments().map(copy).collect()
     }
 
-    /// Nobody looks at a slot any more.
+    /// The peer is told that a slot is free.
     pub(super) fn free(&mut self, slot: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.is_leased = false;
@@ -95,6 +97,7 @@ impl Taking {
         channel: &mut Channel,
         record: &Record,
         slot: u64,
+        slots_bytes_max: u64,
     ) -> Result<(usize, Arc<Mapping>), ProtocolError> {
         let place = usize::try_from(slot - 1).map_err(|_| ProtocolError::Memory)?;
         let is_new = place == self.slots.len() && place < SLOTS_MAX;
@@ -102,7 +105,10 @@ impl Taking {
             return Err(ProtocolError::Memory);
         }
         if record.descriptor != 0 {
-            let memory = Arc::new(map(channel, record, Use::Again)?);
+            let others = self.slots.iter().enumerate().filter(|(other, _)| *other != place);
+            let others_bytes: u64 = others.map(|(_, slot)| slot.memory.bytes() as u64).sum();
+            let bytes_max = slots_bytes_max.saturating_sub(others_bytes);
+            let memory = Arc::new(map(channel, record, Use::Again, bytes_max)?);
             let slot = Slot { memory, is_leased: false };
             match self.slots.get_mut(place) {
                 Some(old) => *old = slot,
@@ -123,11 +129,19 @@ fn views(lease: Lease, record: &Record) -> Result<Vec<Segment>, ProtocolError> {
     record.layout.segments().map(view).collect()
 }
 
-/// Maps the memory that came for a message.
-fn map(channel: &mut Channel, record: &Record, used: Use) -> Result<Mapping, ProtocolError> {
+/// Maps the memory that came for a message, if that takes no more than so many bytes.
+fn map(
+    channel: &mut Channel,
+    record: &Record,
+    used: Use,
+    bytes_max: u64,
+) -> Result<Mapping, ProtocolError> {
     let memory = channel.take(record.descriptor)?;
     let length = region::check(memory.as_fd(), used)?;
     let wanted = if used == Use::Once { record.layout.end() } else { length };
+    if wanted > bytes_max {
+        return Err(ProtocolError::Memory);
+    }
     let wanted = usize::try_from(wanted).map_err(|_| ProtocolError::TooLong)?;
     if wanted == 0 || wanted as u64 > length {
         return Err(ProtocolError::Memory);
