@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HOST = "127.0.0.1"
 
 
@@ -143,6 +145,20 @@ def is_delivered(sender: socket.socket) -> bool:
     """Whether all that was sent has come to the other side's kernel."""
     [unacknowledged] = struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))
     return bool(unacknowledged == 0)
+
+
+def refuses_descriptors(connected: socket.socket) -> bool:
+    """Whether the other side of a Unix socket takes no descriptor; skips where Linux cannot tell."""
+    passes_rights = 83  # SO_PASSRIGHTS, of Linux 6.16
+    try:
+        connected.getsockopt(socket.SOL_SOCKET, passes_rights)
+    except OSError:
+        pytest.skip("this system hands over all that is sent")
+    try:
+        socket.send_fds(connected, [b" "], [connected.fileno()])
+    except PermissionError:
+        return True
+    return False
 
 
 #: Below those that the system gives; each process of the tests has a thousand of its own.

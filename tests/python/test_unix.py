@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import ucall
-from harness import eventually, http, request
+from harness import eventually, http, refuses_descriptors, request
 from ucall import aio
 from ucall.client import Client
 
@@ -179,6 +179,17 @@ def test_it_knows_the_process_at_the_other_end(serve: Serve, path: Path) -> None
     # io_uring can tell only where the kernel can make a descriptor of its own kind of file.
     found = json.loads(_exchange(path, request("peer")))["result"]
     assert found == {"pid": os.getpid(), "uid": os.geteuid(), "gid": os.getegid()}
+
+
+def test_a_caller_hands_over_no_descriptors(serve: Serve, path: Path) -> None:
+    # To close one may take the server as long as the caller likes (SO_LINGER).
+    serve(add, uds=path)
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(10)
+        connected.connect(str(path))
+        assert refuses_descriptors(connected)
+        connected.sendall(request("add", [40, 2]))
+        assert json.loads(connected.recv(65536))["result"] == 42
 
 
 def test_who_may_call_may_depend_on_it(serve: Serve, path: Path) -> None:

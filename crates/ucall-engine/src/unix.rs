@@ -105,9 +105,36 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
         // The process's umask has taken some away.
         give_mode(path, mode)?;
     }
+    // Accepted sockets inherit it.
+    refuse_descriptors(&socket);
     socket.listen(BACKLOG)?;
     Ok((UnixListener::from(std::os::fd::OwnedFd::from(socket)), file))
 }
+
+/// Has the kernel refuse descriptors that peers send over a Unix socket (`SO_PASSRIGHTS`, Linux
+/// 6.16). The receiving thread closes those that it did not ask for, and a close may block: that of
+/// a socket with `SO_LINGER`, for as long as the peer has chosen. Older kernels have no such option,
+/// and the socket stays as it was.
+#[cfg(target_os = "linux")]
+fn refuse_descriptors(socket: &Socket) {
+    // The same number on every architecture that Rust supports but sparc.
+    const SO_PASSRIGHTS: libc::c_int = if cfg!(target_arch = "sparc64") { 92 } else { 83 };
+    let refused: libc::c_int = 0;
+    // SAFETY: the kernel reads one number, which outlives the call.
+    let _ = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const refused).cast(),
+            size_of_val(&refused) as libc::socklen_t,
+        )
+    };
+}
+
+/// Does nothing: only Linux has such an option.
+#[cfg(not(target_os = "linux"))]
+fn refuse_descriptors(_socket: &Socket) {}
 
 /// Changes the mode of the socket at `path`, and of nothing that somebody who may write to the
 /// folder puts there meanwhile: of a link least of all.

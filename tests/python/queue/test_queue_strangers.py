@@ -10,6 +10,7 @@ import pytest
 from held import wait_until
 from pairs import Pairs, sockets
 
+from harness import refuses_descriptors
 from ucall import queue as nq
 
 WAIT_S = 60
@@ -62,6 +63,12 @@ def test_silent_connections_are_closed_in_time(pairs: Pairs) -> None:
         assert stranger.recv(1) == b""
         stranger.close()
     wait_until(lambda: sockets() <= before)
+
+
+@pytest.mark.parametrize("pairs", ["unix", "shm"], indirect=True)
+def test_descriptors_of_strangers_are_refused(pairs: Pairs) -> None:
+    with connect(pairs.server()) as stranger:
+        assert refuses_descriptors(stranger)
 
 
 def test_the_file_of_a_socket_is_its_owners_and_its_servers(tmp_path: Path) -> None:
