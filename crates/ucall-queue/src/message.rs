@@ -14,8 +14,16 @@ use crate::standing::Intake;
 
 /// What a message counts beyond its length where memory is bounded, so that empty ones count too.
 pub const MESSAGE_WEIGHT: usize = 128;
+/// What each segment of a message but the first counts beyond its length, so that a message of many
+/// short ones, each with memory of its own, counts what it takes.
+const SEGMENT_WEIGHT: usize = 64;
 /// Messages up to this length are copied into a batch; longer ones are sent from where they lie.
 pub const COPIED_BYTES_MAX: usize = 8 * 1024;
+
+/// What a message of so many bytes and segments counts in a queue or an inbox.
+pub(crate) fn weight(bytes: usize, segments: usize) -> usize {
+    bytes + MESSAGE_WEIGHT + segments.saturating_sub(1) * SEGMENT_WEIGHT
+}
 
 /// A message to be put.
 #[derive(Clone, Debug)]
@@ -49,7 +57,7 @@ impl<'a> Outgoing<'a> {
 
     /// What it counts in a queue.
     pub fn weight(&self) -> usize {
-        self.len() + MESSAGE_WEIGHT
+        weight(self.len(), self.segments.len())
     }
 
     /// Appends the head of its frame: the header, and the table if there is one.

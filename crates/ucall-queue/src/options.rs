@@ -31,7 +31,8 @@ pub enum Full {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of messages for one peer that are not yet acknowledged, each counted with
-    /// [`MESSAGE_WEIGHT`](crate::message::MESSAGE_WEIGHT) more than its length.
+    /// [`MESSAGE_WEIGHT`](crate::message::MESSAGE_WEIGHT) more than its length, and with 64 bytes for
+    /// each segment but the first.
     pub queue_bytes_max: usize,
     /// Bytes of one message, in either direction.
     pub message_bytes_max: usize,

@@ -11,7 +11,7 @@ use crate::events::Event;
 use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
 use crate::identity::Incarnation;
-use crate::message::{Body, Incoming, MESSAGE_WEIGHT};
+use crate::message::{self, Body, Incoming};
 use crate::session::{Ending, Session};
 use crate::shared::SharedMemory;
 
@@ -89,7 +89,7 @@ impl Hub {
     ) -> Result<(), ProtocolError> {
         let (_, session) = self.session_of(key)?;
         if session.accept(header, 0)? {
-            let weight = header.length as usize + MESSAGE_WEIGHT;
+            let weight = message::weight(header.length as usize, header.segments.into());
             let intake = session.count(header, weight);
             let peer = session.peer.ok_or(ProtocolError::Unexpected)?;
             self.arrived.push_back(Incoming {

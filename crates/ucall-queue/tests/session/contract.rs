@@ -261,6 +261,25 @@ fn come_by_trust(world: &mut World, count: usize, buffer_bytes: usize) -> Vec<In
     come
 }
 
+#[test]
+fn messages_of_many_short_segments_count_what_they_take() {
+    let mut world = World::new(Options { window_bytes: 1 << 20, ..Options::default() });
+    // Each segment is a byte, and has memory of its own on the other side.
+    let message = vec![vec![7; 1]; 1000];
+    for _ in 0..200 {
+        world.client.put_segments(&message);
+    }
+    (0..100).for_each(|_| world.turn(usize::MAX));
+    let come = world.server.take_all().len();
+    assert!((1..30).contains(&come), "{come} messages of 64,000 bytes at once");
+    // Both sides count alike, or the receiver would have closed the link.
+    let mut rest = 200 - come;
+    world.run_until(|world| {
+        rest -= world.server.take_all().len();
+        rest == 0
+    });
+}
+
 fn is_viewed(message: &Incoming) -> bool {
     let Body::Many(segments) = &message.body else { panic!("one segment") };
     segments.iter().any(|segment| matches!(segment, Segment::Mapped(_)))

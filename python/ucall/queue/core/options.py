@@ -45,7 +45,7 @@ class ConnectionOptions:
             No less than 64 KiB are told to a peer, and less than this when all peers together would
             have more than ``queue_size``.
         queue_size: Bytes of messages for one peer that are not acknowledged yet. Each counts 128
-            bytes more than its length.
+            bytes more than its length, and 64 for each of its out-of-band buffers.
         message_size: Bytes of one message, in either direction. Memory for one that comes is taken
             as its bytes arrive.
         full: What `put` does when the queue is full: ``"error"`` raises `FullError`; ``"block"``
