@@ -32,8 +32,16 @@ pub struct Standing {
     failure: OnceLock<Failure>,
     has_dropped: AtomicBool,
     dropped: Mutex<Vec<(u64, u64)>>,
-    /// Messages that the peer would not take, and how long those may be that it does.
-    left_out: Mutex<Vec<(u64, u64)>>,
+    /// Messages that the peer would not take, in ranges: it may refuse all, for as long as it stays.
+    left_out: Mutex<Vec<LeftOut>>,
+}
+
+/// Messages from one number to another that are longer than the peer takes, which is so many bytes.
+#[derive(Debug)]
+struct LeftOut {
+    first: u64,
+    last: u64,
+    bytes_max: u64,
 }
 
 /// How much of what one life of a peer has sent was taken.
@@ -118,8 +126,14 @@ impl Standing {
     /// Notes that a message is not sent, because the peer takes none of more than so many bytes.
     pub(crate) fn leave_out(&self, sequence: u64, bytes_max: u64) {
         let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = left_out.partition_point(|&(other, _)| other < sequence);
-        left_out.insert(place, (sequence, bytes_max));
+        let place = left_out.partition_point(|range| range.last < sequence);
+        let before = place.checked_sub(1).and_then(|before| left_out.get_mut(before));
+        match before {
+            Some(range) if range.last + 1 == sequence && range.bytes_max == bytes_max => {
+                range.last = sequence;
+            }
+            _ => left_out.insert(place, LeftOut { first: sequence, last: sequence, bytes_max }),
+        }
         self.has_dropped.store(true, Ordering::Release);
     }
 
@@ -131,8 +145,9 @@ impl Standing {
             return Some(Failure::Dropped);
         }
         let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = left_out.binary_search_by_key(&sequence, |&(left_out, _)| left_out).ok()?;
-        left_out.get(found).map(|&(_, bytes_max)| Failure::TooLong(bytes_max))
+        let next = left_out.partition_point(|range| range.last < sequence);
+        let range = left_out.get(next).filter(|range| range.first <= sequence)?;
+        Some(Failure::TooLong(range.bytes_max))
     }
 }
 
@@ -229,6 +244,25 @@ mod tests {
         let done: Vec<_> = (1..=7).filter(|&it| standing.progress(it) == Progress::Done).collect();
         assert_eq!(done, [1, 4, 6]);
         assert_eq!(standing.progress(7), Progress::Pending);
+    }
+
+    #[test]
+    fn a_peer_that_takes_no_message_at_all_takes_no_memory() {
+        let standing = Standing::new(0, None);
+        for sequence in (1..=1000).chain(1002..=2000) {
+            standing.leave_out(sequence, 0);
+        }
+        standing.leave_out(2001, 9);
+        // What was put before may be sent again later.
+        standing.leave_out(1001, 9);
+        assert!(standing.left_out.lock().unwrap().len() <= 4);
+        standing.acknowledge(3000);
+        for (sequence, bytes_max) in [(1, 0), (1000, 0), (1001, 9), (1002, 0), (2000, 0), (2001, 9)]
+        {
+            let failure = Failure::TooLong(bytes_max);
+            assert_eq!(standing.progress(sequence), Progress::Failed(failure), "{sequence}");
+        }
+        assert_eq!(standing.progress(2002), Progress::Done);
     }
 
     #[test]
