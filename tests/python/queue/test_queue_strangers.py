@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import selectors
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from frames import hello
 from held import wait_until
 from pairs import Pairs, sockets
+from serving import NO_URING
 
-from harness import refuses_descriptors
+from harness import HOST, program, refuses_descriptors
 from ucall import queue as nq
 
 WAIT_S = 60
@@ -19,9 +26,13 @@ streams = pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
 
 def connect(server: nq.Communicator) -> socket.socket:
     """A connection that says nothing."""
-    stranger = socket.socket(socket.AF_INET if server.address else socket.AF_UNIX)
+    return _connected(server.address or server.options.netloc.host)
+
+
+def _connected(address: tuple[str, int] | str) -> socket.socket:
+    stranger = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
     stranger.settimeout(WAIT_S)
-    stranger.connect(server.address or server.options.netloc.host)
+    stranger.connect(address)
     return stranger
 
 
@@ -63,6 +74,84 @@ def test_silent_connections_are_closed_in_time(pairs: Pairs) -> None:
         assert stranger.recv(1) == b""
         stranger.close()
     wait_until(lambda: sockets() <= before)
+
+
+#: A server that may have 200 descriptors, and opens files when it is told to.
+LIMITED = """
+import resource, sys
+from ucall import queue as nq
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+protocol, engine, host = sys.argv[1:]
+options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(host, 0), engine=engine)
+server = nq.new(protocol, "server", options)
+print(server.address[1] if server.address else 0)
+for line in sys.stdin:
+    files = [open("/dev/null") for _ in range(20)]
+    print("opened", len(files))
+"""
+
+
+@pytest.fixture(params=["posix", "uring"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "uring" and NO_URING:
+        pytest.skip(NO_URING)
+    return str(request.param)
+
+
+class Limited:
+    """A server in a process of its own that has few descriptors."""
+
+    def __init__(self, process: Any, protocol: str, host: str) -> None:
+        self._process = process
+        self._protocol = protocol
+        self._location = nq.NetworkLocation(host, int(process.stdout.readline()))
+
+    def connect(self) -> socket.socket:
+        host, port = self._location
+        return _connected((host, port) if port else host)
+
+    def opens_files(self) -> bool:
+        self._process.stdin.write("open\n")
+        self._process.stdin.flush()
+        return bool(self._process.stdout.readline() == "opened 20\n")
+
+    def serves(self) -> bool:
+        with nq.new(self._protocol, "client", nq.CommunicatorOptions(netloc=self._location)) as one:
+            one.put("still here").result(WAIT_S)
+        return True
+
+
+@contextlib.contextmanager
+def limited(protocol: str, engine: str, folder: Path) -> Iterator[Limited]:
+    host = HOST if protocol == "tcp" else str(folder / "limited.sock")
+    with program(LIMITED, protocol, engine, host) as process:
+        yield Limited(process, protocol, host)
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "unix", "shm"])
+def test_silent_connections_leave_descriptors(protocol: str, engine: str, tmp_path: Path) -> None:
+    with limited(protocol, engine, tmp_path) as server:
+        # More than the server may have: the oldest makes room.
+        strangers = [server.connect() for _ in range(300)]
+        assert server.serves()
+        assert server.opens_files()
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_peers_leave_descriptors_and_newcomers_wait(engine: str, tmp_path: Path) -> None:
+    with limited("tcp", engine, tmp_path) as server, selectors.DefaultSelector() as selector:
+        strangers = [server.connect() for _ in range(190)]
+        for stranger in strangers:
+            stranger.sendall(hello(os.urandom(16)))
+            selector.register(stranger, selectors.EVENT_READ)
+        # 64 descriptors are not for peers.
+        wait_until(lambda: len(selector.select(0)) >= 200 - 64)
+        assert server.opens_files()
+        for stranger in strangers:
+            stranger.close()
+        assert server.serves()
 
 
 @pytest.mark.parametrize("pairs", ["unix", "shm"], indirect=True)

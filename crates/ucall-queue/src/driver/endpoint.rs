@@ -8,6 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use ucall_engine::{UnixFile, bind, bind_unix};
 
@@ -22,6 +23,9 @@ const UNIX_FILE_MODE: u32 = 0o600;
 /// each copy of a long message then waits for memory. For epoll alone: io_uring, which goes on with
 /// a send by itself when there is room, was not quicker with less.
 const HOST_BUFFER_BYTES: usize = 1 << 20;
+
+/// Descriptors that are left to the rest of the process.
+const SPARE_DESCRIPTORS: u64 = 64;
 
 /// Where a communicator listens, or connects to.
 #[derive(Clone, Debug)]
@@ -181,6 +185,15 @@ impl Listener {
             #[cfg(target_os = "linux")]
             Self::Shared { listener, .. } => listener.accept()?.0.into(),
         })
+    }
+
+    /// Connections at the same time: below the limit on descriptors of this process. One with shared
+    /// memory has its channel beside it.
+    pub(super) fn connections_max(&self) -> usize {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let each = if self.is_shared() { 2 } else { 1 };
+        let connections = descriptors.saturating_sub(SPARE_DESCRIPTORS) / each;
+        usize::try_from(connections).unwrap_or(usize::MAX).max(1)
     }
 
     /// Whether those who come are to have knocked.

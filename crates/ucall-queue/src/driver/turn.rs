@@ -37,6 +37,8 @@ pub(super) struct Driver<E> {
     commands: Arc<Commands>,
     inbox: Arc<Inbox>,
     listener: Option<(Id, Listener)>,
+    /// Past it the oldest stranger makes room; without strangers, newcomers wait.
+    connections_max: usize,
     inherited: Arc<Inherited>,
     _listening: Option<Noted>,
     _ring: Option<Noted>,
@@ -78,6 +80,7 @@ impl<E: Engine> Driver<E> {
         let (inherited, brokered) = (thread.inherited, thread.brokered);
         let ring = engine.descriptor().map(|ring| inherited.note(ring));
         let listening = listener.as_ref().map(|listener| inherited.note(listener.descriptor()));
+        let connections_max = listener.as_ref().map_or(usize::MAX, Listener::connections_max);
         let listener = match listener {
             Some(listener) => Some((engine.watch(listener.descriptor(), READABLE)?, listener)),
             None => None,
@@ -89,6 +92,7 @@ impl<E: Engine> Driver<E> {
             doorbell,
             commands,
             listener,
+            connections_max,
             inherited,
             _listening: listening,
             _ring: ring,
@@ -318,10 +322,19 @@ impl<E: Engine> Driver<E> {
 
     fn accept(&mut self, now: Instant) {
         while let Some((watch, listener)) = &self.listener {
+            let is_full = self.sockets.len() >= self.connections_max;
+            if is_full && !self.hub.has_strangers() {
+                return self.accept_at = Some(now + ACCEPT_PAUSE);
+            }
             match listener.accept() {
                 Ok(socket) => {
                     let greeted = listener.greet(socket);
                     self.connected(greeted, Role::Accepted, now);
+                    if is_full {
+                        self.hub.close_oldest_stranger(now);
+                        // Its descriptor is free in the next turn.
+                        return self.accept_at = Some(now);
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // What cannot be watched any more shows itself at the next wait.

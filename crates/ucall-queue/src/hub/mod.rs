@@ -220,6 +220,11 @@ impl Hub {
         self.check_closed();
     }
 
+    /// Whether there are links on which nobody has said who they are.
+    pub fn has_strangers(&self) -> bool {
+        !self.strangers.is_empty()
+    }
+
     /// Closes the link that has been open for longest without anybody saying who they are.
     pub fn close_oldest_stranger(&mut self, now: Instant) {
         if let Some(&oldest) = self.strangers.first() {
