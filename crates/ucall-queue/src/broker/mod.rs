@@ -64,6 +64,9 @@ const PIECES_FIRST: u64 = 2;
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Words to strangers are not added to more than this.
 const CONTROL_BYTES_MAX: usize = 64 * 1024;
+/// What a broker is sent beside pieces may wait up to this. All links may end at once, each with a
+/// word of some hundred bytes.
+const UNSENT_BYTES_MAX: usize = 8 << 20;
 /// Links at the same time; each that says nothing is given up soon.
 const PIPES_MAX: usize = 32 * 1024;
 /// How long what is left to say on a link that ends may take.
@@ -205,6 +208,7 @@ impl Broker {
         while let Some(found) = self.reader.next(&mut input)? {
             match found {
                 Found::Packet(bytes) => self.take_packet(&bytes)?,
+                Found::Begin(..) if self.state != State::In => return Err(Trouble::Malformed),
                 Found::Begin(topic, word) => self.incoming = self.begin(&topic, word, hub, now),
                 Found::Payload(part) => {
                     let pipe = self.incoming.and_then(|name| self.pipes.get(&name));
@@ -216,7 +220,7 @@ impl Broker {
                 Found::End => self.finish_piece(),
             }
         }
-        Ok(())
+        (self.control.len() <= UNSENT_BYTES_MAX).then_some(()).ok_or(Trouble::TakesNothing)
     }
 
     /// Writes what is to be sent, as much as goes out in one piece.

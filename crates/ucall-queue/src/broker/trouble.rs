@@ -10,6 +10,8 @@ pub(crate) enum Trouble {
     Topic,
     /// It says nothing any more.
     Silent,
+    /// It sends, and takes nothing of what that has to be answered with.
+    TakesNothing,
     /// It does not speak MQTT 5; an older version is tried next.
     TooNew,
     /// It does not take us, and says why.
@@ -26,6 +28,7 @@ impl std::fmt::Display for Trouble {
             Self::Malformed => write!(formatter, "does not speak MQTT"),
             Self::Topic => write!(formatter, "cannot be told this topic, user or password"),
             Self::Silent => write!(formatter, "is silent"),
+            Self::TakesNothing => write!(formatter, "takes nothing of what is sent to it"),
             Self::TooNew => write!(formatter, "does not speak MQTT 5"),
             Self::Refused(why) => write!(formatter, "refuses us: {why}"),
             Self::Unsubscribed(why) => write!(formatter, "refuses our subscription: {why}"),
