@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from pathlib import Path
 
@@ -13,6 +15,11 @@ from held import wait_until
 from ucall import queue as nq
 
 WAIT_S = 60
+#: All that HTTP/2 says before the first stream: settings that say nothing, and that the other
+#: side's have come.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"".join(
+    b"\0\0\0\4" + flags + b"\0\0\0\0" for flags in (b"\0", b"\1")
+)
 
 
 @pytest.fixture
@@ -77,6 +84,26 @@ def test_a_server_needs_a_certificate(certificates: Path) -> None:
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=half)
     with pytest.raises(ValueError, match="a key and a certificate"):
         nq.new("grpc", "server", options)
+
+
+def test_connections_without_a_link_are_closed_in_time() -> None:
+    connection = nq.ConnectionOptions(handshake_s=0.3)
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), connection=connection)
+    with nq.new("grpc", "server", options) as server:
+        assert server.address is not None
+        there = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
+        with nq.new("grpc", "client", there) as client:
+            client.put("before").result(WAIT_S)
+            strangers = [socket.create_connection(server.address, WAIT_S) for _ in range(20)]
+            for stranger in strangers[::2]:
+                stranger.sendall(PREFACE)
+            for stranger in strangers:
+                with contextlib.suppress(ConnectionError):
+                    while stranger.recv(65536):
+                        pass
+                stranger.close()
+            client.put("after").result(WAIT_S)
+            assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["before", "after"]
 
 
 def test_no_more_is_read_than_the_communicator_takes_in() -> None:

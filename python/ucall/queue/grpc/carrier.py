@@ -33,6 +33,8 @@ __all__ = ["Carrier"]
 
 METHOD = "/ucall.Queue/Link"
 PIECE_BYTES_MAX = 1 << 20
+# The library takes its times as C takes an int.
+INT_MAX = (1 << 31) - 1
 # What waits between the communicator and the library, each way.
 IN_FLIGHT_BYTES = 2 * PIECE_BYTES_MAX
 # Checks the server's certificate against this name rather than the target's.
@@ -85,7 +87,13 @@ class Carrier:
         self._loop.call_soon_threadsafe(self._ending.set)
 
     async def _listen(self) -> None:
-        self._server = server = grpc.aio.server(options=OPTIONS)
+        # A connection without a link is no communicator's, or is one that can connect again.
+        handshake_ms = min(max(1, round(self._options.connection.handshake_s * 1000)), INT_MAX)
+        limits = [
+            ("grpc.server_handshake_timeout_ms", handshake_ms),
+            ("grpc.max_connection_idle_ms", handshake_ms),
+        ]
+        self._server = server = grpc.aio.server(options=[*OPTIONS, *limits])
         handler: Any = grpc.stream_stream_rpc_method_handler(self._accept)
         service, method = METHOD[1:].split("/")
         handlers = grpc.method_handlers_generic_handler(service, {method: handler})
