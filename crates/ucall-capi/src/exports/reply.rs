@@ -195,7 +195,8 @@ mod tests {
     use ucall_engine::Id;
     use ucall_proto::http1::{AccessRules, ReplyWriter};
     use ucall_proto::{
-        Call as Request, Connection, Drain, Environment, Limits, Outcome, Reply, Scratch, Service,
+        Call as Request, Connection, Drain, Environment, Limits, LoadState, Outcome, Reply,
+        Scratch, Service,
     };
     use ucall_server::{Caller, Handler};
 
@@ -245,6 +246,7 @@ mod tests {
             scratch: &mut Scratch::default(),
             queued_bytes: 0,
             drain: Drain::No,
+            load: LoadState::Normal,
         };
         let mut request = *br#"{"jsonrpc":"2.0","method":"x","id":1}"#;
         let mut out = Vec::new();
