@@ -249,6 +249,9 @@ impl Handler for Interpreter {
     /// It lets go of the interpreter.
     const WAITING_COSTS: bool = true;
 
+    /// It reads params from front to back.
+    const NEEDS_MEMBERS: bool = false;
+
     #[inline]
     fn call(
         &mut self,

@@ -222,6 +222,8 @@ pub(crate) struct Dispatch<'a, H: Handler> {
 }
 
 impl<H: Handler> Service for Dispatch<'_, H> {
+    const NEEDS_MEMBERS: bool = H::NEEDS_MEMBERS;
+
     #[inline(always)]
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         *self.calls += 1;

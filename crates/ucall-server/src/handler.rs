@@ -46,6 +46,10 @@ pub trait Handler {
     /// that does not wait.
     const WAITING_COSTS: bool = false;
 
+    /// Whether calls come with [`Call::members`]; see
+    /// [`Service::NEEDS_MEMBERS`](ucall_proto::Service::NEEDS_MEMBERS).
+    const NEEDS_MEMBERS: bool = true;
+
     /// Runs a call of `procedure`: writes the reply; or takes what it needs of the call, returns
     /// [`Outcome::Deferred`], and replies to its [`CallId`] later: through the
     /// [`Mailbox`](crate::Mailbox), or by [`Handler::next_reply`].

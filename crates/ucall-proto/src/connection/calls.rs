@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::Environment;
 use super::exchange::{Answer, Part};
 use crate::http1::Head;
+use crate::json::{Fault, FirstMembers, MEMBERS_MAX, Member};
 use crate::rpc::{
-    Call, Content, Document, ExchangeId, Item, Notes, Outcome, Reply, ReplyLimit, Request,
-    RpcError, Service, write_error_reply,
+    Batch, Call, Content, ExchangeId, Outcome, Reply, ReplyLimit, Request, RpcError, Service,
+    fast_document, scan_document, write_error_reply,
 };
 use crate::tls::Session;
 
@@ -21,31 +22,70 @@ pub(super) enum Ran {
     Waiting(Answer),
 }
 
-/// Runs all calls of `document`, which stands in `text` and was just scanned.
+/// Where a document comes from.
+#[derive(Clone, Copy)]
+pub(super) struct Origin<'a> {
+    /// The number of the request that it is.
+    pub(super) request: u64,
+    /// The head of the HTTP request whose body it is; `None` over raw TCP.
+    pub(super) head: Option<&'a Head<'a>>,
+    pub(super) session: Option<&'a Arc<Session>>,
+}
+
+impl Origin<'_> {
+    /// Whether `rest` may follow a document: another one over raw TCP, and only white space in the
+    /// body of an HTTP request.
+    #[inline(always)]
+    fn allows(&self, rest: Option<&[u8]>) -> bool {
+        self.head.is_none() || rest.is_none_or(|rest| rest.iter().all(|it| b" \t\r\n".contains(it)))
+    }
+}
+
+/// Runs all calls of the document that `text` starts with; returns the document's length, too.
 ///
-/// Inlined because its arguments are more than there are registers for: read back from the stack
-/// right after they were written, they cost as much as the rest of it.
+/// Inlined, because it has more arguments than there are registers.
 #[inline(always)]
 pub(super) fn run_document<S: Service>(
-    document: &Document<'_>,
     text: &[u8],
-    request: u64,
-    head: Option<&Head<'_>>,
-    session: Option<&Arc<Session>>,
+    origin: Origin<'_>,
     environment: &mut Environment<'_, S>,
     out: &mut Vec<u8>,
-) -> Ran {
-    let origin = Origin { head, session };
-    let limit = ReplyLimit::behind(out, environment.limits.reply_bytes_max);
-    // One for each of both ways: what goes on to a function that is not inlined is in memory.
-    match document.content {
-        Content::Single(single) => {
-            Run::new(text, request, &limit, environment).single(&single, origin, out)
+) -> Result<(Ran, usize), Fault> {
+    let mut members = first_members::<S>(&mut environment.scratch.members);
+    match fast_document(text, environment.limits, &mut members) {
+        Some((request, len)) if origin.allows(text.get(len..)) => {
+            let limit = ReplyLimit::behind(out, environment.limits.reply_bytes_max);
+            Ok((Run::new(origin, &limit, environment).single(&request, out), len))
         }
-        Content::Batch(count) => {
-            Run::new(text, request, &limit, environment).batch(count, origin, out)
-        }
+        _ => run_general(text, origin, environment, out),
     }
+}
+
+/// Runs a document that is not one request in the form of the fast path.
+#[inline(never)]
+fn run_general<S: Service>(
+    text: &[u8],
+    origin: Origin<'_>,
+    environment: &mut Environment<'_, S>,
+    out: &mut Vec<u8>,
+) -> Result<(Ran, usize), Fault> {
+    let mut members = first_members::<S>(&mut environment.scratch.members);
+    let document = scan_document(text, environment.limits, &mut members)?;
+    if !origin.allows(text.get(document.len..)) {
+        return Err(Fault::Invalid);
+    }
+    let limit = ReplyLimit::behind(out, environment.limits.reply_bytes_max);
+    let mut run = Run::new(origin, &limit, environment);
+    let ran = match document.content {
+        Content::Single(request) => run.single_general(&request, out),
+        Content::Batch(batch) => run.batch(&batch, out),
+    };
+    Ok((ran, document.len))
+}
+
+#[inline(always)]
+fn first_members<S: Service>(list: &mut Vec<Member>) -> FirstMembers<'_> {
+    FirstMembers::new(list, if S::NEEDS_MEMBERS { MEMBERS_MAX } else { 0 })
 }
 
 #[cold]
@@ -54,18 +94,9 @@ fn refuse(out: &mut Vec<u8>, expected: &str) -> Ran {
     Ran::Replied
 }
 
-/// What the calls of a document came in. Apart from [`Run`], so that it stays in registers: read
-/// from there in one go, right after it was written in two, it would wait for that.
-#[derive(Clone, Copy)]
-struct Origin<'a> {
-    head: Option<&'a Head<'a>>,
-    session: Option<&'a Arc<Session>>,
-}
-
 struct Run<'a, S> {
-    text: &'a [u8],
-    notes: &'a Notes,
-    request: u64,
+    origin: Origin<'a>,
+    members: &'a [Member],
     limit: &'a ReplyLimit,
     service: &'a mut S,
 }
@@ -73,51 +104,47 @@ struct Run<'a, S> {
 impl<'a, S: Service> Run<'a, S> {
     #[inline(always)]
     fn new(
-        text: &'a [u8],
-        request: u64,
+        origin: Origin<'a>,
         limit: &'a ReplyLimit,
         environment: &'a mut Environment<'_, S>,
     ) -> Self {
-        let notes = &environment.scratch.notes;
-        Self { text, notes, request, limit, service: environment.service }
+        let members = &environment.scratch.members;
+        Self { origin, members, limit, service: environment.service }
     }
 
     #[inline(always)]
-    fn single(&mut self, request: &Request<'_>, origin: Origin<'a>, out: &mut Vec<u8>) -> Ran {
+    fn single(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Ran {
         let start = out.len();
-        match (self.request(0, request, origin, out), request.id) {
-            (Outcome::Deferred, Some(id)) => {
-                Ran::Waiting(Answer::Single(Part::Waiting { item: 0, id: id.to_vec() }))
-            }
-            _ if out.len() > start => Ran::Replied,
-            _ => Ran::Silent,
-        }
+        let outcome = self.call(0, request, out);
+        single_outcome(outcome, request, out.len() > start)
     }
 
-    /// Runs a batch of `count` elements, or those that are listed.
-    #[inline(never)]
-    fn batch(&mut self, count: usize, origin: Origin<'a>, out: &mut Vec<u8>) -> Ran {
-        let items = &self.notes.items;
-        match items.len() {
+    fn single_general(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Ran {
+        let start = out.len();
+        let outcome = self.element(0, request, out);
+        single_outcome(outcome, request, out.len() > start)
+    }
+
+    fn batch(&mut self, batch: &Batch<'_>, out: &mut Vec<u8>) -> Ran {
+        let requests = &batch.requests;
+        match requests.len() {
             0 => return refuse(out, "expected at least one request in a batch"),
-            max if max < count => {
+            max if max < batch.count => {
                 return refuse(out, &format!("expected at most {max} calls in a batch"));
             }
             _ => {}
         }
         let start = out.len();
         out.push(b'[');
-        for (index, item) in items.iter().enumerate() {
+        for (index, request) in requests.iter().enumerate() {
             let before = out.len();
-            if self.item(index as u32, item, origin, out) == Outcome::Deferred
-                && item.request(self.text).id.is_some()
+            if self.element(index as u32, request, out) == Outcome::Deferred && request.id.is_some()
             {
                 let written = out.get(start + 1..before).unwrap_or_default();
-                let first = Part::Written(without_comma(written).to_vec());
+                let first = written.strip_suffix(b",").unwrap_or(written).to_vec();
                 out.truncate(start);
-                return Ran::Waiting(Answer::Batch(
-                    self.rest_of_batch(first, items, index, origin),
-                ));
+                let parts = self.rest_of_batch(Part::Written(first), requests, index);
+                return Ran::Waiting(Answer::Batch(parts));
             }
             if out.len() > before {
                 out.push(b',');
@@ -136,37 +163,31 @@ impl<'a, S: Service> Run<'a, S> {
     fn rest_of_batch(
         &mut self,
         first: Part,
-        items: &[Item],
+        requests: &[Request<'_>],
         deferred: usize,
-        origin: Origin<'a>,
     ) -> Vec<Part> {
         let mut parts = vec![first];
-        for (index, item) in items.iter().enumerate().skip(deferred) {
-            let (index, mut out) = (index as u32, Vec::new());
-            let is_deferred = index as usize == deferred
-                || self.item(index, item, origin, &mut out) == Outcome::Deferred;
-            parts.push(match item.request(self.text).id {
-                Some(id) if is_deferred => Part::Waiting { item: index, id: id.to_vec() },
+        for (index, request) in requests.iter().enumerate().skip(deferred) {
+            let (item, mut out) = (index as u32, Vec::new());
+            let is_deferred =
+                index == deferred || self.element(item, request, &mut out) == Outcome::Deferred;
+            parts.push(match request.id {
+                Some(id) if is_deferred => Part::Waiting { item, id: id.to_vec() },
                 _ => Part::Written(out),
             });
         }
         parts
     }
 
+    /// [`Run::call`], compiled once for all that is not the fast path.
     #[inline(never)]
-    fn item(&mut self, index: u32, item: &Item, origin: Origin<'a>, out: &mut Vec<u8>) -> Outcome {
-        self.request(index, &item.request(self.text), origin, out)
+    fn element(&mut self, index: u32, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
+        self.call(index, request, out)
     }
 
-    /// Inlined: of a single request all stays in registers.
+    /// Inlined, so that a single request stays in registers.
     #[inline(always)]
-    fn request(
-        &mut self,
-        index: u32,
-        request: &Request<'_>,
-        origin: Origin<'a>,
-        out: &mut Vec<u8>,
-    ) -> Outcome {
+    fn call(&mut self, item: u32, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
         let id = request.id;
         if let Some(expected) = request.invalid {
             write_error_reply(out, id, &RpcError::invalid_request(expected));
@@ -175,11 +196,11 @@ impl<'a, S: Service> Run<'a, S> {
         let call = Call {
             method: request.method,
             params: request.params,
-            members: request.members(&self.notes.members),
+            members: request.members(self.members),
             id,
-            exchange: ExchangeId { request: self.request, item: index },
-            head: origin.head,
-            session: origin.session,
+            exchange: ExchangeId { request: self.origin.request, item },
+            head: self.origin.head,
+            session: self.origin.session,
         };
         let mut reply = Reply::new(out, id, self.limit);
         let outcome = self.service.call(&call, &mut reply);
@@ -188,6 +209,13 @@ impl<'a, S: Service> Run<'a, S> {
     }
 }
 
-fn without_comma(written: &[u8]) -> &[u8] {
-    written.strip_suffix(b",").unwrap_or(written)
+#[inline(always)]
+fn single_outcome(outcome: Outcome, request: &Request<'_>, is_written: bool) -> Ran {
+    match (outcome, request.id) {
+        (Outcome::Deferred, Some(id)) => {
+            Ran::Waiting(Answer::Single(Part::Waiting { item: 0, id: id.to_vec() }))
+        }
+        _ if is_written => Ran::Replied,
+        _ => Ran::Silent,
+    }
 }

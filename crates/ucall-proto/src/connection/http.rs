@@ -1,6 +1,6 @@
 //! HTTP messages one after another, answered in order.
 
-use super::calls::{Ran, run_document};
+use super::calls::{Origin, Ran, run_document};
 use super::exchange::Answer;
 use super::{
     Awaits, Closing, Drain, Environment, LoadState, PlainConnection, Protocol, Step, body_time,
@@ -10,8 +10,7 @@ use crate::http1::{
     self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser,
     HttpError, Method, ReplyWriter, Target,
 };
-use crate::json::Fault;
-use crate::rpc::{Identity, RpcError, Service, scan_document, write_error_reply};
+use crate::rpc::{Identity, RpcError, Service, write_error_reply};
 
 /// What is known of a request that has not come whole.
 #[derive(Debug, Default)]
@@ -338,21 +337,15 @@ impl PlainConnection {
     ) {
         let request = self.next_request();
         let begun = environment.replies.begin(out, extras);
-        let document = match scan_document(body, environment.limits, &mut environment.scratch.notes)
-        {
-            Ok(document) if is_blank(body.get(document.len..).unwrap_or_default()) => Ok(document),
-            Ok(_) => Err(Fault::Invalid),
-            Err(fault) => Err(fault),
-        };
-        let document = match document {
-            Ok(document) => document,
+        let origin = Origin { request, head: Some(head), session: self.session.as_ref() };
+        let ran = match run_document(body, origin, environment, out) {
+            Ok((ran, _)) => ran,
             Err(fault) => {
                 write_error_reply(out, None, &RpcError::parse(fault, environment.limits));
-                return environment.replies.end(out, begun);
+                Ran::Replied
             }
         };
-        let session = self.session.as_ref();
-        match run_document(&document, body, request, Some(head), session, environment, out) {
+        match ran {
             Ran::Replied => environment.replies.end(out, begun),
             Ran::Silent => {
                 environment.replies.abort(out, begun);
@@ -479,8 +472,4 @@ fn write_answer(
     let begun = replies.begin(out, &extras);
     answer.write(out);
     replies.end(out, begun);
-}
-
-fn is_blank(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| b" \t\r\n".contains(byte))
 }

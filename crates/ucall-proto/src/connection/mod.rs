@@ -33,7 +33,8 @@ use ucall_buffer::{Spare, Target};
 
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
-use crate::rpc::{ExchangeId, Notes, RpcError, Service};
+use crate::json::Member;
+use crate::rpc::{ExchangeId, RpcError, Service};
 use crate::tls::{Session, begins_record};
 pub use budget::{MemoryBudget, Reservation};
 use deadline::{Awaits, body_time};
@@ -95,7 +96,8 @@ pub enum LoadState {
 /// what they hold.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    notes: Notes,
+    /// Of the params of one document.
+    members: Vec<Member>,
     /// What is to be encrypted.
     plaintext: Vec<u8>,
     budget: MemoryBudget,

@@ -1,12 +1,12 @@
 //! JSON documents one after another, each reply ended by a newline, in whatever order they finish.
 
-use super::calls::{Ran, run_document};
+use super::calls::{Origin, Ran, run_document};
 use super::http::HttpFraming;
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::json::Fault;
 use crate::json::stream::DocumentStream;
-use crate::rpc::{Identity, RpcError, Service, scan_document, write_error_reply};
+use crate::rpc::{Identity, RpcError, Service, write_error_reply};
 
 /// What is known of a document that has not come whole.
 #[derive(Debug, Default)]
@@ -45,16 +45,17 @@ impl PlainConnection {
             Ok(false) => return self.wait_for_more(rest.len(), environment.limits, out),
             Err(fault) => return self.refuse_raw(fault, environment.limits, out),
         }
-        match scan_document(window, environment.limits, &mut environment.scratch.notes) {
-            Ok(document) => {
-                let request = self.next_request();
-                if environment.service.is_guarded()
-                    && let Protocol::Raw(Raw { identity: Some(identity), .. }) = &self.protocol
-                {
-                    environment.service.enter(identity);
-                }
-                let session = self.session.as_ref();
-                match run_document(&document, window, request, None, session, environment, out) {
+        if environment.service.is_guarded()
+            && let Protocol::Raw(Raw { identity: Some(identity), .. }) = &self.protocol
+        {
+            environment.service.enter(identity);
+        }
+        let request = self.requests + 1;
+        let origin = Origin { request, head: None, session: self.session.as_ref() };
+        match run_document(window, origin, environment, out) {
+            Ok((ran, len)) => {
+                self.requests = request;
+                match ran {
                     Ran::Replied => out.push(b'\n'),
                     Ran::Silent => {}
                     Ran::Waiting(answer) => {
@@ -64,7 +65,7 @@ impl PlainConnection {
                 if self.is_last(request, environment) {
                     self.stop_reading();
                 }
-                Step::Consumed(document.len)
+                Step::Consumed(len)
             }
             Err(Fault::Incomplete) if rest.len() > window.len() => {
                 self.wait_for_more(rest.len(), environment.limits, out)

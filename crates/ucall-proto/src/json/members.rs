@@ -22,9 +22,6 @@ pub struct Member {
 }
 
 impl Member {
-    /// Stands where none was noted yet.
-    pub(crate) const NOTHING: Self = Self { key: 0, key_len: 0, value: 0, value_end: 0 };
-
     #[inline(always)]
     pub(super) fn new(key: usize, key_len: usize, value: usize, value_end: usize) -> Self {
         // Documents are smaller than 4 GiB, which `Limits` promises, and keys than half of that.
@@ -89,24 +86,89 @@ impl Member {
     }
 }
 
-/// Where a scan notes members: inlined, so that each is written once, where it stays.
-pub(crate) trait Notes {
+/// Takes the members that a scan finds.
+pub(crate) trait MemberSink {
     fn note(&mut self, member: Member);
 }
 
-impl Notes for Vec<Member> {
+impl MemberSink for Vec<Member> {
     #[inline(always)]
     fn note(&mut self, member: Member) {
         self.push(member);
     }
 }
 
-/// For members that nobody will ask for.
-pub(crate) struct Unnoted;
+/// Drops the members of a value that is only validated.
+pub(crate) struct IgnoreMembers;
 
-impl Notes for Unnoted {
+impl MemberSink for IgnoreMembers {
     #[inline(always)]
     fn note(&mut self, _member: Member) {}
+}
+
+/// Params with more members, or items, than this are scanned again when one of them is read.
+pub(crate) const MEMBERS_MAX: usize = 32;
+
+/// Where the members of one request's params are, in the list of a document's members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Noted {
+    start: u32,
+    len: u32,
+}
+
+impl Noted {
+    #[inline(always)]
+    pub(crate) fn of(self, members: &[Member]) -> Option<&[Member]> {
+        let start = self.start as usize;
+        members.get(start..start + self.len as usize)
+    }
+}
+
+/// Appends the members of one request's params after another's to a list, which is used again for
+/// each document. It keeps at most `max` of each params, and none if there are more.
+pub(crate) struct FirstMembers<'a> {
+    list: &'a mut Vec<Member>,
+    start: usize,
+    max: usize,
+    are_all: bool,
+}
+
+impl<'a> FirstMembers<'a> {
+    #[inline(always)]
+    pub(crate) fn new(list: &'a mut Vec<Member>, max: usize) -> Self {
+        list.clear();
+        Self { list, start: 0, max, are_all: true }
+    }
+
+    /// Drops the members noted since the last call of [`FirstMembers::finish`].
+    #[inline(always)]
+    pub(crate) fn restart(&mut self) {
+        self.list.truncate(self.start);
+        self.are_all = true;
+    }
+
+    /// The members noted since the last call; `None` if there were more than are kept.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self) -> Option<Noted> {
+        if !self.are_all {
+            self.restart();
+            return None;
+        }
+        let (start, end) = (self.start, self.list.len());
+        self.start = end;
+        Some(Noted { start: start as u32, len: (end - start) as u32 })
+    }
+}
+
+impl MemberSink for FirstMembers<'_> {
+    #[inline(always)]
+    fn note(&mut self, member: Member) {
+        if self.list.len() - self.start < self.max {
+            self.list.push(member);
+        } else {
+            self.are_all = false;
+        }
+    }
 }
 
 /// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON

@@ -4,15 +4,15 @@
 //! comes in pieces is followed by `stream` until it is whole. What was proven is then read in
 //! place by a [`Reader`] and built straight into the values of the language that is called.
 
+pub(crate) mod fast_path;
 mod members;
 mod read;
 pub(crate) mod scan;
 pub(crate) mod stream;
 mod text;
-pub(crate) mod usual;
 mod write;
 
-pub(crate) use members::Notes;
+pub(crate) use members::{FirstMembers, MEMBERS_MAX, Noted};
 pub use members::{Member, note_members};
 pub use read::{Kind, Number, Reader};
 pub use stream::DocumentStream;

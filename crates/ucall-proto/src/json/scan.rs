@@ -1,9 +1,9 @@
 //! Proves in one pass that text is JSON, and finds where each value ends.
 
 use super::Fault;
-use super::members::{Member, Notes, Unnoted};
+use super::fast_path;
+use super::members::{IgnoreMembers, Member, MemberSink};
 use super::text::{Text, is_ascii, plain_prefix};
-use super::usual::{self, ObjectFront, Usual};
 
 /// Walks over JSON text from the front. Every method leaves `position` behind what it accepted.
 pub(crate) struct Scanner<'a> {
@@ -55,19 +55,6 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     pub(crate) fn skip(&mut self, count: usize) {
         self.position += count;
-    }
-
-    /// The same for bytes that were stepped over by another scanner, which has seen that.
-    #[inline(always)]
-    pub(crate) fn skip_seen(&mut self, count: usize, seen: Seen) {
-        self.position += count;
-        self.seen |= seen.0;
-    }
-
-    /// What was stepped over, for [`Scanner::skip_seen`].
-    #[inline(always)]
-    pub(crate) fn seen(&self) -> Seen {
-        Seen(self.seen)
     }
 
     /// Steps over the byte that `peek` showed.
@@ -142,8 +129,8 @@ impl<'a> Scanner<'a> {
         match self.peek()? {
             b'"' => self.string().map(drop),
             b'-' | b'0'..=b'9' => self.number(),
-            b'{' => self.object(&mut Unnoted),
-            b'[' => self.array(&mut Unnoted),
+            b'{' => self.object(&mut IgnoreMembers),
+            b'[' => self.array(&mut IgnoreMembers),
             b't' => self.literal(b"true"),
             b'f' => self.literal(b"false"),
             b'n' => self.literal(b"null"),
@@ -153,72 +140,23 @@ impl<'a> Scanner<'a> {
 
     /// Steps over an object, whose brace `peek` showed, and notes its members. Their places count
     /// from that brace.
-    ///
-    /// By itself, as [`Scanner::member`] is, so that what usual members need is in registers.
     #[inline(never)]
-    #[expect(clippy::redundant_closure, reason = "a function that is named is not inlined")]
-    pub(crate) fn object(&mut self, notes: &mut impl Notes) -> Result<(), Fault> {
+    pub(crate) fn object(&mut self, members: &mut impl MemberSink) -> Result<(), Fault> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b'}')?;
-        while more && self.usual(front, notes, |text, at| usual::member(text, at)) {
-            more = self.member(front, notes)?;
-        }
-        Ok(())
-    }
-
-    /// The same where its members were stepped over up to one that is not usual.
-    #[expect(clippy::redundant_closure, reason = "a function that is named is not inlined")]
-    pub(crate) fn object_behind(
-        &mut self,
-        done: ObjectFront,
-        notes: &mut impl Notes,
-    ) -> Result<(), Fault> {
-        let front = self.position;
-        let mut more = self.enter_unless_empty(b'}')?;
-        self.skip((done.len as usize).saturating_sub(1));
         while more {
-            more = self.member(front, notes)?
-                && self.usual(front, notes, |text, at| usual::member(text, at));
+            self.peek()?;
+            let start = self.position + 1;
+            let key = self.key()?;
+            self.peek()?;
+            let value = self.position;
+            self.value_inside()?;
+            let key_len = key.raw().len();
+            let member = Member::new(start - front, key_len, value - front, self.position - front);
+            members.note(if key.is_escaped() { member.with_escapes() } else { member });
+            more = self.another(b'}')?;
         }
         Ok(())
-    }
-
-    /// Steps over all members, or items, that are usual, and notes them: `true` when there is more
-    /// behind them, `false` when that was the end.
-    #[inline(always)]
-    fn usual(
-        &mut self,
-        front: usize,
-        notes: &mut impl Notes,
-        next: impl Fn(&'a [u8], usize) -> Option<Usual<'a>>,
-    ) -> bool {
-        let Some(mut rest) = self.text.get(self.position..) else { return true };
-        while let Some(usual) = next(rest, self.text.len() - rest.len() - front) {
-            notes.note(usual.note);
-            rest = usual.rest;
-            if usual.is_last {
-                self.position = self.text.len() - rest.len();
-                self.nesting_left += 1;
-                return false;
-            }
-        }
-        self.position = self.text.len() - rest.len();
-        true
-    }
-
-    /// Steps over any member, and what follows it: `false` when that is the end.
-    #[inline(never)]
-    fn member(&mut self, front: usize, notes: &mut impl Notes) -> Result<bool, Fault> {
-        self.peek()?;
-        let start = self.position + 1;
-        let key = self.key()?;
-        self.peek()?;
-        let value = self.position;
-        self.value_inside()?;
-        let key_len = key.raw().len();
-        let member = Member::new(start - front, key_len, value - front, self.position - front);
-        notes.note(if key.is_escaped() { member.with_escapes() } else { member });
-        self.another(b'}')
     }
 
     /// Steps over any value; over a number without another call.
@@ -233,36 +171,41 @@ impl<'a> Scanner<'a> {
     /// Steps over an array, whose bracket `peek` showed, and notes its items. Their places count
     /// from that bracket.
     #[inline(never)]
-    #[expect(clippy::redundant_closure, reason = "a function that is named is not inlined")]
-    pub(crate) fn array(&mut self, notes: &mut impl Notes) -> Result<(), Fault> {
+    pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), Fault> {
         let front = self.position;
-        // Items are alike: behind one that is not usual there are hardly any that are.
-        let mut more = self.enter_unless_empty(b']')?
-            && self.usual(front, notes, |text, at| usual::item(text, at));
+        let mut more = self.enter_unless_empty(b']')?;
         while more {
             self.peek()?;
             let start = self.position;
             self.value_inside()?;
-            notes.note(Member::item(start - front, self.position - front));
+            items.note(Member::item(start - front, self.position - front));
             more = self.another(b']')?;
         }
         Ok(())
+    }
+
+    /// The string that comes next. Steps over any other value, and returns `None`.
+    pub(crate) fn text(&mut self) -> Result<Option<Text<'a>>, Fault> {
+        match self.peek()? {
+            b'"' => self.string().map(Some),
+            _ => self.value().map(|()| None),
+        }
     }
 
     /// A string, whose opening quote `peek` showed.
     #[inline(always)]
     pub(crate) fn string(&mut self) -> Result<Text<'a>, Fault> {
         self.bump();
-        if let Some((inside, _)) = usual::short_string(self.rest()) {
+        if let Some((inside, _)) = fast_path::short_string(self.rest()) {
             self.position += inside.len() + 1;
             return Ok(Text::new(inside, false));
         }
-        self.unusual_string()
+        self.any_string()
     }
 
     /// Any string, from behind its opening quote on.
     #[inline(never)]
-    fn unusual_string(&mut self) -> Result<Text<'a>, Fault> {
+    fn any_string(&mut self) -> Result<Text<'a>, Fault> {
         let start = self.position;
         let mut escaped = false;
         loop {
@@ -404,19 +347,6 @@ impl<'a> Scanner<'a> {
             Ok(_) => Ok(()),
             Err(_) => Err(Fault::Invalid),
         }
-    }
-}
-
-/// Whether a scanner has seen anything but ASCII.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen(u64);
-
-impl Seen {
-    pub(crate) const NOTHING: Self = Self(0);
-
-    #[inline(always)]
-    pub(crate) fn is_ascii(self) -> bool {
-        is_ascii(self.0)
     }
 }
 

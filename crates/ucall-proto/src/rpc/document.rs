@@ -1,368 +1,124 @@
-//! Finds the calls in a document, in one pass that also proves it to be JSON.
+//! Finds the calls in a document, in the one pass that also proves it to be JSON.
 //!
-//! A batch may run nothing until all of it is known to be valid, so calls are noted as places in
-//! the text, in a list that is used again and again. Members written the usual way are recognised
-//! by one comparison, and each place is written once, where it stays.
+//! A batch runs none of its calls before all of it is known to be valid, so its requests are
+//! listed first.
 
-use super::request::{Begun, FirstMembers, MEMBERS_MAX, Request, Span};
+use super::request::Request;
 use crate::Limits;
 use crate::json::scan::Scanner;
-use crate::json::{Fault, Member, Text};
+use crate::json::{Fault, FirstMembers};
 
-/// A request, as places in its document. Without an id or params those are empty.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Item {
-    method: Span,
-    method_is_escaped: bool,
-    params: Span,
-    id: Span,
-    members: Option<Span>,
-    invalid: Option<&'static str>,
-}
-
-impl Item {
-    fn new(request: &Request<'_>, text: &[u8]) -> Self {
-        let span = |part: Option<&[u8]>| part.map_or(Span::NOTHING, |it| Span::within(it, text));
-        Self {
-            method: span(Some(request.method.raw())),
-            method_is_escaped: request.method.is_escaped(),
-            params: span(request.params),
-            id: span(request.id),
-            members: request.members,
-            invalid: request.invalid,
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn request<'a>(&self, text: &'a [u8]) -> Request<'a> {
-        let part = |span: Span| span.of(text).filter(|part| !part.is_empty());
-        Request {
-            method: Text::new(self.method.of(text).unwrap_or_default(), self.method_is_escaped),
-            params: part(self.params),
-            id: part(self.id),
-            members: self.members,
-            invalid: self.invalid,
-        }
-    }
-}
-
-/// A document that is proven to be JSON.
-#[derive(Clone, Copy, Debug)]
+/// The calls of a document, and where it ends.
+#[derive(Clone, Debug)]
 pub(crate) struct Document<'a> {
-    /// Where it ends.
     pub(crate) len: usize,
     pub(crate) content: Content<'a>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Content<'a> {
     Single(Request<'a>),
-    /// The items are in the [`Notes`] given to the scan: fewer than these elements, when those are
-    /// more than the limit.
-    Batch(usize),
+    Batch(Batch<'a>),
 }
 
-/// What a scan notes of a document. Used again and again.
-#[derive(Debug, Default)]
-pub(crate) struct Notes {
-    pub(crate) items: Vec<Item>,
-    /// Members of the params of all items, each with its place in those params; behind them what
-    /// was noted of other documents.
-    pub(crate) members: Vec<Member>,
+/// The elements of a batch, and how many it has: more than are listed if that is more than the
+/// limit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Batch<'a> {
+    pub(crate) requests: Vec<Request<'a>>,
+    pub(crate) count: usize,
 }
 
-impl Notes {
-    /// Places for the members of one item's params, behind so many that are taken.
-    fn places(&mut self, taken: usize) -> &mut [Member] {
-        let end = taken + MEMBERS_MAX;
-        if self.members.len() < end {
-            self.members.resize(end, Member::NOTHING);
-        }
-        self.members.get_mut(taken..end).unwrap_or_default()
-    }
-}
-
-/// Scans the document at the front of `text`.
+/// The request that is all of the document at the front of `text`, and the document's length, if
+/// the fast path knows its form.
 #[inline(always)]
+pub(crate) fn fast_document<'a>(
+    text: &'a [u8],
+    limits: &Limits,
+    members: &mut FirstMembers<'_>,
+) -> Option<(Request<'a>, usize)> {
+    let (request, rest) = Request::fast_path(text, limits.nesting_max, limits, members)?;
+    Some((request, text.len() - rest.len()))
+}
+
+/// Scans the document at the front of `text`, in whatever form it is written.
+#[inline(never)]
 pub(crate) fn scan_document<'a>(
     text: &'a [u8],
     limits: &Limits,
-    notes: &mut Notes,
-) -> Result<Document<'a>, Fault> {
-    let mut begun = Begun::NOTHING;
-    if let Some(places) = notes.members.first_chunk_mut::<MEMBERS_MAX>()
-        && let Some(usual) = Begun::usual(text, limits.nesting_max, limits, places)?
-    {
-        if usual.is_whole {
-            return Ok(Document { len: usual.len, content: Content::Single(usual.request) });
-        }
-        begun = usual;
-    }
-    // Made anew: what comes from a function that is not inlined is in memory, and so would be what
-    // is usual.
-    let Document { len, content } = scan_any_document(text, &begun, limits, notes)?;
-    let content = match content {
-        Content::Single(Request { method, params, id, members, invalid }) => {
-            let method = Text::new(method.raw(), method.is_escaped());
-            Content::Single(Request { method, params, id, members, invalid })
-        }
-        Content::Batch(count) => Content::Batch(count),
-    };
-    Ok(Document { len, content })
-}
-
-/// Goes on with a document that is not one usual request.
-#[inline(never)]
-fn scan_any_document<'a>(
-    text: &'a [u8],
-    begun: &Begun<'a>,
-    limits: &Limits,
-    notes: &mut Notes,
+    members: &mut FirstMembers<'_>,
 ) -> Result<Document<'a>, Fault> {
     let mut scanner = Scanner::new(text, limits.nesting_max);
     let content = match scanner.peek()? {
-        b'[' => Content::Batch(scan_batch(text, &mut scanner, limits, notes)?),
-        _ => Content::Single(scan_request(&mut scanner, begun, limits, notes.places(0))?),
+        b'[' => Content::Batch(scan_batch(&mut scanner, limits, members)?),
+        _ => Content::Single(Request::scan(&mut scanner, limits, members)?),
     };
     scanner.finish()?;
     Ok(Document { len: scanner.position(), content })
 }
 
-/// Scans a batch, whose bracket `peek` showed, and lists its items: how many elements it has.
-fn scan_batch(
-    text: &[u8],
-    scanner: &mut Scanner<'_>,
+/// Scans a batch, whose bracket `peek` showed.
+fn scan_batch<'a>(
+    scanner: &mut Scanner<'a>,
     limits: &Limits,
-    notes: &mut Notes,
-) -> Result<usize, Fault> {
-    notes.items.clear();
-    let (mut count, mut taken) = (0, 0);
+    members: &mut FirstMembers<'_>,
+) -> Result<Batch<'a>, Fault> {
+    let mut batch = Batch::default();
     let mut more = scanner.enter_unless_empty(b']')?;
     while more {
         scanner.peek()?;
-        let is_listed = count < limits.batch_calls_max || count == 0;
-        // Past the limit the same places serve for all: the batch will be refused.
-        taken = if is_listed { taken } else { 0 };
-        let places = notes.places(taken);
-        let begun = Begun::usual(scanner.rest(), scanner.nesting_left(), limits, places)?;
-        let mut request = match begun {
-            Some(begun) if begun.is_whole => {
-                scanner.skip(begun.len);
-                begun.request
-            }
-            Some(begun) => scan_request(scanner, &begun, limits, places)?,
-            None => scan_request(scanner, &Begun::NOTHING, limits, places)?,
-        };
-        request.members = request.members.map(|members| members.behind(taken));
-        if is_listed {
-            notes.items.push(Item::new(&request, text));
-            taken += request.members.map_or(0, Span::len);
+        if batch.count < limits.batch_calls_max.max(1) {
+            batch.requests.push(scan_element(scanner, limits, members)?);
+        } else {
+            scanner.value()?;
         }
-        count += 1;
+        batch.count += 1;
         more = scanner.another(b']')?;
     }
-    Ok(count)
+    Ok(batch)
 }
 
-/// Scans the rest of a request that has begun where the scanner is, or of any other value there.
-#[inline(never)]
-fn scan_request<'a>(
+fn scan_element<'a>(
     scanner: &mut Scanner<'a>,
-    begun: &Begun<'a>,
     limits: &Limits,
-    places: &mut [Member],
+    members: &mut FirstMembers<'_>,
 ) -> Result<Request<'a>, Fault> {
-    let first = scanner.peek()?;
-    if first != b'{' {
-        scanner.value()?;
-        let invalid = Some("expected a request object, or an array of them");
-        return Ok(Request { invalid, ..Request::EMPTY });
-    }
-    let is_begun = begun.len > 0;
-    let new = Draft::new(begun.request, places);
-    let mut draft = Draft { version: is_begun, method: is_begun, ..new };
-    let mut more = if is_begun {
-        scanner.enter()?;
-        scanner.skip_seen(begun.len - 1, begun.seen);
-        scanner.another(b'}')?
-    } else {
-        scanner.enter_unless_empty(b'}')?
-    };
-    while more {
-        let key = match known_key(scanner) {
-            Some(key) => key,
-            None => Key::named(&scanner.key()?.unescaped()),
-        };
-        draft.member(key, scanner)?;
-        more = scanner.another(b'}')?;
-    }
-    Ok(draft.judged(limits))
-}
-
-/// A request, and what is known of it beyond that.
-struct Draft<'a, 'p> {
-    request: Request<'a>,
-    version: bool,
-    method: bool,
-    wrong_params: bool,
-    wrong_id: bool,
-    places: &'p mut [Member],
-}
-
-impl<'a, 'p> Draft<'a, 'p> {
-    fn new(request: Request<'a>, places: &'p mut [Member]) -> Self {
-        let (version, method, wrong_params, wrong_id) = (false, false, false, false);
-        Self { request, version, method, wrong_params, wrong_id, places }
-    }
-
-    /// Steps over the value of a member and notes it; the last of two with one name counts.
-    #[inline(always)]
-    fn member(&mut self, key: Key, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
-        match key {
-            Key::Version => self.version(scanner),
-            Key::Method => self.method(scanner),
-            Key::Params => self.params(scanner),
-            Key::Id => self.id(scanner),
-            Key::Other => scanner.value(),
+    let text = scanner.rest();
+    match Request::fast_path(text, scanner.nesting_left(), limits, members) {
+        Some((request, rest)) => {
+            scanner.skip(text.len() - rest.len());
+            Ok(request)
         }
+        None => Request::scan(scanner, limits, members),
     }
-
-    #[inline(always)]
-    fn version(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
-        scanner.peek()?;
-        let start = scanner.position();
-        if scanner.rest().starts_with(br#""2.0""#) {
-            self.version = true;
-            scanner.skip(5);
-            return Ok(());
-        }
-        scanner.value()?;
-        self.version = is_escaped_version(scanner.since(start));
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn method(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
-        self.method = scanner.peek()? == b'"';
-        if !self.method {
-            return scanner.value();
-        }
-        self.request.method = scanner.string()?;
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn params(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
-        let first = scanner.peek()?;
-        self.wrong_params = !matches!(first, b'{' | b'[');
-        if self.wrong_params {
-            return scanner.value();
-        }
-        let start = scanner.position();
-        let all = self.places.len();
-        let mut notes = FirstMembers::new(self.places);
-        match first {
-            b'{' => scanner.object(&mut notes)?,
-            _ => scanner.array(&mut notes)?,
-        }
-        self.request.members = notes.noted(all);
-        self.request.params = Some(scanner.since(start));
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn id(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
-        let first = scanner.peek()?;
-        let start = scanner.position();
-        scanner.value_inside()?;
-        self.wrong_id = !matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n');
-        self.request.id = Some(scanner.since(start)).filter(|_| !self.wrong_id);
-        Ok(())
-    }
-
-    /// The request, with the first thing that keeps it from being one (§4).
-    fn judged(mut self, limits: &Limits) -> Request<'a> {
-        let has_long_id = self.request.id.is_some_and(|id| id.len() > limits.id_bytes_max);
-        self.request.invalid = if self.wrong_id {
-            Some("expected an id that is a string, a number or null")
-        } else if has_long_id {
-            Some("expected a shorter id (max_id_bytes)")
-        } else if !self.version {
-            Some("expected a member \"jsonrpc\" that is \"2.0\"")
-        } else if !self.method {
-            Some("expected a member \"method\" that is a string")
-        } else if self.wrong_params {
-            Some("expected params that are an array or an object")
-        } else {
-            None
-        };
-        if has_long_id {
-            self.request.id = None;
-        }
-        self.request
-    }
-}
-
-/// The members of a request.
-#[derive(Clone, Copy)]
-enum Key {
-    Version,
-    Method,
-    Params,
-    Id,
-    Other,
-}
-
-impl Key {
-    fn named(name: &[u8]) -> Self {
-        match name {
-            b"jsonrpc" => Key::Version,
-            b"method" => Key::Method,
-            b"params" => Key::Params,
-            b"id" => Key::Id,
-            _ => Key::Other,
-        }
-    }
-}
-
-/// Steps over a key and its colon if they are written the usual way; else over nothing.
-#[inline(always)]
-fn known_key(scanner: &mut Scanner<'_>) -> Option<Key> {
-    scanner.peek().ok()?;
-    let rest = scanner.rest();
-    let (key, len) = match rest.get(1)? {
-        b'j' if rest.starts_with(br#""jsonrpc":"#) => (Key::Version, 10),
-        b'm' if rest.starts_with(br#""method":"#) => (Key::Method, 9),
-        b'p' if rest.starts_with(br#""params":"#) => (Key::Params, 9),
-        b'i' if rest.starts_with(br#""id":"#) => (Key::Id, 5),
-        _ => return None,
-    };
-    scanner.skip(len);
-    Some(key)
-}
-
-/// Whether a value that is not plainly `"2.0"` means that.
-#[cold]
-fn is_escaped_version(value: &[u8]) -> bool {
-    let text = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-    text.is_some_and(|raw| Text::new(raw, true).unescaped().as_ref() == b"2.0")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::{MEMBERS_MAX, Member};
     use proptest::prelude::*;
+
+    /// The document, by the fast path if that knows its form.
+    fn document<'a>(
+        text: &'a [u8],
+        limits: &Limits,
+        members: &mut FirstMembers<'_>,
+    ) -> Result<Document<'a>, Fault> {
+        match fast_document(text, limits, members) {
+            Some((request, len)) => Ok(Document { len, content: Content::Single(request) }),
+            None => scan_document(text, limits, members),
+        }
+    }
 
     /// How many elements a batch has, or none, and the requests that are listed.
     fn scan(text: &str) -> Result<(usize, Option<usize>, Vec<Request<'_>>), Fault> {
-        let mut notes = Notes::default();
-        let document = scan_document(text.as_bytes(), &Limits::default(), &mut notes)?;
+        let mut list = Vec::new();
+        let mut members = FirstMembers::new(&mut list, MEMBERS_MAX);
+        let document = document(text.as_bytes(), &Limits::default(), &mut members)?;
         let (count, requests) = match document.content {
             Content::Single(request) => (None, vec![request]),
-            Content::Batch(count) => {
-                let requests = notes.items.iter().map(|item| item.request(text.as_bytes()));
-                (Some(count), requests.collect())
-            }
+            Content::Batch(batch) => (Some(batch.count), batch.requests),
         };
         Ok((document.len, count, requests))
     }
@@ -446,25 +202,26 @@ mod tests {
     /// What was found: where the document ends, its requests, and the members of their params.
     type Found<'a> = Result<(usize, Vec<(Request<'a>, Option<Vec<Member>>)>), Fault>;
 
-    /// The requests of a document, the usual way straight on or not.
-    fn found<'a>(text: &'a [u8], limits: &Limits, is_straight: bool) -> Found<'a> {
-        let mut notes = Notes::default();
-        if is_straight {
-            notes.places(0);
-        }
-        let Document { len, content } = scan_document(text, limits, &mut notes)?;
+    /// The requests of a document, by the fast path if that knows its form, or by the scan alone.
+    fn found<'a>(text: &'a [u8], limits: &Limits, has_fast_path: bool) -> Found<'a> {
+        let mut list = Vec::new();
+        let mut members = FirstMembers::new(&mut list, MEMBERS_MAX);
+        let Document { len, content } = match has_fast_path {
+            true => document(text, limits, &mut members)?,
+            false => scan_document(text, limits, &mut members)?,
+        };
         let requests = match content {
             Content::Single(request) => vec![request],
-            Content::Batch(_) => notes.items.iter().map(|item| item.request(text)).collect(),
+            Content::Batch(batch) => batch.requests,
         };
         let with_members = |request: Request<'a>| {
-            let members = request.members(&notes.members).map(<[Member]>::to_vec);
+            let members = request.members(&list).map(<[Member]>::to_vec);
             (Request { members: None, ..request }, members)
         };
         Ok((len, requests.into_iter().map(with_members).collect()))
     }
 
-    /// Texts that are usual requests but for some of their parts, or nearly so.
+    /// Texts that have the form of the fast path in all of their parts, in some, or nearly.
     fn texts() -> impl Strategy<Value = Vec<u8>> {
         let part = |parts: &[&'static str]| prop::sample::select(parts.to_vec());
         let front = part(&[
@@ -532,7 +289,7 @@ mod tests {
         })]
 
         #[test]
-        fn what_is_usual_is_found_as_anything_is(
+        fn the_fast_path_finds_what_the_scan_finds(
             text in texts(),
             nesting_max in 1usize..5,
             id_bytes_max in prop::sample::select(vec![1usize, 3, 19, 20, 1024]),

@@ -7,7 +7,7 @@ mod error;
 mod reply;
 mod request;
 
-pub(crate) use document::{Content, Document, Item, Notes, scan_document};
+pub(crate) use document::{Batch, Content, fast_document, scan_document};
 pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
@@ -27,8 +27,9 @@ pub struct Call<'a> {
     pub method: Text<'a>,
     /// The text of the params, an array or an object; `None` when there are none.
     pub params: Option<&'a [u8]>,
-    /// Where the members, or items, of the params stand in them; `None` when they are too many to
-    /// be noted by the way: then [`note_members`](crate::json::note_members) finds them.
+    /// Where the members, or items, of the params are in them; `None` if the scan did not note them,
+    /// because they are many or [`Service::NEEDS_MEMBERS`] is false. Then
+    /// [`note_members`](crate::json::note_members) finds them.
     pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
     pub id: Option<&'a [u8]>,
@@ -73,6 +74,10 @@ pub enum Refusal {
 
 /// Runs calls. The layer above implements it.
 pub trait Service {
+    /// Whether the scan notes [`Call::members`]. A service that reads its params from front to back
+    /// saves that work.
+    const NEEDS_MEMBERS: bool = true;
+
     /// Runs one call: writes the reply, or takes what it needs of the call and defers.
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome;
 

@@ -1,59 +1,12 @@
 //! One request object, as slices of its document.
 //!
-//! Most are written by programs that put its members in the order of the specification's examples,
-//! and no white space between them: `{"jsonrpc":"2.0","method":"m","params":{},"id":1}`. Those are
-//! stepped over straight on, as far as they are so. The scan of any document goes on from there.
+//! Most programs write the members in the order of the specification's examples, without white
+//! space: `{"jsonrpc":"2.0","method":"m","params":{},"id":1}`. [`Request::fast_path`] reads such a
+//! request whole, or nothing of it. [`Request::scan`] reads any value, from its start.
 
 use crate::Limits;
-use crate::json::scan::{Scanner, Seen};
-use crate::json::usual::{self, ObjectFront};
-use crate::json::{Fault, Member, Notes, Text};
-
-/// Params with more members, or items, than this have them noted by whoever asks for one.
-pub(super) const MEMBERS_MAX: usize = 32;
-
-/// A place in a text.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Span {
-    start: u32,
-    len: u32,
-}
-
-impl Span {
-    pub(super) const NOTHING: Self = Self { start: 0, len: 0 };
-
-    #[inline(always)]
-    pub(super) fn new(start: usize, len: usize) -> Self {
-        // Documents are smaller than 4 GiB, which `Limits` promises.
-        Self { start: start as u32, len: len as u32 }
-    }
-
-    /// Where `part` stands in `text`, which it is a part of unless it is empty.
-    #[inline(always)]
-    pub(super) fn within(part: &[u8], text: &[u8]) -> Self {
-        match part.is_empty() {
-            true => Self::NOTHING,
-            false => Self::new(part.as_ptr().addr() - text.as_ptr().addr(), part.len()),
-        }
-    }
-
-    /// The same place behind so many others.
-    #[inline(always)]
-    pub(super) fn behind(self, count: usize) -> Self {
-        Self { start: self.start + count as u32, ..self }
-    }
-
-    #[inline(always)]
-    pub(super) fn len(self) -> usize {
-        self.len as usize
-    }
-
-    #[inline(always)]
-    pub(super) fn of<T>(self, all: &[T]) -> Option<&[T]> {
-        let start = self.start as usize;
-        all.get(start..start + self.len as usize)
-    }
-}
+use crate::json::scan::Scanner;
+use crate::json::{Fault, FirstMembers, Member, Noted, Text, fast_path};
 
 /// A request, or what stands in place of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,169 +14,175 @@ pub(crate) struct Request<'a> {
     pub(crate) method: Text<'a>,
     pub(crate) params: Option<&'a [u8]>,
     pub(crate) id: Option<&'a [u8]>,
-    /// Where the members of the params are in the list of them; `None` when they are too many.
-    pub(super) members: Option<Span>,
-    /// What a request has and this has not.
+    /// The members of the params in the list of the document's members; `None` if not all of them
+    /// are in it.
+    pub(super) members: Option<Noted>,
+    /// Why it is no request (§4).
     pub(crate) invalid: Option<&'static str>,
 }
 
+/// The fast path's requests begin with this, up to the method's name.
+const OPENING: &[u8; 27] = br#"{"jsonrpc":"2.0","method":""#;
+
+/// Levels of nesting in the fast path's requests: the request and its params.
+const FAST_NESTING: usize = 2;
+
 impl<'a> Request<'a> {
-    pub(super) const EMPTY: Self = Self {
+    const EMPTY: Self = Self {
         method: Text::new(b"", false),
         params: None,
         id: None,
-        members: Some(Span::NOTHING),
+        members: None,
         invalid: None,
     };
 
-    /// Where the members of the params stand in those; `None` when they are too many.
+    /// Where the members of the params are in them; `None` if they are not noted.
     #[inline(always)]
-    pub(crate) fn members<'m>(&self, noted: &'m [Member]) -> Option<&'m [Member]> {
-        self.members?.of(noted)
+    pub(crate) fn members<'m>(&self, list: &'m [Member]) -> Option<&'m [Member]> {
+        self.members?.of(list)
     }
-}
 
-/// How most requests begin. Most go on with their params and id.
-const OPENING: &[u8; 26] = br#"{"jsonrpc":"2.0","method":"#;
-
-/// A request as far as it is written the usual way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Begun<'a> {
-    pub(super) request: Request<'a>,
-    /// Where one of its members ends, or all of it if it `is_whole`; 0 if nothing is usual.
-    pub(super) len: usize,
-    /// Whether the request ends there, and is ASCII.
-    pub(super) is_whole: bool,
-    pub(super) seen: Seen,
-}
-
-impl<'a> Begun<'a> {
-    pub(super) const NOTHING: Self =
-        Self { request: Request::EMPTY, len: 0, is_whole: false, seen: Seen::NOTHING };
-
-    /// The request at the front of `text`, which may nest so deep; `None` if nothing is usual. The
-    /// members of its params are noted in `places`.
+    /// The request that `text` starts with, and what follows it, if all of it has the form that
+    /// the fast path knows.
     #[inline(always)]
-    pub(super) fn usual(
+    pub(super) fn fast_path(
         text: &'a [u8],
         nesting_max: usize,
         limits: &Limits,
-        places: &mut [Member],
-    ) -> Result<Option<Self>, Fault> {
-        let Some((method, mut rest)) = text.strip_prefix(OPENING).and_then(quoted) else {
-            return Ok(None);
-        };
-        if nesting_max < NESTING {
-            return Ok(None);
+        members: &mut FirstMembers<'_>,
+    ) -> Option<(Self, &'a [u8])> {
+        if nesting_max < FAST_NESTING {
+            return None;
         }
+        let (method, mut rest) = fast_path::string(text.strip_prefix(OPENING)?)?;
         let mut request = Request { method: Text::new(method, false), ..Request::EMPTY };
-        let mut seen = Seen::NOTHING;
         if let Some(text) = rest.strip_prefix(br#","params":"#) {
-            let front = usual::object(text, places);
-            let params = match front.is_whole {
-                true => Params::of(front),
-                false => scan_params(text, front, nesting_max - 1, places)?,
-            };
-            if params.len > 0
-                && let Some((params_text, behind)) = text.split_at_checked(params.len)
-            {
-                request.params = Some(params_text);
-                request.members = params.members;
-                seen = params.seen;
-                rest = behind;
-            }
+            let (params, behind) = text.split_at_checked(fast_path::container(text, members)?)?;
+            request.params = Some(params);
+            rest = behind;
         }
-        if let Some(text) = rest.strip_prefix(br#","id":"#)
-            && let Some((id, behind)) = usual_id(text)
-            && id.len() <= limits.id_bytes_max
-        {
+        if let Some(text) = rest.strip_prefix(br#","id":"#) {
+            let (id, behind) = fast_path::value(text)?;
+            if id.len() > limits.id_bytes_max {
+                return None;
+            }
             request.id = Some(id);
             rest = behind;
         }
-        let behind = rest.strip_prefix(b"}").filter(|_| seen.is_ascii());
-        let len = text.len() - behind.unwrap_or(rest).len();
-        Ok(Some(Self { request, len, is_whole: behind.is_some(), seen }))
-    }
-}
-
-/// A request nests so deep, with its params.
-const NESTING: usize = 2;
-
-/// What was found of params. They are no array and no object, if that has no length.
-struct Params {
-    len: usize,
-    members: Option<Span>,
-    seen: Seen,
-}
-
-impl Params {
-    #[inline(always)]
-    fn of(object: ObjectFront) -> Self {
-        let members = Some(Span { start: 0, len: u32::from(object.members) });
-        Self { len: object.len as usize, members, seen: Seen::NOTHING }
-    }
-}
-
-/// Scans any params, of which the front was stepped over already.
-#[inline(never)]
-fn scan_params(
-    text: &[u8],
-    front: ObjectFront,
-    nesting_max: usize,
-    places: &mut [Member],
-) -> Result<Params, Fault> {
-    let mut scanner = Scanner::new(text, nesting_max);
-    let noted = usize::from(front.members);
-    let free = places.get_mut(noted..).unwrap_or_default();
-    let all = noted + free.len();
-    let mut notes = FirstMembers::new(free);
-    match text.first() {
-        Some(b'{') => scanner.object_behind(front, &mut notes)?,
-        Some(b'[') => scanner.array(&mut notes)?,
-        _ => {}
-    }
-    Ok(Params { len: scanner.position(), members: notes.noted(all), seen: scanner.seen() })
-}
-
-#[inline(always)]
-fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    usual::string(text.strip_prefix(b"\"")?)
-}
-
-/// A number or a string, with its quotes, and the comma or brace that follows it.
-#[inline(always)]
-fn usual_id(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (_, rest) = usual::value(text)?;
-    match rest {
-        [b',' | b'}', ..] => text.split_at_checked(text.len() - rest.len()),
-        _ => None,
-    }
-}
-
-/// Takes as many members as there are places, and notes whether there were more.
-pub(super) struct FirstMembers<'a> {
-    places: std::slice::IterMut<'a, Member>,
-    are_all: bool,
-}
-
-impl<'a> FirstMembers<'a> {
-    pub(super) fn new(places: &'a mut [Member]) -> Self {
-        Self { places: places.iter_mut(), are_all: true }
+        let rest = rest.strip_prefix(b"}")?;
+        request.members = members.finish();
+        Some((request, rest))
     }
 
-    /// Which are noted, of so many places from the first on; `None` when they were more.
-    #[inline(always)]
-    pub(super) fn noted(&self, places: usize) -> Option<Span> {
-        self.are_all.then(|| Span::new(0, places - self.places.len()))
-    }
-}
-
-impl Notes for FirstMembers<'_> {
-    #[inline(always)]
-    fn note(&mut self, member: Member) {
-        match self.places.next() {
-            Some(place) => *place = member,
-            None => self.are_all = false,
+    /// Scans any value as a request.
+    pub(super) fn scan(
+        scanner: &mut Scanner<'a>,
+        limits: &Limits,
+        members: &mut FirstMembers<'_>,
+    ) -> Result<Self, Fault> {
+        members.restart();
+        if scanner.peek()? != b'{' {
+            scanner.value()?;
+            let invalid = Some("expected a request object, or an array of them");
+            return Ok(Request { invalid, ..Request::EMPTY });
         }
+        let mut builder = RequestBuilder::new(members);
+        let mut more = scanner.enter_unless_empty(b'}')?;
+        while more {
+            match scanner.key()?.unescaped().as_ref() {
+                b"jsonrpc" => builder.version(scanner)?,
+                b"method" => builder.method(scanner)?,
+                b"params" => builder.params(scanner)?,
+                b"id" => builder.id(scanner, limits)?,
+                _ => scanner.value()?,
+            }
+            more = scanner.another(b'}')?;
+        }
+        Ok(builder.finish())
+    }
+}
+
+/// A request while its members are scanned. Of two members with one name, the last counts.
+struct RequestBuilder<'a, 'm, 'l> {
+    request: Request<'a>,
+    members: &'m mut FirstMembers<'l>,
+    invalid_id: Option<&'static str>,
+    has_version: bool,
+    has_method: bool,
+    has_invalid_params: bool,
+}
+
+impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
+    fn new(members: &'m mut FirstMembers<'l>) -> Self {
+        Self {
+            request: Request::EMPTY,
+            members,
+            invalid_id: None,
+            has_version: false,
+            has_method: false,
+            has_invalid_params: false,
+        }
+    }
+
+    fn version(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
+        self.has_version = match scanner.text()? {
+            None => false,
+            Some(version) => version.unescaped().as_ref() == b"2.0",
+        };
+        Ok(())
+    }
+
+    fn method(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
+        let method = scanner.text()?;
+        self.has_method = method.is_some();
+        self.request.method = method.unwrap_or(self.request.method);
+        Ok(())
+    }
+
+    fn params(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
+        let first = scanner.peek()?;
+        let start = scanner.position();
+        self.has_invalid_params = !matches!(first, b'{' | b'[');
+        self.members.restart();
+        match first {
+            b'{' => scanner.object(self.members)?,
+            b'[' => scanner.array(self.members)?,
+            _ => scanner.value()?,
+        }
+        self.request.params = Some(scanner.since(start));
+        Ok(())
+    }
+
+    fn id(&mut self, scanner: &mut Scanner<'a>, limits: &Limits) -> Result<(), Fault> {
+        let first = scanner.peek()?;
+        let start = scanner.position();
+        scanner.value()?;
+        let id = scanner.since(start);
+        self.invalid_id = if !matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n') {
+            Some("expected an id that is a string, a number or null")
+        } else if id.len() > limits.id_bytes_max {
+            Some("expected a shorter id (max_id_bytes)")
+        } else {
+            None
+        };
+        self.request.id = Some(id).filter(|_| self.invalid_id.is_none());
+        Ok(())
+    }
+
+    /// The request, with the first reason why it is none (§4).
+    fn finish(mut self) -> Request<'a> {
+        self.request.invalid = if self.invalid_id.is_some() {
+            self.invalid_id
+        } else if !self.has_version {
+            Some("expected a member \"jsonrpc\" that is \"2.0\"")
+        } else if !self.has_method {
+            Some("expected a member \"method\" that is a string")
+        } else if self.has_invalid_params {
+            Some("expected params that are an array or an object")
+        } else {
+            None
+        };
+        self.request.members = self.members.finish();
+        self.request
     }
 }

@@ -1,19 +1,20 @@
-//! Steps over what most requests are made of, written the way that most write it.
+//! The fast path: reads JSON in the form that most programs write, or nothing of it.
 //!
-//! That is plain strings, whole numbers, and members of both without white space. All work on what
-//! is left of a text, so that no place in it has to be compared with its length again, and say no
-//! as early as they can: whatever is written otherwise is for the [`Scanner`] to tell.
+//! That form has plain strings, whole numbers, and objects and arrays of both, without white space.
+//! Each function works on the rest of a text, so it compares no position with the text's length,
+//! and returns `None` at the first byte of any other form. The [`Scanner`] then reads the same text
+//! from its start.
 //!
 //! [`Scanner`]: super::scan::Scanner
 
-use super::members::Member;
+use super::members::{FirstMembers, MEMBERS_MAX, Member, MemberSink};
 use super::text::{is_ascii, plain_prefix};
 
-/// So many bytes are looked at without a look at the text's end.
+/// Bytes that are read without a comparison with the text's end.
 const CHUNK: usize = 8;
-/// Strings longer than this and a chunk are not usual.
+/// A string has at most a chunk and this many bytes.
 const PLAIN_MAX: usize = 32;
-/// Numbers with more digits behind the first are not usual.
+/// A number has at most this many digits after the first.
 const DIGITS_MAX: usize = 20;
 
 /// Which bytes are ASCII, and stand for themselves inside a string.
@@ -27,21 +28,21 @@ const IS_PLAIN: [bool; 256] = {
     is_plain
 };
 
-/// The inside of a plain string, from behind its opening quote on, and what follows it.
+/// The inside of a plain string whose opening quote comes before `text`, and what follows it.
 #[inline(always)]
 pub(crate) fn string(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (inside, rest) = plain(text)?;
     Some((inside, rest.strip_prefix(b"\"")?))
 }
 
-/// The same for strings within a chunk.
+/// The same for a string of at most a chunk.
 #[inline(always)]
 pub(super) fn short_string(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (inside, rest) = text.split_at_checked(count_plain(text))?;
     Some((inside, rest.strip_prefix(b"\"")?))
 }
 
-/// The plain bytes at the front, and what follows them.
+/// The plain bytes that `text` starts with, and what follows them.
 #[inline(always)]
 fn plain(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut len = count_plain(text);
@@ -51,7 +52,7 @@ fn plain(text: &[u8]) -> Option<(&[u8], &[u8])> {
     text.split_at_checked(len)
 }
 
-/// How many plain bytes there are, a word at a step, if they are few and all are ASCII.
+/// How many plain bytes `text` starts with, if they are ASCII. Reads a word at a time.
 #[inline(never)]
 fn plain_len(text: &[u8]) -> Option<usize> {
     let (len, seen) = plain_prefix(text.get(..PLAIN_MAX).unwrap_or(text));
@@ -60,8 +61,7 @@ fn plain_len(text: &[u8]) -> Option<usize> {
 
 /// A whole number or a plain string, with its quotes, and what follows it.
 ///
-/// Whether a number ends there is for the caller to tell: a comma ends it, a point or a digit does
-/// not.
+/// The caller checks the byte that follows: a comma ends a number, a point or a digit does not.
 #[inline(always)]
 pub(crate) fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (first, rest) = text.split_first()?;
@@ -90,76 +90,55 @@ fn digits(text: &[u8]) -> usize {
     CHUNK + more.take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// A member, or an item, that is usual.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Usual<'a> {
-    pub(super) note: Member,
-    /// Behind the comma that follows it, or the bracket.
-    pub(super) rest: &'a [u8],
-    /// Whether it was that bracket.
-    pub(super) is_last: bool,
+/// The length of the object or array that `text` starts with. Notes its members, of which there are
+/// at most [`MEMBERS_MAX`], so that a text in any other form is not read twice for long.
+///
+/// A function of its own, which keeps its loop in registers.
+#[inline(never)]
+pub(crate) fn container(text: &[u8], members: &mut FirstMembers<'_>) -> Option<usize> {
+    match text.first()? {
+        b'{' => container_to(b'}', text, members),
+        b'[' => container_to(b']', text, members),
+        _ => None,
+    }
 }
 
-/// A member of a plain key and a usual value at the front of `text`, `at` bytes from where places
-/// are counted from.
 #[inline(always)]
-pub(super) fn member(text: &[u8], at: usize) -> Option<Usual<'_>> {
+fn container_to(end: u8, text: &[u8], members: &mut FirstMembers<'_>) -> Option<usize> {
+    let mut rest = text.get(1..)?;
+    for _ in 0..MEMBERS_MAX {
+        let at = text.len() - rest.len();
+        let (noted, behind) = if end == b'}' { member(rest, at)? } else { item(rest, at)? };
+        members.note(noted);
+        let (&byte, behind) = behind.split_first()?;
+        rest = behind;
+        if byte == end {
+            return Some(text.len() - rest.len());
+        }
+        if byte != b',' {
+            return None;
+        }
+    }
+    None
+}
+
+/// The member that `text` starts with, `at` bytes after the object's brace, and what follows it.
+#[inline(always)]
+fn member(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
     let (key, rest) = plain(text.strip_prefix(b"\"")?)?;
     let (value, rest) = value(rest.strip_prefix(b"\":")?)?;
     let value_at = at + key.len() + 3;
-    let note = Member::new(at + 1, key.len(), value_at, value_at + value.len());
-    followed(note, rest, b'}')
+    Some((Member::new(at + 1, key.len(), value_at, value_at + value.len()), rest))
 }
 
-/// An item that is a usual value.
+/// The same for an item of an array.
 #[inline(always)]
-pub(super) fn item(text: &[u8], at: usize) -> Option<Usual<'_>> {
+fn item(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
     let (value, rest) = value(text)?;
-    followed(Member::item(at, at + value.len()), rest, b']')
+    Some((Member::item(at, at + value.len()), rest))
 }
 
-#[inline(always)]
-fn followed(note: Member, rest: &[u8], end: u8) -> Option<Usual<'_>> {
-    let (&byte, rest) = rest.split_first()?;
-    let is_last = byte == end;
-    (is_last || byte == b',').then_some(Usual { note, rest, is_last })
-}
-
-/// The front of an object, as far as its members are usual. As wide as a register.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ObjectFront {
-    /// Bytes stepped over; 0 if there is no such member.
-    pub(crate) len: u32,
-    /// Members noted.
-    pub(crate) members: u16,
-    /// Whether the object ends there; else another member follows.
-    pub(crate) is_whole: bool,
-}
-
-/// Steps over the front of the object that `text` is, and notes its members in `places`.
-///
-/// By itself, so that all of its loop is in registers.
-#[inline(never)]
-pub(crate) fn object(text: &[u8], places: &mut [Member]) -> ObjectFront {
-    let mut front = ObjectFront { len: 0, members: 0, is_whole: false };
-    let Some(mut rest) = text.strip_prefix(b"{") else { return front };
-    for place in places {
-        let Some(usual) = member(rest, text.len() - rest.len()) else { break };
-        *place = usual.note;
-        front.members += 1;
-        rest = usual.rest;
-        front.is_whole = usual.is_last;
-        if usual.is_last {
-            break;
-        }
-    }
-    if front.members > 0 {
-        front.len = (text.len() - rest.len()) as u32;
-    }
-    front
-}
-
-/// How many bytes at the front are such, in the first chunk.
+/// How many bytes of the first chunk come before the first that is no `is_such`.
 #[inline(always)]
 fn count_in_chunk(text: &[u8], is_such: impl Fn(u8) -> bool) -> usize {
     let Some(chunk) = text.first_chunk::<CHUNK>() else {
@@ -184,8 +163,8 @@ mod tests {
                 let (name, digits) = ("n".repeat(len), "7".repeat(len));
                 let text = format!("{name}\"{behind}");
                 let split = Some((name.as_bytes(), behind.as_bytes()));
-                let is_usual = len <= CHUNK + PLAIN_MAX;
-                assert_eq!(string(text.as_bytes()), split.filter(|_| is_usual));
+                let is_short = len <= CHUNK + PLAIN_MAX;
+                assert_eq!(string(text.as_bytes()), split.filter(|_| is_short));
                 assert_eq!(short_string(text.as_bytes()), split.filter(|_| len <= CHUNK));
                 let text = format!("{digits},{behind}");
                 let count = value(text.as_bytes()).map_or(0, |(number, _)| number.len());
@@ -195,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_is_not_usual() {
+    fn other_forms_are_left_to_the_scanner() {
         for text in ["a", "a\\\"", "a\u{1}\"", "\u{e9}\"", "1234567\n\"", "\u{7f}"] {
             assert_eq!(string(text.as_bytes()), None, "{text:?}");
             let long = "n".repeat(CHUNK) + text;
