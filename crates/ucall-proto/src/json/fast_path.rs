@@ -111,31 +111,30 @@ fn container_to(end: u8, text: &[u8], members: &mut FirstMembers<'_>) -> Option<
         let (noted, behind) = if end == b'}' { member(rest, at)? } else { item(rest, at)? };
         members.note(noted);
         let (&byte, behind) = behind.split_first()?;
-        rest = behind;
         if byte == end {
-            return Some(text.len() - rest.len());
+            return Some(text.len() - behind.len());
         }
-        if byte != b',' {
-            return None;
-        }
+        rest = behind;
     }
     None
 }
 
-/// The member that `text` starts with, `at` bytes after the object's brace, and what follows it.
+/// The member that `text` starts with, `at` bytes after the object's brace, and the comma or brace
+/// that follows it.
 #[inline(always)]
-fn member(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
+pub(super) fn member(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
     let (key, rest) = plain(text.strip_prefix(b"\"")?)?;
     let (value, rest) = value(rest.strip_prefix(b"\":")?)?;
     let value_at = at + key.len() + 3;
-    Some((Member::new(at + 1, key.len(), value_at, value_at + value.len()), rest))
+    let member = Member::new(at + 1, key.len(), value_at, value_at + value.len());
+    matches!(rest, [b',' | b'}', ..]).then_some((member, rest))
 }
 
 /// The same for an item of an array.
 #[inline(always)]
-fn item(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
+pub(super) fn item(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
     let (value, rest) = value(text)?;
-    Some((Member::item(at, at + value.len()), rest))
+    matches!(rest, [b',' | b']', ..]).then_some((Member::item(at, at + value.len()), rest))
 }
 
 /// How many bytes of the first chunk come before the first that is no `is_such`.

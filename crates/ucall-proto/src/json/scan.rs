@@ -145,18 +145,29 @@ impl<'a> Scanner<'a> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b'}')?;
         while more {
-            self.peek()?;
-            let start = self.position + 1;
-            let key = self.key()?;
-            self.peek()?;
-            let value = self.position;
-            self.value_inside()?;
-            let key_len = key.raw().len();
-            let member = Member::new(start - front, key_len, value - front, self.position - front);
-            members.note(if key.is_escaped() { member.with_escapes() } else { member });
+            match fast_path::member(self.rest(), self.position - front) {
+                Some((member, rest)) => {
+                    self.position = self.text.len() - rest.len();
+                    members.note(member);
+                }
+                None => members.note(self.member(front)?),
+            }
             more = self.another(b'}')?;
         }
         Ok(())
+    }
+
+    #[inline(never)]
+    fn member(&mut self, front: usize) -> Result<Member, Fault> {
+        self.peek()?;
+        let start = self.position + 1;
+        let key = self.key()?;
+        self.peek()?;
+        let value = self.position;
+        self.value_inside()?;
+        let key_len = key.raw().len();
+        let member = Member::new(start - front, key_len, value - front, self.position - front);
+        Ok(if key.is_escaped() { member.with_escapes() } else { member })
     }
 
     /// Steps over any value; over a number without another call.
@@ -174,6 +185,12 @@ impl<'a> Scanner<'a> {
     pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), Fault> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b']')?;
+        while more && let Some((item, rest)) = fast_path::item(self.rest(), self.position - front) {
+            self.position = self.text.len() - rest.len();
+            items.note(item);
+            more = self.another(b']')?;
+        }
+        // Items are alike: after one in another form, hardly any has that of the fast path.
         while more {
             self.peek()?;
             let start = self.position;

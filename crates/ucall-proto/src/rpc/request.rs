@@ -89,16 +89,55 @@ impl<'a> Request<'a> {
         let mut builder = RequestBuilder::new(members);
         let mut more = scanner.enter_unless_empty(b'}')?;
         while more {
-            match scanner.key()?.unescaped().as_ref() {
-                b"jsonrpc" => builder.version(scanner)?,
-                b"method" => builder.method(scanner)?,
-                b"params" => builder.params(scanner)?,
-                b"id" => builder.id(scanner, limits)?,
-                _ => scanner.value()?,
+            match Key::read(scanner)? {
+                Key::Version => builder.version(scanner)?,
+                Key::Method => builder.method(scanner)?,
+                Key::Params => builder.params(scanner)?,
+                Key::Id => builder.id(scanner, limits)?,
+                Key::Other => scanner.value()?,
             }
             more = scanner.another(b'}')?;
         }
         Ok(builder.finish())
+    }
+}
+
+/// The members of a request.
+#[derive(Clone, Copy)]
+enum Key {
+    Version,
+    Method,
+    Params,
+    Id,
+    Other,
+}
+
+impl Key {
+    /// Steps over a key and its colon.
+    #[inline(always)]
+    fn read(scanner: &mut Scanner<'_>) -> Result<Self, Fault> {
+        scanner.peek()?;
+        let rest = scanner.rest();
+        let (key, len) = match rest.get(1) {
+            Some(b'j') if rest.starts_with(br#""jsonrpc":"#) => (Key::Version, 10),
+            Some(b'm') if rest.starts_with(br#""method":"#) => (Key::Method, 9),
+            Some(b'p') if rest.starts_with(br#""params":"#) => (Key::Params, 9),
+            Some(b'i') if rest.starts_with(br#""id":"#) => (Key::Id, 5),
+            _ => return Ok(Self::of_name(&scanner.key()?.unescaped())),
+        };
+        scanner.skip(len);
+        Ok(key)
+    }
+
+    #[cold]
+    fn of_name(name: &[u8]) -> Self {
+        match name {
+            b"jsonrpc" => Key::Version,
+            b"method" => Key::Method,
+            b"params" => Key::Params,
+            b"id" => Key::Id,
+            _ => Key::Other,
+        }
     }
 }
 
