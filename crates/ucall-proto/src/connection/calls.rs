@@ -1,4 +1,8 @@
-//! Runs the calls of one document and writes their replies behind one another.
+//! Runs the calls of one document, and appends their replies to the output.
+//!
+//! A document that is one request in the form of the fast path is run at once, with its parts in
+//! registers. Any other is scanned from its start, and its calls share one compiled copy of
+//! [`Run::call`].
 
 use std::sync::Arc;
 
@@ -8,7 +12,7 @@ use crate::http1::Head;
 use crate::json::{Fault, FirstMembers, MEMBERS_MAX, Member};
 use crate::rpc::{
     Batch, Call, Content, ExchangeId, Outcome, Reply, ReplyLimit, Request, RpcError, Service,
-    fast_document, scan_document, write_error_reply,
+    scan_document, write_error_reply,
 };
 use crate::tls::Session;
 
@@ -36,8 +40,8 @@ impl Origin<'_> {
     /// Whether `rest` may follow a document: another one over raw TCP, and only white space in the
     /// body of an HTTP request.
     #[inline(always)]
-    fn allows(&self, rest: Option<&[u8]>) -> bool {
-        self.head.is_none() || rest.is_none_or(|rest| rest.iter().all(|it| b" \t\r\n".contains(it)))
+    fn allows(&self, rest: &[u8]) -> bool {
+        self.head.is_none() || rest.iter().all(|byte| b" \t\r\n".contains(byte))
     }
 }
 
@@ -52,10 +56,13 @@ pub(super) fn run_document<S: Service>(
     out: &mut Vec<u8>,
 ) -> Result<(Ran, usize), Fault> {
     let mut members = first_members::<S>(&mut environment.scratch.members);
-    match fast_document(text, environment.limits, &mut members) {
-        Some((request, len)) if origin.allows(text.get(len..)) => {
-            let limit = ReplyLimit::behind(out, environment.limits.reply_bytes_max);
-            Ok((Run::new(origin, &limit, environment).single(&request, out), len))
+    match Request::fast_path(text, environment.limits.nesting_max, environment.limits, &mut members)
+    {
+        Some((request, rest)) if origin.allows(rest) => {
+            let (start, limit) =
+                (out.len(), ReplyLimit::behind(out, environment.limits.reply_bytes_max));
+            let outcome = Run::new(origin, &limit, environment).call(0, &request, out);
+            Ok((single(outcome, &request, out.len() > start), text.len() - rest.len()))
         }
         _ => run_general(text, origin, environment, out),
     }
@@ -71,13 +78,17 @@ fn run_general<S: Service>(
 ) -> Result<(Ran, usize), Fault> {
     let mut members = first_members::<S>(&mut environment.scratch.members);
     let document = scan_document(text, environment.limits, &mut members)?;
-    if !origin.allows(text.get(document.len..)) {
+    if !origin.allows(text.get(document.len..).unwrap_or_default()) {
         return Err(Fault::Invalid);
     }
     let limit = ReplyLimit::behind(out, environment.limits.reply_bytes_max);
     let mut run = Run::new(origin, &limit, environment);
     let ran = match document.content {
-        Content::Single(request) => run.single_general(&request, out),
+        Content::Single(request) => {
+            let start = out.len();
+            let outcome = run.element(0, &request, out);
+            single(outcome, &request, out.len() > start)
+        }
         Content::Batch(batch) => run.batch(&batch, out),
     };
     Ok((ran, document.len))
@@ -86,6 +97,18 @@ fn run_general<S: Service>(
 #[inline(always)]
 fn first_members<S: Service>(list: &mut Vec<Member>) -> FirstMembers<'_> {
     FirstMembers::new(list, if S::NEEDS_MEMBERS { MEMBERS_MAX } else { 0 })
+}
+
+/// What became of a document that is one call.
+#[inline(always)]
+fn single(outcome: Outcome, request: &Request<'_>, is_written: bool) -> Ran {
+    match (outcome, request.id) {
+        (Outcome::Deferred, Some(id)) => {
+            Ran::Waiting(Answer::Single(Part::Waiting { item: 0, id: id.to_vec() }))
+        }
+        _ if is_written => Ran::Replied,
+        _ => Ran::Silent,
+    }
 }
 
 #[cold]
@@ -110,19 +133,6 @@ impl<'a, S: Service> Run<'a, S> {
     ) -> Self {
         let members = &environment.scratch.members;
         Self { origin, members, limit, service: environment.service }
-    }
-
-    #[inline(always)]
-    fn single(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Ran {
-        let start = out.len();
-        let outcome = self.call(0, request, out);
-        single_outcome(outcome, request, out.len() > start)
-    }
-
-    fn single_general(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Ran {
-        let start = out.len();
-        let outcome = self.element(0, request, out);
-        single_outcome(outcome, request, out.len() > start)
     }
 
     fn batch(&mut self, batch: &Batch<'_>, out: &mut Vec<u8>) -> Ran {
@@ -206,16 +216,5 @@ impl<'a, S: Service> Run<'a, S> {
         let outcome = self.service.call(&call, &mut reply);
         reply.end(outcome == Outcome::Done);
         outcome
-    }
-}
-
-#[inline(always)]
-fn single_outcome(outcome: Outcome, request: &Request<'_>, is_written: bool) -> Ran {
-    match (outcome, request.id) {
-        (Outcome::Deferred, Some(id)) => {
-            Ran::Waiting(Answer::Single(Part::Waiting { item: 0, id: id.to_vec() }))
-        }
-        _ if is_written => Ran::Replied,
-        _ => Ran::Silent,
     }
 }

@@ -419,7 +419,7 @@ impl PlainConnection {
 
     /// Runs the requests at the front of `bytes`; returns how many bytes they were.
     ///
-    /// The first is most often alone, and a loop would begin by fetching what it needs each time.
+    /// The first request is most often alone. Outside of the loop it keeps its values in registers.
     #[inline(always)]
     fn process<S: Service>(
         &mut self,
@@ -428,7 +428,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> usize {
         self.paused = false;
-        match self.process_one(bytes, environment, out) {
+        match self.step(bytes, environment, out) {
             Step::Consumed(count) if count == bytes.len() => {
                 self.end_if_refusing(environment.drain);
                 count
@@ -438,7 +438,7 @@ impl PlainConnection {
         }
     }
 
-    /// The same, behind so many bytes that are used already.
+    /// The same for the requests after the first `used` bytes.
     #[inline(never)]
     fn process_all<S: Service>(
         &mut self,
@@ -449,7 +449,7 @@ impl PlainConnection {
     ) -> usize {
         self.paused = false;
         while let Some(rest) = bytes.get(used..)
-            && let Step::Consumed(count) = self.process_one(rest, environment, out)
+            && let Step::Consumed(count) = self.step(rest, environment, out)
         {
             used += count;
         }
@@ -457,24 +457,6 @@ impl PlainConnection {
             self.end_if_refusing(environment.drain);
         }
         used
-    }
-
-    /// Runs the request at the front of `rest`, if there is one and it may run now.
-    #[inline(always)]
-    fn process_one<S: Service>(
-        &mut self,
-        rest: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
-        if rest.is_empty() || self.closing != Closing::Open {
-            return Step::Incomplete;
-        }
-        if self.must_wait(environment, out) {
-            self.paused = true;
-            return Step::Incomplete;
-        }
-        self.step(rest, environment, out)
     }
 
     /// Over raw TCP, what was refused in a drain is the last that is read.
@@ -492,6 +474,7 @@ impl PlainConnection {
             || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
     }
 
+    /// Runs the request at the front of `rest`, if there is one and it may run now.
     #[inline(always)]
     fn step<S: Service>(
         &mut self,
@@ -499,6 +482,13 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
+        if rest.is_empty() || self.closing != Closing::Open {
+            return Step::Incomplete;
+        }
+        if self.must_wait(environment, out) {
+            self.paused = true;
+            return Step::Incomplete;
+        }
         if matches!(self.protocol, Protocol::Http(_)) {
             return self.step_http(rest, environment, out);
         }

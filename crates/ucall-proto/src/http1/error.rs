@@ -6,9 +6,8 @@ use std::fmt;
 
 /// A request that gets a 4xx or 5xx reply, after which the connection closes.
 ///
-/// All kinds but [`HttpError::GuardFailed`], [`HttpError::Overloaded`] and [`HttpError::Draining`]
-/// are the peer's fault.
-/// [`fmt::Display`] tells what was expected, and names the limit when there was one.
+/// All kinds but [`HttpError::GuardFailed`] and [`HttpError::Overloaded`] are the peer's fault.
+/// [`fmt::Display`] says what was expected, and names the limit that was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -100,8 +99,6 @@ pub enum HttpError {
     TransferCodingUnknown,
     /// 503: too much is held in memory to take one more request.
     Overloaded,
-    /// 503: the server is about to stop.
-    Draining,
     /// 505: a version other than HTTP/1.0 and HTTP/1.1.
     VersionUnsupported,
 }
@@ -199,7 +196,6 @@ impl HttpError {
             Self::GuardFailed => (500, "the server cannot tell who may call; its log says why"),
             Self::TransferCodingUnknown => (501, "the only transfer coding known is chunked"),
             Self::Overloaded => (503, "the server is overloaded"),
-            Self::Draining => (503, "the server is about to stop"),
             Self::VersionUnsupported => (505, "the versions known are HTTP/1.1 and HTTP/1.0"),
         }
     }

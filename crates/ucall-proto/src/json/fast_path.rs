@@ -111,30 +111,32 @@ fn container_to(end: u8, text: &[u8], members: &mut FirstMembers<'_>) -> Option<
         let (noted, behind) = if end == b'}' { member(rest, at)? } else { item(rest, at)? };
         members.note(noted);
         let (&byte, behind) = behind.split_first()?;
-        if byte == end {
-            return Some(text.len() - behind.len());
-        }
         rest = behind;
+        if byte == end {
+            return Some(text.len() - rest.len());
+        }
+        if byte != b',' {
+            return None;
+        }
     }
     None
 }
 
-/// The member that `text` starts with, `at` bytes after the object's brace, and the comma or brace
-/// that follows it.
+/// The member that `text` starts with, `at` bytes after the object's brace, and what follows it: as
+/// after [`value`], the caller checks that this is a comma or the brace.
 #[inline(always)]
 pub(super) fn member(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
     let (key, rest) = plain(text.strip_prefix(b"\"")?)?;
     let (value, rest) = value(rest.strip_prefix(b"\":")?)?;
     let value_at = at + key.len() + 3;
-    let member = Member::new(at + 1, key.len(), value_at, value_at + value.len());
-    matches!(rest, [b',' | b'}', ..]).then_some((member, rest))
+    Some((Member::new(at + 1, key.len(), value_at, value_at + value.len()), rest))
 }
 
 /// The same for an item of an array.
 #[inline(always)]
 pub(super) fn item(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
     let (value, rest) = value(text)?;
-    matches!(rest, [b',' | b']', ..]).then_some((Member::item(at, at + value.len()), rest))
+    Some((Member::item(at, at + value.len()), rest))
 }
 
 /// How many bytes of the first chunk come before the first that is no `is_such`.

@@ -1,12 +1,15 @@
-//! Where the members of an object, or the items of an array, stand in their text.
+//! The positions of an object's members, or of an array's items, in their text.
 //!
-//! They are noted by the scan that proves the text, which has been at each of them anyway.
+//! The scan that validates the text notes them in a [`MemberSink`] as it steps over each.
 
 use ucall_buffer::has_same_ends;
 
 use super::Fault;
 use super::read::Reader;
 use super::scan::Scanner;
+
+/// Params with more members, or items, than this are scanned again when one of them is read.
+pub(crate) const MEMBERS_MAX: usize = 32;
 
 /// Marks, in the length of a key, that it holds escapes. No text is that long.
 const ESCAPED: u32 = 1 << 31;
@@ -105,9 +108,6 @@ impl MemberSink for IgnoreMembers {
     #[inline(always)]
     fn note(&mut self, _member: Member) {}
 }
-
-/// Params with more members, or items, than this are scanned again when one of them is read.
-pub(crate) const MEMBERS_MAX: usize = 32;
 
 /// Where the members of one request's params are, in the list of a document's members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,9 @@
-//! JSON text, read and written exactly as RFC 8259 says, and never as a tree.
+//! JSON text, read and written as RFC 8259 defines it, and never as a tree.
 //!
-//! A document is scanned once, which proves it well-formed and finds its end (`scan`); one that
-//! comes in pieces is followed by `stream` until it is whole. What was proven is then read in
-//! place by a [`Reader`] and built straight into the values of the language that is called.
+//! `scan` validates a document in one pass and finds its end. `fast_path` does the same for the
+//! form that most programs write, and returns nothing for any other. `stream` validates a document
+//! that arrives in pieces, byte by byte. A [`Reader`] then reads the valid text in place, and the
+//! language above builds its values from that.
 
 pub(crate) mod fast_path;
 mod members;

@@ -1,11 +1,14 @@
-//! Proves in one pass that text is JSON, and finds where each value ends.
+//! Validates JSON text in one pass, and finds the end of each value.
+//!
+//! The scanner reads every form of JSON. Members and items in the form of the fast path take one
+//! step each, because large params mostly have many of them.
 
 use super::Fault;
 use super::fast_path;
 use super::members::{IgnoreMembers, Member, MemberSink};
 use super::text::{Text, is_ascii, plain_prefix};
 
-/// Walks over JSON text from the front. Every method leaves `position` behind what it accepted.
+/// Reads JSON text from its start. Every method leaves `position` after what it accepted.
 pub(crate) struct Scanner<'a> {
     text: &'a [u8],
     position: usize,
@@ -51,13 +54,13 @@ impl<'a> Scanner<'a> {
         self.text.get(start..self.position).unwrap_or_default()
     }
 
-    /// Steps over bytes that were recognised in [`Scanner::rest`].
+    /// Steps over bytes that the caller has read in [`Scanner::rest`].
     #[inline(always)]
     pub(crate) fn skip(&mut self, count: usize) {
         self.position += count;
     }
 
-    /// Steps over the byte that `peek` showed.
+    /// Steps over the byte that `peek` returned.
     #[inline(always)]
     pub(crate) fn bump(&mut self) {
         self.position += 1;
@@ -72,7 +75,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Enters an array or object, whose bracket `peek` showed.
+    /// Enters an array or object, whose bracket `peek` returned.
     #[inline(always)]
     pub(crate) fn enter(&mut self) -> Result<(), Fault> {
         self.nesting_left = self.nesting_left.checked_sub(1).ok_or(Fault::TooDeep)?;
@@ -80,7 +83,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Leaves an array or object, whose bracket `peek` showed.
+    /// Leaves an array or object, whose bracket `peek` returned.
     #[inline(always)]
     pub(crate) fn leave(&mut self) {
         self.nesting_left += 1;
@@ -138,25 +141,26 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Steps over an object, whose brace `peek` showed, and notes its members. Their places count
-    /// from that brace.
+    /// Steps over an object, whose brace `peek` returned, and notes its members. Their positions
+    /// count from that brace.
     #[inline(never)]
     pub(crate) fn object(&mut self, members: &mut impl MemberSink) -> Result<(), Fault> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b'}')?;
         while more {
             match fast_path::member(self.rest(), self.position - front) {
-                Some((member, rest)) => {
+                Some((member, rest @ [b',' | b'}', ..])) => {
                     self.position = self.text.len() - rest.len();
                     members.note(member);
                 }
-                None => members.note(self.member(front)?),
+                _ => members.note(self.member(front)?),
             }
             more = self.another(b'}')?;
         }
         Ok(())
     }
 
+    /// Steps over a member in any form.
     #[inline(never)]
     fn member(&mut self, front: usize) -> Result<Member, Fault> {
         self.peek()?;
@@ -179,13 +183,16 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Steps over an array, whose bracket `peek` showed, and notes its items. Their places count
-    /// from that bracket.
+    /// Steps over an array, whose bracket `peek` returned, and notes its items. Their positions
+    /// count from that bracket.
     #[inline(never)]
     pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), Fault> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b']')?;
-        while more && let Some((item, rest)) = fast_path::item(self.rest(), self.position - front) {
+        while more
+            && let Some((item, rest @ [b',' | b']', ..])) =
+                fast_path::item(self.rest(), self.position - front)
+        {
             self.position = self.text.len() - rest.len();
             items.note(item);
             more = self.another(b']')?;
@@ -209,7 +216,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A string, whose opening quote `peek` showed.
+    /// A string, whose opening quote `peek` returned.
     #[inline(always)]
     pub(crate) fn string(&mut self) -> Result<Text<'a>, Fault> {
         self.bump();
@@ -292,7 +299,7 @@ impl<'a> Scanner<'a> {
         Ok(byte)
     }
 
-    /// A number, whose first byte `peek` showed.
+    /// A number, whose first byte `peek` returned.
     #[inline(always)]
     fn number(&mut self) -> Result<(), Fault> {
         if self.text.get(self.position) == Some(&b'-') {

@@ -1,14 +1,13 @@
-//! Finds the calls in a document, in the one pass that also proves it to be JSON.
+//! Finds the requests of a document, in the pass that validates it.
 //!
-//! A batch runs none of its calls before all of it is known to be valid, so its requests are
-//! listed first.
+//! No call of a batch may run before the whole batch is valid, so the scan lists its requests.
 
 use super::request::Request;
 use crate::Limits;
 use crate::json::scan::Scanner;
 use crate::json::{Fault, FirstMembers};
 
-/// The calls of a document, and where it ends.
+/// The requests of a document, and its length.
 #[derive(Clone, Debug)]
 pub(crate) struct Document<'a> {
     pub(crate) len: usize,
@@ -21,24 +20,11 @@ pub(crate) enum Content<'a> {
     Batch(Batch<'a>),
 }
 
-/// The elements of a batch, and how many it has: more than are listed if that is more than the
-/// limit.
+/// The requests of a batch up to the limit, and the number of its elements.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch<'a> {
     pub(crate) requests: Vec<Request<'a>>,
     pub(crate) count: usize,
-}
-
-/// The request that is all of the document at the front of `text`, and the document's length, if
-/// the fast path knows its form.
-#[inline(always)]
-pub(crate) fn fast_document<'a>(
-    text: &'a [u8],
-    limits: &Limits,
-    members: &mut FirstMembers<'_>,
-) -> Option<(Request<'a>, usize)> {
-    let (request, rest) = Request::fast_path(text, limits.nesting_max, limits, members)?;
-    Some((request, text.len() - rest.len()))
 }
 
 /// Scans the document at the front of `text`, in whatever form it is written.
@@ -57,7 +43,7 @@ pub(crate) fn scan_document<'a>(
     Ok(Document { len: scanner.position(), content })
 }
 
-/// Scans a batch, whose bracket `peek` showed.
+/// Scans a batch, whose bracket `peek` returned.
 fn scan_batch<'a>(
     scanner: &mut Scanner<'a>,
     limits: &Limits,
@@ -105,8 +91,11 @@ mod tests {
         limits: &Limits,
         members: &mut FirstMembers<'_>,
     ) -> Result<Document<'a>, Fault> {
-        match fast_document(text, limits, members) {
-            Some((request, len)) => Ok(Document { len, content: Content::Single(request) }),
+        match Request::fast_path(text, limits.nesting_max, limits, members) {
+            Some((request, rest)) => {
+                let len = text.len() - rest.len();
+                Ok(Document { len, content: Content::Single(request) })
+            }
             None => scan_document(text, limits, members),
         }
     }

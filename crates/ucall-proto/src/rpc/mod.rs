@@ -7,7 +7,7 @@ mod error;
 mod reply;
 mod request;
 
-pub(crate) use document::{Batch, Content, fast_document, scan_document};
+pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
@@ -27,8 +27,8 @@ pub struct Call<'a> {
     pub method: Text<'a>,
     /// The text of the params, an array or an object; `None` when there are none.
     pub params: Option<&'a [u8]>,
-    /// Where the members, or items, of the params are in them; `None` if the scan did not note them,
-    /// because they are many or [`Service::NEEDS_MEMBERS`] is false. Then
+    /// The positions of the params' members, or items; `None` if the scan did not note them, because
+    /// there are more than 32 or [`Service::NEEDS_MEMBERS`] is false. Then
     /// [`note_members`](crate::json::note_members) finds them.
     pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).

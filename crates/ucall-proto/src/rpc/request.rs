@@ -45,7 +45,7 @@ impl<'a> Request<'a> {
     /// The request that `text` starts with, and what follows it, if all of it has the form that
     /// the fast path knows.
     #[inline(always)]
-    pub(super) fn fast_path(
+    pub(crate) fn fast_path(
         text: &'a [u8],
         nesting_max: usize,
         limits: &Limits,

@@ -8,6 +8,7 @@ mod drain;
 mod harness;
 mod http;
 mod limits;
+mod members;
 mod memory;
 mod raw;
 mod secure;
