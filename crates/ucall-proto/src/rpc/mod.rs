@@ -27,8 +27,8 @@ pub struct Call<'a> {
     pub method: Text<'a>,
     /// The text of the params, an array or an object; `None` when there are none.
     pub params: Option<&'a [u8]>,
-    /// The positions of the params' members, or items; `None` if the scan did not note them, because
-    /// there are more than 32 or [`Service::NEEDS_MEMBERS`] is false. Then
+    /// The positions of the params' members, or items; `None` if the scan did not note them: there
+    /// are more than 32, or [`Service::NEEDS_MEMBERS`] is false. Then
     /// [`note_members`](crate::json::note_members) finds them.
     pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
