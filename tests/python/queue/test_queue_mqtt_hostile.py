@@ -6,6 +6,7 @@ import contextlib
 import resource
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -169,13 +170,32 @@ def test_a_publication_of_256_mib_takes_no_memory(of_server: Hostile) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
+LINKS = range(500)
+
+
+def shaken(of_server: Hostile) -> range:
+    """Links that have shaken hands. Each of their pieces is credited, by some 60 bytes."""
+    for link in LINKS:
+        of_server.socket.sendall(piece(link, 0, hello(link.to_bytes(16, "big"))))
+    return LINKS
+
+
+def test_a_broker_that_takes_nothing_keeps_nobody_from_closing(of_server: Hostile) -> None:
+    of_server.socket.sendall(CONNACK)
+    links = shaken(of_server)
+    # More than the sockets take, and less than it is left for.
+    for round in range(1, 250):
+        of_server.socket.sendall(b"".join(piece(link, round) for link in links))
+    closing = threading.Thread(target=of_server.communicator.close, args=(0,), daemon=True)
+    closing.start()
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
+
+
 @pytest.mark.parametrize("case", ["links that end", "pieces that are credited"])
 def test_a_broker_that_takes_nothing_is_left(of_server: Hostile, case: str) -> None:
-    links = range(500)
     of_server.socket.sendall(CONNACK)
-    if case == "pieces that are credited":
-        for link in links:
-            of_server.socket.sendall(piece(link, 0, hello(link.to_bytes(16, "big"))))
+    links = shaken(of_server) if case == "pieces that are credited" else LINKS
     # Each is answered with about as much, for which there is no room.
     with pytest.raises(ConnectionError):
         for round in range(1, 1000):

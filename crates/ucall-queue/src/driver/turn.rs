@@ -175,7 +175,10 @@ impl<E: Engine> Driver<E> {
         for command in asked.drain(..) {
             match command {
                 Command::Close => self.hub.close(now),
-                Command::Abort => self.hub.abort(now),
+                Command::Abort => {
+                    self.hub.abort(now);
+                    self.abandon_broker();
+                }
                 Command::Taken(index) => self.hub.look_at(index),
                 Command::Open(role, link) => {
                     let key = self.hub.open_link(role, now);

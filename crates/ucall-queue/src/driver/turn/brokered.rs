@@ -23,6 +23,8 @@ pub(in crate::driver) struct Brokered {
     descriptor: Option<(OwnedFd, Noted)>,
     /// When to connect, if that is not what the dialer is about.
     connects_at: Option<Instant>,
+    /// The connection is not kept for what the broker does not take.
+    is_abandoned: bool,
     /// What was told last, which is not told again and again.
     told: Option<String>,
 }
@@ -47,7 +49,13 @@ impl Brokered {
     ) -> Self {
         let backoff = Backoff::new(options.reconnect);
         let broker = Broker::new(login, is_server, options.keepalive, backoff, random, now);
-        Self { broker, socket: None, descriptor: None, connects_at: Some(now), told: None }
+        let (socket, descriptor, connects_at, told) = (None, None, Some(now), None);
+        Self { broker, socket, descriptor, connects_at, is_abandoned: false, told }
+    }
+
+    /// Whether the connection may end.
+    fn is_done(&self) -> bool {
+        self.is_abandoned || self.broker.is_drained()
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -202,18 +210,25 @@ impl<E: Engine> Driver<E> {
         }
     }
 
+    /// Has the connection end without waiting for the broker.
+    pub(super) fn abandon_broker(&mut self) {
+        if let Some(brokered) = &mut self.brokered {
+            brokered.is_abandoned = true;
+        }
+    }
+
     /// Ends the connection, if there is one, once all is said. Whether that is so.
     pub(super) fn leave_broker(&mut self, now: Instant) -> bool {
         let Some(brokered) = &mut self.brokered else { return true };
         brokered.connects_at = None;
         let Some(socket) = brokered.socket else { return true };
-        if !brokered.broker.is_drained() {
+        if !brokered.is_done() {
             return false;
         }
         brokered.broker.leave();
         self.flush_broker(now);
         let Some(brokered) = &mut self.brokered else { return true };
-        if !brokered.broker.is_drained() {
+        if !brokered.is_done() {
             return false;
         }
         (brokered.socket, brokered.descriptor) = (None, None);
