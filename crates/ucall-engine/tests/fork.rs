@@ -1,4 +1,4 @@
-//! A forked child that drops what it inherited harms nobody.
+//! A forked child that drops what it inherited harms nobody, and knows that it is a child.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,44 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use ucall_engine::uring::{Config, Features, Uring};
-use ucall_engine::{Completion, Engine, bind};
+use ucall_engine::{Completion, Engine, OwningProcess, bind};
+
+#[test]
+fn a_child_is_not_the_process_that_something_was_made_in() {
+    let (before, again) = (OwningProcess::current(), OwningProcess::current());
+    assert!(before == again && before.is_current());
+    before.end_child();
+    let mut ends = [0; 2];
+    // SAFETY: there is room for both ends.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    // SAFETY: the child does nothing but async-signal-safe calls, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let own = OwningProcess::current();
+        let is_told = !before.is_current() && own.is_current() && own != before;
+        // SAFETY: both descriptors are open; a child that was not told leaves with another status.
+        unsafe {
+            libc::dup2(ends[1], libc::STDERR_FILENO);
+            if !is_told {
+                libc::_exit(2);
+            }
+        }
+        own.end_child();
+        before.end_child();
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = -1;
+    // SAFETY: `status` is valid for the write.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 1);
+    let mut said = [0; 1024];
+    // SAFETY: so many bytes may be written, and the child has written some.
+    let len = unsafe { libc::read(ends[0], said.as_mut_ptr().cast(), said.len()) };
+    let said = String::from_utf8_lossy(&said[..len as usize]);
+    assert!(said.starts_with("ucall: a forked child has returned"), "{said}");
+    assert!(before.is_current(), "the parent goes on");
+}
 
 #[test]
 fn a_child_may_drop_the_engine() {
