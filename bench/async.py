@@ -103,7 +103,7 @@ def measured(rounds: int, all_servers: list[Server]) -> Runs:
             finally:
                 process.kill()
                 process.wait()
-        tell(f"sleepers: round {number + 1} of {rounds}")
+        log(f"sleepers: round {number + 1} of {rounds}")
     return runs
 
 
@@ -135,7 +135,7 @@ def shown(over_ms: list[float]) -> str:
     return f"{middle} ({min(over_ms):+.1f}..{max(over_ms):+.1f})" if any(over_ms) else middle
 
 
-def tell(line: str) -> None:
+def log(line: str) -> None:
     print(f"{time.monotonic() - BEGAN:4.0f} s  {line}", file=sys.stderr)
 
 
@@ -147,11 +147,11 @@ def ours(engines: list[str]) -> list[beside.Contender]:
 def sleepers(rounds: int, engines: list[str]) -> str:
     runs = measured(rounds, servers(engines))
     (BENCH / "async.json").write_text(json.dumps(runs))
-    (ROOT / "docs/concurrency.svg").write_text(picture(medians(runs)))
+    (ROOT / "docs/concurrency.svg").write_text(chart(medians(runs)))
     return table(runs)
 
 
-def picture(results: dict[str, dict[str, Percentiles]]) -> str:
+def chart(results: dict[str, dict[str, Percentiles]]) -> str:
     """What share of the calls was answered how long after the handler had slept, cumulative."""
     late = Axis(0.1, 1000, {0.1: "0.1", 1: "1", 10: "10", 100: "100", 1000: "1,000 ms"}, True)
     share = Axis(0, 100, {0: "0", 50: "50 %", 95: "95 %"})
@@ -173,9 +173,9 @@ def picture(results: dict[str, dict[str, Percentiles]]) -> str:
 
 def main() -> None:
     parts: dict[str, Callable[[int, list[str]], str]] = {
-        "share": lambda rounds, engines: beside.async_share(ours(engines), rounds, tell),
+        "share": lambda rounds, engines: beside.async_share(ours(engines), rounds, log),
         "beside": lambda rounds, engines: beside.beside_sleepers(
-            [("ideal C", [str(BENCH / "floor-sleeper"), "0", "100"]), *ours(engines)], rounds, tell
+            [("ideal C", [str(BENCH / "floor-sleeper"), "0", "100"]), *ours(engines)], rounds, log
         ),
         "embeddings": lambda rounds, engines: embeddings.gain(min(rounds, 3), engines),
         "sleepers": sleepers,

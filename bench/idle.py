@@ -23,7 +23,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench/1.0\r\nAccept: 
 HEAD += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 CALLS_EACH = (0, 1, 3)
 CALLS_BEFORE = 1_000
-DESCRIPTORS_SPARE = 100
+DESCRIPTORS_RESERVED = 100
 
 
 def arguments() -> argparse.Namespace:
@@ -67,7 +67,7 @@ def main() -> None:
     options = arguments()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(
-        resource.RLIMIT_NOFILE, (min(hard, options.connections + DESCRIPTORS_SPARE), hard)
+        resource.RLIMIT_NOFILE, (min(hard, options.connections + DESCRIPTORS_RESERVED), hard)
     )
     print(f"KiB of each of {options.connections:,} connections, after so many calls on it")
     print("| | " + " | ".join(map(str, CALLS_EACH)) + " |")

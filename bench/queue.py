@@ -58,7 +58,7 @@ CONTENDERS = {
 # Debian keeps servers where not every user looks.
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 # Beyond the time that it measures: interpreters start, and what is under way arrives.
-SPARE_S = 8.0
+SLACK_S = 8.0
 
 Turn = dict[str, float]
 
@@ -142,26 +142,26 @@ def measure_sides(
 
     sides = [start("get")]
     # Whoever hangs is ended, so that all reads below end.
-    watchdog = threading.Timer(2 * seconds + SPARE_S, lambda: [side.kill() for side in sides])
+    watchdog = threading.Timer(2 * seconds + SLACK_S, lambda: [side.kill() for side in sides])
     watchdog.start()
     try:
         # net-queue's clients do not try again when nobody listens yet.
-        begun = sides[0].stdout.readline()
+        first_line = sides[0].stdout.readline()
         sides.append(start("put"))
-        told = [side.communicate() for side in sides]
+        outputs = [side.communicate() for side in sides]
     finally:
-        is_late = watchdog.finished.is_set()
+        has_timed_out = watchdog.finished.is_set()
         watchdog.cancel()
         for side in sides:
             side.kill()
             side.wait()
-    if is_late or not begun:
-        raise TurnFailed(f"stalled for {2 * seconds + SPARE_S:.0f} s")
+    if has_timed_out or not first_line:
+        raise TurnFailed(f"stalled for {2 * seconds + SLACK_S:.0f} s")
     try:
-        messages, took, get_cpu, get_mb = map(float, told[0][0].split())
-        put_cpu, put_mb = map(float, told[1][0].split())
+        messages, took, get_cpu, get_mb = map(float, outputs[0][0].split())
+        put_cpu, put_mb = map(float, outputs[1][0].split())
     except ValueError:
-        errors = "".join(side[1] for side in told).strip().splitlines()
+        errors = "".join(side[1] for side in outputs).strip().splitlines()
         raise TurnFailed(errors[-1] if errors else "said nothing") from None
     cpu_us = (get_cpu + put_cpu) / max(messages, 1) * 1e6
     return {"rate": messages / took, "cpu_us": cpu_us, "put_mb": put_mb, "get_mb": get_mb}
@@ -176,11 +176,11 @@ def measure(size: int, given: argparse.Namespace) -> report.Turns:
             where = f"{report.size_name(size)}, round {number + 1} of {rounds}: {name}"
             try:
                 turn = measure_pair(name, size, given.seconds)
-                said = f"{turn['rate']:,.0f} a second"
+                output = f"{turn['rate']:,.0f} a second"
             except TurnFailed as failure:
-                turn, said = None, str(failure)
+                turn, output = None, str(failure)
             turns[name].append(turn)
-            print(f"{where}: {said}", file=sys.stderr, flush=True)
+            print(f"{where}: {output}", file=sys.stderr, flush=True)
     return turns
 
 

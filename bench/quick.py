@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -68,7 +68,7 @@ def usable(chosen: Sequence[Contender], row: Row, problems: list[str]) -> list[C
             good.append(contender)
         except FAILURES as error:
             problems.append(f"{row.name}: {contender.label}: {error}")
-            say(f"LEFT OUT: {problems[-1]}")
+            print_line(f"LEFT OUT: {problems[-1]}")
     missing = {name for c in good for name in c.baselines} - {c.name for c in good}
     return [] if missing else good
 
@@ -81,12 +81,12 @@ def interleaved(
     series: report.Series = {contender.name: [] for contender in chosen}
     for number in range(pairs):
         order = chosen if number % 2 == 0 else list(reversed(chosen))
-        say(f"{row.name}: round {number + 1} of {pairs}")
+        print_line(f"{row.name}: round {number + 1} of {pairs}")
         try:
             samples = {c.name: load.measure(c, row, seconds) for c in order}
         except FAILURES as error:
             problems.append(f"{row.name}, round {number + 1}: {error}")
-            say(f"DROPPED: {problems[-1]}")
+            print_line(f"DROPPED: {problems[-1]}")
             continue
         for name, sample in samples.items():
             series[name].append(sample)
@@ -110,7 +110,7 @@ def measure_row(
 def measure_deterministic(chosen: Sequence[Contender], row: Row) -> dict:
     found = {}
     for contender in chosen:
-        say(f"{row.name}: instructions and system calls of {contender.label}")
+        print_line(f"{row.name}: instructions and system calls of {contender.label}")
         found[contender.name] = (contender, deterministic.figures(contender, row))
     print(report.figures_table(row, found), end="\n\n", flush=True)
     return {name: dataclasses.asdict(figures) for name, (_, figures) in found.items()}
@@ -142,11 +142,11 @@ def machine() -> dict:
     }
 
 
-def refuse_missing_tools() -> None:
+def check_tools() -> None:
     if not shutil.which("wrk"):
         sys.exit("wrk is missing: tools/install-bench-tools.sh installs it")
     if processes.cores()[0] == processes.cores()[1]:
-        say("Only one core: server and load share it, and the figures say little.")
+        print_line("Only one core: server and load share it, and the figures say little.")
 
 
 def end_on_sigterm(*_) -> None:
@@ -157,7 +157,7 @@ def end_on_sigterm(*_) -> None:
 def main() -> None:
     options = arguments()
     signal.signal(signal.SIGTERM, end_on_sigterm)
-    refuse_missing_tools()
+    check_tools()
     OUTPUT.mkdir(exist_ok=True)
     processes.pin_to(processes.cores()[1])
     problems: list[str] = []

@@ -66,7 +66,7 @@ SERVER_TIMEOUT_SECONDS = 5
 #: Processes of slowhttptest, each with its share of the connections.
 PROCESSES = 20
 #: How long the server has until the last connection is gone.
-CALM_SECONDS_MAX = 15
+RECOVERY_SECONDS_MAX = 15
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def open_connections(port: int) -> int:
 
 def state(server: processes.Server) -> State:
     """Once all connections have ended. io_uring keeps them in a table that /proc does not show."""
-    deadline = time.monotonic() + CALM_SECONDS_MAX
+    deadline = time.monotonic() + RECOVERY_SECONDS_MAX
     while (connections := open_connections(server.port)) and time.monotonic() < deadline:
         time.sleep(0.1)
     files = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
@@ -227,7 +227,7 @@ def measure(
     with slow_peers(mode, server.port, options) as started:
         (slow, other_slow), held = p99s_and_held(ports, options.seconds)
         for process in started:
-            process.wait(CALM_SECONDS_MAX)
+            process.wait(RECOVERY_SECONDS_MAX)
     closed, out_of_service = reported(len(started))
     return Figures(
         idle_p99_us=idle,

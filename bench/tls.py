@@ -49,7 +49,7 @@ def warm(command: Sequence[str], name: str, scheme: str) -> Iterator[processes.S
     expected.write_text('{"jsonrpc":"2.0","id":1,"result":76}')
     with processes.serving(command, OUTPUT / f"{name}.log", core) as server:
         result = load.wrk(ROW, server.port, 1, expected, scheme)
-        load.refuse_errors(result)
+        load.check_errors(result)
         if result["checked"] == 0 or result["wrong"] > 0:
             raise load.LoadError(f"{name}: {result['wrong']} replies were wrong")
         yield server
@@ -59,7 +59,7 @@ def sample(server: processes.Server, scheme: str, seconds: int) -> load.Sample:
     before = usage.cpu_nanoseconds(server.pid)
     result = load.wrk(ROW, server.port, seconds, None, scheme)
     cpu = usage.cpu_nanoseconds(server.pid) - before
-    load.refuse_errors(result)
+    load.check_errors(result)
     return load.sample(result, ROW, cpu, usage.memory(server.pid))
 
 

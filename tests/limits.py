@@ -20,14 +20,14 @@ from typing import Any
 
 HOST = "127.0.0.1"
 #: Longer than a limit in time and the second in which those are looked at.
-PATIENCE_S = 60
+WAIT_S = 60
 
 
 class Wire:
     """A connection, in the clear or under TLS."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
-        self.socket = socket.create_connection((HOST, port), timeout=PATIENCE_S)
+        self.socket = socket.create_connection((HOST, port), timeout=WAIT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context:
             self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
@@ -54,7 +54,7 @@ class Wire:
         self.received = self.received[found.end() :]
         return found
 
-    def word(self) -> str:
+    def summary(self) -> str:
         """The next reply in a word or two: status and code, or "closed"."""
         while len(self.received) < 5 and self.more():
             pass
@@ -70,14 +70,14 @@ class Wire:
         return f"{status} {code_in(body[0])}" if body and status == "200" else status
 
     def rest(self) -> str:
-        words = [self.word()]
+        words = [self.summary()]
         while words[-1] != "closed":
-            words.append(self.word())
+            words.append(self.summary())
         return ", ".join(words)
 
     def ask(self, data: bytes) -> str:
         self.send(data)
-        return self.word()
+        return self.summary()
 
 
 def code_in(text: bytes) -> str:
@@ -200,10 +200,10 @@ def _pipeline(peer: Peer, limit: int) -> None:
         time.sleep(0.05)
         assert peer.result("held") == limit
         peer.result("release")
-        assert [wire.word() for _ in range(limit)] == ["ok"] * limit
+        assert [wire.summary() for _ in range(limit)] == ["ok"] * limit
         assert _eventually(lambda: peer.result("held") == 1)
         peer.result("release")
-        assert wire.word() == "ok"
+        assert wire.summary() == "ok"
 
 
 def _running(peer: Peer, limit: int) -> None:
@@ -213,7 +213,7 @@ def _running(peer: Peer, limit: int) -> None:
         assert _eventually(lambda: peer.result("held") == limit)
         assert wires[limit].ask(call("hold")) == "-32003"
         peer.result("release")
-        assert {wire.word() for wire in wires[:limit]} == {"ok"}
+        assert {wire.summary() for wire in wires[:limit]} == {"ok"}
 
 
 def _output(peer: Peer, limit: int) -> None:
@@ -226,7 +226,7 @@ def _output(peer: Peer, limit: int) -> None:
             time.sleep(0.2)
         # Kernels take up to 4 MiB on one side and 6 on the other.
         assert 0 < count < asked - 30
-        assert [wire.word() for _ in range(asked)] == ["ok"] * asked
+        assert [wire.summary() for _ in range(asked)] == ["ok"] * asked
     assert before == count
 
 
@@ -246,9 +246,9 @@ def _connections(peer: Peer, limit: int) -> None:
     with peer.wires(limit) as wires:
         for wire in wires:
             assert wire.ask(call("served")) == "ok"
-        with peer.wires(1) as [newcomer]:
-            assert newcomer.ask(call("served")) == "ok"
-            assert wires[0].word() == "closed"
+        with peer.wires(1) as [new_wire]:
+            assert new_wire.ask(call("served")) == "ok"
+            assert wires[0].summary() == "closed"
             assert {wire.ask(call("served")) for wire in wires[1:]} == {"ok"}
 
 
@@ -269,7 +269,7 @@ def _discarded(peer: Peer, limit: int) -> None:
 
 def _under(wire: Wire) -> socket.socket:
     """The same connection without TLS, of which nothing more is wanted."""
-    assert wire.word() == "closed"
+    assert wire.summary() == "closed"
     return socket.socket(fileno=wire.socket.detach())
 
 
@@ -281,9 +281,9 @@ def _sends(plain: socket.socket, data: bytes = b"x") -> bool:
         return False
 
 
-def _eventually(holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
+def _eventually(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> bool:
     end = time.monotonic() + timeout_s
-    while not holds():
+    while not condition():
         if time.monotonic() > end:
             return False
         time.sleep(0.01)
@@ -376,7 +376,7 @@ def check_timeouts(peer: Peer) -> None:
         _half(peer, requests[2][:-5], "-32700, closed"),
         _half(peer, b"", "closed"),
         _half(peer, requests[2], "ok, closed"),
-        _in_time(lambda: _is_late(peer)),
+        _in_time(lambda: _times_out(peer)),
         _in_time(lambda: _takes_all(peer, TIMEOUT_S / 2)),
         _in_time(lambda: _sends_behind_an_error(peer)),
         lambda: _silent(peer),
@@ -396,7 +396,7 @@ def _in_time(is_let_pass: Callable[[], bool]) -> Callable[[], None]:
         return False
 
     def check() -> None:
-        assert _eventually(is_let_pass_now, 4 * PATIENCE_S)
+        assert _eventually(is_let_pass_now, 4 * WAIT_S)
 
     return check
 
@@ -425,7 +425,7 @@ def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
     return _in_time(is_as_expected)
 
 
-def _is_late(peer: Peer) -> bool:
+def _times_out(peer: Peer) -> bool:
     """Replies that are taken too late, by then closed; which a server may find late as well."""
     pauses_s = [1.1 + 2 * TIMEOUT_S * more for more in (1, 4, 16)]
     return not all(_takes_all(peer, pause_s) for pause_s in pauses_s)
@@ -457,6 +457,6 @@ def _sends_behind_an_error(peer: Peer) -> bool:
 def _silent(peer: Peer) -> None:
     """In the clear this is an idle connection."""
     start = time.monotonic()
-    with socket.create_connection((HOST, peer.port), timeout=PATIENCE_S) as silent:
-        assert silent.recv(1) == b""
+    with socket.create_connection((HOST, peer.port), timeout=WAIT_S) as idle:
+        assert idle.recv(1) == b""
     assert time.monotonic() - start > 0.9 * TIMEOUT_S

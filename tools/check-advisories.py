@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = [ROOT / "Cargo.lock", ROOT / "fuzz" / "Cargo.lock"]
-PATIENCE_S = 120
+TIMEOUT_S = 120
 # What tools say when it is the network that fails.
 UNREACHABLE = (
     "couldn't fetch advisory database",
@@ -32,7 +32,7 @@ UNREACHABLE = (
 def run(command: list[str]) -> tuple[int, str]:
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return 1, "Failed to connect in time"

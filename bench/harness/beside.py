@@ -14,7 +14,7 @@ from harness.rows import OUTPUT
 
 #: A name, and the command of a server that announces its port.
 Contender = tuple[str, list[str]]
-Told = Callable[[str], None]
+Log = Callable[[str], None]
 
 SLEEPERS = 100
 SECONDS = 1.0
@@ -44,14 +44,14 @@ def all_serving(contenders: list[Contender]) -> Iterator[dict[str, int]]:
         yield ports
 
 
-def beside_sleepers(contenders: list[Contender], rounds: int, tell: Told) -> str:
+def beside_sleepers(contenders: list[Contender], rounds: int, log: Log) -> str:
     """The 99th percentile of `sum` alone, and beside sleepers that all wake at one moment."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in contenders}
     with all_serving(contenders) as ports:
         for number in range(rounds):
             for name, port in ports.items():
                 found[name].append((load(port, 0)[2], load(port, SLEEPERS)[2]))
-            tell(f"beside sleepers: round {number + 1} of {rounds}")
+            log(f"beside sleepers: round {number + 1} of {rounds}")
     lines = [
         f"| `sum` at 32 connections | p99 alone µs | p99 beside {SLEEPERS} sleepers µs | ratio |",
         "|---|---|---|---|",
@@ -63,14 +63,14 @@ def beside_sleepers(contenders: list[Contender], rounds: int, tell: Told) -> str
     return "\n".join(lines)
 
 
-def async_share(contenders: list[Contender], rounds: int, tell: Told) -> str:
+def async_share(contenders: list[Contender], rounds: int, log: Log) -> str:
     """How many of a plain function's calls a second an async one makes."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in contenders}
     with all_serving(contenders) as ports:
         for number in range(rounds):
             for name, port in ports.items():
                 found[name].append((load(port, 0)[0], load(port, 0, "sum_async")[0]))
-            tell(f"async and plain: round {number + 1} of {rounds}")
+            log(f"async and plain: round {number + 1} of {rounds}")
     lines = [
         "| `sum` at 32 connections | plain, calls/s | async, calls/s | ratio |",
         "|---|---|---|---|",

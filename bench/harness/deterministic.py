@@ -129,7 +129,7 @@ def totals(tool: Tool, contender: Contender, row: Row, requests: int) -> Totals:
     core, _ = processes.cores()
     log = OUTPUT / f"{contender.name}.{tool.name}.log"
     with processes.serving(command, log, core) as server:
-        request.probe_until_answered(server.port, row.batch, 30)
+        request.probe_until_ready(server.port, row.batch, 30)
         exchange(server.port, row, requests)
     return tool.parse(complete_report(report))
 

@@ -51,7 +51,7 @@ def _serving(engine: str) -> Iterator[int]:
             cwd=ROOT / "examples/python",
         )
     try:
-        _wait_until_answered(port)
+        _wait_until_ready(port)
         yield port
     finally:
         process.kill()
@@ -62,7 +62,7 @@ def _call(method: str, text: str) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": [text], "id": 1}).encode()
 
 
-def _wait_until_answered(port: int) -> None:
+def _wait_until_ready(port: int) -> None:
     """Until the model is loaded."""
     for _ in range(600):
         try:

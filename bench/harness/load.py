@@ -31,33 +31,33 @@ class LoadError(Exception):
 
 
 @contextmanager
-def answering(contender: Contender, row: Row) -> Iterator[tuple[processes.Server, request.Reply]]:
+def responding(contender: Contender, row: Row) -> Iterator[tuple[processes.Server, request.Reply]]:
     """The server, once it has given the right reply, and that reply."""
     core, _ = processes.cores()
     log = OUTPUT / f"{contender.name}.log"
     with processes.serving(contender.command_for(row), log, core) as server:
-        yield server, request.probe_until_answered(server.port, row.batch, 10)
+        yield server, request.probe_until_ready(server.port, row.batch, 10)
 
 
 def check(contender: Contender, row: Row) -> None:
     """A load of which every reply is compared with the right one, byte for byte."""
-    with answering(contender, row) as (server, reply):
+    with responding(contender, row) as (server, reply):
         expected = OUTPUT / "expected"
         expected.write_bytes(reply.body)
         result = wrk(row, server.port, CHECK_SECONDS, expected)
-        refuse_errors(result)
+        check_errors(result)
         if result["checked"] == 0 or result["wrong"] > 0:
             raise LoadError(f"{result['wrong']} of {result['checked']} replies were wrong")
 
 
 def measure(contender: Contender, row: Row, seconds: int) -> Sample:
-    with answering(contender, row) as (server, reply):
+    with responding(contender, row) as (server, reply):
         before = usage.cpu_nanoseconds(server.pid)
         result = wrk(row, server.port, seconds, None)
         cpu = usage.cpu_nanoseconds(server.pid) - before
         memory = usage.memory(server.pid)
-        refuse_errors(result)
-        refuse_odd_lengths(result, row, reply)
+        check_errors(result)
+        check_lengths(result, row, reply)
         if request.probe(server.port, row.batch).body != reply.body:
             raise LoadError("the reply after the load is not that before it")
     return sample(result, row, cpu, memory)
@@ -100,7 +100,7 @@ def parsed(output: str) -> dict:
     return json.loads(last)
 
 
-def refuse_errors(result: dict) -> None:
+def check_errors(result: dict) -> None:
     if result["requests"] == 0:
         raise LoadError("no request was answered")
     if result["status_errors"] or result["socket_errors"]:
@@ -110,7 +110,7 @@ def refuse_errors(result: dict) -> None:
         )
 
 
-def refuse_odd_lengths(result: dict, row: Row, reply: request.Reply) -> None:
+def check_lengths(result: dict, row: Row, reply: request.Reply) -> None:
     """Timed loads do not look into replies. All have one length, so their sum tells; at the end,
     wrk may hold parts of those that it no longer counts."""
     if result["request_bytes"] != len(request.http_request(row.batch)):

@@ -79,7 +79,7 @@ def probe(port: int, batch: int) -> Reply:
         return Reply(content, head_bytes(response) + len(content))
 
 
-def probe_until_answered(port: int, batch: int, deadline_seconds: float) -> Reply:
+def probe_until_ready(port: int, batch: int, deadline_seconds: float) -> Reply:
     """Like `probe`, again and again while nobody listens."""
     deadline = time.monotonic() + deadline_seconds
     while True:

@@ -51,31 +51,31 @@ async def count_async(take) -> None:
 def put_for(seconds: float, size: int, put, wait, data=None) -> None:
     """Puts, and waits for what was put a window ago."""
     data = b"x" * size if data is None else data
-    under_way, most = deque(), window(size)
+    in_flight, most = deque(), window(size)
     put(data)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for _ in range(100 if size < 65536 else 1):
-            under_way.append(put(data))
-        while len(under_way) > most:
-            wait(under_way.popleft())
-    while under_way:
-        wait(under_way.popleft())
+            in_flight.append(put(data))
+        while len(in_flight) > most:
+            wait(in_flight.popleft())
+    while in_flight:
+        wait(in_flight.popleft())
     wait(put(b""))
     print(used(), flush=True)
 
 
 async def put_for_async(seconds: float, size: int, put) -> None:
-    data, under_way, most = b"x" * size, deque(), window(size)
+    data, in_flight, most = b"x" * size, deque(), window(size)
     await put(data)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for _ in range(100 if size < 65536 else 1):
-            under_way.append(put(data))
-        while len(under_way) > most:
-            await under_way.popleft()
-    while under_way:
-        await under_way.popleft()
+            in_flight.append(put(data))
+        while len(in_flight) > most:
+            await in_flight.popleft()
+    while in_flight:
+        await in_flight.popleft()
     await put(b"")
     print(used(), flush=True)
 

@@ -80,14 +80,14 @@ TARGETS = [
 def verdicts(results: Results) -> str:
     """What was to be reached, and what was."""
     head = ["| at | what | to reach | median (quartiles) | |", "|---|---|---:|---:|---|"]
-    judged = [judge(target, results.get(target.size, {})) for target in TARGETS]
+    evaluated = [evaluate(target, results.get(target.size, {})) for target in TARGETS]
     broker = memory_beside_broker(results.get(LARGE, {}))
     own = [memory_of_pair(size, results.get(size, {})) for size in (64, LARGE)]
-    rows = [row for row in [*judged, broker, *own] if row]
+    rows = [row for row in [*evaluated, broker, *own] if row]
     return "\n".join(["", *head, *rows])
 
 
-def judge(target: Target, turns: Turns) -> str | None:
+def evaluate(target: Target, turns: Turns) -> str | None:
     found = ratios(turns, target.name, target.beside)
     if not found:
         return None
@@ -124,10 +124,10 @@ def memory_of_pair(size: int, turns: Turns) -> str | None:
     if most is None:
         return None
     # `transport_size`, which counts what a message takes beside its bytes as well.
-    under_way = (16 << 20) / 1e6
-    wanted = f"{40 + under_way:.0f} at most"
-    met = verdict(most <= 40 + under_way)
-    what = f"memory of ucall in MB: 40, and {under_way:.0f} under way"
+    in_flight = (16 << 20) / 1e6
+    wanted = f"{40 + in_flight:.0f} at most"
+    met = verdict(most <= 40 + in_flight)
+    what = f"memory of ucall in MB: 40, and {in_flight:.0f} under way"
     return f"| {size_name(size)} | {what} | {wanted} | {most:.0f} | {met} |"
 
 

@@ -58,7 +58,7 @@ def lines(panels: Sequence[Panel], dashed: Collection[str] = ()) -> str:
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     if len(names) > len(COLOURS):
         raise ValueError(f"{len(names)} series, and only {len(COLOURS)} colours")
-    looks = {
+    styles = {
         name: f'stroke="{colour}"' + (' stroke-dasharray="5 3"' if name in dashed else "")
         for name, colour in zip(names, COLOURS, strict=False)
     }
@@ -69,14 +69,14 @@ def lines(panels: Sequence[Panel], dashed: Collection[str] = ()) -> str:
             f'width="{width}" height="{height}" role="img" '
             f'aria-label="{escape("; ".join(panel.title for panel in panels))}">',
             STYLE,
-            *(_panel(panel, STEP * index, looks) for index, panel in enumerate(panels)),
-            *(_entry(name, index, looks[name]) for index, name in enumerate(names)),
+            *(_panel(panel, STEP * index, styles) for index, panel in enumerate(panels)),
+            *(_entry(name, index, styles[name]) for index, name in enumerate(names)),
             "</svg>\n",
         ]
     )
 
 
-def _panel(panel: Panel, top: float, looks: Mapping[str, str]) -> str:
+def _panel(panel: Panel, top: float, styles: Mapping[str, str]) -> str:
     bottom = top + TOP + HEIGHT
 
     def x(value: float) -> float:
@@ -98,14 +98,14 @@ def _panel(panel: Panel, top: float, looks: Mapping[str, str]) -> str:
         parts.append(f"{escape(text)}</text>")
     for name, points in panel.series.items():
         drawn = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in points)
-        parts.append(f'<polyline points="{drawn}" fill="none" stroke-width="2" {looks[name]}/>')
+        parts.append(f'<polyline points="{drawn}" fill="none" stroke-width="2" {styles[name]}/>')
     return "".join(parts)
 
 
-def _entry(name: str, index: int, look: str) -> str:
+def _entry(name: str, index: int, style: str) -> str:
     """A line of the legend."""
     x, y = LEFT + WIDTH + 20, TOP + 12 + 20 * index
     return (
-        f'<path d="M{x} {y - 4}h22" stroke-width="2" {look}/>'
+        f'<path d="M{x} {y - 4}h22" stroke-width="2" {style}/>'
         f'<text x="{x + 30}" y="{y}">{escape(name)}</text>'
     )

@@ -24,7 +24,7 @@ class Verdict:
     outcome: str
 
 
-def judged(claim: str, found: Spread | None, form: str, *, most: float = 0, least: float = 0):
+def evaluated(claim: str, found: Spread | None, form: str, *, most: float = 0, least: float = 0):
     """`most` for a cost, `least` for a rate."""
     asked = f"at most {form.format(most)}" if most else f"at least {form.format(least)}"
     if not found:
@@ -55,22 +55,22 @@ def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Ver
         name = f"ours-python-{engine}"
         cpu = results.to_floor(name, "c32", "cpu_us_per_call")
         claim = f"Python, {label}, 32 clients: CPU a call, of the floor's"
-        yield judged(claim, cpu, "{:.2f}", most=1.2)
+        yield evaluated(claim, cpu, "{:.2f}", most=1.2)
         p50 = results.to_floor(name, "c1", "p50_us", difference)
         claim = f"Python, {label}, 1 client: p50 above the floor's, µs"
-        yield judged(claim, p50, "{:+.1f}", most=4.0)
+        yield evaluated(claim, p50, "{:+.1f}", most=4.0)
         best_peer = nearest(results, name, peers, "c32")
         for peer, times in ((best_peer, 2.5), ("fastapi-def", 25.0)):
             if peer:
                 found = results.compared(name, peer, "c32", "calls_per_second")
                 claim = f"Python, {label}, 32 clients: calls a second, times {labels[peer]}'s"
-                yield judged(claim, found, "{:.1f}", least=times)
+                yield evaluated(claim, found, "{:.1f}", least=times)
         batch = results.values(name, "batch-100", "calls_per_second")
         claim = f"Python, {label}: batches of 100, calls a second"
-        yield judged(claim, batch, "{:,.0f}", least=3e6)
+        yield evaluated(claim, batch, "{:,.0f}", least=3e6)
         deep = results.values(f"{name}-raw", "depth-16", "calls_per_second")
         claim = f"Python, {label}: raw TCP, 16 deep, calls a second"
-        yield judged(claim, deep, "{:,.0f}", least=1.5e6)
+        yield evaluated(claim, deep, "{:,.0f}", least=1.5e6)
 
 
 def c_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]:
@@ -78,11 +78,13 @@ def c_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]
     for engine, label in ENGINES.items():
         name = f"ours-c-{engine}"
         cpu = results.to_floor(name, "c32", "cpu_us_per_call")
-        yield judged(f"C, {label}, 32 clients: CPU a call, of the floor's", cpu, "{:.2f}", most=1.1)
+        yield evaluated(
+            f"C, {label}, 32 clients: CPU a call, of the floor's", cpu, "{:.2f}", most=1.1
+        )
         for native in natives:
             found = results.compared(name, native.name, "c32", "cpu_us_per_call")
             claim = f"C, {label}, 32 clients: CPU a call, of {native.label}'s"
-            yield judged(claim, found, "{:.2f}", most=1.0)
+            yield evaluated(claim, found, "{:.2f}", most=1.0)
 
 
 def idle_verdicts(results: Results) -> Iterator[Verdict]:
@@ -92,4 +94,4 @@ def idle_verdicts(results: Results) -> Iterator[Verdict]:
             f"{language.title()}, {ENGINES[engine]}: RSS of each of 10,000 idle connections, KiB"
         )
         each = row["kib_each"]
-        yield judged(claim, Spread(each, each, each), "{:.2f}", most=IDLE_KIB_MAX)
+        yield evaluated(claim, Spread(each, each, each), "{:.2f}", most=IDLE_KIB_MAX)

@@ -23,7 +23,7 @@ CRITERION = OUTPUT / "criterion"
 
 
 def measure_all(records: Records, progress: Progress) -> list[dict]:
-    progress.say("JSON: parsing and writing")
+    progress.print_line("JSON: parsing and writing")
     try:
         run_criterion()
         found = criterion_medians(CRITERION) + msgspec_medians()

@@ -146,8 +146,8 @@ def tool_for(server: Server, load: Load) -> str:
         return load.tool
     if server.protocol == "grpc":
         return "h2load"
-    needs_ours = load.rate or load.reconnect or load.body or server.protocol != "http"
-    return "own" if needs_ours else "wrk"
+    needs_own_load = load.rate or load.reconnect or load.body or server.protocol != "http"
+    return "own" if needs_own_load else "wrk"
 
 
 def check(server: Server, port: int, load: Load) -> None:
@@ -156,7 +156,7 @@ def check(server: Server, port: int, load: Load) -> None:
     if tool == "h2load":
         check_grpc(port)
     elif tool == "wrk":
-        request.probe_until_answered(port, load.batch, 10)
+        request.probe_until_ready(port, load.batch, 10)
 
 
 def check_grpc(port: int) -> None:

@@ -32,7 +32,7 @@ def estimate() -> float:
 def measure_all(progress: Progress) -> list[dict]:
     found = []
     for contender in chosen():
-        progress.say(f"instructions and system calls: {contender.name}")
+        progress.print_line(f"instructions and system calls: {contender.name}")
         figures = deterministic.figures(contender, ROWS["single"])
         found.append({"server": contender.name, **asdict(figures)})
         progress.advance(ESTIMATE_SECONDS)

@@ -24,7 +24,7 @@ def measure_all(records: Records, progress: Progress) -> list[dict]:
 
 def measured(records: Records, progress: Progress) -> Iterator[dict]:
     for server in servers.ours("http"):
-        progress.say(f"idle: {CONNECTIONS:,} connections on {server.label}")
+        progress.print_line(f"idle: {CONNECTIONS:,} connections on {server.label}")
         try:
             with server.running(BUSY) as running:
                 yield {"server": server.name, **measure(server, running)}
@@ -52,9 +52,9 @@ def measure(server: Server, running: processes.Server) -> dict:
         text=True,
     )
     try:
-        said = load.stdout.readline()
-        if said.split() != ["idle", str(CONNECTIONS)]:
-            raise drivers.LoadError(f"no idle connections: {said.strip()}")
+        output = load.stdout.readline()
+        if output.split() != ["idle", str(CONNECTIONS)]:
+            raise drivers.LoadError(f"no idle connections: {output.strip()}")
         idle = resident_kib(running.pid)
         before = usage.cpu_nanoseconds(running.pid)
         output, _ = load.communicate("go\n", timeout=OPENING_SECONDS_MAX)

@@ -14,7 +14,7 @@ from suite.servers import Load, Server
 
 ONE = Load("c1", "1 client", 1)
 MANY = Load("c32", "32 clients", 32)
-CROWD = Load("c256", "256 clients", 256)
+MANY_CONNECTIONS = Load("c256", "256 clients", 256)
 PEERS_A_GROUP = 5
 RATES = (2_000, 20_000)
 #: Peers that cannot keep up with the higher rate by far are not asked to.
@@ -42,8 +42,8 @@ def clients() -> Groups:
     http, raw = with_floors("http"), with_floors("raw")
     return [
         Group("calls", http, (ONE,), 7, 1),
-        Group("calls", http, (CROWD,), 5, 1),
-        Group("calls", raw, (ONE, MANY, CROWD), 3, 1),
+        Group("calls", http, (MANY_CONNECTIONS,), 5, 1),
+        Group("calls", raw, (ONE, MANY, MANY_CONNECTIONS), 3, 1),
     ]
 
 
@@ -55,7 +55,7 @@ def peers() -> Groups:
     native = [server for server in servers.peers() if server.family == "native"]
     python_sides = (ours["ours-python-posix"], ours["ours-python-uring"])
     c_sides = (ours["ours-c-posix"], ours["ours-c-uring"])
-    loads = (ONE, MANY, CROWD)
+    loads = (ONE, MANY, MANY_CONNECTIONS)
     chunks = [by_python[at : at + PEERS_A_GROUP] for at in range(0, len(by_python), PEERS_A_GROUP)]
     return [
         Group("calls", (floor, *sides, *chunk), loads, 3, 1, fresh=False)
@@ -70,10 +70,10 @@ def open_loop() -> Groups:
     slow_load, fast_load = (
         Load(f"rate-{rate}", f"{rate:,} calls a second", 32, rate=rate) for rate in RATES
     )
-    all_of_ours = with_floors("http")
+    our_servers = with_floors("http")
     return [
-        Group("open-loop", (*all_of_ours, *everyone), (slow_load,), 2, 1, fresh=False),
-        Group("open-loop", (*all_of_ours, *fast), (fast_load,), 2, 1, fresh=False),
+        Group("open-loop", (*our_servers, *everyone), (slow_load,), 2, 1, fresh=False),
+        Group("open-loop", (*our_servers, *fast), (fast_load,), 2, 1, fresh=False),
     ]
 
 

@@ -47,7 +47,7 @@ class Progress:
         self.done = 0.0
         self.start = time.monotonic()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         share = min(self.done / self.total, 1.0) if self.total else 1.0
         pace = (time.monotonic() - self.start) / self.done if self.done > 20 else 1.0
         left = max(self.total - self.done, 0.0) * pace
@@ -110,7 +110,7 @@ def rounds_fresh(
     for round_number in range(group.rounds):
         found: Found = []
         for load in group.loads:
-            progress.say(describe(group, load, round_number))
+            progress.print_line(describe(group, load, round_number))
             for server in order(servers, round_number):
                 with noted(group, server, load, records, servers), server.running(load) as running:
                     drivers.check(server, running.port, load)
@@ -127,12 +127,12 @@ def rounds_kept(
     with contextlib.ExitStack() as stack:
         running = {}
         for server in list(servers):
-            progress.say(f"{group.section}: starting {server.label}")
+            progress.print_line(f"{group.section}: starting {server.label}")
             with noted(group, server, group.loads[0], records, servers):
                 running[server.name] = stack.enter_context(server.running(group.loads[0]))
                 drivers.check(server, running[server.name].port, group.loads[0])
         for round_number, load in itertools.product(range(group.rounds), group.loads):
-            progress.say(describe(group, load, round_number))
+            progress.print_line(describe(group, load, round_number))
             found: Found = []
             for server in order(servers, round_number):
                 with noted(group, server, load, records, servers):

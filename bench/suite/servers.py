@@ -89,7 +89,7 @@ def floors(protocol: str) -> list[Server]:
     return [
         Server(
             f"floor-{program}{suffix}",
-            f"floor: C, {label}{spoken(protocol)}",
+            f"floor: C, {label}{protocol_name(protocol)}",
             "floor",
             (str(OUTPUT / f"floor-{program}"),),
             protocol,
@@ -99,7 +99,7 @@ def floors(protocol: str) -> list[Server]:
     ]
 
 
-def spoken(protocol: str) -> str:
+def protocol_name(protocol: str) -> str:
     return "" if protocol == "http" else ", raw TCP"
 
 
@@ -109,7 +109,7 @@ def ours(protocol: str) -> list[Server]:
     return [
         Server(
             f"ours-{language}-{engine}{suffix}",
-            f"ucall {language.title()}, {label}{spoken(protocol)}",
+            f"ucall {language.title()}, {label}{protocol_name(protocol)}",
             "ours",
             (*command, "--engine", engine),
             protocol,

@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use ucall_buffer::Target;
-use ucall_proto::{Call, Drain, ExchangeId, Limits, Outcome, Reply, RpcError, Service, Wish};
+use ucall_proto::{
+    Call, CallOutcome, Drain, ExchangeId, Limits, NextAction, Reply, RpcError, Service,
+};
 
 use crate::harness::Driver;
 use crate::random::Random;
@@ -24,20 +26,20 @@ struct Mixed {
 }
 
 impl Service for Mixed {
-    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         if let Some(id) = call.id {
             self.called.push(String::from_utf8(id.to_vec()).expect("proven to be UTF-8"));
         }
         match call.method.unescaped().first() {
             Some(b'd') => {
                 self.deferred.push(call.exchange);
-                return Outcome::Deferred;
+                return CallOutcome::Deferred;
             }
             Some(b'e') => reply.error(&RpcError::new(-1, "as asked")),
             Some(b's') => {}
             _ => reply.result().extend_from_slice(call.params.unwrap_or(b"null")),
         }
-        Outcome::Done
+        CallOutcome::Done
     }
 }
 
@@ -47,34 +49,34 @@ impl Service for Mixed {
 /// When it breaks a promise.
 pub fn run(input: &[u8]) {
     let (mut random, stream) = Random::of_input(input);
-    let mut life = Life::new(&mut random);
+    let mut simulation = Simulation::new(&mut random);
     let pieces = random.pieces(stream);
     let is_eventful = random.one_in(2);
     if is_eventful && random.one_in(4) {
-        life.driver.limits.held_bytes_max = random.below(2000);
+        simulation.driver.limits.held_bytes_max = random.below(2000);
     }
     for piece in pieces {
-        life.receive(piece);
+        simulation.receive(piece);
         if is_eventful {
-            life.event(&mut random);
+            simulation.event(&mut random);
         }
     }
     if !is_eventful {
-        check_cuts(stream, &mut life);
+        check_cuts(stream, &mut simulation);
     }
-    life.end(&mut random);
-    let Life { driver, .. } = life;
+    simulation.end(&mut random);
+    let Simulation { driver, .. } = simulation;
     check_output(&driver.out, &driver.service.called);
 }
 
 /// One connection and what is under way on it.
-struct Life {
+struct Simulation {
     driver: Driver<Mixed>,
     /// Where the next bytes go, when they go to a place of their own.
     target: Option<Target>,
 }
 
-impl Life {
+impl Simulation {
     fn new(random: &mut Random) -> Self {
         let mut limits = Limits::default();
         limits.pipeline_max = 1 + random.below(4);
@@ -91,14 +93,14 @@ impl Life {
                 self.target = Some(target);
                 return;
             }
-            self.driver.receive_target(target);
-            self.target = self.driver.target();
+            self.driver.return_target(target);
+            self.target = self.driver.poll_target();
         }
-        if !piece.is_empty() && self.driver.connection.wish() != Wish::Close {
+        if !piece.is_empty() && self.driver.connection.next_action() != NextAction::Close {
             self.driver.receive(piece);
         }
-        if matches!(self.driver.connection.wish(), Wish::Receive) {
-            self.target = self.driver.target();
+        if matches!(self.driver.connection.next_action(), NextAction::Receive) {
+            self.target = self.driver.poll_target();
         }
     }
 
@@ -107,7 +109,7 @@ impl Life {
         match random.below(12) {
             0..4 => self.complete_one(random),
             4 => self.driver.queued_bytes = random.below(2) << 21,
-            5 => self.driver.proceed(),
+            5 => self.driver.resume(),
             6 => self.pass_time(Duration::from_secs(random.below(40) as u64)),
             7 if random.one_in(4) => self.driver.drain = Drain::Serving,
             8 if random.one_in(4) => self.driver.drain = Drain::Refusing,
@@ -117,7 +119,7 @@ impl Life {
 
     fn pass_time(&mut self, time: Duration) {
         if self.target.is_none() {
-            self.driver.pass(time);
+            self.driver.advance_time(time);
         } else {
             self.driver.now += time;
         }
@@ -139,17 +141,17 @@ impl Life {
     /// The peer ends its side, everything that waited happens, and the discarding times out.
     fn end(&mut self, random: &mut Random) {
         if let Some(target) = self.target.take() {
-            self.driver.receive_target(target);
+            self.driver.return_target(target);
         }
         self.driver.queued_bytes = 0;
-        self.driver.end();
-        self.driver.out_is_sent();
+        self.driver.handle_eof();
+        self.driver.flush_output();
         while !self.driver.service.deferred.is_empty() {
             self.complete_one(random);
-            self.driver.out_is_sent();
+            self.driver.flush_output();
         }
-        self.driver.pass(Duration::from_secs(1000));
-        assert_eq!(self.driver.connection.wish(), Wish::Close);
+        self.driver.advance_time(Duration::from_secs(1000));
+        assert_eq!(self.driver.connection.next_action(), NextAction::Close);
         self.driver.release();
         assert_eq!(self.driver.held_bytes(), 0);
     }
@@ -157,26 +159,26 @@ impl Life {
 
 impl Driver<Mixed> {
     /// All that was written until now is with the peer: nothing waits because of it.
-    fn out_is_sent(&mut self) {
+    fn flush_output(&mut self) {
         let out = std::mem::take(&mut self.out);
-        self.proceed();
-        let news = std::mem::replace(&mut self.out, out);
-        self.out.extend(news);
+        self.resume();
+        let new_output = std::mem::replace(&mut self.out, out);
+        self.out.extend(new_output);
     }
 }
 
 /// Without anything but bytes, a connection answers the same however they were cut, but for `100
 /// Continue`, which is for those who wait for it. A line of a head may be looked at only when it is
 /// whole, so one more ends it.
-fn check_cuts(stream: &[u8], life: &mut Life) {
-    let limits = life.driver.limits.clone();
-    let mut whole = Life { driver: Driver::serving(Mixed::default(), limits), target: None };
+fn check_cuts(stream: &[u8], simulation: &mut Simulation) {
+    let limits = simulation.driver.limits.clone();
+    let mut whole = Simulation { driver: Driver::serving(Mixed::default(), limits), target: None };
     whole.receive(stream);
     whole.receive(b"\n");
-    life.receive(b"\n");
-    let (in_pieces, whole) = (&life.driver, &whole.driver);
+    simulation.receive(b"\n");
+    let (in_pieces, whole) = (&simulation.driver, &whole.driver);
     assert_eq!(without_interim(&in_pieces.out), without_interim(&whole.out));
-    assert_eq!(in_pieces.connection.wish(), whole.connection.wish());
+    assert_eq!(in_pieces.connection.next_action(), whole.connection.next_action());
     assert_eq!(in_pieces.service.called, whole.service.called);
 }
 

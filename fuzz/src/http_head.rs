@@ -15,12 +15,12 @@ pub fn run(input: &[u8]) {
     let limits = HeadLimits::default();
     check_head(head, &cuts, &limits);
     check_head(head, &cuts, &HeadLimits { bytes_max: random.below(200), headers_max: 4 });
-    check_remembered(head, &mut random, &limits);
+    check_cached(head, &mut random, &limits);
 }
 
 /// A parser remembers the last head, and must tell another one from it: the same with one byte
 /// changed, or cut short.
-fn check_remembered(head: &[u8], random: &mut Random, limits: &HeadLimits) {
+fn check_cached(head: &[u8], random: &mut Random, limits: &HeadLimits) {
     let mut parser = HeadParser::default();
     for _ in 0..3 {
         let whole = parse_head(head, limits);

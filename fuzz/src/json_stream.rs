@@ -1,6 +1,6 @@
 //! The follower of documents that come in pieces, against the scan of the whole.
 
-use ucall_proto::json::{DocumentStream, Fault, prove};
+use ucall_proto::json::{DocumentStream, JsonError, validate};
 
 use crate::random::Random;
 
@@ -14,31 +14,31 @@ pub fn run(input: &[u8]) {
     let (mut random, text) = Random::of_input(input);
     // Only objects and arrays have an end of their own.
     let Some(b'{' | b'[') = text.first() else { return };
-    let by_byte = follow(text.chunks(1));
+    let by_byte = scan(text.chunks(1));
     let pieces = random.pieces(text);
-    assert_eq!(follow(pieces), by_byte);
-    assert_eq!(follow([text]), by_byte);
+    assert_eq!(scan(pieces), by_byte);
+    assert_eq!(scan([text]), by_byte);
     // That text is UTF-8 is for the scan alone to say.
     let is_utf8 = |text| std::str::from_utf8(text).is_ok();
     match by_byte {
         Ok(len) => {
-            let verdict = if is_utf8(&text[..len]) { Ok(()) } else { Err(Fault::Invalid) };
-            assert_eq!(prove(&text[..len], NESTING_MAX), verdict);
+            let verdict = if is_utf8(&text[..len]) { Ok(()) } else { Err(JsonError::Invalid) };
+            assert_eq!(validate(&text[..len], NESTING_MAX), verdict);
         }
         // What a prefix is refused for, the whole is refused for.
-        Err(fault) => assert_eq!(prove(text, NESTING_MAX), Err(fault)),
+        Err(fault) => assert_eq!(validate(text, NESTING_MAX), Err(fault)),
     }
 }
 
 /// Where the document ends, or why it does not.
-fn follow<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<usize, Fault> {
+fn scan<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<usize, JsonError> {
     let mut stream = DocumentStream::new();
     let mut before = 0;
     for piece in pieces {
-        if let Some(len) = stream.follow(piece, NESTING_MAX)? {
+        if let Some(len) = stream.scan(piece, NESTING_MAX)? {
             return Ok(before + len);
         }
         before += piece.len();
     }
-    Err(Fault::Incomplete)
+    Err(JsonError::Incomplete)
 }

@@ -31,9 +31,9 @@ mod harness;
 #[allow(dead_code, clippy::unwrap_used, reason = "the rest is for the tests that it belongs to")]
 mod tls_harness;
 
-#[path = "../../crates/ucall-queue/tests/session/world.rs"]
+#[path = "../../crates/ucall-queue/tests/session/pair.rs"]
 #[allow(dead_code, missing_docs, clippy::unwrap_used, reason = "as above")]
-mod queue_world;
+mod queue_pair;
 
 /// A target by its name, with the folder of its inputs under `corpus`.
 pub type Target = (&'static str, fn(&[u8]));

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use ucall_buffer::Payload;
 use ucall_queue::{
-    Acknowledge, Doorbell, Encoding, Hub, Identity, Incoming, LinkKey, Options, Outgoing,
-    ProtocolError, Role, Taken,
+    Acknowledge, Encoding, Identity, Incoming, LinkKey, Options, Outgoing, ProtocolError, Role,
+    SessionManager, TakeResult, WakeFlag,
 };
 
-use crate::queue_world::bytes;
+use crate::queue_pair::bytes;
 use crate::random::Random;
 
 const HEADER_BYTES: usize = 24;
@@ -40,7 +40,7 @@ pub fn run(input: &[u8]) {
     let (mut random, stream) = Random::of_input(input);
     let setting = Setting {
         is_server: !random.one_in(4),
-        is_shaken: !random.one_in(4),
+        is_handshake_done: !random.one_in(4),
         acknowledge: [Acknowledge::Received, Acknowledge::Taken, Acknowledge::Explicit]
             [random.below(3)],
         message_bytes_max: if random.one_in(2) { 1 << 20 } else { 100 },
@@ -70,7 +70,7 @@ enum How {
 
 struct Setting {
     is_server: bool,
-    is_shaken: bool,
+    is_handshake_done: bool,
     acknowledge: Acknowledge,
     message_bytes_max: usize,
     now: Instant,
@@ -78,7 +78,7 @@ struct Setting {
 
 /// A hub that has something to send, and its one link.
 struct Receiver {
-    hub: Hub,
+    manager: SessionManager,
     key: LinkKey,
     options: Options,
     now: Instant,
@@ -97,30 +97,37 @@ impl Receiver {
             secret += 1;
             secret
         };
-        let doorbell = Arc::new(Doorbell::new(|| {}));
+        let wake_flag = Arc::new(WakeFlag::new(|| {}));
         let now = setting.now;
-        let mut hub = Hub::new(identity, setting.is_server, options.clone(), doorbell, random, now);
+        let mut manager = SessionManager::new(
+            identity,
+            setting.is_server,
+            options.clone(),
+            wake_flag,
+            random,
+            now,
+        );
         let role = if setting.is_server { Role::Accepted } else { Role::Dialed };
-        let key = hub.open_link(role, now);
-        let mut receiver = Self { hub, key, options, now, written: Vec::new() };
-        if setting.is_shaken {
-            receiver.shake(setting.is_server);
+        let key = manager.open_link(role, now);
+        let mut receiver = Self { manager, key, options, now, written: Vec::new() };
+        if setting.is_handshake_done {
+            receiver.handshake_done(setting.is_server);
         }
         receiver.put_some();
         receiver.turn();
         receiver
     }
 
-    fn shake(&mut self, is_server: bool) {
+    fn handshake_done(&mut self, is_server: bool) {
         let (kind, peer) = if is_server { (1, CLIENT) } else { (2, SERVER) };
-        self.hub.receive(self.key, &hello(kind, peer), self.now).expect("a handshake");
+        self.manager.handle_received(self.key, &hello(kind, peer), self.now).expect("a handshake");
     }
 
     /// So that there is something to acknowledge; nobody may be there yet.
     fn put_some(&self) {
         for number in 0..3 {
             let message = Outgoing::copied(Encoding::Bytes, &[7; 40][..10 * number]);
-            let _ = self.hub.outbox().put(&[], &message);
+            let _ = self.manager.outbox().put(&[], &message);
         }
     }
 
@@ -138,8 +145,8 @@ impl Receiver {
         self.turn();
         if verdict.is_err() {
             // The link is forgotten: what else comes on it is nobody's.
-            assert_eq!(self.hub.receive(self.key, &[0; 64], self.now), Ok(()));
-            assert!(self.hub.poll_target(self.key).is_none());
+            assert_eq!(self.manager.handle_received(self.key, &[0; 64], self.now), Ok(()));
+            assert!(self.manager.poll_target(self.key).is_none());
         }
         let messages = self.take_all();
         self.end();
@@ -148,29 +155,29 @@ impl Receiver {
 
     fn receive_piece(&mut self, mut piece: &[u8], how: How) -> Result<(), ProtocolError> {
         while how == How::IntoTargets && !piece.is_empty() {
-            let Some(mut target) = self.hub.poll_target(self.key) else { break };
+            let Some(mut target) = self.manager.poll_target(self.key) else { break };
             piece = &piece[target.write(piece)..];
-            self.hub.return_target(self.key, target, self.now)?;
+            self.manager.return_target(self.key, target, self.now)?;
         }
-        self.hub.receive(self.key, piece, self.now)
+        self.manager.handle_received(self.key, piece, self.now)
     }
 
     /// What a driver does after each read.
     fn turn(&mut self) {
-        while let Some(key) = self.hub.next_ready() {
+        while let Some(key) = self.manager.poll_ready() {
             let mut payload = Payload::new();
-            self.hub.poll_output(key, &mut payload, self.now);
+            self.manager.poll_output(key, &mut payload, self.now);
             payload.slices_from(0).for_each(|slice| self.written.extend(slice));
         }
-        while self.hub.poll_action().is_some() {}
-        self.hub.settle();
+        while self.manager.poll_action().is_some() {}
+        self.manager.finish_turn();
     }
 
     fn take_all(&mut self) -> Vec<(u64, Encoding, bool, Vec<u8>)> {
-        let inbox = self.hub.inbox();
+        let inbox = self.manager.inbox();
         let mut weight = 0;
         let mut messages = Vec::new();
-        while let Taken::Message(message) = inbox.take(&[]) {
+        while let TakeResult::Message(message) = inbox.take(&[]) {
             weight += message.weight;
             messages.push(said(&message));
         }
@@ -182,13 +189,13 @@ impl Receiver {
     /// Time passes until all is given up; nothing is left of it.
     fn end(mut self) {
         check_frames(&self.written);
-        self.hub.abort(self.now);
+        self.manager.abort(self.now);
         for _ in 0..3 {
             self.now += Duration::from_secs(60);
-            self.hub.handle_timeout(self.now);
+            self.manager.handle_timeout(self.now);
             self.turn();
         }
-        assert!(self.hub.is_over());
+        assert!(self.manager.is_closed());
     }
 }
 

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ucall_queue::{
-    Acknowledge, Encoding, Failure, Identity, Incoming, Options, Outgoing, Progress, Receipt,
+    Acknowledge, DeliveryStatus, Encoding, Failure, Identity, Incoming, Options, Outgoing, Receipt,
 };
 
-use crate::queue_world::{CLIENT, SERVER, Side, World, bytes};
+use crate::queue_pair::{CLIENT, Pair, SERVER, Side, bytes};
 use crate::random::Random;
 
 const STEPS_MAX: usize = 64;
@@ -55,7 +55,7 @@ struct Put {
 }
 
 struct Talk {
-    world: World,
+    pair: Pair,
     to_server: Direction,
     to_client: Direction,
     acknowledge: Acknowledge,
@@ -66,32 +66,32 @@ impl Talk {
     fn new(options: Options) -> Self {
         let acknowledge = options.acknowledge;
         let (to_server, to_client) = Default::default();
-        let world = World::new(options);
-        let mut talk = Self { world, to_server, to_client, acknowledge, has_killed: false };
+        let pair = Pair::new(options);
+        let mut talk = Self { pair, to_server, to_client, acknowledge, has_killed: false };
         talk.meet();
         talk
     }
 
     /// The server knows the client from its first message on, and may put.
     fn meet(&mut self) {
-        self.world.client.put(b"");
-        self.world.run_until(|world| !world.server.take_all().is_empty());
+        self.pair.client.put(b"");
+        self.pair.run_until(|pair| !pair.server.take_all().is_empty());
     }
 
     fn play(&mut self, step: u8, amount: usize, random: &mut Random) {
         match step % 12 {
-            0..2 => self.to_server.put(&self.world.client, amount, random),
-            2 => self.to_client.put(&self.world.server, amount, random),
-            3..6 => self.world.turn(1 + amount),
-            6 => self.world.turn(1 + amount * 1000),
-            7 => self.world.cut(),
+            0..2 => self.to_server.put(&self.pair.client, amount, random),
+            2 => self.to_client.put(&self.pair.server, amount, random),
+            3..6 => self.pair.turn(1 + amount),
+            6 => self.pair.turn(1 + amount * 1000),
+            7 => self.pair.cut(),
             8 => self.take(),
-            9 => self.to_server.cancel(&self.world.client, amount),
-            10 => self.to_client.cancel(&self.world.server, amount),
+            9 => self.to_server.cancel(&self.pair.client, amount),
+            10 => self.to_client.cancel(&self.pair.server, amount),
             11 if amount < 0x60 => self.acknowledge(amount, random),
             _ if amount >= 0xf0 => self.kill(if amount & 1 == 0 { SERVER } else { CLIENT }),
             // Less in all than it takes to give a peer up.
-            _ => self.world.now += Duration::from_millis(amount as u64),
+            _ => self.pair.now += Duration::from_millis(amount as u64),
         }
         if self.acknowledge == Acknowledge::Explicit {
             self.to_server.check_acknowledged();
@@ -102,14 +102,14 @@ impl Talk {
     /// Acknowledges some of what came, in any order.
     fn acknowledge(&mut self, amount: usize, random: &mut Random) {
         for _ in 0..=amount % 8 {
-            self.to_server.acknowledge(&mut self.world.server, random);
-            self.to_client.acknowledge(&mut self.world.client, random);
+            self.to_server.acknowledge(&mut self.pair.server, random);
+            self.to_client.acknowledge(&mut self.pair.client, random);
         }
     }
 
     fn take(&mut self) {
-        self.to_server.take(&mut self.world.server);
-        self.to_client.take(&mut self.world.client);
+        self.to_server.take(&mut self.pair.server);
+        self.to_client.take(&mut self.pair.client);
     }
 
     /// What the one that is killed had put is lost, unless it arrived; with `Received`, what it
@@ -128,27 +128,27 @@ impl Talk {
             to.put.iter_mut().for_each(|put| put.is_lossy = true);
         }
         self.has_killed = true;
-        self.world.kill(identity);
+        self.pair.kill(identity);
         self.meet_again(identity);
     }
 
     fn meet_again(&mut self, identity: Identity) {
         if identity == CLIENT {
             // The server knows it by its handshake.
-            self.world.run_until(|world| world.client.outbox.peers().contains(&SERVER));
+            self.pair.run_until(|pair| pair.client.outbox.peers().contains(&SERVER));
         } else {
-            self.world.run_until(|world| world.server.outbox.peers().contains(&CLIENT));
+            self.pair.run_until(|pair| pair.server.outbox.peers().contains(&CLIENT));
         }
     }
 
     /// Goes on until everything has arrived or is lost, and looks at what came.
     fn end(mut self) {
         let (to_server, to_client) = (&mut self.to_server, &mut self.to_client);
-        self.world.run_until(|world| {
-            to_server.take(&mut world.server);
-            to_client.take(&mut world.client);
-            to_server.acknowledge_all(&mut world.server);
-            to_client.acknowledge_all(&mut world.client);
+        self.pair.run_until(|pair| {
+            to_server.take(&mut pair.server);
+            to_client.take(&mut pair.client);
+            to_server.acknowledge_all(&mut pair.server);
+            to_client.acknowledge_all(&mut pair.client);
             to_server.is_settled() && to_client.is_settled()
         });
         self.take();
@@ -175,10 +175,10 @@ impl Direction {
         let from_last = amount % 4 + 1;
         let Some(at) = self.put.len().checked_sub(from_last) else { return };
         let put = &mut self.put[at];
-        if let Receipt::One(standing, number) = &put.receipt
+        if let Receipt::One(delivery, number) = &put.receipt
             && !put.is_lossy
         {
-            put.is_cancelled |= side.outbox.cancel(standing, *number);
+            put.is_cancelled |= side.outbox.cancel(delivery, *number);
         }
     }
 
@@ -214,14 +214,14 @@ impl Direction {
     /// Nothing is acknowledged that the program has not acknowledged.
     fn check_acknowledged(&self) {
         for (number, put) in self.put.iter().enumerate() {
-            if put.progress() == Progress::Done && !put.is_cancelled && !put.is_lossy {
+            if put.progress() == DeliveryStatus::Done && !put.is_cancelled && !put.is_lossy {
                 assert!(self.acknowledged.contains(&number), "{number} is not acknowledged");
             }
         }
     }
 
     fn is_settled(&self) -> bool {
-        self.put.iter().all(|put| put.is_lossy || put.progress() != Progress::Pending)
+        self.put.iter().all(|put| put.is_lossy || put.progress() != DeliveryStatus::Pending)
     }
 
     fn check(&self, has_killed: bool) {
@@ -242,9 +242,11 @@ impl Direction {
         for put in self.put.iter().filter(|put| !put.is_lossy) {
             let times = came.iter().filter(|bytes| **bytes == put.bytes).count();
             match put.progress() {
-                Progress::Done if has_killed => assert!(put.is_cancelled || times >= 1),
-                Progress::Done => assert_eq!(times, usize::from(!put.is_cancelled)),
-                Progress::Failed(Failure::Unknown | Failure::PeerClosed) => assert_eq!(times, 0),
+                DeliveryStatus::Done if has_killed => assert!(put.is_cancelled || times >= 1),
+                DeliveryStatus::Done => assert_eq!(times, usize::from(!put.is_cancelled)),
+                DeliveryStatus::Failed(Failure::Unknown | Failure::PeerClosed) => {
+                    assert_eq!(times, 0)
+                }
                 other => panic!("{other:?} of {times} that came"),
             }
         }
@@ -252,11 +254,11 @@ impl Direction {
 }
 
 impl Put {
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> DeliveryStatus {
         match &self.receipt {
-            Receipt::One(standing, number) => standing.progress(*number),
-            Receipt::None(_, failure) => Progress::Failed(failure.clone()),
-            Receipt::Many(_) => Progress::Pending,
+            Receipt::One(delivery, number) => delivery.progress(*number),
+            Receipt::None(_, failure) => DeliveryStatus::Failed(failure.clone()),
+            Receipt::Many(_) => DeliveryStatus::Pending,
         }
     }
 }

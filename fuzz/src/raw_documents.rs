@@ -1,10 +1,10 @@
 //! Documents one after another over raw TCP, against `serde_json`'s own way of cutting them.
 
 use serde_json::value::RawValue;
-use ucall_proto::Wish;
+use ucall_proto::NextAction;
 
 use crate::random::Random;
-use crate::reference::{self, Answer};
+use crate::reference::{self, Expected};
 use crate::rpc_document;
 
 /// Documents are answered one after another, however the stream was cut, until one breaks.
@@ -14,51 +14,51 @@ use crate::rpc_document;
 pub fn run(input: &[u8]) {
     let (mut random, stream) = Random::of_input(input);
     let Some(b'{' | b'[') = stream.first() else { return };
-    if reference::is_out_of_reach(stream) {
+    if reference::is_unsupported(stream) {
         return;
     }
     let whole = answer([stream]);
     assert_eq!(answer(random.pieces(stream)), whole);
-    let (replies, wish) = whole;
+    let (replies, next_action) = whole;
     let mut written = replies.as_slice();
     let mut documents = serde_json::Deserializer::from_slice(stream).into_iter::<&RawValue>();
     let mut start = 0;
     while let Some(Ok(document)) = documents.next() {
         let text = document.get().as_bytes();
         let is_container = matches!(text, [b'{' | b'[', ..]);
-        let answer = if is_container { reference::answer(text) } else { refused() };
+        let answer = if is_container { reference::expected(text) } else { refused() };
         written = check_line(written, &answer);
         start = documents.byte_offset();
         if !is_container || answer == refused() {
-            assert_eq!((wish, written), (Wish::Finish, &b""[..]));
+            assert_eq!((next_action, written), (NextAction::DiscardInput, &b""[..]));
             return;
         }
     }
     // Nothing, or a document that is not whole or broken.
     let blank = stream[start..].iter().all(|byte| b" \t\r\n".contains(byte));
-    if wish == Wish::Finish {
+    if next_action == NextAction::DiscardInput {
         written = check_line(written, &refused());
         assert!(!blank);
     }
     assert_eq!(written, b"");
 }
 
-fn refused() -> Answer {
-    reference::answer(b"")
+fn refused() -> Expected {
+    reference::expected(b"")
 }
 
 /// What a connection answers to `pieces`, and what it wishes then.
-fn answer<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, Wish) {
+fn answer<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, NextAction) {
     let mut driver = rpc_document::driver();
     for piece in pieces {
         driver.receive(piece);
     }
-    (driver.out, driver.connection.wish())
+    (driver.out, driver.connection.next_action())
 }
 
 /// Checks the reply that `written` begins with, and gives back what follows it.
-fn check_line<'a>(written: &'a [u8], answer: &Answer) -> &'a [u8] {
-    if *answer == Answer::Nothing {
+fn check_line<'a>(written: &'a [u8], answer: &Expected) -> &'a [u8] {
+    if *answer == Expected::Nothing {
         return written;
     }
     // The text of params may hold line feeds of its own.

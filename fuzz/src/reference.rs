@@ -24,7 +24,7 @@ pub enum Reply {
 
 /// What a document must be answered with.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum Expected {
     /// Nothing: it had only notifications.
     Nothing,
     /// One reply.
@@ -44,7 +44,7 @@ pub fn read(text: &[u8]) -> Option<Value> {
 
 /// Whether `serde_json` cannot be asked: text so deep that it would end the process, or the name by
 /// which it passes numbers on as they are written.
-pub fn is_out_of_reach(text: &[u8]) -> bool {
+pub fn is_unsupported(text: &[u8]) -> bool {
     let private = b"serde_json::private";
     nesting(text) > 1000 || text.windows(private.len()).any(|window| window == private)
 }
@@ -55,22 +55,22 @@ pub fn nesting(text: &[u8]) -> usize {
 }
 
 /// What a document of this text must be answered with.
-pub fn answer(text: &[u8]) -> Answer {
+pub fn expected(text: &[u8]) -> Expected {
     let Some(value) = read(text).filter(|value| depth(value) <= NESTING_MAX) else {
-        return Answer::Single(error("null", -32700));
+        return Expected::Single(error("null", -32700));
     };
     match value {
         Value::Array(items) if items.is_empty() || items.len() > BATCH_CALLS_MAX => {
-            Answer::Single(error("null", -32600))
+            Expected::Single(error("null", -32600))
         }
         Value::Array(_) => {
             let items: Vec<Raw<'_>> = serde_json::from_slice(text).expect("an array");
             let replies: Vec<Reply> = items.iter().filter_map(|item| call(item.0)).collect();
-            if replies.is_empty() { Answer::Nothing } else { Answer::Batch(replies) }
+            if replies.is_empty() { Expected::Nothing } else { Expected::Batch(replies) }
         }
         _ => {
             let text: Raw<'_> = serde_json::from_slice(text).expect("a value");
-            call(text.0).map_or(Answer::Nothing, Answer::Single)
+            call(text.0).map_or(Expected::Nothing, Expected::Single)
         }
     }
 }

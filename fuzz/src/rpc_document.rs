@@ -1,19 +1,19 @@
 //! JSON-RPC documents, each in a request of its own, against what the specification says of them.
 
 use serde_json::Value;
-use ucall_proto::{Call, Limits, Outcome, Service};
+use ucall_proto::{Call, CallOutcome, Limits, Service};
 
 use crate::harness::Driver;
 use crate::random::Random;
-use crate::reference::{self, Answer, Reply};
+use crate::reference::{self, Expected, Reply};
 
 /// Replies with the text of the params.
 pub struct Echo;
 
 impl Service for Echo {
-    fn call(&mut self, call: &Call<'_>, reply: &mut ucall_proto::Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut ucall_proto::Reply<'_>) -> CallOutcome {
         reply.result().extend_from_slice(call.params.unwrap_or(b"null"));
-        Outcome::Done
+        CallOutcome::Done
     }
 }
 
@@ -23,7 +23,7 @@ impl Service for Echo {
 /// When it is not.
 pub fn run(input: &[u8]) {
     let (mut random, document) = Random::of_input(input);
-    if reference::is_out_of_reach(document) {
+    if reference::is_unsupported(document) {
         return;
     }
     let head =
@@ -36,8 +36,8 @@ pub fn run(input: &[u8]) {
     let reply = std::mem::take(&mut driver.out);
     let at = reply.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
     let (head, body) = reply.split_at(at);
-    match reference::answer(document) {
-        Answer::Nothing => {
+    match reference::expected(document) {
+        Expected::Nothing => {
             assert!(head.starts_with(b"HTTP/1.1 204 ") && body.is_empty());
         }
         answer => {
@@ -60,12 +60,12 @@ pub fn driver() -> Driver<Echo> {
 ///
 /// # Panics
 /// When they differ.
-pub fn check(written: &[u8], expected: &Answer) {
+pub fn check(written: &[u8], expected: &Expected) {
     let text = std::str::from_utf8(written).expect("UTF-8");
     match expected {
-        Answer::Nothing => assert_eq!(text, ""),
-        Answer::Single(reply) => check_reply(text, reply),
-        Answer::Batch(replies) => {
+        Expected::Nothing => assert_eq!(text, ""),
+        Expected::Single(reply) => check_reply(text, reply),
+        Expected::Batch(replies) => {
             let items: Vec<&serde_json::value::RawValue> =
                 serde_json::from_str(text).expect("an array");
             assert_eq!(items.len(), replies.len(), "{text}");

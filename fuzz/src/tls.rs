@@ -5,10 +5,10 @@
 
 use std::sync::{Arc, LazyLock};
 
-use ucall_proto::tls::{ClientConfig, ServerConfig, Stage};
+use ucall_proto::tls::{ClientConfig, ServerConfig, TlsConnection};
 
 use crate::random::Random;
-use crate::tls_harness::{Authority, End, Pair, client, server};
+use crate::tls_harness::{Authority, Endpoint, EndpointPair, client, server};
 
 /// Made once: an input says nothing of keys.
 static CONFIGS: LazyLock<(Arc<ServerConfig>, Arc<ClientConfig>)> = LazyLock::new(|| {
@@ -29,41 +29,43 @@ pub fn run(input: &[u8]) {
     if script.first() == Some(&22) {
         receive_raw(script, &mut random);
     } else {
-        Talk::new().play(script, &mut random);
+        Script::new().play(script, &mut random);
     }
 }
 
 /// A server that is sent what may be no TLS at all.
 fn receive_raw(bytes: &[u8], random: &mut Random) {
-    let mut whole = End::new(Stage::server(CONFIGS.0.clone()).expect("a server"), Vec::new());
-    whole.hear(bytes);
-    let mut end = End::new(Stage::server(CONFIGS.0.clone()).expect("a server"), Vec::new());
+    let mut whole =
+        Endpoint::new(TlsConnection::server(CONFIGS.0.clone()).expect("a server"), Vec::new());
+    whole.receive(bytes);
+    let mut end =
+        Endpoint::new(TlsConnection::server(CONFIGS.0.clone()).expect("a server"), Vec::new());
     for piece in random.pieces(bytes) {
-        end.hear(piece);
+        end.receive(piece);
         check_records(&end.out);
     }
     assert_eq!(end.error.is_some(), whole.error.is_some());
-    assert!(end.heard.is_empty(), "nothing can be heard before both ends agree");
+    assert!(end.received.is_empty(), "nothing can be heard before both ends agree");
     if end.error.is_some() {
-        assert!(end.stage.session().is_none());
-        assert!(end.stage.send(b"x", &mut Vec::new()).is_err());
+        assert!(end.tls.session().is_none());
+        assert!(end.tls.send(b"x", &mut Vec::new()).is_err());
     }
 }
 
 /// A connection, and what each end has said.
-struct Talk {
-    wire: Pair,
-    said_by_client: Vec<u8>,
-    said_by_server: Vec<u8>,
+struct Script {
+    endpoints: EndpointPair,
+    sent_by_client: Vec<u8>,
+    sent_by_server: Vec<u8>,
     is_tampered: bool,
 }
 
-impl Talk {
+impl Script {
     fn new() -> Self {
         Self {
-            wire: Pair::new(CONFIGS.0.clone(), CONFIGS.1.clone(), "localhost"),
-            said_by_client: Vec::new(),
-            said_by_server: Vec::new(),
+            endpoints: EndpointPair::new(CONFIGS.0.clone(), CONFIGS.1.clone(), "localhost"),
+            sent_by_client: Vec::new(),
+            sent_by_server: Vec::new(),
             is_tampered: false,
         }
     }
@@ -72,39 +74,47 @@ impl Talk {
         for step in script.chunks(2).take(64) {
             let amount = usize::from(*step.last().unwrap_or(&0));
             match step[0] % 8 {
-                0..2 => carry(&mut self.wire.client, &mut self.wire.server, 8 * amount),
-                2..4 => carry(&mut self.wire.server, &mut self.wire.client, 8 * amount),
-                4 => say(&mut self.wire.client, &mut self.said_by_client, 200 * amount),
-                5 => say(&mut self.wire.server, &mut self.said_by_server, 200 * amount),
-                6 => self.is_tampered |= tamper(&mut self.wire.client.out, amount, random),
-                _ => self.is_tampered |= tamper(&mut self.wire.server.out, amount, random),
+                0..2 => {
+                    transfer(&mut self.endpoints.client, &mut self.endpoints.server, 8 * amount)
+                }
+                2..4 => {
+                    transfer(&mut self.endpoints.server, &mut self.endpoints.client, 8 * amount)
+                }
+                4 => {
+                    send_pattern(&mut self.endpoints.client, &mut self.sent_by_client, 200 * amount)
+                }
+                5 => {
+                    send_pattern(&mut self.endpoints.server, &mut self.sent_by_server, 200 * amount)
+                }
+                6 => self.is_tampered |= tamper(&mut self.endpoints.client.out, amount, random),
+                _ => self.is_tampered |= tamper(&mut self.endpoints.server.out, amount, random),
             }
         }
         if !self.is_tampered {
-            self.wire.talk(usize::MAX);
+            self.endpoints.exchange(usize::MAX);
         }
-        assert!(self.said_by_client.starts_with(&self.wire.server.heard));
-        assert!(self.said_by_server.starts_with(&self.wire.client.heard));
+        assert!(self.sent_by_client.starts_with(&self.endpoints.server.received));
+        assert!(self.sent_by_server.starts_with(&self.endpoints.client.received));
         if !self.is_tampered {
-            assert_eq!(self.wire.server.heard.len(), self.said_by_client.len());
-            assert_eq!(self.wire.client.heard.len(), self.said_by_server.len());
-            assert!(self.wire.server.stage.session().is_some());
+            assert_eq!(self.endpoints.server.received.len(), self.sent_by_client.len());
+            assert_eq!(self.endpoints.client.received.len(), self.sent_by_server.len());
+            assert!(self.endpoints.server.tls.session().is_some());
         }
     }
 }
 
 /// Lets the other end hear so much of what one has to say.
-fn carry(from: &mut End, to: &mut End, count: usize) {
+fn transfer(from: &mut Endpoint, to: &mut Endpoint, count: usize) {
     let count = count.min(from.out.len());
     let bytes: Vec<u8> = from.out.drain(..count).collect();
-    to.hear(&bytes);
+    to.receive(&bytes);
 }
 
-fn say(end: &mut End, said: &mut Vec<u8>, count: usize) {
-    let start = said.len();
+fn send_pattern(end: &mut Endpoint, sent: &mut Vec<u8>, count: usize) {
+    let start = sent.len();
     let text: Vec<u8> = (start..start + count).map(|at| PATTERN[at % PATTERN.len()]).collect();
-    if end.stage.send(&text, &mut end.out).is_ok() {
-        said.extend(text);
+    if end.tls.send(&text, &mut end.out).is_ok() {
+        sent.extend(text);
     }
 }
 

@@ -128,8 +128,8 @@ fn drive(name: &str) {
     }
     let wanted = std::env::var("MUTATIONS").ok().and_then(|text| text.parse().ok());
     let mut random = Random::new(name.len() as u64);
-    let usual = if name == "tls" { MUTATIONS_OF_TLS } else { MUTATIONS };
-    for _ in 0..wanted.unwrap_or(usual) {
+    let default_count = if name == "tls" { MUTATIONS_OF_TLS } else { MUTATIONS };
+    for _ in 0..wanted.unwrap_or(default_count) {
         let mut input = inputs[random.below(inputs.len())].clone();
         mutate(&mut input, &inputs, &mut random);
         check(*target, &input);

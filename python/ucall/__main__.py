@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 
-from ucall import _hosting, _tls
+from ucall import _process_role, _tls
 from ucall._settings import Settings
 from ucall.server import Server
 
@@ -25,14 +25,16 @@ def main() -> int:
     """Returns the exit status."""
     settings = Settings.read()
     handler = logging.StreamHandler()
-    handler.setFormatter(_Lines("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(
+        _LineFormatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    )
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     supervised = settings.workers is not None or settings.reload
     try:
-        if supervised and not _hosting.is_worker():
+        if supervised and not _process_role.is_worker():
             return _supervise(settings)
         return _serve(settings)
-    except Refused as failure:
+    except StartupError as failure:
         log.error("%s", failure)
     except OSError as failure:
         log.error("%s", _reason(failure))
@@ -49,7 +51,7 @@ def _reason(failure: OSError) -> str:
     return reason
 
 
-class _Lines(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     """A record's first line begins at the margin and the others do not, and none steers a terminal:
     what a caller has sent may be in the text of an exception."""
 
@@ -62,7 +64,7 @@ def _printable(line: str) -> str:
     return "".join(it if it.isprintable() or it == "\t" else repr(it)[1:-1] for it in line)
 
 
-class Refused(Exception):
+class StartupError(Exception):
     """What was asked for cannot be; the message says why."""
 
 
@@ -72,16 +74,16 @@ def _supervise(settings: Settings) -> int:
     reload = None
     if settings.reload:
         if importlib.util.find_spec("watchfiles") is None:
-            raise Refused("--reload needs watchfiles: pip install watchfiles")
+            raise StartupError("--reload needs watchfiles: pip install watchfiles")
         reload = [sys.executable, "-m", "ucall._watcher", os.getcwd()]
     command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
     return _supervisor.Supervisor(settings.workers or 1, command, reload).run()
 
 
 def _serve(settings: Settings) -> int:
-    server = _imported(settings)
+    server = _import_server(settings)
     try:
-        tls = _tls.described(
+        tls = _tls.tls_settings(
             settings.ssl_certfile,
             settings.ssl_keyfile,
             settings.ssl_keyfile_password,
@@ -90,45 +92,47 @@ def _serve(settings: Settings) -> int:
         )
         server._core.configure(
             engine=settings.engine,
-            host=settings.host if settings.uds is None else _hosting.unix_host(settings.uds),
+            host=settings.host if settings.uds is None else _process_role.unix_host(settings.uds),
             port=settings.port,
             uds_mode=server._uds_mode,
             tls=tls,
         )
     except ValueError as failure:
-        raise Refused(str(failure)) from None
-    if not _hosting.is_worker():
+        raise StartupError(str(failure)) from None
+    if not _process_role.is_worker():
         server._core.bind()
-        url = _hosting.url(server._core.scheme, server.host, server.port)
+        url = _process_role.url(server._core.scheme, server.host, server.port)
         log.info("listening on %s, engine: %s", url, server.engine)
     server.run()
     return 0
 
 
-def _imported(settings: Settings) -> Server:
+def _import_server(settings: Settings) -> Server:
     module, _, path = settings.app.partition(":")
     name = module.removesuffix(".py").replace(os.sep, ".").strip(".")
     if name != module:
-        raise Refused(f"{settings.app}: expected a module, {name}:{path or 'server'}, not its file")
+        raise StartupError(
+            f"{settings.app}: expected a module, {name}:{path or 'server'}, not its file"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    _hosting.threads = settings.threads
+    _process_role.threads = settings.threads
     try:
-        with _hosting.importing():
+        with _process_role.importing():
             found: object = importlib.import_module(module)
     except ModuleNotFoundError as failure:
         # One that the module itself imports is its author's business, with the traceback.
         if failure.name not in (module, module.partition(".")[0]):
             raise
-        raise Refused(f"{settings.app}: no module {failure.name} in {os.getcwd()}") from None
+        raise StartupError(f"{settings.app}: no module {failure.name} in {os.getcwd()}") from None
     for name in (path or "server").split("."):
         try:
             found = getattr(found, name)
         except AttributeError:
             missing = f"{settings.app}: {module} has no {path or 'server'}"
-            raise Refused(missing + _alternatives(module)) from None
+            raise StartupError(missing + _alternatives(module)) from None
     if not isinstance(found, Server):
-        raise Refused(f"{settings.app}: expected a ucall.Server, got {type(found).__name__}")
+        raise StartupError(f"{settings.app}: expected a ucall.Server, got {type(found).__name__}")
     return found
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from ucall import _signature
 from ucall._core import Context
-from ucall.types.aliases import meant
-from ucall.types.faults import Unserved, shown
+from ucall.types.aliases import resolve_alias
+from ucall.types.messages import UnsupportedType, type_name
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Types
+    from ucall.types.registry import TypeRegistry
 
 __all__ = ["adapt"]
 
@@ -27,7 +27,7 @@ Column = list[Any]
 
 
 def adapt(
-    function: Function, name: str, known: Types
+    function: Function, name: str, registry: TypeRegistry
 ) -> tuple[Function, list[_signature.Parameter]]:
     """What the core calls with a list for each parameter, and what one caller gives for each.
 
@@ -40,11 +40,11 @@ def adapt(
         arrays.append(_is_array(annotation))
         return annotation if arrays[-1] else _item_of_list(annotation)
 
-    signature = _signature.describe(function, name, known, item_of)
+    signature = _signature.describe(function, name, registry, item_of)
     if not signature:
         raise TypeError(f"{name}: takes no parameters that calls could be collected in")
     for parameter in signature:
-        _refuse_what_is_no_column(parameter, name)
+        _check_column(parameter, name)
     stacked = [index for index, is_array in enumerate(arrays) if is_array]
     if not stacked:
         return function, signature
@@ -52,7 +52,7 @@ def adapt(
     return stacking(function, stacked), signature
 
 
-def _refuse_what_is_no_column(parameter: _signature.Parameter, name: str) -> None:
+def _check_column(parameter: _signature.Parameter, name: str) -> None:
     named, kind, takes, has_default, _ = parameter
     if kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
         raise TypeError(f"{name}: parameter {named!r}: a batch is called by position")
@@ -62,19 +62,19 @@ def _refuse_what_is_no_column(parameter: _signature.Parameter, name: str) -> Non
 
 def _item_of_list(annotation: Any) -> Any:
     """What one caller gives where the function takes that."""
-    annotation = meant(annotation)
+    annotation = resolve_alias(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in (list, Any, inspect.Parameter.empty):
         return Any
     if origin in (list, Sequence) and arguments:
         return arguments[0]
     if annotation is Context:
-        raise Unserved("ucall.Context", "a batch has many calls: list[ucall.Context]")
-    raise Unserved(shown(annotation), "a batch is called with lists or arrays")
+        raise UnsupportedType("ucall.Context", "a batch has many calls: list[ucall.Context]")
+    raise UnsupportedType(type_name(annotation), "a batch is called with lists or arrays")
 
 
 def _is_array(annotation: Any) -> bool:
-    annotation = meant(annotation)
+    annotation = resolve_alias(annotation)
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = annotation.__origin__
     numpy = sys.modules.get("numpy")
@@ -85,11 +85,11 @@ def _is_array(annotation: Any) -> bool:
 def _stacking(function: Function, stacked: Iterable[int]) -> Function:
     def run(*columns: Column) -> Column:
         results: Column = [None] * len(columns[0])
-        for places, arguments in _groups(columns, stacked):
+        for positions, arguments in _groups(columns, stacked):
             try:
-                _place(results, places, list(function(*arguments)))
+                _scatter(results, positions, list(function(*arguments)))
             except Exception as failure:
-                _place(results, places, [failure] * len(places))
+                _scatter(results, positions, [failure] * len(positions))
         return results
 
     return run
@@ -98,22 +98,22 @@ def _stacking(function: Function, stacked: Iterable[int]) -> Function:
 def _stacking_async(function: Function, stacked: Iterable[int]) -> Function:
     async def run(*columns: Column) -> Column:
         results: Column = [None] * len(columns[0])
-        for places, arguments in _groups(columns, stacked):
+        for positions, arguments in _groups(columns, stacked):
             made = typing.cast(Coroutine[Any, Any, Iterable[Any]], function(*arguments))
             try:
-                _place(results, places, list(await made))
+                _scatter(results, positions, list(await made))
             except Exception as failure:
-                _place(results, places, [failure] * len(places))
+                _scatter(results, positions, [failure] * len(positions))
         return results
 
     return run
 
 
-def _place(results: Column, places: list[int], found: Column) -> None:
-    if len(found) != len(places):
-        raise ValueError(f"expected {len(places)} results for a batch, got {len(found)}")
-    for place, result in zip(places, found, strict=True):
-        results[place] = result
+def _scatter(results: Column, positions: list[int], found: Column) -> None:
+    if len(found) != len(positions):
+        raise ValueError(f"expected {len(positions)} results for a batch, got {len(found)}")
+    for position, result in zip(positions, found, strict=True):
+        results[position] = result
 
 
 def _groups(
@@ -123,11 +123,11 @@ def _groups(
     import numpy
 
     shapes: dict[object, list[int]] = {}
-    for place, row in enumerate(zip(*columns, strict=True)):
+    for position, row in enumerate(zip(*columns, strict=True)):
         shape = tuple((row[index].shape, row[index].dtype.str) for index in stacked)
-        shapes.setdefault(shape, []).append(place)
-    for places in shapes.values():
-        arguments: list[Any] = [[column[place] for place in places] for column in columns]
+        shapes.setdefault(shape, []).append(position)
+    for positions in shapes.values():
+        arguments: list[Any] = [[column[position] for position in positions] for column in columns]
         for index in stacked:
             arguments[index] = numpy.stack(arguments[index])
-        yield places, arguments
+        yield positions, arguments

@@ -30,12 +30,12 @@ def challenge(auth: object) -> str:
 
     if not callable(auth):
         raise TypeError(f"auth: expected a function, got {type(auth).__name__}")
-    is_later = (
+    is_asynchronous = (
         inspect.iscoroutinefunction,
         inspect.isgeneratorfunction,
         inspect.isasyncgenfunction,
     )
-    if any(holds(it) for holds in is_later for it in (auth, type(auth).__call__)):
+    if any(predicate(it) for predicate in is_asynchronous for it in (auth, type(auth).__call__)):
         raise TypeError("auth: expected a plain function: it is asked before anything else runs")
     challenge = str(getattr(auth, "challenge", "Bearer"))
     if not (challenge.isascii() and challenge.isprintable()):

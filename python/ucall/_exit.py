@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["running"]
 
 #: How long the end of the program waits for a server in the background, in seconds.
-_PATIENCE_S = 10
+_STOP_TIMEOUT_S = 10
 
 running: WeakSet[Server] = WeakSet()
 
@@ -21,7 +21,7 @@ running: WeakSet[Server] = WeakSet()
 def _stop_all() -> None:
     for server in list(running):
         server._core.stop(False)
-        server._idle.wait(_PATIENCE_S)
+        server._idle.wait(_STOP_TIMEOUT_S)
 
 
 atexit.register(_stop_all)

@@ -16,18 +16,18 @@ from typing import Any
 
 from ucall import _core
 
-__all__ = ["Loop", "attach", "close", "make"]
+__all__ = ["Loop", "attach", "close", "new_loop"]
 
 #: asyncio's own, for what asyncio itself would say.
 log = logging.getLogger("asyncio")
 
 
-class TurningSelector(selectors.BaseSelector):
+class WorkerSelector(selectors.BaseSelector):
     """A selector whose wait is a turn of a worker, while there is one."""
 
     def __init__(self) -> None:
         self._own = selectors.DefaultSelector()
-        self.pump: _core.Pump | None = None
+        self.driver: _core.LoopDriver | None = None
 
     def fileno(self) -> int:
         """Readable when one of asyncio's descriptors is ready."""
@@ -44,9 +44,9 @@ class TurningSelector(selectors.BaseSelector):
         return self._own.modify(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.pump is None:
+        if self.driver is None:
             return self._own.select(timeout)
-        if self.pump.turn(timeout):
+        if self.driver.turn(timeout):
             return self._own.select(0)
         return []
 
@@ -60,29 +60,29 @@ class TurningSelector(selectors.BaseSelector):
         self._own.close()
 
 
-class Ready(collections.deque[Any]):
+class ReadyQueue(collections.deque[Any]):
     """asyncio's own queue, which stays empty: what it puts there goes to the core. From Python 3.14
     on that is what other threads want to be called."""
 
-    def __init__(self, schedule: _core.Schedule) -> None:
+    def __init__(self, loop_queues: _core.LoopQueues) -> None:
         super().__init__()
-        self._schedule = schedule
+        self._loop_queues = loop_queues
 
     def append(self, handle: Any) -> None:
-        self._schedule._add_callback(handle)
+        self._loop_queues._add_callback(handle)
 
 
-class Loop(_core.Schedule, asyncio.SelectorEventLoop):  # type: ignore[misc]
-    """asyncio's loop on a `TurningSelector`, with its callbacks and timers kept by the core."""
+class Loop(_core.LoopQueues, asyncio.SelectorEventLoop):  # type: ignore[misc]
+    """asyncio's loop on a `WorkerSelector`, with its callbacks and timers kept by the core."""
 
     # Private to asyncio, and there since it is.
     _stopping: bool
     _process_events: Callable[[list[tuple[selectors.SelectorKey, int]]], None]
 
     def __init__(self) -> None:
-        self.turning = TurningSelector()
-        super().__init__(self.turning)
-        self._ready = Ready(self)
+        self.worker_selector = WorkerSelector()
+        super().__init__(self.worker_selector)
+        self._ready = ReadyQueue(self)
 
     def run_forever(self) -> None:
         self.begin_slices()
@@ -93,7 +93,7 @@ class Loop(_core.Schedule, asyncio.SelectorEventLoop):  # type: ignore[misc]
 
     def _run_once(self) -> None:
         """Waits until there is something to do, and does some of it; as asyncio's, in slices."""
-        ready = self.turning.select(0 if self._stopping else self.patience())
+        ready = self.worker_selector.select(0 if self._stopping else self.select_timeout())
         if ready:
             self._process_events(ready)
         self.run_slice()
@@ -104,37 +104,37 @@ class Loop(_core.Schedule, asyncio.SelectorEventLoop):  # type: ignore[misc]
 
     def set_debug(self, enabled: bool) -> None:
         super().set_debug(enabled)
-        self.watch_callbacks(enabled)
+        self.set_debug_timing(enabled)
 
     def set_task_factory(self, factory: Any) -> None:
         super().set_task_factory(factory)
         self.use_task_factory(factory is not None)
 
-    def _ran(self, shown: str, took_s: float) -> None:
+    def _report_callback(self, description: str, elapsed_s: float) -> None:
         """Names a callback that held up the others, in debug mode."""
-        if took_s >= self.slow_callback_duration:
-            log.warning("Executing %s took %.3f seconds", shown, took_s)
+        if elapsed_s >= self.slow_callback_duration:
+            log.warning("Executing %s took %.3f seconds", description, elapsed_s)
 
     def close(self) -> None:
         super().close()
         self.clear()
 
 
-def make() -> Loop:
+def new_loop() -> Loop:
     """A loop that no worker turns in yet."""
     return Loop()
 
 
-def attach(pump: _core.Pump, loop: Loop) -> None:
+def attach(driver: _core.LoopDriver, loop: Loop) -> None:
     """Lets a worker take its turns as the loop's wait."""
-    pump.attach(loop, loop.turning.fileno())
-    loop.turning.pump = pump
+    driver.attach(loop, loop.worker_selector.fileno())
+    loop.worker_selector.driver = driver
 
 
-def close(pump: _core.Pump, loop: Loop) -> None:
+def close(driver: _core.LoopDriver, loop: Loop) -> None:
     """Cancels what still runs, and closes the loop."""
-    loop.turning.pump = None
-    pump.detach()
+    loop.worker_selector.driver = None
+    driver.detach()
     try:
         tasks = asyncio.all_tasks(loop)
         for task in tasks:

@@ -5,7 +5,7 @@ that is stuck. Here each process has its own pipe: one that dies fails the call 
 that is at a call past its deadline is killed, and the next call there starts another.
 
 A process of the pool imports the module of its functions, which may make a server and run it: see
-`ucall._hosting` for how that is kept from happening. Large arrays of NumPy go through shared
+`ucall._process_role` for how that is kept from happening. Large arrays of NumPy go through shared
 memory, one copy on each side, instead of through a pickle and a pipe.
 """
 
@@ -33,7 +33,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from ucall import _hosting
+from ucall import _process_role
 
 __all__ = ["Pool"]
 
@@ -70,7 +70,7 @@ class Pool:
         self._processes = processes
         self._functions: list[Function] = []
         self._lock = threading.Lock()
-        self._staff = _Staff(self._functions)
+        self._pool = _Pool(self._functions)
 
     def submitter(self, function: Function, timeout_ms: float | None = None) -> Function:
         """What takes the function's arguments and returns a future of its result.
@@ -88,69 +88,69 @@ class Pool:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         call = _Call(function, arguments, named, deadline)
         with self._lock:
-            self._staff.take(call, self._processes)
+            self._pool.submit(call, self._processes)
         return call.future
 
     def close(self) -> None:
         """Ends the processes at once: nobody waits any more for what they are at."""
         with self._lock:
-            staff, self._staff = self._staff, _Staff(self._functions)
-        staff.dismiss()
+            pool, self._pool = self._pool, _Pool(self._functions)
+        pool.close()
 
 
-class _Staff:
+class _Pool:
     """The threads of a pool until it is closed, and what waits for them."""
 
     def __init__(self, functions: list[Function]) -> None:
         self.functions = functions
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self.is_dismissed = False
-        self._hands: list[_Hand] = []
+        self.is_closed = False
+        self._workers: list[_Worker] = []
         self._unfinished = 0
         self._lock = threading.Lock()
 
-    def take(self, call: _Call, processes: int) -> None:
+    def submit(self, call: _Call, processes: int) -> None:
         self.calls.put(call)
         with self._lock:
             self._unfinished += 1
-            if len(self._hands) < min(self._unfinished, processes):
-                self._hands.append(_Hand(self))
+            if len(self._workers) < min(self._unfinished, processes):
+                self._workers.append(_Worker(self))
 
-    def finished(self) -> None:
+    def finish(self) -> None:
         with self._lock:
             self._unfinished -= 1
 
-    def dismiss(self) -> None:
-        self.is_dismissed = True
-        for hand in self._hands:
+    def close(self) -> None:
+        self.is_closed = True
+        for worker in self._workers:
             self.calls.put(None)
-            hand.kill()
+            worker.kill()
 
 
-class _Hand:
+class _Worker:
     """A thread with a process of its own."""
 
-    def __init__(self, staff: _Staff) -> None:
-        self._staff = staff
+    def __init__(self, pool: _Pool) -> None:
+        self._pool = pool
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         threading.Thread(target=self._work, name="ucall-process", daemon=True).start()
 
     def _work(self) -> None:
-        while (call := self._staff.calls.get()) is not None and not self._staff.is_dismissed:
+        while (call := self._pool.calls.get()) is not None and not self._pool.is_closed:
             # One whose caller has been answered, or is gone, was cancelled.
             if call.future.set_running_or_notify_cancel():
                 try:
-                    call.future.set_result(self._answer(call))
+                    call.future.set_result(self._run_call(call))
                 except BaseException as failure:
                     call.future.set_exception(failure)
-            self._staff.finished()
+            self._pool.finish()
             # Its arguments may be large: they are not kept until the next one comes.
             del call
         self.kill()
 
-    def _answer(self, call: _Call) -> Any:
-        pipe = self._pipe or self._started()
+    def _run_call(self, call: _Call) -> Any:
+        pipe = self._pipe or self._start_process()
         with _request(call) as request:
             return self._exchange(pipe, request, call.deadline)
 
@@ -164,7 +164,7 @@ class _Hand:
                 raise TimeoutError("its process was ended at the deadline")
             received = pipe.recv_bytes()
         except (EOFError, ConnectionError):
-            raise RuntimeError(f"its process {self._ending()}") from None
+            raise RuntimeError(f"its process {self._exit_reason()}") from None
         except BaseException:
             # The next call of this process would get the answer to this one.
             self.kill()
@@ -172,26 +172,26 @@ class _Hand:
         is_result, answer = pickle.loads(received)
         if not is_result:
             raise answer
-        return _unpacked(answer)
+        return _unpack(answer)
 
-    def _started(self) -> Connection:
+    def _start_process(self) -> Connection:
         """Starts the process, and waits until it has imported what it needs."""
         ours, theirs = _Context().Pipe()
-        arguments = (theirs, self._staff.functions)
+        arguments = (theirs, self._pool.functions)
         # Ended with the program, should it end without its server.
         process = _Context().Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
         self._process, self._pipe = process, ours
-        if self._staff.is_dismissed:
+        if self._pool.is_closed:
             self.kill()
         try:
             ours.recv()
         except (EOFError, ConnectionError):
-            raise RuntimeError(f"its process {self._ending()}") from None
+            raise RuntimeError(f"its process {self._exit_reason()}") from None
         return ours
 
-    def _ending(self) -> str:
+    def _exit_reason(self) -> str:
         """How the process has ended, which is forgotten."""
         process, self._process, self._pipe = self._process, None, None
         if process is None:
@@ -208,7 +208,7 @@ class _Hand:
 
 
 #: The environment is one for all threads.
-_one_starts = threading.Lock()
+_start_lock = threading.Lock()
 
 
 class _Process(SpawnProcess):
@@ -216,7 +216,7 @@ class _Process(SpawnProcess):
 
     @staticmethod
     def _Popen(process: BaseProcess) -> Any:
-        with _one_starts, _environment(_hosting.POOL, "1"):
+        with _start_lock, _environment(_process_role.POOL, "1"):
             return SpawnProcess._Popen(process)
 
 
@@ -244,7 +244,7 @@ def _serve(pipe: Connection, _: list[Function]) -> None:
     The functions were sent along so that their modules are imported by now, whose servers must not
     run; from here on, functions may run servers of their own.
     """
-    os.environ.pop(_hosting.POOL, None)
+    os.environ.pop(_process_role.POOL, None)
     # Functions may start processes too.
     multiprocessing.current_process().daemon = False
     # Ctrl-C is the server's: it lets calls finish.
@@ -259,11 +259,11 @@ def _outcome(request: bytes) -> bytes:
     """A pickle of what a call has come to: ``(True, result)`` or ``(False, exception)``."""
     try:
         function, arguments, named = pickle.loads(request)
-        unpacked = [_unpacked(argument) for argument in arguments]
-        unpacked_named = {name: _unpacked(it) for name, it in named.items()}
+        unpacked = [_unpack(argument) for argument in arguments]
+        unpacked_named = {name: _unpack(it) for name, it in named.items()}
         # A copy for each call: the next one may be another caller's.
         result = contextvars.copy_context().run(function, *unpacked, **unpacked_named)
-        return pickle.dumps((True, _packed(result)), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((True, _pack(result)), pickle.HIGHEST_PROTOCOL)
     except BaseException as failure:
         lines = traceback.format_exception(failure)
         failure.add_note("In its process:\n" + "".join(lines).rstrip())
@@ -277,7 +277,7 @@ def _outcome(request: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Shared:
+class _SharedArray:
     """An array that lies in shared memory, whose taker unlinks it."""
 
     name: str
@@ -285,22 +285,22 @@ class _Shared:
     dtype: str
 
 
-def _packed(value: Any) -> Any:
+def _pack(value: Any) -> Any:
     """Moves a large array to shared memory; anything else goes as it is."""
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray:
         return value
     if value.nbytes < _SHARED_BYTES_MIN or value.dtype.hasobject or value.dtype.fields:
         return value
-    if (memory := _reserved(value.nbytes)) is None:
+    if (memory := _reserve(value.nbytes)) is None:
         return value
     numpy.ndarray(value.shape, value.dtype, memory.buf)[...] = value
-    shared = _Shared(memory.name, value.shape, value.dtype.str)
+    shared = _SharedArray(memory.name, value.shape, value.dtype.str)
     memory.close()
     return shared
 
 
-def _reserved(size: int) -> shared_memory.SharedMemory | None:
+def _reserve(size: int) -> shared_memory.SharedMemory | None:
     """Shared memory that has its pages, or nothing where there are too few left.
 
     It is made without pages, and to write where none can be had ends the program by SIGBUS.
@@ -325,17 +325,17 @@ def _reserved(size: int) -> shared_memory.SharedMemory | None:
 @contextlib.contextmanager
 def _request(call: _Call) -> Iterator[_Request]:
     """What to send for a call, whose shared memory is given back should nobody take it."""
-    shared: list[_Shared] = []
+    shared: list[_SharedArray] = []
 
-    def packed(value: Any) -> Any:
-        value = _packed(value)
-        if isinstance(value, _Shared):
+    def pack(value: Any) -> Any:
+        value = _pack(value)
+        if isinstance(value, _SharedArray):
             shared.append(value)
         return value
 
     try:
-        named = {name: packed(argument) for name, argument in call.named.items()}
-        yield call.function, [packed(argument) for argument in call.arguments], named
+        named = {name: pack(argument) for name, argument in call.named.items()}
+        yield call.function, [pack(argument) for argument in call.arguments], named
     finally:
         for array in shared:
             with contextlib.suppress(FileNotFoundError):
@@ -344,9 +344,9 @@ def _request(call: _Call) -> Iterator[_Request]:
                 memory.unlink()
 
 
-def _unpacked(value: Any) -> Any:
+def _unpack(value: Any) -> Any:
     """The array itself, copied out, so that its memory goes back at once."""
-    if not isinstance(value, _Shared):
+    if not isinstance(value, _SharedArray):
         return value
     import numpy
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ucall import _checks, _signature
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Types
+    from ucall.types.registry import TypeRegistry
 
 __all__ = ["BatchRules", "Registration", "register"]
 
@@ -37,14 +37,14 @@ class Registration:
 
     function: Function
     signature: list[_signature.Parameter] | None
-    how: str
+    mode: str
     batch: tuple[int, float, int] | None = None
 
 
 def register(
     function: Function,
     name: str,
-    known: Types,
+    registry: TypeRegistry,
     *,
     threads: bool | None,
     threads_by_default: bool,
@@ -65,16 +65,16 @@ def register(
         TypeError: The function cannot run that way; the message names it.
     """
     is_async = _signature.is_async(function)
-    _refuse_what_contradicts(name, is_async, threads, pool)
+    _check_conflicts(name, is_async, threads, pool)
     in_threads = threads_by_default if threads is None else threads
     if batch is not None:
         from ucall import _batch
 
-        function, items = _batch.adapt(function, name, known)
-        how = "task" if is_async else "thread" if in_threads else "inline"
+        function, items = _batch.adapt(function, name, registry)
+        mode = "task" if is_async else "thread" if in_threads else "inline"
         rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
-        return Registration(function, items, how, rules)
-    signature = _signature.describe(function, name, known)
+        return Registration(function, items, mode, rules)
+    signature = _signature.describe(function, name, registry)
     if pool is not None:
         if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
             raise TypeError(
@@ -87,9 +87,7 @@ def register(
     return Registration(function, signature, "thread" if in_threads else "inline")
 
 
-def _refuse_what_contradicts(
-    name: str, is_async: bool, threads: bool | None, pool: Any | None
-) -> None:
+def _check_conflicts(name: str, is_async: bool, threads: bool | None, pool: Any | None) -> None:
     if threads is not None and not isinstance(threads, bool):
         raise TypeError(
             f"{name}: threads: expected True or False, got {threads!r}; "

@@ -83,11 +83,11 @@ def _parser() -> Parser:
 def _add(parser: Parser, flag: str, default: Any = None, **options: Any) -> None:
     variable = "UCALL_" + flag.strip("-").replace("-", "_").upper()
     text = os.environ.get(variable)
-    told = _told(parser, variable, text, options) if text else default
-    parser.add_argument(flag, default=told, **options)
+    parsed = _parse_variable(parser, variable, text, options) if text else default
+    parser.add_argument(flag, default=parsed, **options)
 
 
-def _told(parser: Parser, variable: str, text: str, options: dict[str, Any]) -> Any:
+def _parse_variable(parser: Parser, variable: str, text: str, options: dict[str, Any]) -> Any:
     """What a variable says, converted and checked as argparse does it with a flag."""
     if options.get("nargs"):
         return text.split(os.pathsep)

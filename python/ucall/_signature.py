@@ -15,15 +15,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from ucall._core import Context
-from ucall.types.aliases import meant
+from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import Takes, describe_annotation
-from ucall.types.faults import Unserved
+from ucall.types.messages import UnsupportedType
 
 if sys.version_info >= (3, 14):
     import annotationlib
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Types
+    from ucall.types.registry import TypeRegistry
 
 Parameter: TypeAlias = tuple[str, int, Takes, bool, object]
 """Name, kind (see `inspect.Parameter`), what it takes, whether it has a default, and that."""
@@ -32,7 +32,7 @@ Parameter: TypeAlias = tuple[str, int, Takes, bool, object]
 def describe(
     function: Callable[..., object],
     name: str,
-    known: Types,
+    registry: TypeRegistry,
     item_of: Callable[[object], object] | None = None,
 ) -> list[Parameter] | None:
     """Describes each parameter in order; ``None`` when the callable does not tell.
@@ -45,14 +45,14 @@ def describe(
         ImportError: An annotation needs a module that is not installed.
         TypeError: The function cannot be served; the message names it and the parameter.
     """
-    _refuse_what_cannot_run(function, name)
+    _check_runnable(function, name)
     try:
         signature = _signature(function)
     except ValueError:
         return None
     hints = _annotations(function, name)
     return [
-        _describe_parameter(parameter, hints, name, known, item_of)
+        _describe_parameter(parameter, hints, name, registry, item_of)
         for parameter in signature.parameters.values()
     ]
 
@@ -82,22 +82,22 @@ def name_of(function: Callable[..., object]) -> str:
     return name
 
 
-def _refuse_what_cannot_run(function: Callable[..., object], name: str) -> None:
+def _check_runnable(function: Callable[..., object], name: str) -> None:
     if not callable(function):
         raise TypeError(f"{name}: {type(function).__name__} cannot be called")
     if isinstance(function, type):
         raise TypeError(f"{name}: is a class; serve a function or an object's method")
-    for code in (_function_of(function), function):
+    for code in (_underlying_function(function), function):
         if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
             raise TypeError(f"{name}: generators cannot be served; return a list")
 
 
 def is_async(function: Callable[..., object]) -> bool:
     """Whether calling it makes a coroutine."""
-    return any(map(inspect.iscoroutinefunction, (_function_of(function), function)))
+    return any(map(inspect.iscoroutinefunction, (_underlying_function(function), function)))
 
 
-def _function_of(function: Callable[..., object]) -> Callable[..., object]:
+def _underlying_function(function: Callable[..., object]) -> Callable[..., object]:
     """What in the end runs and carries the annotations, behind partials, wrappers and objects."""
     while True:
         inner: object
@@ -116,23 +116,23 @@ def _function_of(function: Callable[..., object]) -> Callable[..., object]:
 
 def _annotations(function: Callable[..., object], name: str) -> dict[str, object]:
     """The annotations of the parameters, those written as strings evaluated."""
-    function = _function_of(function)
-    written = _written(function)
-    written.pop("return", None)  # May name what only type checkers import.
+    function = _underlying_function(function)
+    raw = _raw_annotations(function)
+    raw.pop("return", None)  # May name what only type checkers import.
     known = getattr(function, "__globals__", {})
-    holder = types.SimpleNamespace(__annotations__=written)
+    holder = types.SimpleNamespace(__annotations__=raw)
     try:
-        return typing.get_type_hints(holder, known, _names_around(function), include_extras=True)
+        return typing.get_type_hints(holder, known, _enclosing_names(function), include_extras=True)
     except NameError as error:
         raise TypeError(
             f"{name}: an annotation names what cannot be found: {error}; "
             "define or import it before the function is served, not for type checkers alone"
         ) from error
     except (AttributeError, SyntaxError, TypeError):
-        return written  # The one that is no type is refused by its name.
+        return raw  # The one that is no type is refused by its name.
 
 
-def _written(function: Callable[..., object]) -> dict[str, object]:
+def _raw_annotations(function: Callable[..., object]) -> dict[str, object]:
     """The annotations as they were written, as far as names in them can be found."""
     if sys.version_info >= (3, 14):
         form = annotationlib.Format.FORWARDREF
@@ -140,14 +140,14 @@ def _written(function: Callable[..., object]) -> dict[str, object]:
     return dict(getattr(function, "__annotations__", None) or {})
 
 
-def _names_around(function: Callable[..., object]) -> dict[str, object]:
+def _enclosing_names(function: Callable[..., object]) -> dict[str, object]:
     """Names in the function that this one is defined in, while that still runs, and the type
     parameters of this one."""
     own = {parameter.__name__: parameter for parameter in getattr(function, "__type_params__", ())}
-    around, is_inside, _ = getattr(function, "__qualname__", "").rpartition(".<locals>.")
+    enclosing, is_inside, _ = getattr(function, "__qualname__", "").rpartition(".<locals>.")
     frame = sys._getframe() if is_inside else None
     while frame is not None:
-        if frame.f_code.co_qualname == around:
+        if frame.f_code.co_qualname == enclosing:
             return frame.f_locals | own
         frame = frame.f_back
     return own
@@ -157,20 +157,20 @@ def _describe_parameter(
     parameter: inspect.Parameter,
     hints: dict[str, object],
     name: str,
-    known: Types,
+    registry: TypeRegistry,
     item_of: Callable[[object], object] | None,
 ) -> Parameter:
     annotation = hints.get(parameter.name, parameter.annotation)
     try:
         if item_of is not None:
             annotation = item_of(annotation)
-        if meant(annotation) is Context:
+        if resolve_alias(annotation) is Context:
             return parameter.name, int(parameter.kind), "context", True, None
-        takes = describe_annotation(annotation, known)
-    except Unserved as unserved:
-        raise TypeError(f"{name}: parameter {parameter.name!r}: {unserved}") from None
+        takes = describe_annotation(annotation, registry)
+    except UnsupportedType as unsupported:
+        raise TypeError(f"{name}: parameter {parameter.name!r}: {unsupported}") from None
     except ImportError as missing:
-        what = f"{name}: parameter {parameter.name!r}: {missing}"
-        raise ImportError(what, name=missing.name) from None
+        problem = f"{name}: parameter {parameter.name!r}: {missing}"
+        raise ImportError(problem, name=missing.name) from None
     has_default = parameter.default is not inspect.Parameter.empty
     return parameter.name, int(parameter.kind), takes, has_default, parameter.default

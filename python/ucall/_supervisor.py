@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from ucall import _core, _hosting
+from ucall import _core, _process_role
 
 __all__ = ["Supervisor"]
 
@@ -41,7 +41,7 @@ log = logging.getLogger("ucall")
 #: Connections that wait to be accepted; the system's own limit cuts it.
 _BACKLOG = 4096
 #: A worker that lived for less than this is started again later each time.
-_SETTLED_S = 5.0
+_STABLE_S = 5.0
 _BACK_OFF_MIN_S = 0.1
 _BACK_OFF_MAX_S = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
@@ -55,12 +55,12 @@ class Worker:
     control: socket.socket
     #: The page that it counts on; 0 if there is none left.
     page: int
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
     received: bytes = b""
 
 
 @dataclass(eq=False)
-class Place:
+class WorkerSlot:
     """One of so many workers: its socket, who listens on it, and who will."""
 
     number: int
@@ -82,14 +82,14 @@ class Supervisor:
 
     def __init__(self, workers: int, command: list[str], reload: list[str] | None = None) -> None:
         #: What all workers have counted so far.
-        self.counters = _core.SharedCounters(_nameless_file())
-        self._pages = self.counters.places
+        self.counters = _core.SharedCounters(_anonymous_file())
+        self._pages = self.counters.page_indices
         self._command = command
         self._reload = reload
-        self._places = [Place(number) for number in range(1, workers + 1)]
+        self._slots = [WorkerSlot(number) for number in range(1, workers + 1)]
         self._retiring: list[Worker] = []
         #: Places whose workers are still to be replaced, the present one first.
-        self._rolling: list[Place] = []
+        self._rolling: list[WorkerSlot] = []
         self._tickets = secrets.token_bytes(32)
         self._unix_socket: _core.UnixSocket | None = None
         self._selector = selectors.DefaultSelector()
@@ -100,7 +100,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervises until told to stop; the exit status."""
-        before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        before = {number: signal.signal(number, self._record_signal) for number in _SIGNALS}
         reader, writer = socket.socketpair()
         for end in (reader, writer):
             end.setblocking(False)
@@ -108,7 +108,7 @@ class Supervisor:
         self._selector.register(reader, selectors.EVENT_READ, lambda: reader.recv(4096))
         watcher = self._watch() if self._reload else None
         try:
-            while not self._is_over():
+            while not self._is_finished():
                 self._turn()
         finally:
             if watcher is not None:
@@ -118,52 +118,52 @@ class Supervisor:
             signal.set_wakeup_fd(wakeup_before)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for place in self._places:
-                if place.listener is not None:
-                    place.listener.close()
+            for slot in self._slots:
+                if slot.listener is not None:
+                    slot.listener.close()
             if self._unix_socket is not None:
                 self._unix_socket.close()
             reader.close()
             writer.close()
         return self._status
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _record_signal(self, number: int, _: FrameType | None) -> None:
         self._signals.append(number)
 
     def _turn(self) -> None:
         now = time.monotonic()
-        for place in self._places:
-            is_due = place.start_at is not None and place.start_at <= now
+        for slot in self._slots:
+            is_due = slot.start_at is not None and slot.start_at <= now
             if is_due and not self._is_stopping:
-                self._fill(place)
-        for key, _ in self._selector.select(self._patience(now)):
+                self._start_due(slot)
+        for key, _ in self._selector.select(self._select_timeout(now)):
             key.data()
         while self._signals:
-            self._obey(self._signals.pop(0))
-        self._bury()
+            self._handle_signal(self._signals.pop(0))
+        self._reap()
 
-    def _patience(self, now: float) -> float | None:
-        due = [place.start_at for place in self._places if place.start_at is not None]
+    def _select_timeout(self, now: float) -> float | None:
+        due = [slot.start_at for slot in self._slots if slot.start_at is not None]
         return max(0.0, min(due) - now) if due and not self._is_stopping else None
 
-    def _is_over(self) -> bool:
-        return self._is_stopping and not self._all()
+    def _is_finished(self) -> bool:
+        return self._is_stopping and not self._all_workers()
 
-    def _all(self) -> list[Worker]:
-        held = [worker for place in self._places for worker in (place.worker, place.successor)]
-        return [worker for worker in held if worker is not None] + self._retiring
+    def _all_workers(self) -> list[Worker]:
+        workers = [worker for slot in self._slots for worker in (slot.worker, slot.successor)]
+        return [worker for worker in workers if worker is not None] + self._retiring
 
     # Workers come and go.
 
-    def _fill(self, place: Place) -> None:
-        place.start_at = None
+    def _start_due(self, slot: WorkerSlot) -> None:
+        slot.start_at = None
         try:
-            place.worker = self._start(place)
+            slot.worker = self._start(slot)
         except OSError as failure:
-            log.error("worker %d cannot be started: %s", place.number, failure)
-            self._try_again(place, 0.0)
+            log.error("worker %d cannot be started: %s", slot.number, failure)
+            self._schedule_restart(slot, 0.0)
 
-    def _start(self, place: Place) -> Worker:
+    def _start(self, slot: WorkerSlot) -> Worker:
         """Starts one process.
 
         Raises:
@@ -171,8 +171,8 @@ class Supervisor:
         """
         ours, theirs = socket.socketpair()
         environment = os.environ | {
-            _hosting.WORKER: str(theirs.fileno()),
-            _hosting.TICKETS: self._tickets.hex(),
+            _process_role.WORKER: str(theirs.fileno()),
+            _process_role.TICKETS: self._tickets.hex(),
         }
         with theirs:
             try:
@@ -189,11 +189,11 @@ class Supervisor:
                 raise
         worker = Worker(process, ours, self._pages.pop() if self._pages else 0)
         ours.setblocking(False)
-        hear: Callable[[], None] = lambda: self._hear(place, worker)  # noqa: E731
-        self._selector.register(ours, selectors.EVENT_READ, hear)
+        handle: Callable[[], None] = lambda: self._handle_message(slot, worker)  # noqa: E731
+        self._selector.register(ours, selectors.EVENT_READ, handle)
         return worker
 
-    def _hear(self, place: Place, worker: Worker) -> None:
+    def _handle_message(self, slot: WorkerSlot, worker: Worker) -> None:
         """Takes what a worker says: ``listen SCHEME PORT MODE HOST`` or ``ready``."""
         try:
             data = worker.control.recv(4096)
@@ -207,19 +207,19 @@ class Supervisor:
             what, *arguments = line.decode().split(" ", 4)
             if what == "listen":
                 scheme, port, uds_mode, host = arguments
-                self._give_listener(place, worker, (host, int(port), int(uds_mode), scheme))
+                self._send_listener(slot, worker, (host, int(port), int(uds_mode), scheme))
             elif what == "ready":
-                self._welcome(place, worker)
+                self._handle_ready(slot, worker)
 
-    def _give_listener(
-        self, place: Place, worker: Worker, address: tuple[str, int, int, str]
+    def _send_listener(
+        self, slot: WorkerSlot, worker: Worker, address: tuple[str, int, int, str]
     ) -> None:
         answer, descriptors = str(worker.page), []
         try:
-            if place.listener is None:
+            if slot.listener is None:
                 self.bind(*address)
-            assert place.listener is not None
-            descriptors = [place.listener.fileno(), self.counters.fileno()]
+            assert slot.listener is not None
+            descriptors = [slot.listener.fileno(), self.counters.fileno()]
         except OSError as failure:
             answer = str(failure)
         with suppress(OSError):  # It may have died since it asked.
@@ -231,44 +231,44 @@ class Supervisor:
         Raises:
             OSError: The address cannot be listened on.
         """
-        if host.startswith(_hosting.UNIX):
-            path = host.removeprefix(_hosting.UNIX)
+        if host.startswith(_process_role.UNIX):
+            path = host.removeprefix(_process_role.UNIX)
             self._unix_socket = _core.UnixSocket(path, uds_mode)
-            for place in self._places:
-                place.listener = socket.socket(fileno=self._unix_socket.descriptor())
+            for slot in self._slots:
+                slot.listener = socket.socket(fileno=self._unix_socket.descriptor())
         else:
-            for place in self._places:
-                place.listener = _listener(host, port, share_port=len(self._places) > 1)
-                host, port = place.listener.getsockname()[:2]
-        url = _hosting.url(scheme, host, port)
-        log.info("listening on %s, workers: %d", url, len(self._places))
+            for slot in self._slots:
+                slot.listener = _listener(host, port, share_port=len(self._slots) > 1)
+                host, port = slot.listener.getsockname()[:2]
+        url = _process_role.url(scheme, host, port)
+        log.info("listening on %s, workers: %d", url, len(self._slots))
 
-    def _welcome(self, place: Place, worker: Worker) -> None:
+    def _handle_ready(self, slot: WorkerSlot, worker: Worker) -> None:
         self._was_ready = True
-        log.info("worker %d (pid %d) is ready", place.number, worker.process.pid)
-        if worker is place.successor:
-            if place.worker is not None:
-                place.worker.process.send_signal(signal.SIGHUP)
-                self._retiring.append(place.worker)
-            place.worker, place.successor = worker, None
+        log.info("worker %d (pid %d) is ready", slot.number, worker.process.pid)
+        if worker is slot.successor:
+            if slot.worker is not None:
+                slot.worker.process.send_signal(signal.SIGHUP)
+                self._retiring.append(slot.worker)
+            slot.worker, slot.successor = worker, None
             # The one before may have died meanwhile, and was to be replaced.
-            place.start_at = None
-            self._rolling = [other for other in self._rolling if other is not place]
-            self._roll()
+            slot.start_at = None
+            self._rolling = [other for other in self._rolling if other is not slot]
+            self._roll_next()
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Looks who has died."""
         for worker in [worker for worker in self._retiring if worker.process.poll() is not None]:
             self._retiring.remove(worker)
-            self._forget(worker)
-        for place in self._places:
-            if place.successor is not None and place.successor.process.poll() is not None:
-                self._give_up_rolling(place, place.successor)
-            if place.worker is not None and place.worker.process.poll() is not None:
-                worker, place.worker = place.worker, None
-                self._replace(place, worker)
+            self._remove(worker)
+        for slot in self._slots:
+            if slot.successor is not None and slot.successor.process.poll() is not None:
+                self._cancel_rolling(slot, slot.successor)
+            if slot.worker is not None and slot.worker.process.poll() is not None:
+                worker, slot.worker = slot.worker, None
+                self._replace(slot, worker)
 
-    def _forget(self, worker: Worker) -> None:
+    def _remove(self, worker: Worker) -> None:
         if worker.control.fileno() >= 0 and worker.control in self._selector.get_map():
             self._selector.unregister(worker.control)
         worker.control.close()
@@ -276,22 +276,22 @@ class Supervisor:
             self.counters.retire(worker.page)
             self._pages.append(worker.page)
 
-    def _give_up_rolling(self, place: Place, successor: Worker) -> None:
-        place.successor, self._rolling = None, []
-        self._forget(successor)
+    def _cancel_rolling(self, slot: WorkerSlot, successor: Worker) -> None:
+        slot.successor, self._rolling = None, []
+        self._remove(successor)
         if not self._is_stopping:
-            how = _ending(successor.process)
-            log.error("the successor of worker %d %s; all stay as they are", place.number, how)
+            how = _exit_reason(successor.process)
+            log.error("the successor of worker %d %s; all stay as they are", slot.number, how)
 
-    def _replace(self, place: Place, worker: Worker) -> None:
-        self._forget(worker)
+    def _replace(self, slot: WorkerSlot, worker: Worker) -> None:
+        self._remove(worker)
         if self._is_stopping:
             return
         process = worker.process
-        log.error("worker %d (pid %d) %s", place.number, process.pid, _ending(process))
-        self._try_again(place, time.monotonic() - worker.began)
+        log.error("worker %d (pid %d) %s", slot.number, process.pid, _exit_reason(process))
+        self._schedule_restart(slot, time.monotonic() - worker.started_at)
 
-    def _try_again(self, place: Place, lived_s: float) -> None:
+    def _schedule_restart(self, slot: WorkerSlot, uptime_s: float) -> None:
         """Has a worker started in the place of one that lived for so long, if one ever lived."""
         if not self._was_ready:
             if self._reload is not None:
@@ -300,13 +300,13 @@ class Supervisor:
             log.error("no worker was ever ready: giving up")
             self._status = 1
             return self._stop()
-        later_s = min(max(place.back_off_s * 2, _BACK_OFF_MIN_S), _BACK_OFF_MAX_S)
-        place.back_off_s = 0.0 if lived_s >= _SETTLED_S else later_s
-        place.start_at = time.monotonic() + place.back_off_s
+        delay_s = min(max(slot.back_off_s * 2, _BACK_OFF_MIN_S), _BACK_OFF_MAX_S)
+        slot.back_off_s = 0.0 if uptime_s >= _STABLE_S else delay_s
+        slot.start_at = time.monotonic() + slot.back_off_s
 
     # Signals.
 
-    def _obey(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP and not self._is_stopping:
             log.info("restarting the workers, one after another")
             self._begin_rolling()
@@ -316,31 +316,31 @@ class Supervisor:
             self._kill_all()
 
     def _begin_rolling(self) -> None:
-        under_way = [place for place in self._rolling if place.successor is not None]
+        in_progress = [slot for slot in self._rolling if slot.successor is not None]
         # One that has begun already may have read the old source: its place comes again.
-        self._rolling = under_way[:1] + self._places if under_way else list(self._places)
-        self._roll()
+        self._rolling = in_progress[:1] + self._slots if in_progress else list(self._slots)
+        self._roll_next()
 
-    def _roll(self) -> None:
+    def _roll_next(self) -> None:
         """Starts the next successor, unless one is on its way."""
-        if any(place.successor is not None for place in self._places) or self._is_stopping:
+        if any(slot.successor is not None for slot in self._slots) or self._is_stopping:
             return
         while self._rolling:
-            place = self._rolling[0]
-            if place.worker is not None:
-                return self._succeed(place)
+            slot = self._rolling[0]
+            if slot.worker is not None:
+                return self._start_successor(slot)
             # Its worker has died, and its next one will be as new.
             self._rolling.pop(0)
-            place.start_at = time.monotonic()
+            slot.start_at = time.monotonic()
 
-    def _succeed(self, place: Place) -> None:
+    def _start_successor(self, slot: WorkerSlot) -> None:
         try:
-            place.successor = self._start(place)
+            slot.successor = self._start(slot)
         except OSError as failure:
             self._rolling = []
             log.error(
                 "the successor of worker %d cannot be started: %s; all stay as they are",
-                place.number,
+                slot.number,
                 failure,
             )
 
@@ -348,12 +348,12 @@ class Supervisor:
         if not self._is_stopping:
             log.info("stopping")
         self._is_stopping = True
-        for worker in self._all():
+        for worker in self._all_workers():
             worker.process.terminate()
 
     def _kill_all(self) -> None:
         self._is_stopping = True
-        for worker in self._all():
+        for worker in self._all_workers():
             worker.process.kill()
 
     # Changes of sources.
@@ -401,14 +401,14 @@ def _listener(host: str, port: int, *, share_port: bool) -> socket.socket:
     return listener
 
 
-def _nameless_file() -> int:
+def _anonymous_file() -> int:
     if sys.platform == "linux":
         return os.memfd_create("ucall-counters")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
-def _ending(process: subprocess.Popen[bytes]) -> str:
+def _exit_reason(process: subprocess.Popen[bytes]) -> str:
     status = process.returncode
     if status is not None and status < 0:
         return f"was killed by {signal.Signals(-status).name}"

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, TypedDict
 
-from ucall import _hosting
+from ucall import _process_role
 
-__all__ = ["CLIENT_AUTH", "ClientAuth", "Described", "Files", "described"]
+__all__ = ["CLIENT_AUTH", "ClientAuth", "Files", "TlsSettings", "tls_settings"]
 
 Path: TypeAlias = "str | os.PathLike[str]"
 Files: TypeAlias = "Path | Iterable[Path] | None"
@@ -17,7 +17,7 @@ ClientAuth: TypeAlias = Literal["none", "optional", "required"]
 CLIENT_AUTH = ("none", "optional", "required")
 
 
-class Described(TypedDict):
+class TlsSettings(TypedDict):
     """For ``_core.Server``."""
 
     certificates: list[str]
@@ -28,19 +28,19 @@ class Described(TypedDict):
     tickets: bytes | None
 
 
-def described(
+def tls_settings(
     certfile: Files,
     keyfile: Files,
     keyfile_password: str | bytes | None,
     ca_certs: Path | None,
     client_auth: ClientAuth | None,
-) -> Described | None:
+) -> TlsSettings | None:
     """The settings, or ``None`` if TLS is not wanted.
 
     Raises:
         ValueError: They make no sense together.
     """
-    certificates, keys = _listed("ssl_certfile", certfile), _listed("ssl_keyfile", keyfile)
+    certificates, keys = _paths("ssl_certfile", certfile), _paths("ssl_keyfile", keyfile)
     if not certificates:
         others = (keyfile, keyfile_password, ca_certs)
         if any(other is not None for other in others) or (client_auth or "none") != "none":
@@ -66,16 +66,16 @@ def described(
         "password": keyfile_password,
         "client_authorities": None if ca_certs is None else os.fspath(ca_certs),
         "client_auth": client_auth,
-        "tickets": _hosting.tickets,
+        "tickets": _process_role.tickets,
     }
 
 
-def _listed(name: str, files: Files) -> list[str]:
+def _paths(name: str, files: Files) -> list[str]:
     if files is None:
         return []
     if isinstance(files, str | os.PathLike):
         return [os.fspath(files)]
-    listed = [os.fspath(file) for file in files]
-    if not listed:  # a pattern that found nothing must not mean plaintext
+    paths = [os.fspath(file) for file in files]
+    if not paths:  # a pattern that found nothing must not mean plaintext
         raise ValueError(f"{name}: expected at least one file, got an empty list")
-    return listed
+    return paths

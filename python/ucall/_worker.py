@@ -12,12 +12,12 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from ucall import _core, _hosting
+from ucall import _core, _process_role
 
 if TYPE_CHECKING:
     from ucall.server import Server
 
-__all__ = ["Control", "join"]
+__all__ = ["Control", "prepare"]
 
 
 class Control:
@@ -44,7 +44,7 @@ class Control:
         """Tells that connections are being accepted."""
         self._socket.sendall(b"ready\n")
 
-    def leave_with_supervisor(self) -> None:
+    def drain_with_supervisor(self) -> None:
         """Drains when the supervisor is gone."""
 
         def wait() -> None:
@@ -55,13 +55,13 @@ class Control:
         threading.Thread(target=wait, name="ucall-supervisor", daemon=True).start()
 
 
-def join(server: Server) -> Control:
+def prepare(server: Server) -> Control:
     """Gets a server of a worker process ready to run."""
-    control = Control(_hosting.control)
+    control = Control(_process_role.control)
     core = server._core
     listener, counters, page = control.listener(core.host, core.port, core.uds_mode, core.scheme)
     core.configure(descriptor=listener)
     core.share_counters(_core.SharedCounters(counters), page or None)
     signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))
-    control.leave_with_supervisor()
+    control.drain_with_supervisor()
     return control

@@ -47,8 +47,8 @@ class Keys:
             if scheme.lower() != self._scheme:
                 return None
         digest, found = _digest(given.strip()), None
-        for known, user in self._users:
-            if hmac.compare_digest(known, digest):
+        for expected, user in self._users:
+            if hmac.compare_digest(expected, digest):
                 found = user
         return found
 

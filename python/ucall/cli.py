@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from ucall._cli.arguments import parse
-from ucall._cli.output import printable, refuse_output, write
+from ucall._cli.output import check_output, printable, write
 from ucall._cli.params import Params, UsageError
-from ucall._cli.progress import Watch
-from ucall._cli.trust import tls_arguments
+from ucall._cli.progress import ProgressObserver
+from ucall._cli.tls_options import tls_arguments
 from ucall.client import Client, Response
 from ucall.errors import RPCError
 
@@ -36,27 +36,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(parse(arguments))
     except UsageError as error:
-        return _complain(USAGE, error)
+        return _report_error(USAGE, error)
     except RPCError as error:
-        return _complain(RPC_ERROR, _told(error))
+        return _report_error(RPC_ERROR, _format_error(error))
     except BrokenPipeError:  # Who reads our output has heard enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ANSWERED
     except (builtins.ConnectionError, builtins.TimeoutError) as error:
-        return _complain(NO_REPLY, error)
+        return _report_error(NO_REPLY, error)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def _run(options: argparse.Namespace) -> int:
-    refuse_output(options.format, options.output)
+    check_output(options.format, options.output)
     params = Params(options.kwargs, options.params)
-    watch = Watch(options.verbose, sys.stderr.isatty())
-    client = _client(options, watch)
+    observer = ProgressObserver(options.verbose, sys.stderr.isatty())
+    client = _client(options, observer)
     try:
         response = _call(client, options, params)
     finally:
-        watch.finish()
+        observer.finish()
         client.close()
     if response is not None:
         if options.format == "raw":
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     return ANSWERED
 
 
-def _client(options: argparse.Namespace, watch: Watch) -> Client:
+def _client(options: argparse.Namespace, observer: ProgressObserver) -> Client:
     uri: str = options.uri
     if options.tcp:
         if "://" in uri and not uri.startswith(("tcp://", "tcps://")):
@@ -79,7 +79,7 @@ def _client(options: argparse.Namespace, watch: Watch) -> Client:
             options.port,
             timeout=options.timeout,
             headers=_headers(options.header),
-            _observer=watch,
+            _observer=observer,
             **tls_arguments(options, uri),
         )
     except ValueError as error:
@@ -108,7 +108,7 @@ def _call(client: Client, options: argparse.Namespace, params: Params) -> Respon
         raise UsageError(str(error)) from None
 
 
-def _told(error: RPCError) -> str:
+def _format_error(error: RPCError) -> str:
     """With its data, which is text as a rule, and otherwise JSON."""
     line = f"{error.message} [{error.code}]"
     if error.data is None:
@@ -117,7 +117,7 @@ def _told(error: RPCError) -> str:
     return f"{line}: {data}"
 
 
-def _complain(status: int, error: Exception | str) -> int:
+def _report_error(status: int, error: Exception | str) -> int:
     """In one line, whatever the server put into it."""
     line = " ".join(str(error).split())
     print(f"ucall: {printable(line)}", file=sys.stderr)

@@ -21,7 +21,7 @@ from ucall._client.base import (
     context_for,
 )
 from ucall._client.batch import BatchBase
-from ucall._client.names import Method, refuse_private
+from ucall._client.names import Method, check_public
 from ucall._client.pool import Pool
 from ucall._client.response import Response
 
@@ -86,7 +86,7 @@ class Client(ClientBase):
             ValueError: It holds what cannot be sent.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
-        written, _ = self._whole(request)
+        written, _ = self._request_of(request)
         return self._new_response(self._pool.exchange(written, self._options.timeout))
 
     def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
@@ -124,7 +124,7 @@ class Client(ClientBase):
         self._pool.close()
 
     def __getattr__(self, name: str) -> Method[Response]:
-        refuse_private(self, name)
+        check_public(self, name)
         return Method(self._call, name)
 
     def __enter__(self) -> Self:
@@ -198,7 +198,7 @@ class Batch(BatchBase[Client]):
         if not len(self):
             return []
         (calls, request), client = self._take(), self._client
-        return calls.settle(client._pool.exchange(request, client._options.timeout))
+        return calls.resolve(client._pool.exchange(request, client._options.timeout))
 
     def __enter__(self) -> Self:
         return self

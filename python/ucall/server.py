@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 
-from ucall import _checks, _conduct, _core, _exit, _hosting, _tls
-from ucall._life import Life, Lifespan
+from ucall import _checks, _core, _exit, _process_role, _run, _tls
+from ucall._lifespan import Lifespan, LifespanHooks
 
 if TYPE_CHECKING:
     from ucall._core import Context
     from ucall._processes import Pool
     from ucall._registration import BatchRules
-    from ucall.types.registry import Types
+    from ucall.types.registry import TypeRegistry
 
 __all__ = ["Server"]
 
@@ -168,36 +168,36 @@ class Server:
         given = locals()
         # Options that are limits have the names that the core has for them.
         limits: dict[str, float] = {name: given[name] for name in _core.Server.default_limits()}
-        threads = _hosting.threads if threads is None else threads
+        threads = _process_role.threads if threads is None else threads
         if threads is not None:
             limits["max_threads"] = threads
         self._core = _core.Server(
             self._ENGINE,
-            host if uds is None else _hosting.unix_host(uds),
+            host if uds is None else _process_role.unix_host(uds),
             _checks.port(port),
             uds_mode=uds_mode,
-            bound=not _hosting.binds_later(),
+            bound=not _process_role.defers_bind(),
             debug=debug,
             allowed_hosts=_checks.listed("allowed_hosts", allowed_hosts),
             allow_origins=_checks.listed("allow_origins", allow_origins),
-            guard=auth,
+            auth=auth,
             challenge=None if auth is None else _checks.challenge(auth),
             timeout_ms=timeout_ms,
             limits=limits,
-            tls=_tls.described(
+            tls=_tls.tls_settings(
                 ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
             ),
         )
         self._uds_mode = uds_mode
         self._threads = threads is not None
         self._timeout_ms = timeout_ms
-        self._life = Life(lifespan)
+        self._lifespan = LifespanHooks(lifespan)
         self._functions: dict[str, Callable[..., object]] = {}
         self._image_pixels = (
             _checks.positive("max_image_pixels", max_image_pixels),
             _checks.positive("max_held_image_pixels", max_held_image_pixels),
         )
-        self._types: Types | None = None
+        self._types: TypeRegistry | None = None
         self._is_async = False
         self._pools: dict[int, Pool] = {}
         self._starting = threading.Lock()
@@ -316,12 +316,12 @@ class Server:
 
     def on_startup(self, hook: Hook) -> Hook:
         """Runs a function, plain or async, before the first connection is accepted."""
-        self._life.startup.append(hook)
+        self._lifespan.startup.append(hook)
         return hook
 
     def on_shutdown(self, hook: Hook) -> Hook:
         """Runs a function, plain or async, when the last call is done. The last added is first."""
-        self._life.shutdown.append(hook)
+        self._lifespan.shutdown.append(hook)
         return hook
 
     def add(
@@ -392,13 +392,13 @@ class Server:
         if known is not function and _origin(known) != _origin(function):
             raise ValueError(f"{name!r} is served already, by {known!r}")
         self._functions[name] = function
-        self._is_async |= registration.how == "task"
+        self._is_async |= registration.mode == "task"
         self._core.insert(
             name,
             registration.function,
             registration.signature,
             self._known_types().encode,
-            how=registration.how,
+            mode=registration.mode,
             timeout_ms=timeout_ms,
             batch=registration.batch,
         )
@@ -445,12 +445,12 @@ class Server:
             RuntimeError: The server runs already.
             OSError: The port cannot be bound again after a stop.
         """
-        if _hosting.is_importing():
+        if _process_role.is_importing():
             return
-        if _hosting.is_worker():
+        if _process_role.is_worker():
             from ucall import _worker
 
-            control = _worker.join(self)
+            control = _worker.prepare(self)
             return self._run(max_cycles, max_seconds, control.ready)
         if workers is not None:
             return self._supervise(_checks.positive("workers", workers))
@@ -465,12 +465,12 @@ class Server:
             RuntimeError: The server runs already.
             OSError: The port cannot be bound again after a stop.
         """
-        if _hosting.is_importing():
+        if _process_role.is_importing():
             return
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 raise RuntimeError("the server runs already")
-            self._thread = self._started()
+            self._thread = self._start_thread()
 
     async def serve(self) -> None:
         """Serves within the event loop that runs, asyncio's or uvloop's, until `stop`.
@@ -482,11 +482,11 @@ class Server:
             RuntimeError: The server runs already.
             OSError: The port cannot be bound again after a stop.
         """
-        from ucall import _guest
+        from ucall import _embedded_loop
 
         self._idle.clear()
         try:
-            await _guest.serve(self, self._core)
+            await _embedded_loop.serve(self, self._core)
         finally:
             self._idle.set()
 
@@ -500,8 +500,8 @@ class Server:
         """
         self._core.stop(at_once)
         thread = self._thread
-        is_our_own = thread is threading.current_thread() or self._core.is_served_here
-        if thread is not None and not is_our_own:
+        is_own_thread = thread is threading.current_thread() or self._core.is_running_here
+        if thread is not None and not is_own_thread:
             thread.join()
 
     def stats(self) -> dict[str, Any]:
@@ -525,18 +525,18 @@ class Server:
 
     def __repr__(self) -> str:
         state = "running" if self._core.is_running else "not running"
-        where = _hosting.url("http", self.host, self.port).removeprefix("http://")
+        where = _process_role.url("http", self.host, self.port).removeprefix("http://")
         return f"<ucall.Server on {where}, {self.engine}, {state}>"
 
-    def _known_types(self) -> Types:
+    def _known_types(self) -> TypeRegistry:
         """What is served besides JSON's types; imported with the first function."""
         if self._types is None:
-            from ucall.types.registry import Types
+            from ucall.types.registry import TypeRegistry
 
-            self._types = Types(*self._image_pixels)
+            self._types = TypeRegistry(*self._image_pixels)
         return self._types
 
-    def _started(self) -> threading.Thread:
+    def _start_thread(self) -> threading.Thread:
         """A thread that serves already."""
         started = threading.Event()
         failures: list[BaseException] = []
@@ -565,8 +565,8 @@ class Server:
         self._idle.clear()
         _exit.running.add(self)
         try:
-            conduct = functools.partial(_conduct.conduct, self, on_start)
-            self._core.run(max_cycles, max_seconds, conduct)
+            run_server = functools.partial(_run.run_server, self, on_start)
+            self._core.run(max_cycles, max_seconds, run_server)
         finally:
             self._idle.set()
 

@@ -20,7 +20,7 @@ traffic: 620.11KB (634995) total, 283.24KB (290034) headers, 53.58KB (54866) dat
 LOAD = Load("c32", "32 clients")
 
 
-def test_h2loads_figures_are_read():
+def test_h2load_output_is_parsed():
     found = drivers.h2load_figures(H2LOAD, list(range(1, 1001)))
     assert (found["requests"], found["duration"], found["errors"]) == (7838, 1.0, 0)
     assert found["p50"] == pytest.approx(500.5) and found["p99"] == pytest.approx(990, abs=1)
@@ -39,12 +39,12 @@ def test_a_wrong_reply_is_refused():
     assert drivers.own_figures(wrong.replace("77", "76"), LOAD)["errors"] == 0
 
 
-def test_a_load_that_says_nothing_is_an_error():
+def test_a_load_without_output_is_an_error():
     with pytest.raises(drivers.LoadError, match="cannot connect"):
         drivers.own_figures("load: cannot connect\n", LOAD)
 
 
-def test_a_family_has_the_processes_below():
+def test_a_process_family_includes_its_children():
     script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
     try:
@@ -81,17 +81,17 @@ STORED = {"posix": {"instructions by callgrind": 1000.0, "system calls": 3.0}}
 
 
 @pytest.mark.parametrize(("now", "holds"), [(900, True), (1030, True), (1031, False)])
-def test_the_gate_lets_pass_what_is_hardly_dearer(now, holds):
+def test_the_gate_accepts_a_small_increase(now, holds):
     found = {"posix": {"instructions by callgrind": now, "system calls": 3.0}}
     assert [each for each, _ in gate.compared(STORED, found)] == [holds, True]
 
 
-def test_the_gate_says_what_it_could_not_count():
+def test_the_gate_reports_missing_counters():
     lines = list(gate.compared(STORED, {"posix": {"system calls": 3.5}}))
     assert [holds for holds, _ in lines] == [True, False]
     assert lines[0][1].startswith("SKIPPED") and lines[1][1].startswith("DEARER")
 
 
-def test_another_build_is_not_gated(monkeypatch):
+def test_the_gate_skips_another_build(monkeypatch):
     monkeypatch.setenv("CARGO_PROFILE_RELEASE_LTO", "off")
     assert "not the release build" in gate.reason_to_skip({"rustc": gate.compiler()})

@@ -4,8 +4,8 @@ import re
 import xml.etree.ElementTree
 
 import pytest
-from soak.picture import picture
-from soak.watch import Sample
+from soak.chart import chart
+from soak.samples import Sample
 
 from render.lines import COLOURS, HEIGHT, LEFT, STEP, TOP, WIDTH, Axis, Panel, lines
 
@@ -18,20 +18,20 @@ def points_of(text: str) -> list[list[tuple[float, float]]]:
     return [[tuple(map(float, point.split(","))) for point in it.split()] for it in found]
 
 
-def test_points_are_to_scale_and_what_is_beyond_is_at_the_edge():
+def test_points_are_to_scale_and_clipped_to_the_axes():
     series = {"a": [(10, 50), (0.01, -1), (1e6, 101)]}
     [drawn] = points_of(lines([Panel("t", DECADES, PERCENT, series)]))
     bottom = TOP + HEIGHT
     assert drawn == [(LEFT + WIDTH / 2, bottom - HEIGHT / 2), (LEFT, bottom), (LEFT + WIDTH, TOP)]
 
 
-def test_a_series_looks_alike_in_all_panels_and_is_in_the_legend_once():
+def test_a_series_has_one_style_and_one_legend_entry():
     first = Panel("a & b", DECADES, PERCENT, {"ours": [(1, 1)], "theirs": [(1, 2)]})
     second = Panel("c", DECADES, PERCENT, {"theirs": [(1, 0)]})
     text = lines([first, second], dashed=["theirs"])
     xml.etree.ElementTree.fromstring(text)
-    looks = re.findall(r'<polyline .*? stroke="(.*?)"( stroke-dasharray)?', text)
-    assert looks == [(COLOURS[0], ""), (COLOURS[1], " stroke-dasharray"), looks[1]]
+    styles = re.findall(r'<polyline .*? stroke="(.*?)"( stroke-dasharray)?', text)
+    assert styles == [(COLOURS[0], ""), (COLOURS[1], " stroke-dasharray"), styles[1]]
     assert text.count(">theirs</text>") == text.count(">ours</text>") == 1
     assert points_of(text)[2] == [(points_of(text)[1][0][0], STEP + TOP + HEIGHT)]
 
@@ -42,9 +42,9 @@ def test_no_two_series_share_a_colour():
         lines([Panel("t", DECADES, PERCENT, series)])
 
 
-def test_a_soak_is_drawn_in_minutes_with_round_numbers_beside():
+def test_a_soak_chart_has_minutes_and_round_ticks():
     samples = [Sample(at_s, 40 + at_s / 60, 12, 3) for at_s in (0, 300, 600)]
-    text = picture({"posix": samples, "uring": samples})
+    text = chart({"posix": samples, "uring": samples})
     xml.etree.ElementTree.fromstring(text)
     memory, same_memory, *descriptors = points_of(text)
     assert len(descriptors) == 2 and memory == same_memory

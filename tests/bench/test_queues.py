@@ -33,7 +33,7 @@ def verdicts(ours: float, memory_mb: float) -> list[str]:
     return [row.split("|")[-2].strip() for row in rows]
 
 
-def test_all_that_was_to_be_reached_is_judged() -> None:
+def test_every_target_gets_a_verdict() -> None:
     assert set(verdicts(100_000, 30)) == {"met", ""}
     assert verdicts(100_000, 30).count("") == 2
     assert set(verdicts(1, 500)) == {"**missed**", ""}
@@ -41,14 +41,14 @@ def test_all_that_was_to_be_reached_is_judged() -> None:
 
 
 @pytest.mark.parametrize(("ours", "met"), [(79, 0), (80, 2), (100, 6), (299, 8), (300, 10)])
-def test_each_target_has_its_own_bound(ours: float, met: int) -> None:
+def test_each_target_has_its_own_threshold(ours: float, met: int) -> None:
     # The C pair's 0.8, then 1 over shared memory, twice, MQTT's 2 at both sizes, net-queue's 3.
     assert verdicts(ours, 500).count("met") == met
 
 
-def test_turns_that_failed_are_left_out_of_ratios_and_told_of() -> None:
-    told = report.table(results(100, 30))
-    assert "| ucall (1 of 3 turns failed) | 100 |" in told
+def test_failed_rounds_are_excluded_from_ratios_and_reported() -> None:
+    table = report.table(results(100, 30))
+    assert "| ucall (1 of 3 turns failed) | 100 |" in table
     nothing = results(100, 30)
     nothing[64]["ucall"] = [None, None, None]
     assert "| ucall (3 of 3 turns failed) | | | | |" in report.table(nothing)
@@ -57,7 +57,7 @@ def test_turns_that_failed_are_left_out_of_ratios_and_told_of() -> None:
     assert "| ucall | failed |  | 1.00 | 30, 30 |" in report.costs(nothing)
 
 
-def test_the_plot_has_whom_it_names_and_leaves_out_turns_that_failed() -> None:
+def test_the_plot_has_the_named_series_without_failed_rounds() -> None:
     whole = report.plot(results(100, 30))
     assert whole.count("<polyline") == len(set(report.PLOTTED) & set(CONTENDERS)) == 7
     nothing = results(100, 30)

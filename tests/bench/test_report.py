@@ -22,7 +22,7 @@ def test_every_table_has_as_many_cells_in_each_row(results):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
 
 
-def test_the_readme_is_replaced_between_its_markers_and_nowhere_else(results):
+def test_only_the_marked_section_of_the_readme_is_replaced(results):
     section = page.readme_section(results, everyone())
     readme = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
     once = page.with_section(readme, section)
@@ -36,7 +36,7 @@ def test_a_readme_without_markers_is_refused():
         page.with_section("nothing here", "section")
 
 
-def test_charts_are_well_formed_and_longer_bars_are_more(results):
+def test_charts_are_well_formed_and_to_scale(results):
     made = page.chart_files(results, everyone())
     assert "benchmarks-cpu.svg" in made
     for text in made.values():

@@ -4,7 +4,7 @@ import pytest
 
 from harness.report import Spread, spread
 from render.data import Results, difference, floors_of, nearest
-from render.verdicts import all_verdicts, judged
+from render.verdicts import all_verdicts, evaluated
 from suite.servers import everyone
 
 
@@ -30,7 +30,7 @@ def test_a_ratio_is_taken_within_its_pair():
     assert above == Spread(1.5, 1.25, 1.75)
 
 
-def test_a_pair_without_the_floor_is_no_pair():
+def test_a_pair_without_the_floor_is_ignored():
     found = made(("0.0", "ours-c-posix", 3.0), ("0.1", "floor-epoll", 1.0))
     assert found.to_floor("ours-c-posix", "c32", "cpu_us_per_call") is None
     assert found.values("ours-c-posix", "c32", "cpu_us_per_call") == Spread(3.0, 3.0, 3.0)
@@ -43,7 +43,7 @@ def test_each_is_compared_with_the_floor_of_its_engine_and_protocol():
     assert floors_of("payload-uring") == ("floor-echo",)
 
 
-def test_quartiles_are_those_between_samples():
+def test_quartiles_interpolate_between_samples():
     assert spread([1, 2, 3, 4, 5]) == Spread(3, 2, 4)
     assert spread([7]) == Spread(7, 7, 7)
     assert spread([]) is None
@@ -58,7 +58,7 @@ def test_quartiles_are_those_between_samples():
     ],
 )
 def test_a_cost_is_met_by_its_median_or_by_its_lower_quartile_only(lower, median, outcome):
-    assert judged("cost", Spread(median, lower, 3.0), "{:.2f}", most=1.2).outcome == outcome
+    assert evaluated("cost", Spread(median, lower, 3.0), "{:.2f}", most=1.2).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -70,20 +70,20 @@ def test_a_cost_is_met_by_its_median_or_by_its_lower_quartile_only(lower, median
     ],
 )
 def test_a_rate_is_met_by_its_median_or_by_its_upper_quartile_only(median, upper, outcome):
-    assert judged("rate", Spread(median, 1.0, upper), "{:.2f}", least=2.5).outcome == outcome
+    assert evaluated("rate", Spread(median, 1.0, upper), "{:.2f}", least=2.5).outcome == outcome
 
 
-def test_what_was_not_measured_is_not_met():
-    assert judged("cost", None, "{:.2f}", most=1.2).outcome == "not measured"
+def test_an_unmeasured_target_is_not_met():
+    assert evaluated("cost", None, "{:.2f}", most=1.2).outcome == "not measured"
 
 
-def test_every_figure_asked_has_a_verdict(results):
+def test_every_target_has_a_verdict(results):
     claims = [verdict.claim for verdict in all_verdicts(results, everyone())]
     for part in ("FastAPI, def", "batches of 100", "16 deep", "idle", "p50", "may_minihttp"):
         assert any(part in claim for claim in claims), part
 
 
-def test_the_nearest_is_found_within_pairs():
+def test_the_nearest_peer_is_found_within_pairs():
     """The second peer was measured while the machine was fast: its own figure says nothing."""
     samples = [
         {"section": "s", "load": "c32", "pair": pair, "server": server, "calls_per_second": rate}

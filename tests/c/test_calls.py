@@ -48,7 +48,7 @@ def test_each_type_is_read_as_what_it_is(client):
             assert named(client, "json", f'"x": {text} ') == json.loads(text)
 
 
-def test_what_is_of_another_type_is_absent(client):
+def test_a_value_of_another_type_is_absent(client):
     values = {
         "bool": ["0", '"true"', "null", "[true]"],
         "i64": ["1.0", "1e2", str(2**63), str(-(2**63) - 1), "true", '"1"', "null", "{}"],
@@ -74,7 +74,7 @@ def test_escaped_and_foreign_text(client):
     assert named(client, "i64", r'"a\"b":5', name='a"b') == 5
 
 
-def test_text_that_is_empty_goes_in_again_as_it_came(client):
+def test_empty_text_can_be_passed_back(client):
     """The library's own text has no NUL at its end, and a length of 0 says that there is one."""
     secret = '"secret":"of this request"'
     assert named(client, "str", f'"x":"",{secret}') == ""
@@ -90,7 +90,7 @@ def test_names_that_hold_nuls(client):
     assert absent(client, "i64", text, "\0")
 
 
-def test_the_last_of_two_members_counts(client):
+def test_the_last_duplicate_member_counts(client):
     assert named(client, "i64", r'"x":1,"x":2,"\u0078":3') == 3
     assert absent(client, "i64", '"x":1,"x":"2"')
 
@@ -140,7 +140,7 @@ def test_huge_and_nested_params(client, built, engine):
         assert deeper.receive()["error"]["code"] == -32700
 
 
-def test_as_many_params_as_are_noted_on_the_way_and_more(client):
+def test_params_up_to_and_beyond_the_members_the_scan_records(client):
     # Beside `how` and `name`, or the number: 32 in all are noted by the scan.
     for count in (1, 29, 30, 31, 32, 33, 100):
         text = ",".join(f'"k{number}":{number}' for number in range(count))
@@ -154,7 +154,7 @@ def test_as_many_params_as_are_noted_on_the_way_and_more(client):
     assert client.call("named", text=twice) == 2
 
 
-def test_text_stays_where_it_is_for_as_long_as_the_call(client):
+def test_text_stays_in_place_until_the_call_ends(client):
     texts = [f'é\n"{number}"' * (1 + number % 3) for number in range(1000)]
     assert client.call("same", {"texts": texts}) is True
     assert client.call("same", {"texts": ["plain"] * 1000}) is True
@@ -265,7 +265,7 @@ def test_names_of_absurd_lengths_are_those_of_nothing(absurd):
         assert absurd.call("params", given) == 0
 
 
-def test_content_that_is_nothing_is_refused_in_every_build(client):
+def test_empty_content_is_refused_in_every_build(client):
     assert client.call("content", {"json": "17"}) == 17
     for params in ({"json": ""}, {}):
         assert client.error_of("content", params)["code"] == -32603
@@ -299,10 +299,10 @@ def test_a_callback_cannot_drive_its_server(client):
 
 
 @pytest.mark.parametrize("how", ["throw", "exit"])
-def test_a_callback_leaves_by_returning_alone(built, engine, how):
-    server = harness.Server([built(harness.PROGRAMS / "leaves.cpp"), engine, how])
+def test_a_callback_may_only_return(built, engine, how):
+    server = harness.Server([built(harness.PROGRAMS / "early_exit.cpp"), engine, how])
     with Client(server.port) as client:
-        client.send("leave")
+        client.send("exit_early")
         assert server.wait() == -signal.SIGABRT
 
 
@@ -334,7 +334,7 @@ def test_a_child_that_returns_from_a_callback_is_ended(built, engine, how):
 def test_a_callback_may_free_its_server(built, engine, how):
     server = harness.Server([built(CALLS), engine, how])
     with Client(server.port) as client:
-        client.send("suicide")
+        client.send("free_server")
         if how == "take_calls":
             assert client.receive()["result"] is True
         else:
@@ -360,14 +360,14 @@ def test_calls_are_not_lost_between_turns(built, engine):
             client.close()
 
 
-def test_a_connection_ends_behind_its_last_exchange(built, engine):
+def test_a_connection_closes_after_its_last_exchange(built, engine):
     with serving([built(CALLS), engine, "three"]) as server, Client(server.port) as client:
         for number in range(3):
             assert named(client, "i64", f'"x":{number}') == number
         assert client.lines.readline() == b""
 
 
-def test_a_connection_ends_at_its_age(built, engine):
+def test_a_connection_closes_at_the_end_of_its_lifetime(built, engine):
     with serving([built(CALLS), engine, "old"]) as server, Client(server.port) as client:
         assert named(client, "i64", '"x":1') == 1
         assert client.lines.readline() == b""

@@ -71,7 +71,7 @@ def test_a_cancelled_call_needs_no_reply(later):
     assert "did not reply" not in later.errors
 
 
-def test_what_a_callback_does_after_deferring_is_ignored(later):
+def test_a_reply_after_deferring_is_ignored(later):
     with Client(later.port) as client:
         client.send("keep", {"text": "right"})
         assert client.call("answer_all") == 1
@@ -94,9 +94,9 @@ def test_a_closed_connection_cancels(later, protocol):
         client.close()
         wait_until(lambda: other.call("cancelled") == 10)
         # Their replies reach nobody, and above all not the one who has the descriptor now.
-        with Client(later.port) as newcomer:
+        with Client(later.port) as successor:
             assert other.call("answer_all") == 10
-            assert newcomer.call("cancelled") == 0
+            assert successor.call("cancelled") == 0
 
 
 def test_a_peer_that_ended_its_side_still_gets_raw_replies(later):

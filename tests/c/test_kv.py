@@ -26,7 +26,7 @@ def test_set_get_delete(command):
         assert client.call("get", {"key": "k\u00e9y"}) is None
 
 
-def test_what_is_wrong_is_told(command):
+def test_invalid_params_are_errors(command):
     with serving(command) as server, Client(server.port) as client:
         for params in ({}, {"key": 1, "value": 2}, {"key": "a"}, ["a", 1]):
             assert client.error_of("set", params)["code"] == -32602
@@ -62,16 +62,16 @@ def test_it_serves_many_at_once(command):
         assert load.run(server.port, [load.stored], clients=8, calls=800) == 800
 
 
-def test_what_was_answered_survives_a_kill(command):
+def test_answered_writes_survive_a_kill(command):
     """Five times it is killed in the middle of writing: all that was answered is there after."""
     answered: dict[str, int] = {}
-    for life in range(5):
+    for attempt in range(5):
         server = harness.Server(command)
         with Client(server.port) as client:
             for key, value in answered.items():
                 assert client.call("get", {"key": key}) == value
             for number in range(40):
-                key = f"{life}-{number}"
+                key = f"{attempt}-{number}"
                 assert client.call("set", {"key": key, "value": number}) is True
                 answered[key] = number
             for number in range(200):

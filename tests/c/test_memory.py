@@ -76,7 +76,7 @@ def test_calls(instrumented, watched_engine):
 def test_a_callback_that_frees_its_server(instrumented, watched_engine):
     server = harness.Server([*instrumented(PROGRAMS / "calls.c"), watched_engine])
     with Client(server.port) as client:
-        assert client.call("suicide") is True
+        assert client.call("free_server") is True
     assert server.wait() == 0, server.errors
 
 

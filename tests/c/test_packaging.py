@@ -47,18 +47,18 @@ def test_the_shared_library_exports_the_header_and_nothing_else(prefix):
     assert symbols == {f"{name}@@UCALL_{MAJOR}" for name in declared()}
 
 
-def test_the_static_library_has_what_the_header_declares(library):
+def test_the_static_library_defines_every_declared_function(library):
     ours = {name for name in exported(library) if name.startswith("ucall_")}
     assert ours == declared()
 
 
-def test_the_licences_go_along(prefix):
+def test_the_licences_are_installed(prefix):
     for name in ("LICENSE", "LICENSE-THIRD-PARTY"):
         installed = (prefix / "share/doc/ucall" / name).read_bytes()
         assert installed == (harness.ROOT / name).read_bytes()
 
 
-def test_what_the_guide_removes_is_all_that_was_installed(prefix, tmp_path):
+def test_uninstalling_by_the_guide_removes_every_file(prefix, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(prefix, copy, symlinks=True)
     neighbour = copy / "lib/libother.so"

@@ -21,7 +21,7 @@ def test_the_functions_do_as_the_header_says(built, engine):
     harness.run([built(API), engine])
 
 
-def test_a_thread_that_left_keeps_no_port(built, engine):
+def test_a_thread_that_ended_keeps_no_port(built, engine):
     harness.run([built(API), engine, "left"])
 
 
@@ -48,7 +48,7 @@ def test_a_signal_stops_it_under_load(built, engine):
             client.close()
 
 
-def test_a_taken_port_is_told(built):
+def test_a_port_in_use_is_an_error(built):
     with serving([built(SUM), "--port", 0]) as server:
         second = subprocess.run(
             [built(SUM), "--port", str(server.port)], capture_output=True, text=True
@@ -105,7 +105,7 @@ def switches(pid: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("form", ["json", "human"])
-def test_one_line_a_second_tells_what_was_done(built, engine, form):
+def test_one_line_a_second_reports_the_traffic(built, engine, form):
     command = [built(LOGIN), "--port", 0, "--engine", engine, "--threads", 2, "--logs", form]
     with serving(command) as server, Client(server.port) as client:
         for number in range(100):
@@ -127,7 +127,7 @@ def test_one_line_a_second_tells_what_was_done(built, engine, form):
 
 
 @pytest.mark.parametrize("kind", ["unread", "full", "none"])
-def test_a_log_that_nobody_reads_harms_no_server(built, engine, kind):
+def test_an_unread_log_does_not_stop_the_server(built, engine, kind):
     with serving([built(LOGS), engine, kind]) as server, Client(server.port) as client:
         for _ in range(3):
             assert client.call("twice") == 1

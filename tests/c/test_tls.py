@@ -72,7 +72,7 @@ def test_calls_and_a_chain_of_several_files(built, engine, files):
             assert "TLS" in str(plain.receive()["error"])
 
 
-def test_a_server_that_stops_says_so(built, engine, files):
+def test_a_stopping_server_sends_close_notify(built, engine, files):
     """Python's TLS raises at an end that nobody has told of."""
     how = {"server_hostname": "localhost", "suppress_ragged_eofs": False}
     with (
@@ -88,7 +88,7 @@ def test_a_server_that_stops_says_so(built, engine, files):
         assert server.wait() == 0
 
 
-def test_clients_that_have_to_show_a_certificate(built, engine, files):
+def test_required_client_certificates(built, engine, files):
     flags = files.flags("--authorities", files.root)
     with serving(command(built, engine, flags)) as server:
         with SecureClient(server.port, files.context(files.client)) as client:
@@ -115,7 +115,7 @@ def names(port, files):
         return [name for _, name in client.socket.getpeercert()["subjectAltName"]]
 
 
-def test_a_handshake_that_stalls_is_closed(built, engine, files):
+def test_a_stalled_handshake_is_closed(built, engine, files):
     flags = files.flags("--handshake-ms", "500")
     with serving(command(built, engine, flags)) as server, Client(server.port) as silent:
         started = time.monotonic()
@@ -124,7 +124,7 @@ def test_a_handshake_that_stalls_is_closed(built, engine, files):
         assert 0.4 < time.monotonic() - started < 9
 
 
-def test_what_cannot_be_used_is_told(built, files):
+def test_unusable_files_are_errors(built, files):
     absent = files.folder / "absent.pem"
     for flags, told in [
         (["--certificate", absent], "absent.pem"),

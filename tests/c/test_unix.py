@@ -49,7 +49,7 @@ def mode_of(path):
     return stat.S_IMODE(found.st_mode)
 
 
-def test_curl_and_raw_streams_call_it_and_its_file_goes_with_it(command, path):
+def test_curl_and_raw_streams_call_it_and_its_file_is_removed(command, path):
     with serving(command):
         assert curl(path) == {"jsonrpc": "2.0", "id": 1, "result": 5}
         assert curl(path, "--http1.0")["result"] == 5
@@ -62,7 +62,7 @@ def test_curl_and_raw_streams_call_it_and_its_file_goes_with_it(command, path):
 
 
 @pytest.mark.parametrize("flags, mode", [([], 0o600), (["--mode", "660"], 0o660)])
-def test_its_file_has_the_mode_that_was_asked_for(command, path, flags, mode):
+def test_its_file_has_the_requested_mode(command, path, flags, mode):
     # A mask that would take all of it away from others, and some of it from the group.
     with serving([*command, *flags], preexec_fn=lambda: os.umask(0o027)):
         assert mode_of(path) == mode
@@ -78,7 +78,7 @@ def test_all_threads_serve_one_file(command, path):
     assert not path.exists()
 
 
-def test_a_taken_path_is_told_and_left_to_its_server(command, path):
+def test_a_path_in_use_is_an_error_and_stays_with_its_server(command, path):
     with serving(command):
         with pytest.raises(StartError, match=f"{path}: it is in use: another process listens"):
             harness.Server(command)
@@ -89,7 +89,7 @@ def test_a_taken_path_is_told_and_left_to_its_server(command, path):
     assert path.read_text() == "precious"
 
 
-def test_a_path_that_cannot_be_is_told(built, engine, tmp_path):
+def test_an_impossible_path_is_an_error(built, engine, tmp_path):
     for path in (tmp_path / "nowhere" / "sum.sock", tmp_path / ("x" * 120)):
         with pytest.raises(StartError, match=f"cannot listen on {path}: "):
             harness.Server([built(PROGRAM), "--path", path, "--engine", engine])
@@ -101,18 +101,18 @@ def test_an_empty_path_is_refused(built, engine):
         harness.Server([built(PROGRAM), "--path", "", "--engine", engine])
 
 
-def test_the_file_of_a_server_that_was_killed_is_replaced(command, path):
+def test_the_file_of_a_killed_server_is_replaced(command, path):
     server = harness.Server(command)
     server.process.send_signal(signal.SIGKILL)
     server.wait()
     assert path.exists()
-    wait_until_nobody_listens(path)
+    wait_until_refused(path)
     with serving(command):
         assert curl(path)["result"] == 5
     assert not path.exists()
 
 
-def wait_until_nobody_listens(path):
+def wait_until_refused(path):
     """The kernel takes a ring apart, and what it holds, a little after its process is gone."""
 
     def is_refused():

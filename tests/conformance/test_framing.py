@@ -53,14 +53,14 @@ EXTENSIONS = re.compile(rb"(?:" + EXTENSION + rb")*")
 TARGET = re.compile(rb"(?:\r\n)*\w+ (?:/|\*|http://" + HOST + rb"(?:[/?]| ))")
 
 
-def mutated(chance: random.Random) -> bytes:
-    data = bytearray(chance.choice(SEEDS))
+def mutated(rng: random.Random) -> bytes:
+    data = bytearray(rng.choice(SEEDS))
     # The document in the body is not what is tried here.
-    end = data.find(BODY[:9]) if chance.random() < 0.7 else len(data)
-    for _ in range(chance.choice([1, 1, 1, 2, 3])):
-        start = chance.randrange(end + 1)
-        cut = start + chance.choice([0, 0, 1, 1, 2, 5, 20])
-        data[start : min(cut, len(data))] = chance.choice([chance.choice(TOKENS), b""])
+    end = data.find(BODY[:9]) if rng.random() < 0.7 else len(data)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        start = rng.randrange(end + 1)
+        cut = start + rng.choice([0, 0, 1, 1, 2, 5, 20])
+        data[start : min(cut, len(data))] = rng.choice([rng.choice(TOKENS), b""])
     return bytes(data)
 
 
@@ -84,7 +84,7 @@ def by_h11(data: bytes) -> bytes | None:
 
 
 def by_httptools(data: bytes) -> bytes | None:
-    class Seen:
+    class ParsedBody:
         body: bytes | None = None
         whole = b""
 
@@ -95,7 +95,7 @@ def by_httptools(data: bytes) -> bytes | None:
             if self.body is None:
                 self.body = self.whole
 
-    seen = Seen()
+    seen = ParsedBody()
     with contextlib.suppress(httptools.HttpParserError):
         httptools.HttpRequestParser(seen).feed_data(data)
     return seen.body
@@ -115,12 +115,12 @@ def ours(peer: Peer, data: bytes) -> tuple[str, bytes | None]:
         return found[1].decode(), body[0] if body else None
 
 
-def test_what_is_served_is_what_strict_parsers_take(peer: Peer) -> None:
-    chance = random.Random(9)
+def test_accepted_requests_are_accepted_by_strict_parsers(peer: Peer) -> None:
+    rng = random.Random(9)
     refused_alone: Counter[str] = Counter()
     served = 0
     for _ in range(ROUNDS):
-        data = mutated(chance)
+        data = mutated(rng)
         status, reply = ours(peer, data)
         strict, lenient = by_h11(data), by_httptools(data)
         if status in ("200", "204"):

@@ -19,15 +19,15 @@ _, _, TEXT = (FOLDER / "data/parsing.js").read_text("utf-8").partition("export d
 CASES = {case["name"].removesuffix(".json"): case["input"] for case in json.loads(TEXT)}
 #: Of what may be taken or refused, numbers of any size are taken; half a surrogate pair, a mark of
 #: byte order and 500 lists inside one another are refused.
-OPEN_AND_TAKEN = "i_number"
+IMPLEMENTATION_DEFINED = "i_number"
 
 
-def test_the_suite_is_whole() -> None:
+def test_the_suite_is_complete() -> None:
     assert len(CASES) > 300
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_text(name: str, peer: Peer) -> None:
+def test_json_text(name: str, peer: Peer) -> None:
     text = CASES[name].encode("utf-8", "surrogatepass")
     # Not as a request, which none of them is.
     is_taken = peer.ask(post(text)) != "200 -32700"
@@ -38,7 +38,7 @@ def test_a_text(name: str, peer: Peer) -> None:
         assert not is_taken
     else:
         is_replaced = "\ufffd" in CASES[name] and "\0" not in CASES[name]
-        assert is_taken == (name.startswith(OPEN_AND_TAKEN) or is_replaced)
+        assert is_taken == (name.startswith(IMPLEMENTATION_DEFINED) or is_replaced)
 
 
 def _echoed(peer: Peer, text: bytes) -> object:

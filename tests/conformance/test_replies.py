@@ -65,7 +65,7 @@ def _reply(peer: Peer, data: bytes) -> tuple[h11.Response, bytes]:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_reply(name: str, peer: Peer) -> None:
+def test_reply_is_well_formed(name: str, peer: Peer) -> None:
     data, status = REQUESTS[name]
     response, body = _reply(peer, data)
     assert response.status_code == status

@@ -25,7 +25,7 @@ WORSE_THAN_LOW = ("MEDIUM", "HIGH", "CRITICAL", "FATAL")
 
 
 @pytest.mark.skipif(not TESTSSL, reason="testssl.sh is not installed")
-def test_nothing_is_found(secure_peer: Peer, tmp_path: Path) -> None:
+def test_testssl_finds_no_weakness(secure_peer: Peer, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     checks = ["--protocols", "--server-defaults", "--vulnerable", "--fs", "--server-preference"]
     command = [str(TESTSSL), "--quiet", "--warnings", "off", "--nodns", "none", "--ip", "127.0.0.1"]

@@ -103,15 +103,15 @@ def _serving(kind: type[ucall.Server]) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def asking(serve_once: Serve) -> Iterator[Callable[..., Wire]]:
-    """A connection to a server of functions: ``wire = asking(f)``."""
+def connect_to(serve_once: Serve) -> Iterator[Callable[..., Wire]]:
+    """A connection to a server of functions: ``wire = connect_to(f)``."""
     wires: list[Wire] = []
 
-    def asking(*functions: Callable[..., Any], **options: Any) -> Wire:
+    def connect_to(*functions: Callable[..., Any], **options: Any) -> Wire:
         wire = Wire(serve_once(*functions, **options).port)
         wires.append(wire)
         return wire
 
-    yield asking
+    yield connect_to
     for wire in wires:
         wire.socket.close()

@@ -148,7 +148,7 @@ def is_delivered(sender: socket.socket) -> bool:
 
 
 def refuses_descriptors(connected: socket.socket) -> bool:
-    """Whether the other side of a Unix socket takes no descriptor; skips where Linux cannot tell."""
+    """Whether the other side of a Unix socket refuses descriptors; skips on an older Linux."""
     passes_rights = 83  # SO_PASSRIGHTS, of Linux 6.16
     try:
         connected.getsockopt(socket.SOL_SOCKET, passes_rights)

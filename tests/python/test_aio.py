@@ -143,7 +143,7 @@ async def test_many_calls_at_once(server: ucall.Server, scheme: str, connections
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @run
-async def test_a_cancelled_call_disturbs_no_other(
+async def test_a_cancelled_call_affects_no_other(
     server: ucall.Server, holding: Holding, scheme: str
 ) -> None:
     async with connected(server, scheme) as client:
@@ -166,7 +166,7 @@ async def test_a_cancelled_call_disturbs_no_other(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @run
-async def test_a_late_call_disturbs_no_other(
+async def test_a_timed_out_call_affects_no_other(
     server: ucall.Server, holding: Holding, scheme: str
 ) -> None:
     async with connected(server, scheme) as client:
@@ -181,7 +181,7 @@ async def test_a_late_call_disturbs_no_other(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @run
-async def test_a_server_that_came_back_is_found(server: ucall.Server, scheme: str) -> None:
+async def test_a_restarted_server_is_reconnected_to(server: ucall.Server, scheme: str) -> None:
     async with connected(server, scheme) as client:
         for _ in range(3):
             assert (await client.sum(1, 2)).json == 3
@@ -193,7 +193,7 @@ async def test_a_server_that_came_back_is_found(server: ucall.Server, scheme: st
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_another_loop_connects_anew(server: ucall.Server, scheme: str) -> None:
+def test_another_loop_opens_new_connections(server: ucall.Server, scheme: str) -> None:
     client = Client(f"{scheme}://127.0.0.1", server.port)
 
     async def call() -> Any:
@@ -205,7 +205,7 @@ def test_another_loop_connects_anew(server: ucall.Server, scheme: str) -> None:
 
 
 @run
-async def test_replies_in_another_order() -> None:
+async def test_replies_may_be_out_of_order() -> None:
     def backwards(peer: Peer) -> None:
         requests = [json.loads(peer.raw_request()) for _ in range(5)]
         for request in reversed(requests):
@@ -240,7 +240,7 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
 
 
 @run
-async def test_a_connection_in_use_closes_after_its_call_when_the_client_was_closed(
+async def test_a_connection_in_use_closes_after_its_call(
     server: ucall.Server,
 ) -> None:
     async with connected(server, "http") as client:
@@ -255,7 +255,7 @@ async def test_a_connection_in_use_closes_after_its_call_when_the_client_was_clo
 
 
 @run
-async def test_a_connection_that_breaks_fails_all_its_calls_once() -> None:
+async def test_a_broken_connection_fails_its_calls_once() -> None:
     seen = []
 
     def dropping(peer: Peer) -> None:
@@ -273,7 +273,7 @@ async def test_a_connection_that_breaks_fails_all_its_calls_once() -> None:
 
 
 @run
-async def test_an_error_without_an_id_goes_to_the_only_call_or_to_all() -> None:
+async def test_an_error_without_an_id_fails_the_only_call_or_all() -> None:
     refusal = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"bad"},"id":null}\n'
 
     def refusing(peer: Peer, calls: int) -> None:
@@ -304,7 +304,7 @@ async def test_an_error_without_an_id_goes_to_the_only_call_or_to_all() -> None:
     ],
 )
 @run
-async def test_odd_replies(reply: bytes) -> None:
+async def test_malformed_replies(reply: bytes) -> None:
     def odd(peer: Peer) -> None:
         peer.http_request()
         peer.send(reply)
@@ -319,7 +319,7 @@ async def test_odd_replies(reply: bytes) -> None:
 
 
 @run
-async def test_connections_that_were_closed_while_idle() -> None:
+async def test_connections_closed_while_idle_are_replaced() -> None:
     def once(peer: Peer) -> None:
         peer.http_request()
         peer.send(http_reply(result(1, "x")))
@@ -335,7 +335,7 @@ async def test_connections_that_were_closed_while_idle() -> None:
 
 
 @run
-async def test_replies_that_end_with_their_connection() -> None:
+async def test_replies_may_end_with_the_connection() -> None:
     def closing(peer: Peer) -> None:
         request = json.loads(peer.http_request())
         peer.send(b"HTTP/1.1 200 OK\r\n\r\n" + result(5, request["id"]))
@@ -347,7 +347,7 @@ async def test_replies_that_end_with_their_connection() -> None:
 
 
 @run
-async def test_calls_beyond_the_connections_wait() -> None:
+async def test_calls_past_max_connections_wait() -> None:
     with scripted(answering()) as server:
         client = Client(port=server.port, max_connections=2)
         responses = await asyncio.gather(*(client.echo(number) for number in range(50)))
@@ -356,6 +356,6 @@ async def test_calls_beyond_the_connections_wait() -> None:
         await client.close()
 
 
-def test_connections_must_be_possible() -> None:
+def test_max_connections_must_be_positive() -> None:
     with pytest.raises(ValueError, match="max_connections"):
         Client(max_connections=0)

@@ -10,7 +10,7 @@ import pytest
 
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 
 def plain(a: int, b: int) -> int:
@@ -76,12 +76,12 @@ RESULTS: list[tuple[Callable[..., Any], Any, Any]] = [
 
 @pytest.mark.parametrize(("function", "params", "result"), RESULTS)
 def test_params_reach_the_function(
-    asking: Asking, function: Callable[..., Any], params: Any, result: Any
+    connect_to: ConnectTo, function: Callable[..., Any], params: Any, result: Any
 ) -> None:
-    assert asking(function).result(function.__name__, params) == result
+    assert connect_to(function).result(function.__name__, params) == result
 
 
-MISFITS: list[tuple[Callable[..., Any], Any, str]] = [
+MISMATCHES: list[tuple[Callable[..., Any], Any, str]] = [
     (plain, {"a": 1}, "params.b: missing, expected int"),
     (plain, {"b": 1}, "params.a: missing, expected int"),
     (plain, [1], "params.b: missing, expected int"),
@@ -110,27 +110,27 @@ MISFITS: list[tuple[Callable[..., Any], Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "params", "problem"), MISFITS)
-def test_misfits_are_named(
-    asking: Asking, function: Callable[..., Any], params: Any, problem: str
+@pytest.mark.parametrize(("function", "params", "problem"), MISMATCHES)
+def test_mismatches_are_named(
+    connect_to: ConnectTo, function: Callable[..., Any], params: Any, problem: str
 ) -> None:
-    error = asking(function).error(function.__name__, params)
+    error = connect_to(function).error(function.__name__, params)
     assert error == {"code": -32602, "message": "Invalid params", "data": problem}
 
 
-def test_of_a_key_that_comes_twice_the_last_counts(asking: Asking) -> None:
-    wire = asking(plain, gathering)
+def test_the_last_of_duplicate_keys_counts(connect_to: ConnectTo) -> None:
+    wire = connect_to(plain, gathering)
     wire.send(b'{"jsonrpc":"2.0","id":1,"method":"plain","params":{"a":1,"b":2,"a":9}}')
     assert wire.line() == b'{"jsonrpc":"2.0","id":1,"result":7}'
     wire.send(b'{"jsonrpc":"2.0","id":1,"method":"gathering","params":{"a":1,"x":2,"x":3}}')
     assert wire.line() == b'{"jsonrpc":"2.0","id":1,"result":[1,[],"b",{"x":3.0}]}'
 
 
-def test_names_may_be_escaped_and_in_any_script(asking: Asking) -> None:
+def test_names_may_be_escaped_and_in_any_script(connect_to: ConnectTo) -> None:
     def größe(länge: int, ж: int) -> int:
         return länge - ж
 
-    wire = asking(größe)
+    wire = connect_to(größe)
     assert wire.result("größe", {"länge": 3, "ж": 1}) == 2
     wire.send('{"jsonrpc":"2.0","id":1,"method":"größe","params":{"länge":3,"ж":1}}'.encode())
     assert wire.line() == b'{"jsonrpc":"2.0","id":1,"result":2}'
@@ -189,7 +189,7 @@ def test_wrapped_functions_are_called_through_their_wrapper(serve_once: Any) -> 
         assert wire.error("plain", {"a": "5", "b": 3})["code"] == -32602
 
 
-def test_builtins_without_a_signature_take_what_comes(serve_once: Any) -> None:
+def test_builtins_without_a_signature_take_any_params(serve_once: Any) -> None:
     server = serve_once(max, pow)
     server.add(dict.fromkeys, name="fromkeys")
     server.add("{x}-{y}".format, name="format")
@@ -199,11 +199,11 @@ def test_builtins_without_a_signature_take_what_comes(serve_once: Any) -> None:
         assert wire.result("format", {"x": 1, "y": "z"}) == "1-z"
 
 
-def test_defaults_are_the_functions_own_objects(asking: Asking) -> None:
+def test_defaults_are_the_functions_own_objects(connect_to: ConnectTo) -> None:
     def growing(item: int, into: list[int] = []) -> list[int]:  # noqa: B006
         into.append(item)
         return into
 
-    wire = asking(growing)
+    wire = connect_to(growing)
     wire.result("growing", [1])
     assert wire.result("growing", [2]) == [1, 2]

@@ -37,7 +37,7 @@ def sum(a: int, b: int) -> int:
     return a + b
 
 
-def test_one_that_never_waits_is_answered_at_once(serve: Serve) -> None:
+def test_a_function_that_never_waits_is_answered_at_once(serve: Serve) -> None:
     with Wire(serve(add, sum).port) as wire:
         for number in range(100):
             assert wire.result("add", [number, 1]) == number + 1
@@ -45,7 +45,7 @@ def test_one_that_never_waits_is_answered_at_once(serve: Serve) -> None:
         assert [json.loads(wire.line())["result"] for _ in range(3)] == [3, 7, 11]
 
 
-def test_one_that_waits_holds_up_nobody(serve: Serve) -> None:
+def test_a_waiting_function_delays_no_other_call(serve: Serve) -> None:
     with Wire(serve(pause, sum).port) as wire:
         wire.send(request("pause", [0.3, "slow"], id=1) + request("sum", [1, 2], id=2))
         assert json.loads(wire.line()) == {"jsonrpc": "2.0", "id": 2, "result": 3}
@@ -118,7 +118,7 @@ def test_exceptions(serve: Serve) -> None:
         assert wire.error("fail", [True])["code"] == -32602
 
 
-def test_asyncio_is_all_there(serve: Serve) -> None:
+def test_asyncio_is_fully_usable(serve: Serve) -> None:
     async def tour() -> list[Any]:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
@@ -196,7 +196,7 @@ def test_calling_itself_by_aiohttp(serve: Serve) -> None:
         assert wire.result("fetch") == 3
 
 
-def test_one_may_be_added_to_a_server_that_runs(serve: Serve) -> None:
+def test_an_async_function_may_be_added_to_a_running_server(serve: Serve) -> None:
     server = serve(sum)
     with Wire(server.port) as wire:
         assert wire.result("sum", [1, 2]) == 3
@@ -233,7 +233,7 @@ def test_bounded_runs_keep_tasks_alive(engine: str) -> None:
     server.stop()
 
 
-def test_each_call_has_variables_of_its_own(serve: Serve) -> None:
+def test_each_call_has_its_own_context_variables(serve: Serve) -> None:
     variable = contextvars.ContextVar("variable", default=0)
 
     async def count() -> int:
@@ -245,7 +245,7 @@ def test_each_call_has_variables_of_its_own(serve: Serve) -> None:
         assert [wire.result("count") for _ in range(3)] == [1, 1, 1]
 
 
-def test_a_caller_who_leaves_cancels(serve: Serve) -> None:
+def test_a_disconnected_caller_cancels_its_call(serve: Serve) -> None:
     ended: list[str] = []
 
     async def wait_long() -> None:
@@ -304,7 +304,7 @@ def test_startup_and_shutdown(serve_once: Serve) -> None:
         assert seen == ["enter", "first", "second", "last", "leave"]
 
 
-def test_a_startup_that_fails_is_told() -> None:
+def test_a_failing_startup_hook_is_reported() -> None:
     for is_async in (False, True):
         server = ucall.Server(port=0)
 
@@ -388,7 +388,7 @@ run(main())
 
 
 @pytest.mark.parametrize("host", ["asyncio", "uvloop"])
-def test_within_somebody_elses_loop(engine: str, host: str) -> None:
+def test_serve_within_an_existing_loop(engine: str, host: str) -> None:
     if host == "uvloop":
         pytest.importorskip("uvloop")
     with program(GUEST, engine, host) as process:

@@ -63,7 +63,9 @@ def test_a_known_token_names_its_user(serve: Serve) -> None:
         ["Authorization: Bearer s3cret\xe9"],
     ],
 )
-def test_others_are_refused_before_their_body_is_read(serve: Serve, headers: list[str]) -> None:
+def test_unauthorized_requests_are_refused_before_their_body(
+    serve: Serve, headers: list[str]
+) -> None:
     server = serve(whoami, auth=tokens())
     with Wire(server.port) as wire:
         lines = ["POST / HTTP/1.1", "Host: localhost", "Content-Length: 1000", *headers, "", ""]
@@ -73,7 +75,7 @@ def test_others_are_refused_before_their_body_is_read(serve: Serve, headers: lis
         assert wire.rest() == b""
 
 
-def test_the_user_of_one_request_is_not_that_of_the_next(serve: Serve) -> None:
+def test_users_are_not_shared_between_requests(serve: Serve) -> None:
     server = serve(whoami, auth=tokens())
     with Wire(server.port) as wire:
         other = http(CALL, "Authorization: Bearer other")
@@ -82,7 +84,7 @@ def test_the_user_of_one_request_is_not_that_of_the_next(serve: Serve) -> None:
         assert wire.reply()[0] == 401
 
 
-def test_a_body_that_comes_later_is_of_whom_its_head_named(serve: Serve) -> None:
+def test_a_late_body_belongs_to_the_user_of_its_head(serve: Serve) -> None:
     asked: list[dict[str, str]] = []
 
     def auth(ctx: ucall.Context) -> str | None:
@@ -105,7 +107,7 @@ def test_a_body_that_comes_later_is_of_whom_its_head_named(serve: Serve) -> None
     assert len(asked) == 6
 
 
-def test_raw_connections_are_asked_once_and_know_their_peer(serve: Serve) -> None:
+def test_raw_connections_are_authenticated_once(serve: Serve) -> None:
     asked: list[Any] = []
 
     def auth(ctx: ucall.Context) -> str | None:
@@ -125,7 +127,7 @@ def test_raw_connections_are_asked_once_and_know_their_peer(serve: Serve) -> Non
     assert asked == [address]
 
 
-def test_raw_connections_that_show_nothing_are_refused_at_their_first_byte(serve: Serve) -> None:
+def test_unauthorized_raw_connections_are_refused_at_the_first_byte(serve: Serve) -> None:
     server = serve(whoami, auth=tokens())
     with Wire(server.port) as wire:
         wire.send(b"{")
@@ -134,7 +136,7 @@ def test_raw_connections_that_show_nothing_are_refused_at_their_first_byte(serve
 
 
 @pytest.mark.parametrize("nobody", [None, False, PermissionError("not you")])
-def test_ways_to_refuse(serve: Serve, nobody: Any) -> None:
+def test_refusals_by_value_and_exception(serve: Serve, nobody: Any) -> None:
     def auth(ctx: ucall.Context) -> Any:
         if isinstance(nobody, Exception):
             raise nobody
@@ -148,12 +150,12 @@ def test_ways_to_refuse(serve: Serve, nobody: Any) -> None:
 
 
 @pytest.mark.parametrize("somebody", [0, "", {"name": "eve"}, True])
-def test_whatever_else_it_returns_is_the_user(serve: Serve, somebody: Any) -> None:
+def test_any_other_result_is_the_user(serve: Serve, somebody: Any) -> None:
     with Wire(serve(whoami, auth=lambda ctx: somebody).port) as wire:
         assert wire.result("whoami") == somebody
 
 
-def test_a_function_that_fails_lets_nobody_in(
+def test_a_failing_auth_function_refuses_everyone(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     def auth(ctx: ucall.Context) -> str:
@@ -170,7 +172,7 @@ def test_a_function_that_fails_lets_nobody_in(
     assert "the database is away" in caplog.text
 
 
-class Promise:
+class Awaitable:
     def __await__(self) -> Iterator[None]:
         yield
 
@@ -186,8 +188,8 @@ async def later_in_steps(ctx: ucall.Context) -> AsyncIterator[str]:
 @pytest.mark.filterwarnings(
     "error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning"
 )
-@pytest.mark.parametrize("later", [whoami_later, lambda ctx: Promise(), in_steps, later_in_steps])
-def test_a_function_that_returns_something_to_wait_for_lets_nobody_in(
+@pytest.mark.parametrize("later", [whoami_later, lambda ctx: Awaitable(), in_steps, later_in_steps])
+def test_an_awaitable_auth_result_refuses_everyone(
     serve: Serve, caplog: pytest.LogCaptureFixture, later: Callable[[ucall.Context], Any]
 ) -> None:
     server = serve(whoami, auth=lambda ctx: later(ctx))
@@ -201,7 +203,7 @@ def test_a_function_that_returns_something_to_wait_for_lets_nobody_in(
     assert caplog.text.count("auth: expected a user at once") == 2
 
 
-def test_a_preflight_is_answered_and_a_refusal_can_be_read_by_the_page(serve: Serve) -> None:
+def test_preflights_are_answered_and_refusals_have_cors_headers(serve: Serve) -> None:
     server = serve(whoami, auth=tokens(), allow_origins=["https://app.example"])
     origin = "Origin: https://app.example"
     with Wire(server.port) as wire:
@@ -237,7 +239,7 @@ def test_clients_send_their_token(serve: Serve) -> None:
         client.whoami()
 
 
-def test_what_cannot_be_asked_is_refused() -> None:
+def test_invalid_auth_functions_are_rejected() -> None:
     async def later(ctx: ucall.Context) -> None: ...
 
     class Odd:

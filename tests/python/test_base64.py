@@ -15,7 +15,7 @@ import pytest
 
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 LENGTHS = [*range(200), 1000, 4095, 4096, 4097, 100_000, 1_000_003]
 WRONG = ["=", "-", "_", " ", "\n", "\t", "\0", "\x7f", "é", "😀", ".", "@", "[", "`", "{"]
 
@@ -51,20 +51,20 @@ def send(wire: Wire, texts: list[str]) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_bytes_of_every_length_come_and_go(asking: Asking, kind: type) -> None:
+def test_bytes_of_every_length_round_trip(connect_to: ConnectTo, kind: type) -> None:
     def echo(data):  # type: ignore[no-untyped-def]
         assert type(data) is kind
         return data
 
     echo.__annotations__["data"] = kind
-    wire = asking(echo)
+    wire = connect_to(echo)
     generator = random.Random(3)
     texts = [base64.b64encode(generator.randbytes(length)).decode() for length in LENGTHS]
     assert [reply.get("result") for reply in send(wire, texts)] == texts
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 47, 48, 49, 95, 96, 97, 130])
-def test_one_wrong_character_anywhere_is_refused(asking: Asking, length: int) -> None:
+def test_one_wrong_character_anywhere_is_refused(connect_to: ConnectTo, length: int) -> None:
     text = base64.b64encode(random.Random(length).randbytes(length)).decode()
     spoiled = [
         text[:place] + wrong + text[place + 1 :] for place in range(len(text)) for wrong in WRONG
@@ -75,7 +75,7 @@ def test_one_wrong_character_anywhere_is_refused(asking: Asking, length: int) ->
     spoiled += [text[:place] + "    " + text[place:] for place in range(len(text) + 1)]
     spoiled += [text[:end] for end in range(1, len(text)) if end % 4]
     spoiled += [text + "=", text + "==", text + "====", text + "A"]
-    replies = send(asking(echo), spoiled)
+    replies = send(connect_to(echo), spoiled)
     for candidate, reply in zip(spoiled, replies, strict=True):
         if is_canonical(candidate):
             assert reply["result"] == candidate
@@ -83,8 +83,8 @@ def test_one_wrong_character_anywhere_is_refused(asking: Asking, length: int) ->
             assert "no base64" in reply["error"]["data"], candidate  # type: ignore[index]
 
 
-def test_bits_that_belong_to_no_byte_have_to_be_zero(asking: Asking) -> None:
+def test_padding_bits_must_be_zero(connect_to: ConnectTo) -> None:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     candidates = ["QUJD" * 20 + end for last in alphabet for end in (f"Q{last}==", f"QU{last}=")]
-    for candidate, reply in zip(candidates, send(asking(echo), candidates), strict=True):
+    for candidate, reply in zip(candidates, send(connect_to(echo), candidates), strict=True):
         assert ("result" in reply) == is_canonical(candidate), candidate

@@ -49,7 +49,7 @@ def _replies(wire: Wire, count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_in_one_turn_is_one_batch(serve: Serve, kind: str) -> None:
+def test_calls_of_one_turn_are_one_batch(serve: Serve, kind: str) -> None:
     server = _serve(serve, kind, lambda texts: [text.upper() for text in texts])
     with Wire(server.port) as wire:
         assert wire.result("call", ["a"]) == "A"
@@ -71,7 +71,7 @@ def test_sizes_have_a_limit(serve: Serve) -> None:
         assert sorted(_replies(wire, 10).values()) == [2, 2, 4, 4, 4, 4, 4, 4, 4, 4]
 
 
-def test_it_waits_only_when_asked_to(serve: Serve) -> None:
+def test_a_batch_waits_only_with_max_wait_ms(serve: Serve) -> None:
     waited = _serve(serve, "plain", lambda texts: [len(texts)] * len(texts), max_wait_ms=200)
     with Wire(waited.port) as wire, Wire(waited.port) as other:
 
@@ -92,7 +92,7 @@ def test_it_waits_only_when_asked_to(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
-def test_while_one_runs_the_next_is_collected(serve: Serve, kind: str) -> None:
+def test_the_next_batch_is_collected_while_one_runs(serve: Serve, kind: str) -> None:
     started, may_end = threading.Event(), threading.Event()
 
     def slow(texts: list[str]) -> list[int]:
@@ -139,7 +139,7 @@ def test_an_exception_fails_its_own_call_alone(serve: Serve, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wrong", ["short", "none", "text", "raises"])
-def test_what_is_wrong_with_all_is_told_to_all(serve: Serve, kind: str, wrong: str) -> None:
+def test_an_error_of_the_batch_fails_all_its_calls(serve: Serve, kind: str, wrong: str) -> None:
     def fail(texts: list[str]) -> Any:
         if wrong == "raises":
             raise ucall.RPCError(9, "all")
@@ -175,7 +175,7 @@ def test_several_parameters_are_several_lists(serve: Serve) -> None:
         assert wire.result("power", {"exponents": 2, "bases": 3}) == 9
 
 
-def test_deadlines_and_callers_who_left_are_left_out(serve: Serve) -> None:
+def test_expired_and_abandoned_calls_are_left_out(serve: Serve) -> None:
     seen: list[str] = []
     may_end = threading.Event()
 
@@ -203,7 +203,7 @@ def test_deadlines_and_callers_who_left_are_left_out(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_replies_are_never_crossed_while_clients_leave(serve: Serve, kind: str) -> None:
+def test_replies_are_never_crossed_while_clients_disconnect(serve: Serve, kind: str) -> None:
     server = _serve(serve, kind, lambda texts: [text[::-1] for text in texts], max_size=16)
     wrong: list[Any] = []
 
@@ -254,7 +254,7 @@ def test_arrays_are_stacked(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_contexts_are_those_of_the_calls(serve: Serve, kind: str) -> None:
+def test_contexts_belong_to_their_calls(serve: Serve, kind: str) -> None:
     def told(texts: list[str], contexts: list[ucall.Context]) -> list[Any]:
         assert len(texts) == len(contexts)
         return [
@@ -278,7 +278,7 @@ def test_contexts_are_those_of_the_calls(serve: Serve, kind: str) -> None:
         assert second.error("told", ["a", "b"])["code"] == -32602
 
 
-def test_a_context_tells_who_of_a_batch_has_left(serve: Serve) -> None:
+def test_a_context_reports_a_disconnected_caller(serve: Serve) -> None:
     seen: dict[str, bool] = {}
     started, may_end, went_on = threading.Event(), threading.Event(), threading.Event()
 
@@ -316,7 +316,7 @@ def test_a_context_tells_who_of_a_batch_has_left(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("bad", ["number", "default", "keyword", "none", "list"])
-def test_functions_that_make_no_batch_are_refused(bad: str) -> None:
+def test_functions_unfit_for_batching_are_rejected(bad: str) -> None:
     def number(a: int) -> None: ...
 
     def default(a: list[int] = []) -> None: ...  # noqa: B006
@@ -334,6 +334,6 @@ def test_functions_that_make_no_batch_are_refused(bad: str) -> None:
 
 
 @pytest.mark.parametrize("rules", [{"max_size": 0}, {"max_wait_ms": -1}, {"parallel": 0}])
-def test_rules_that_make_no_sense_are_refused(rules: Any) -> None:
+def test_invalid_batch_rules_are_rejected(rules: Any) -> None:
     with pytest.raises(ValueError):
         ucall.Server(port=0).batch(**rules)

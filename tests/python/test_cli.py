@@ -16,7 +16,7 @@ from PIL import Image
 from scripted import Peer, http_reply, result, scripted
 
 import ucall
-from ucall._cli.params import guess
+from ucall._cli.params import infer
 
 USAGE = (
     "usage: ucall [-h] [--uri URI] [--port PORT] [-f [FILE ...]] [-i [IMAGE ...]] "
@@ -114,8 +114,8 @@ def npy(array: Any) -> bytes:
         ("1" * 5000, "1" * 5000),
     ],
 )
-def test_guesses(text: str, value: Any) -> None:
-    assert guess(text) == value and type(guess(text)) is type(value)
+def test_inferred_types(text: str, value: Any) -> None:
+    assert infer(text) == value and type(infer(text)) is type(value)
 
 
 def test_values_by_name(sent: Callable[..., Any]) -> None:
@@ -211,7 +211,7 @@ def test_options_in_any_order(call: Run, server: ucall.Server) -> None:
         assert (done.stdout, done.stderr) == (b'{"a":1,"b":2}\n', b""), arguments
 
 
-def test_names_that_look_like_the_clients_own(call: Run, server: ucall.Server) -> None:
+def test_method_names_like_client_attributes(call: Run, server: ucall.Server) -> None:
     server.add(same, name="batch")
     assert call("batch", "value=1").stdout == b"1\n"
     assert json.loads(call("echo", "method=1", "self=2", "id=3").stdout) == {
@@ -231,7 +231,7 @@ def test_notifications(call: Run, server: ucall.Server) -> None:
     assert heard == [1, 1]
 
 
-def test_the_conversation_is_shown(call: Run) -> None:
+def test_verbose_shows_the_exchange(call: Run) -> None:
     done = call("same", "value=5", "-v", "-H", "X-Y: z")
     lines = done.stderr.decode().splitlines()
     assert "> POST / HTTP/1.1" in lines and "> X-Y: z" in lines
@@ -333,7 +333,7 @@ def test_no_connection_and_no_reply() -> None:
         assert (status, out, line) == (3, b"", "ucall: HTTP status 502 Bad Gateway: <h1> no</h1>\n")
 
 
-def test_a_reader_who_has_enough() -> None:
+def test_a_closed_output_pipe() -> None:
     def long(peer: Peer) -> None:
         peer.http_request()
         peer.send(http_reply(result("x" * 1_000_000)))

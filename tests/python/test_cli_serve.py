@@ -56,7 +56,7 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[int]:
         process.communicate()
 
 
-def test_it_serves_what_it_imports(tmp_path: Path, engine: str) -> None:
+def test_an_imported_server_is_served(tmp_path: Path, engine: str) -> None:
     with serving(tmp_path, "app:inner", "--engine", engine) as port, Wire(port) as wire:
         assert wire.result("engine") == engine
         assert not wire.result("thread").startswith("ucall-thread")
@@ -71,7 +71,7 @@ def fail(text: str) -> None:
 """
 
 
-def test_what_callers_send_neither_forges_a_line_of_the_log_nor_steers_a_terminal(
+def test_control_characters_in_log_records_are_escaped(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
@@ -99,7 +99,7 @@ def test_attributes_and_threads(tmp_path: Path) -> None:
         assert wire.result("thread").startswith("ucall-thread")
 
 
-def test_flags_win_over_variables(tmp_path: Path) -> None:
+def test_flags_override_variables(tmp_path: Path) -> None:
     with serving(
         tmp_path, "app:inner", "--port", "0", UCALL_PORT="1", UCALL_ENGINE="posix"
     ) as port:
@@ -123,7 +123,7 @@ def test_flags_win_over_variables(tmp_path: Path) -> None:
         (["app:inner", "--host", "192.0.2.1"], "192.0.2.1"),
     ],
 )
-def test_what_cannot_be_served_is_told(tmp_path: Path, arguments: list[str], problem: str) -> None:
+def test_an_unservable_app_is_reported(tmp_path: Path, arguments: list[str], problem: str) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "empty.py").write_text("")
     command = [sys.executable, "-m", "ucall", *arguments]
@@ -144,7 +144,7 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.read(["a:b", "--workers", "1"]).workers == 1
 
 
-def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -165,7 +165,7 @@ def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
         ([], "required: module:server"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_in_one_line(
+def test_invalid_settings_are_rejected_in_one_line(
     capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
 ) -> None:
     with pytest.raises(SystemExit) as refused:
@@ -182,7 +182,7 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(
         ("UCALL_PORT", "UCALL_PORT: expected a number, got 'x'"),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_named(
+def test_an_invalid_variable_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     variable: str,
@@ -194,7 +194,7 @@ def test_a_variable_that_makes_no_sense_is_named(
     assert complaint in capsys.readouterr().err
 
 
-def test_levels_are_told_in_either_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_levels_are_case_insensitive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UCALL_LOG_LEVEL", "WARNING")
     assert Settings.read(["a:b"]).log_level == "warning"
     assert Settings.read(["a:b", "--log-level", "Debug"]).log_level == "debug"
@@ -207,7 +207,7 @@ def test_help_is_complete() -> None:
         assert flag in shown
 
 
-def test_uring_that_is_refused_is_told(tmp_path: Path) -> None:
+def test_a_refused_io_uring_is_reported(tmp_path: Path) -> None:
     if not NO_URING:
         pytest.skip("io_uring may be used here")
     with program("import ucall.uring; ucall.uring.Server(port=0)") as process:

@@ -88,7 +88,7 @@ def test_formats(run: Run, tmp_path: Path) -> None:
     assert numpy.load(tmp_path / "b.npy").tolist() == [[0, 1], [2, 3]]
 
 
-def test_what_a_terminal_is_spared(run: Run, tmp_path: Path) -> None:
+def test_terminal_output_is_escaped(run: Run, tmp_path: Path) -> None:
     Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
     status, shown = run("same", "-i", "value=a.png", "--format", "image")
     assert (status, shown) == (2, "ucall: an image is nothing for a terminal: use -o FILE\n")
@@ -109,14 +109,14 @@ def test_errors_are_one_line(run: Run, tmp_path: Path) -> None:
     assert (status, shown) == (3, "ucall: cannot connect to 127.0.0.1:1: Connection refused\n")
 
 
-def test_the_conversation_is_shown(run: Run) -> None:
+def test_verbose_shows_the_exchange(run: Run) -> None:
     status, shown = run("same", "value=5", "-v")
     assert status == 0
     assert "> POST / HTTP/1.1\n" in shown and "< HTTP/1.1 200 OK\n" in shown
     assert shown.endswith('"result":5}\n5\n')
 
 
-def test_standard_input_is_typed(port: int) -> None:
+def test_standard_input_may_be_typed(port: int) -> None:
     arguments = ["same", "value=@-", "-p", str(port)]
     child = pexpect.spawn(COMMAND, arguments, encoding="utf-8", timeout=60)
     child.sendline("typed")

@@ -75,7 +75,7 @@ def test_by_name_by_position_and_dotted(client: Client) -> None:
     assert client.echo().json is None
 
 
-def test_by_name_and_by_position_at_once_is_refused(client: Client) -> None:
+def test_mixing_named_and_positional_params_is_rejected(client: Client) -> None:
     with pytest.raises(TypeError, match="not both"):
         client.sum(2, b=3)
     with pytest.raises(TypeError, match="not both"):
@@ -110,7 +110,7 @@ def test_errors(client: Client) -> None:
         client.absent().raise_for_status()
 
 
-def test_what_cannot_be_sent_is_told_and_leaves_the_connection(client: Client) -> None:
+def test_unsendable_params_raise_and_keep_the_connection(client: Client) -> None:
     assert client.sum(1, 2).json == 3
     with pytest.raises(ValueError, match=r"params\.value\[1\]: NaN cannot be written"):
         client.echo(value=[1, float("nan")])
@@ -153,7 +153,7 @@ def test_a_batch_as_a_builder(client: Client) -> None:
     assert [response.json for response in batch.send()] == ["again"]
 
 
-def test_a_batch_that_is_refused_as_a_whole_raises(client: Client) -> None:
+def test_a_batch_refused_as_a_whole_raises(client: Client) -> None:
     batch = client.batch()
     for number in range(1001):
         batch.echo(number)
@@ -183,9 +183,7 @@ def test_one_connection_is_kept(server: ucall.Server, client: Client) -> None:
     assert server.stats()["accepted"] == 2
 
 
-def test_a_connection_in_use_closes_after_its_call_when_the_client_was_closed(
-    server: ucall.Server, client: Client
-) -> None:
+def test_a_connection_in_use_closes_after_its_call(server: ucall.Server, client: Client) -> None:
     began, go_on = threading.Event(), threading.Event()
 
     def wait() -> bool:
@@ -203,7 +201,7 @@ def test_a_connection_in_use_closes_after_its_call_when_the_client_was_closed(
     assert client.sum(1, 2).json == 3
 
 
-def test_a_server_that_came_back_is_found(server: ucall.Server, client: Client) -> None:
+def test_a_restarted_server_is_reconnected_to(server: ucall.Server, client: Client) -> None:
     for _ in range(3):
         assert client.sum(1, 2).json == 3
         server.stop()
@@ -230,11 +228,11 @@ def test_sizes(client: Client, size: int) -> None:
 
 
 def test_timeouts(client: Client, held: list[threading.Event]) -> None:
-    hasty = client.with_options(timeout=0.05)
+    impatient_client = client.with_options(timeout=0.05)
     for number in range(2):
         start = time.monotonic()
         with pytest.raises(ucall.TimeoutError) as raised:
-            hasty.hold(number)
+            impatient_client.hold(number)
         assert time.monotonic() - start > 0.04
         assert isinstance(raised.value, TimeoutError)
         held[number].set()
@@ -243,7 +241,7 @@ def test_timeouts(client: Client, held: list[threading.Event]) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
-def test_timeouts_that_make_no_sense(client: Client, timeout: float) -> None:
+def test_invalid_timeouts_are_rejected(client: Client, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout"):
         client.with_options(timeout=timeout)
 
@@ -289,7 +287,7 @@ def test_a_request_past_the_servers_limit(serve_once: Callable[..., ucall.Server
         assert http.echo(1).json == 1
 
 
-def test_no_descriptor_is_left(server: ucall.Server, held: list[threading.Event]) -> None:
+def test_no_descriptor_leaks(server: ucall.Server, held: list[threading.Event]) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -308,7 +306,7 @@ def test_no_descriptor_is_left(server: ucall.Server, held: list[threading.Event]
     assert eventually(lambda: descriptors() <= before)
 
 
-def test_a_forked_child_connects_anew(server: ucall.Server, client: Client) -> None:
+def test_a_forked_child_opens_new_connections(server: ucall.Server, client: Client) -> None:
     assert client.sum(1, 2).json == 3
     source = f"""
 import os

@@ -102,7 +102,7 @@ def uri(server: Server, host: str = "127.0.0.1") -> str:
     return f"https://{host}:{server.server_address[1]}"
 
 
-def test_a_server_of_a_known_authority(server: Server, trusted: Path) -> None:
+def test_a_server_of_a_trusted_authority(server: Server, trusted: Path) -> None:
     for verify in (trusted, str(trusted), ssl.create_default_context(cafile=trusted)):
         with Client(uri(server), verify=verify) as client:
             assert client.echo(1, 2).json == [1, 2]
@@ -111,7 +111,7 @@ def test_a_server_of_a_known_authority(server: Server, trusted: Path) -> None:
     assert Client(uri(server, "localhost"), verify=trusted).echo(1).json == [1]
 
 
-def test_strangers_are_refused(server: Server, tmp_path: Path) -> None:
+def test_untrusted_servers_are_refused(server: Server, tmp_path: Path) -> None:
     with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
         Client(uri(server)).echo(1)
     assert Client(uri(server), verify=False).echo(1).json == [1]
@@ -149,7 +149,7 @@ def test_a_clients_certificate(
         Client(uri(server), verify=trusted).echo(1)
 
 
-def test_a_connection_that_was_closed_while_idle(server: Server, trusted: Path) -> None:
+def test_a_connection_closed_while_idle_is_replaced(server: Server, trusted: Path) -> None:
     client = Client(uri(server), verify=trusted)
     for _ in range(3):
         assert client.call("close", 1).json == [1]
@@ -157,14 +157,14 @@ def test_a_connection_that_was_closed_while_idle(server: Server, trusted: Path) 
     assert server.accepted == 3
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         Client("https://localhost", verify=tmp_path / "absent.pem")
     with pytest.raises(OSError):
         Client("https://localhost", cert=tmp_path / "absent.pem")
 
 
-def test_a_plain_server_is_no_tls(trusted: Path) -> None:
+def test_a_plaintext_server_is_reported(trusted: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as plain:
         port = plain.getsockname()[1]
         with pytest.raises(ucall.TimeoutError):

@@ -88,12 +88,12 @@ UTC = datetime.UTC
         (2**80, 2**80),
     ],
 )  # fmt: skip
-def test_what_is_sent_for_an_object(client: Client, value: Any, json: Any) -> None:
+def test_objects_are_encoded(client: Client, value: Any, json: Any) -> None:
     assert client.echo(value).json == json
     assert client.echo(value={"inside": [value]}).json == {"inside": [json]}
 
 
-def test_structs_of_msgspec(client: Client) -> None:
+def test_msgspec_structs(client: Client) -> None:
     msgspec = pytest.importorskip("msgspec")
     Point = msgspec.defstruct("Point", [("x", int), ("y", Any)], rename="upper")
     value = Point(1, Point(numpy.int8(2), None))
@@ -102,7 +102,7 @@ def test_structs_of_msgspec(client: Client) -> None:
     assert client.echo(Point(1, [array])).json == {"X": 1, "Y": [client.echo(array).json]}
 
 
-def test_models_of_pydantic(client: Client) -> None:
+def test_pydantic_models(client: Client) -> None:
     pydantic = pytest.importorskip("pydantic")
     Model = pydantic.create_model("Model", inner=(Any, pydantic.Field(serialization_alias="in")))
     assert client.echo(Model(inner=Model(inner=numpy.int8(2)))).json == {"in": {"in": 2}}
@@ -118,7 +118,7 @@ def test_models_of_pydantic(client: Client) -> None:
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (7,), (3, 5), (2, 3, 4)])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_go_and_come(client: Client, dtype: str, shape: tuple[int, ...], order: Any) -> None:
+def test_arrays_round_trip(client: Client, dtype: str, shape: tuple[int, ...], order: Any) -> None:
     count = int(numpy.prod(shape))
     array = numpy.arange(count).astype(dtype).reshape(shape, order=order)
     back = client.echo(array).numpy
@@ -128,7 +128,7 @@ def test_arrays_go_and_come(client: Client, dtype: str, shape: tuple[int, ...], 
     assert back.flags.f_contiguous == array.flags.f_contiguous
 
 
-def test_arrays_with_steps_go_whole(client: Client) -> None:
+def test_strided_arrays_are_sent_whole(client: Client) -> None:
     array = numpy.arange(24).reshape(4, 6)[::-2, 1::3]
     assert numpy.array_equal(client.echo(array).numpy, array)
     assert numpy.array_equal(client.echo(numpy.broadcast_to(5, (2, 3))).numpy, [[5] * 3] * 2)
@@ -152,7 +152,7 @@ def test_lists_of_numbers_are_arrays(client: Client) -> None:
         numpy.array([b"ab"], dtype="V2"),
     ],
 )
-def test_arrays_of_anything_else_are_refused(client: Client, array: Any) -> None:
+def test_arrays_of_other_dtypes_are_refused(client: Client, array: Any) -> None:
     with pytest.raises(TypeError, match=r"dtype .* cannot be sent: only bool and numbers"):
         encode_array(array)
     with pytest.raises(ValueError, match=r"params\[0\]\.x: an array of dtype"):
@@ -227,7 +227,7 @@ def picture(mode: str) -> Image.Image:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
-def test_images_go_and_come_in_their_format(client: Client, kind: str, mode: str) -> None:
+def test_images_round_trip_in_their_format(client: Client, kind: str, mode: str) -> None:
     if mode == "RGBA" and kind in ("JPEG", "GIF", "BMP"):
         pytest.skip(f"{kind} has no {mode}")
     file = io.BytesIO()
@@ -243,14 +243,14 @@ def test_images_go_and_come_in_their_format(client: Client, kind: str, mode: str
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
-def test_images_without_a_format_go_as_png(client: Client, mode: str) -> None:
+def test_images_without_a_format_are_sent_as_png(client: Client, mode: str) -> None:
     image = picture("L").convert(mode) if mode != "I;16" else Image.new("I;16", (3, 2), 500)
     back = client.echo(image).image
     assert (back.format, back.mode, back.size) == ("PNG", mode, image.size)
     assert back.tobytes() == image.tobytes()
 
 
-def test_an_image_whose_mode_left_its_format_goes_as_png() -> None:
+def test_an_image_with_an_unsupported_mode_is_sent_as_png() -> None:
     file = io.BytesIO()
     picture("RGB").save(file, "JPEG")
     image = Image.open(file)
@@ -283,14 +283,14 @@ def bomb(width: int, height: int) -> bytes:
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("side", [8193, 10_000, 20_000, 60_000])
-def test_bombs_are_refused(client: Client, side: int) -> None:
+def test_decompression_bombs_are_refused(client: Client, side: int) -> None:
     with pytest.raises(ValueError, match=r"pixels|too large"):
         decode_image(bomb(side, 8192 if side == 8193 else side))
     with pytest.raises(ValueError, match=r"pixels|too large"):
         _ = client.echo(bomb(side, 8192 if side == 8193 else side)).image
 
 
-def test_the_pixel_limit_to_the_pixel() -> None:
+def test_the_pixel_limit_is_exact() -> None:
     data = encode_image(picture("L"))
     assert decode_image(data, 1200).size == (40, 30)
     with pytest.raises(ValueError, match=r"40 x 30 pixels, more than max_image_pixels \(1199\)"):

@@ -89,7 +89,7 @@ def test_raw_replies_at_every_split() -> None:
         (b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", True),
     ],
 )
-def test_whether_a_connection_is_used_again(text: bytes, reusable: bool) -> None:
+def test_connection_reuse(text: bytes, reusable: bool) -> None:
     reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
     assert len(reader.feed(text)) == 1
     assert reader.is_reusable == reusable
@@ -125,19 +125,19 @@ LENGTHS = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"
         http_reply(b'{"result":' + b"[" * 200 + b"]" * 200 + b"}"),
     ],
 )
-def test_what_is_no_reply(text: bytes) -> None:
+def test_malformed_http_replies(text: bytes) -> None:
     with pytest.raises(ucall.ConnectionError):
         read([text], http=True)
 
 
 @pytest.mark.parametrize("text", [b"hello", b"HTTP/1.1 200 OK\r\n", b'{"a" 1}', b"5", b'"x"'])
-def test_what_is_no_raw_reply(text: bytes) -> None:
+def test_malformed_raw_replies(text: bytes) -> None:
     with pytest.raises(ucall.ConnectionError):
         read([text], http=False)
 
 
 @pytest.mark.parametrize("name", ["length", "chunks", "informational"])
-def test_replies_that_end_early(name: str) -> None:
+def test_truncated_replies(name: str) -> None:
     for cut in range(1, len(GOOD[name]) - 1):
         with pytest.raises(ucall.ConnectionError, match="within its reply"):
             assert read([GOOD[name][:cut]], http=True) == []
@@ -158,7 +158,7 @@ def test_sizes_at_the_limit() -> None:
         read([huge], http=True)
 
 
-def test_pages_instead_of_replies() -> None:
+def test_html_pages_instead_of_replies() -> None:
     page = http_reply(b"<h1>Not here</h1>", status="404 Not Found")
     expected = "HTTP status 404 Not Found: <h1>Not"
     with scripted(once(page)) as server, pytest.raises(ucall.HTTPError, match=expected) as raised:
@@ -180,7 +180,7 @@ def test_an_error_with_a_status_is_an_error_of_the_call() -> None:
     "body",
     [result(5, id=2), result(5, id="1"), result(5, id=None), result(5, id=[1]), b"[]", b""],
 )
-def test_replies_to_another_call_are_refused(body: bytes) -> None:
+def test_replies_with_another_id_are_refused(body: bytes) -> None:
     with scripted(answering(lambda _: body)) as server:
         client = Client(port=server.port)
         for _ in range(2):
@@ -228,7 +228,7 @@ def wait_for_ends(server: Scripted, count: int) -> None:
     assert eventually(lambda: server.ended == count)
 
 
-def test_a_connection_that_the_server_closed_while_idle() -> None:
+def test_a_connection_closed_by_the_server_while_idle() -> None:
     with scripted(once(http_reply(result(1, id="x")))) as server:
         client = Client(port=server.port).with_options(id="x")
         for number in range(5):
@@ -237,7 +237,7 @@ def test_a_connection_that_the_server_closed_while_idle() -> None:
             wait_for_ends(server, number + 1)
 
 
-def test_a_408_that_came_while_idle_is_no_reply() -> None:
+def test_a_408_while_idle_is_not_a_reply() -> None:
     is_idle, is_late = threading.Semaphore(0), threading.Semaphore(0)
 
     def timing_out(peer: Peer) -> None:
@@ -260,7 +260,7 @@ def test_a_408_that_came_while_idle_is_no_reply() -> None:
 @pytest.mark.parametrize("uri", ["http://127.0.0.1", "tcp://127.0.0.1"])
 @pytest.mark.parametrize("end", ["close", "reset"])
 @pytest.mark.parametrize("is_second", [False, True])
-def test_a_call_that_may_have_run_is_not_sent_again(uri: str, end: str, is_second: bool) -> None:
+def test_a_call_that_may_have_run_is_not_retried(uri: str, end: str, is_second: bool) -> None:
     seen = []
 
     def dropping(peer: Peer) -> None:
@@ -283,19 +283,19 @@ def test_a_call_that_may_have_run_is_not_sent_again(uri: str, end: str, is_secon
         assert server.accepted == 1
 
 
-def test_a_reply_before_the_request_was_read() -> None:
-    def impatient(peer: Peer) -> None:
+def test_an_early_reply_is_accepted() -> None:
+    def replying_early(peer: Peer) -> None:
         peer.socket.recv(100)
         peer.send(http_reply(b"too much", "Connection: close", status="413 Content Too Large"))
-        has_heard.wait(60)
+        has_received.wait(60)
 
-    has_heard = threading.Event()
-    with scripted(impatient) as server, pytest.raises(ucall.HTTPError, match="too much"):
+    has_received = threading.Event()
+    with scripted(replying_early) as server, pytest.raises(ucall.HTTPError, match="too much"):
         Client(port=server.port).echo("x" * 50_000_000)
-    has_heard.set()
+    has_received.set()
 
 
-def test_a_peer_that_takes_nothing_is_late() -> None:
+def test_a_peer_that_reads_nothing_times_out() -> None:
     is_over = threading.Event()
     with scripted(lambda peer: is_over.wait() and None) as server:
         for uri in ("http://127.0.0.1", "tcp://127.0.0.1"):
@@ -304,7 +304,7 @@ def test_a_peer_that_takes_nothing_is_late() -> None:
         is_over.set()
 
 
-def test_a_reply_that_trickles_is_late_in_all() -> None:
+def test_a_trickling_reply_times_out() -> None:
     def trickling(peer: Peer) -> None:
         peer.http_request()
         peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
@@ -360,17 +360,17 @@ def test_the_request_as_sent() -> None:
         {"Host": "x"},
     ],
 )
-def test_headers_that_cannot_be_sent(headers: dict[str, str]) -> None:
+def test_invalid_headers_are_rejected(headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="headers"):
         Client(headers=headers)
 
 
-def test_headers_are_of_http() -> None:
+def test_headers_need_http() -> None:
     with pytest.raises(ValueError, match="raw TCP"):
         Client("tcp://127.0.0.1", headers={"A": "b"})
 
 
-def test_requests_show_their_bytes() -> None:
+def test_requests_expose_their_bytes() -> None:
     writer = _core.RequestWriter(b"Content-Length: ", refuse)
     request = writer.call("é", (), None, 1)
     body = '{"jsonrpc":"2.0","method":"é","id":1}'.encode()
@@ -383,12 +383,12 @@ def test_requests_show_their_bytes() -> None:
     assert raw.is_notification
 
 
-def test_a_name_that_nobody_has() -> None:
+def test_an_unknown_host_is_reported() -> None:
     with pytest.raises(ucall.ConnectionError, match=r"cannot connect to nobody\.invalid:8545"):
         Client("nobody.invalid").sum(1, 2)
 
 
-def test_a_server_that_says_that_our_time_is_over() -> None:
+def test_a_servers_deadline_error_is_a_timeout() -> None:
     error = '{"jsonrpc":"2.0","id":%d,"error":{"message":"Deadline passed","code":-32001}}'
 
     def refusing(peer: Peer) -> None:

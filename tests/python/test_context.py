@@ -81,7 +81,7 @@ def test_over_http(serve: Serve, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_takes_no_param(serve: Serve, kind: str) -> None:
+def test_a_context_is_not_a_param(serve: Serve, kind: str) -> None:
     with Wire(_serve(serve, kind).port) as wire:
         assert wire.result("call", [7, 8])["params"] == [7, 8, 3]
         assert wire.result("call", {"a": 1, "b": 5, "c": 6})["params"] == [1, 5, 6]
@@ -101,7 +101,7 @@ def test_repeated_headers_are_joined(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_variables_are_those_of_the_call(serve: Serve, kind: str) -> None:
+def test_context_variables_belong_to_the_call(serve: Serve, kind: str) -> None:
     variable = contextvars.ContextVar("variable", default="nothing")
 
     def plain(ctx: ucall.Context) -> str:
@@ -121,7 +121,7 @@ def test_variables_are_those_of_the_call(serve: Serve, kind: str) -> None:
         assert [wire.result("call") for _ in range(3)] == ["nothing"] * 3
 
 
-def test_it_may_be_kept(serve: Serve) -> None:
+def test_a_context_outlives_its_call(serve: Serve) -> None:
     kept: list[ucall.Context] = []
 
     def keep(ctx: ucall.Context) -> None:

@@ -66,7 +66,7 @@ def test_an_async_function_is_cancelled_at_its_deadline(serve: Serve, where: str
         assert eventually(lambda: len(ended) == 1) and ended[0] - sent >= 0.09
 
 
-def test_the_sooner_of_two_deadlines_counts(serve: Serve) -> None:
+def test_the_earlier_of_two_deadlines_counts(serve: Serve) -> None:
     server = serve(timeout_ms=20_000)
     server.add(pause, timeout_ms=100)
     server.add(pause, name="patient", timeout_ms=20_000)
@@ -83,7 +83,7 @@ def test_the_sooner_of_two_deadlines_counts(serve: Serve) -> None:
         assert eventually(is_in_time)
 
 
-def test_a_call_that_is_late_is_never_started(serve: Serve) -> None:
+def test_an_expired_call_is_never_started(serve: Serve) -> None:
     started: list[str] = []
 
     def plain() -> None:
@@ -109,7 +109,7 @@ def test_a_call_that_is_late_is_never_started(serve: Serve) -> None:
     assert started == []
 
 
-def test_a_thread_is_told_and_its_result_dropped(serve: Serve) -> None:
+def test_a_thread_sees_its_deadline_and_its_result_is_dropped(serve: Serve) -> None:
     seen: list[bool] = []
 
     def watch(ctx: ucall.Context) -> str:
@@ -129,7 +129,7 @@ def test_a_thread_is_told_and_its_result_dropped(serve: Serve) -> None:
         assert wire.result("sum", [1, 2]) == 3
 
 
-def test_a_thread_is_told_when_its_caller_leaves(serve: Serve) -> None:
+def test_a_thread_sees_its_caller_disconnect(serve: Serve) -> None:
     seen: list[str] = []
 
     def watch(ctx: ucall.Context) -> None:
@@ -147,7 +147,7 @@ def test_a_thread_is_told_when_its_caller_leaves(serve: Serve) -> None:
     assert eventually(lambda: seen == ["began", "told"])
 
 
-def test_calls_that_wait_in_line_past_their_deadline_are_not_started(serve: Serve) -> None:
+def test_queued_calls_past_their_deadline_are_not_started(serve: Serve) -> None:
     started: list[int] = []
     began, may_end = threading.Event(), threading.Event()
 
@@ -171,7 +171,7 @@ def test_calls_that_wait_in_line_past_their_deadline_are_not_started(serve: Serv
     assert started == []
 
 
-def test_a_timeout_that_is_no_number_is_refused(serve: Serve) -> None:
+def test_a_non_numeric_timeout_is_refused(serve: Serve) -> None:
     with Wire(serve(sum).port) as wire:
         wire.send(http(request("sum", [1, 2]), "Ucall-Timeout-Ms: soon"))
         assert wire.reply()[0] == 400
@@ -203,7 +203,7 @@ def test_too_many_calls_at_once(serve: Serve) -> None:
         assert wire.result("block", [0]) == "slept"
 
 
-def test_deadlines_of_calls_that_are_over_are_forgotten(serve: Serve) -> None:
+def test_deadlines_of_finished_calls_are_pruned(serve: Serve) -> None:
     server = serve(pause, timeout_ms=60_000)
     with Wire(server.port) as wire:
         for _ in range(20):
@@ -213,7 +213,7 @@ def test_deadlines_of_calls_that_are_over_are_forgotten(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, float("nan")])
-def test_timeouts_that_make_no_sense_are_refused(timeout_ms: Any) -> None:
+def test_invalid_timeouts_are_rejected(timeout_ms: Any) -> None:
     with pytest.raises(ValueError, match="timeout_ms"):
         ucall.Server(port=0, timeout_ms=timeout_ms)
     server = ucall.Server(port=0)

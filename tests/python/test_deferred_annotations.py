@@ -16,7 +16,7 @@ from harness import Wire
 if TYPE_CHECKING:
     from decimal import Decimal
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 
 def early(user: User, more: list[User] | None = None) -> str:  # noqa: F821
@@ -42,7 +42,7 @@ def total(tree: Tree) -> int:
 
 
 @pytest.mark.parametrize("function", [early, Service().name, Service()])
-def test_a_name_that_is_not_there_yet_is_told(function: Any) -> None:
+def test_an_undefined_name_is_reported(function: Any) -> None:
     with pytest.raises(TypeError) as refused:
         ucall.Server(port=0).add(function, name="function")
     assert str(refused.value) == (
@@ -51,15 +51,15 @@ def test_a_name_that_is_not_there_yet_is_told(function: Any) -> None:
     )
 
 
-def test_one_that_is_there_by_then_is_served(
-    asking: Asking, monkeypatch: pytest.MonkeyPatch
+def test_a_name_defined_later_is_resolved(
+    connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @dataclass
     class User:
         name: str
 
     monkeypatch.setitem(globals(), "User", User)  # As a class further down would be.
-    wire = asking(early, Service().name, total)
+    wire = connect_to(early, Service().name, total)
     assert wire.result("early", [{"name": "Ada"}]) == "Ada"
     assert wire.error("early", [{"name": 5}])["data"] == "params.user.name: expected str, got int"
     assert wire.result("name", [{"name": "Ada"}]) == "Ada"
@@ -67,7 +67,7 @@ def test_one_that_is_there_by_then_is_served(
     assert wire.result("total", [tree]) == 3
 
 
-def test_names_of_the_function_around(asking: Asking) -> None:
+def test_names_of_the_enclosing_function(connect_to: ConnectTo) -> None:
     @dataclass
     class Local:
         a: int
@@ -79,17 +79,17 @@ def test_names_of_the_function_around(asking: Asking) -> None:
     class Later:
         b: int
 
-    assert asking(function).result("function", [{"a": 1}, [{"b": 2}]]) == 3
+    assert connect_to(function).result("function", [{"a": 1}, [{"b": 2}]]) == 3
 
 
-def test_the_returned_type_is_nobodys_business(asking: Asking) -> None:
+def test_the_return_annotation_is_ignored(connect_to: ConnectTo) -> None:
     def function(a: int) -> Decimal:
         return a
 
-    assert asking(function).result("function", [1]) == 1
+    assert connect_to(function).result("function", [1]) == 1
 
 
-def test_a_batch() -> None:
+def test_batch_functions() -> None:
     server = ucall.Server(port=0)
 
     @server.batch

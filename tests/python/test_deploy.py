@@ -28,7 +28,7 @@ def block(kind: str) -> str:
     return found[1]
 
 
-def test_nginx_passes_calls_on(serve: Serve, tmp_path: Path) -> None:
+def test_nginx_forwards_calls(serve: Serve, tmp_path: Path) -> None:
     def sum(a: int, b: int) -> int:
         return a + b
 
@@ -45,7 +45,7 @@ def test_nginx_passes_calls_on(serve: Serve, tmp_path: Path) -> None:
         assert server.stats()["accepted"] == 1
 
 
-def test_the_unit_is_one_that_systemd_takes_and_we_can_start(tmp_path: Path) -> None:
+def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(block("ini"))
@@ -67,7 +67,7 @@ def test_the_unit_is_one_that_systemd_takes_and_we_can_start(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md"])
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_resolve(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target

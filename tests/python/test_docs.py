@@ -38,7 +38,7 @@ from ucall._client import address
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAMS = {"cat", "curl", "echo", "nc", "ucall"}
-USUAL_PORT = "8545"
+DEFAULT_PORT = "8545"
 SECOND_PORT = "8443"
 
 BLOCK = re.compile(
@@ -136,8 +136,8 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
     """A free port, which is the usual one for servers and clients of this process."""
     port = free_port()
     schemes = {
-        scheme: (is_http, is_secure, port if usual == address.DEFAULT_PORT else usual)
-        for scheme, (is_http, is_secure, usual) in address._SCHEMES.items()
+        scheme: (is_http, is_secure, port if default == address.DEFAULT_PORT else default)
+        for scheme, (is_http, is_secure, default) in address._SCHEMES.items()
     }
     monkeypatch.setattr(address, "_SCHEMES", schemes)
     kind = inspect.getmodule(ucall.Server).Server  # type: ignore[union-attr]
@@ -185,11 +185,11 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ucall.Server]]:
         server.stop()
 
 
-def test_nobody_is_told_to_install_us_from_pypi_where_another_project_has_the_name() -> None:
+def test_no_page_says_pip_install_ucall() -> None:
     sources = [it for kind in ("python", "examples") for it in (ROOT / kind).rglob("*.py")]
-    told = re.compile(r"pip install[^\n]*[ '\"]ucall(?![\w/.-])[^\n]*")
+    install_command = re.compile(r"pip install[^\n]*[ '\"]ucall(?![\w/.-])[^\n]*")
     for path in (*PAGES, *sources):
-        found = told.search(path.read_text(encoding="utf-8"))
+        found = install_command.search(path.read_text(encoding="utf-8"))
         assert found is None, f"{path}: {found and found[0]}"
 
 
@@ -198,7 +198,7 @@ def test_examples(page: Path, port: int, folder: Path, servers: list[ucall.Serve
     second_port = str(free_port())
 
     def ports(text: str) -> str:
-        return text.replace(USUAL_PORT, str(port)).replace(SECOND_PORT, second_port)
+        return text.replace(DEFAULT_PORT, str(port)).replace(SECOND_PORT, second_port)
 
     program = Program(page, ports)
     for block in blocks_of(page):

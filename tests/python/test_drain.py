@@ -80,7 +80,7 @@ def _let_go(process: Any) -> None:
 
 
 @pytest.mark.parametrize("sent", SIGNALS)
-def test_calls_under_way_may_finish(engine: str, sent: signal.Signals) -> None:
+def test_running_calls_may_finish(engine: str, sent: signal.Signals) -> None:
     with program(SOURCE, engine) as process:
         port = int(process.stdout.readline())
         with Wire(port) as raw, Wire(port) as over_http:
@@ -98,7 +98,7 @@ def test_calls_under_way_may_finish(engine: str, sent: signal.Signals) -> None:
         _ended(process)
 
 
-def test_what_comes_meanwhile_is_refused(engine: str) -> None:
+def test_calls_during_a_drain_are_refused(engine: str) -> None:
     with program(SOURCE, engine) as process:
         port = int(process.stdout.readline())
         with Wire(port) as busy, Wire(port) as raw, Wire(port) as idle:
@@ -122,7 +122,7 @@ def test_what_comes_meanwhile_is_refused(engine: str) -> None:
         _ended(process)
 
 
-def test_it_waits_no_longer_than_told(engine: str) -> None:
+def test_a_drain_ends_at_its_timeout(engine: str) -> None:
     with program(SOURCE, engine, "0.5") as process:
         port = int(process.stdout.readline())
         with Wire(port) as raw, Wire(port) as over_http:
@@ -212,7 +212,7 @@ def test_no_reply_is_lost_under_load(engine: str, over: str) -> None:
         _ended(process)
 
 
-def test_stop_drains_too(engine: str) -> None:
+def test_stop_drains(engine: str) -> None:
     source = SOURCE.replace("server.run()", "server.start(); released.wait(); server.stop()")
     with program(source, engine) as process:
         port = int(process.stdout.readline())

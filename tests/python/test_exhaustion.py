@@ -46,7 +46,7 @@ server.run()
 """
 #: What keeps a connection from being idle, so that it is not closed for a newcomer.
 CALL = request("add", [40, 2])
-BEGUN, REST = CALL[:20], CALL[20:]
+PARTIAL, REST = CALL[:20], CALL[20:]
 
 
 @contextmanager
@@ -66,12 +66,12 @@ def processor_s(process: Any) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def crowd(stack: ExitStack, process: Any, port: int, count: int) -> list[Wire]:
+def connect_many(stack: ExitStack, process: Any, port: int, count: int) -> list[Wire]:
     """Connections that have all begun a call. The kernel takes those that the server does not."""
     wires = []
     for _ in range(count):
         wires.append(stack.enter_context(Wire(port)))
-        wires[-1].send(BEGUN)
+        wires[-1].send(PARTIAL)
         # One that is known to have begun is not closed for the next.
         let_rest(process, wires[-1])
     return wires
@@ -101,8 +101,8 @@ def test_descriptors_run_out(engine: str, late: bool) -> None:
             if late:
                 limit = before + 5
                 resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, limit))
-            established.send(BEGUN)
-            wires = crowd(stack, process, port, 100)
+            established.send(PARTIAL)
+            wires = connect_many(stack, process, port, 100)
             assert rests(process)
             # io_uring's connections are in a table of its own, made when it starts.
             if not (late and engine == "uring"):
@@ -176,12 +176,12 @@ def test_accepting_fails(fault: str) -> None:
     """On epoll. io_uring accepts without a system call; the fake engine fails for it."""
     with served("posix") as (process, port), Wire(port) as established:
         # An idle one would be closed for a newcomer.
-        established.send(BEGUN)
+        established.send(PARTIAL)
         with failing(process, "accept4", fault, "1..3"), ExitStack() as stack:
-            newcomers = crowd(stack, process, port, 5)
+            new_wires = connect_many(stack, process, port, 5)
             assert answers(established)
             # What fails for want of something is tried again when a second has passed.
-            assert all(answers(wire) for wire in newcomers)
+            assert all(answers(wire) for wire in new_wires)
         with Wire(port) as wire:
             assert eventually(lambda: wire.result("connections") == 1)
 

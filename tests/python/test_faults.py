@@ -18,7 +18,7 @@ from serving import Serve
 from harness import Wire, eventually, program, request
 
 
-class Spiteful(Exception):
+class RaisingException(Exception):
     """One that cannot be shown."""
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Spiteful(Exception):
         raise RuntimeError("no repr")
 
 
-class Doomed:
+class RaisingDel:
     """One whose end fails."""
 
     def __del__(self) -> None:
@@ -63,19 +63,19 @@ def a_cycle() -> object:
     return cycle
 
 
-def a_deep_one() -> object:
+def deep_list() -> object:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
     return deep
 
 
-def raised_in_a_del() -> object:
-    Doomed()
+def raises_in_del() -> object:
+    RaisingDel()
     raise KeyError("k")
 
 
-def chained_for_ever() -> object:
+def endless_chain() -> object:
     error = ValueError("x")
     error.__context__ = KeyError("y")
     error.__context__.__context__ = error
@@ -85,8 +85,8 @@ def chained_for_ever() -> object:
 BREAKS: dict[str, Callable[[], object]] = {
     "raises": raising(ValueError("x")),
     "raises a class": raising(ZeroDivisionError),
-    "raises what cannot be shown": raising(Spiteful()),
-    "raises in a circle": chained_for_ever,
+    "raises what cannot be shown": raising(RaisingException()),
+    "raises in a circle": endless_chain,
     "a group": raising(ExceptionGroup("g", [ValueError("x"), KeyError("y")])),
     "MemoryError": raising(MemoryError()),
     "RecursionError": recurse,
@@ -103,12 +103,12 @@ BREAKS: dict[str, Callable[[], object]] = {
     "a nan": returning(lambda: float("nan")),
     "an int without end": returning(lambda: 10**5000),
     "a cycle": a_cycle,
-    "a deep one": a_deep_one,
+    "a deep one": deep_list,
     "a generator": returning(lambda: (i for i in range(3))),
     "a coroutine": returning(lambda: asyncio.sleep(0)),
     "a bad key": returning(lambda: {(1, 2): 3}),
-    "one whose end fails": returning(Doomed),
-    "one that is deleted": raised_in_a_del,
+    "one whose end fails": returning(RaisingDel),
+    "one that is deleted": raises_in_del,
     "a class": returning(lambda: int),
 }
 
@@ -117,7 +117,7 @@ CODES = {"CancelledError": -32002}
 
 
 @contextmanager
-def quiet_ends() -> Iterator[None]:
+def ignored_unraisables() -> Iterator[None]:
     """Nobody else is told what `__del__` raises, nor of coroutines that nobody awaits."""
     before = sys.unraisablehook
     sys.unraisablehook = lambda _: None
@@ -130,7 +130,7 @@ def quiet_ends() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:coroutine")
 @pytest.mark.parametrize("kind", ["plain", "async", "threads"])
-def test_a_function_that_breaks_fails_its_own_call(serve: Serve, kind: str) -> None:
+def test_a_failing_function_fails_only_its_call(serve: Serve, kind: str) -> None:
     async def start() -> int:
         return threading.get_ident()
 
@@ -140,7 +140,7 @@ def test_a_function_that_breaks_fails_its_own_call(serve: Serve, kind: str) -> N
             server.add(_awaited(broken), name=name)
         else:
             server.add(broken, name=name, threads=kind == "threads")
-    with quiet_ends(), Wire(server.port) as wire:
+    with ignored_unraisables(), Wire(server.port) as wire:
         worker = wire.result("start")
         for name in BREAKS:
             for _ in range(3):
@@ -155,7 +155,7 @@ def test_a_function_that_breaks_fails_its_own_call(serve: Serve, kind: str) -> N
 
 
 @pytest.mark.parametrize("host", ["asyncio", "uvloop"])
-def test_sys_exit_ends_nobody_elses_loop(engine: str, host: str) -> None:
+def test_sys_exit_does_not_end_the_host_loop(engine: str, host: str) -> None:
     source = """
 import asyncio, sys, importlib, ucall, ucall.posix, ucall.uring
 server = getattr(ucall, sys.argv[1]).Server(port=0)
@@ -187,7 +187,7 @@ def _awaited(broken: Callable[[], object]) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "threads"])
-def test_debug_shows_what_can_be_shown(serve: Serve, kind: str) -> None:
+def test_debug_shows_printable_exceptions(serve: Serve, kind: str) -> None:
     server = serve(debug=True)
     broken = BREAKS["raises what cannot be shown"]
     if kind == "async":
@@ -195,10 +195,10 @@ def test_debug_shows_what_can_be_shown(serve: Serve, kind: str) -> None:
     else:
         server.add(broken, name="broken", threads=kind == "threads")
     with Wire(server.port) as wire:
-        assert "Spiteful" in wire.error("broken")["data"]
+        assert "RaisingException" in wire.error("broken")["data"]
 
 
-def test_results_that_change_while_they_are_written(serve: Serve) -> None:
+def test_results_modified_while_they_are_written(serve: Serve) -> None:
     """Encoders run in between: what they do to the rest must not be read after it is gone."""
     held: list[Any] = []
 
@@ -279,7 +279,7 @@ if how == "del": del server
 
 
 @pytest.mark.parametrize("how", ["end", "exit", "raise", "_exit", "stop", "del"])
-def test_the_interpreter_may_end_under_load(engine: str, how: str) -> None:
+def test_the_interpreter_may_exit_under_load(engine: str, how: str) -> None:
     with program(LOADED, engine, how) as process:
         port = int(process.stdout.readline())
         stop = threading.Event()

@@ -32,7 +32,7 @@ def _answers(server: ucall.Server) -> bool:
         return json.loads(wire.reply()[2]) == REPLY
 
 
-def test_a_connection_is_kept(server: ucall.Server) -> None:
+def test_connections_are_kept_alive(server: ucall.Server) -> None:
     with Wire(server.port) as wire:
         for number in range(100):
             wire.send(http(request("echo", [number])))
@@ -57,7 +57,7 @@ def test_notifications_get_204(server: ucall.Server) -> None:
 
 
 @pytest.mark.parametrize("header", ["Connection: close", "connection: Close"])
-def test_close_closes(server: ucall.Server, header: str) -> None:
+def test_connection_close_closes(server: ucall.Server, header: str) -> None:
     with Wire(server.port) as wire:
         wire.send(http(CALL, header))
         status, head, body = wire.reply()
@@ -66,7 +66,7 @@ def test_close_closes(server: ucall.Server, header: str) -> None:
         assert wire.rest() == b""
 
 
-def test_http_1_0_closes_unless_it_asks(server: ucall.Server) -> None:
+def test_http_1_0_closes_without_keep_alive(server: ucall.Server) -> None:
     old = http(CALL).replace(b"HTTP/1.1", b"HTTP/1.0")
     with Wire(server.port) as wire:
         wire.send(old)
@@ -98,7 +98,7 @@ def test_chunked_bodies(server: ucall.Server) -> None:
             assert json.loads(wire.reply()[2]) == REPLY
 
 
-def test_a_peer_that_ends_its_side_is_answered(server: ucall.Server) -> None:
+def test_a_half_closed_peer_is_answered(server: ucall.Server) -> None:
     with Wire(server.port) as wire:
         wire.send(http(CALL))
         wire.end()
@@ -150,7 +150,7 @@ REFUSED: list[tuple[bytes, int]] = [
 @pytest.mark.parametrize(
     ("data", "status"), REFUSED, ids=[str(number) for number in range(len(REFUSED))]
 )
-def test_what_must_be_refused_is_and_all_before_it_answered(
+def test_invalid_requests_are_refused_after_earlier_replies(
     server: ucall.Server, data: bytes, status: int
 ) -> None:
     with Wire(server.port) as wire:
@@ -165,7 +165,7 @@ def test_what_must_be_refused_is_and_all_before_it_answered(
     assert _answers(server)
 
 
-def test_a_body_of_the_limit_is_served_and_one_more_is_not(serve: Serve) -> None:
+def test_the_body_limit_is_exact(serve: Serve) -> None:
     server = serve(echo, max_body_bytes=1000)
     fits = request("echo", ["x" * (1000 - len(request("echo", [""])))])
     with Wire(server.port) as wire:
@@ -204,7 +204,7 @@ BROWSERS: list[tuple[dict[str, Any], list[str], int]] = [
 
 
 @pytest.mark.parametrize(("options", "headers", "status"), BROWSERS)
-def test_browsers_are_kept_out(
+def test_foreign_origins_are_refused(
     serve: Serve, options: dict[str, Any], headers: list[str], status: int
 ) -> None:
     server = serve(echo, **options)
@@ -228,7 +228,7 @@ def test_a_named_origin_gets_its_preflight(serve: Serve) -> None:
         assert b"\r\nAccess-Control-Allow-Methods: POST" in head
 
 
-def test_bound_elsewhere_any_host_may_be_named(engine: str) -> None:
+def test_any_host_is_accepted_off_loopback(engine: str) -> None:
     server = ucall.Server("0.0.0.0", 0)
     server.add(echo)
     with server, Wire(server.port) as wire:

@@ -21,7 +21,7 @@ except ImportError as error:
 """
 
 
-def test_a_subinterpreter_is_told() -> None:
+def test_a_subinterpreter_gets_an_import_error() -> None:
     program = f"""
 import os, sys
 try:
@@ -41,7 +41,7 @@ with ucall.Server(port=0) as server:
     assert works == "True"
 
 
-def test_one_without_its_lock_is_told() -> None:
+def test_a_free_threaded_interpreter_gets_an_import_error() -> None:
     # As a free-threaded build answers that runs with -X gil=0.
     program = "import sys\nsys._is_gil_enabled = lambda: False" + IMPORTING
     told = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0\n"

@@ -123,7 +123,7 @@ def without_data(reply: Any) -> Any:
 
 
 @pytest.mark.parametrize(("text", "reply"), SPECIFICATION, ids=IDS)
-def test_the_specifications_examples_over_http(serve: Serve, text: str, reply: Any) -> None:
+def test_specification_examples_over_http(serve: Serve, text: str, reply: Any) -> None:
     with Wire(serve(*FUNCTIONS).port) as wire:
         wire.send(http(text.encode()))
         status, _, body = wire.reply()
@@ -132,7 +132,7 @@ def test_the_specifications_examples_over_http(serve: Serve, text: str, reply: A
 
 
 @pytest.mark.parametrize(("text", "reply"), SPECIFICATION, ids=IDS)
-def test_the_specifications_examples_over_tcp(serve: Serve, text: str, reply: Any) -> None:
+def test_specification_examples_over_tcp(serve: Serve, text: str, reply: Any) -> None:
     with Wire(serve(*FUNCTIONS).port) as wire:
         wire.send(text.encode())
         wire.end()
@@ -143,7 +143,7 @@ def test_the_specifications_examples_over_tcp(serve: Serve, text: str, reply: An
     "id",
     ["0", "-1", "1.50", "1e3", "12345678901234567890", '""', '"\\u0061 \\"b\\""', '"é"', "null"],
 )
-def test_ids_come_back_byte_for_byte(serve: Serve, id: str) -> None:
+def test_ids_are_returned_byte_for_byte(serve: Serve, id: str) -> None:
     with Wire(serve(echo).port) as wire:
         wire.send(f'{{"jsonrpc":"2.0","id": {id} ,"method":"echo","params":[1]}}'.encode())
         assert wire.line() == f'{{"jsonrpc":"2.0","id":{id},"result":1}}'.encode()
@@ -168,7 +168,7 @@ REFUSED: list[tuple[str, int]] = [
 
 
 @pytest.mark.parametrize(("text", "code"), REFUSED, ids=[text[:40] for text, _ in REFUSED])
-def test_what_is_no_request_is_told_so_and_the_next_is_answered(
+def test_an_invalid_request_is_reported_and_the_next_answered(
     serve: Serve, text: str, code: int
 ) -> None:
     server = serve(echo)
@@ -186,7 +186,7 @@ def test_what_is_no_request_is_told_so_and_the_next_is_answered(
             assert wire.rest() == b""
 
 
-def test_text_that_is_not_utf8_is_refused(serve: Serve) -> None:
+def test_invalid_utf8_is_refused(serve: Serve) -> None:
     server = serve(echo)
     for bad in (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"):
         with Wire(server.port) as wire:
@@ -230,7 +230,7 @@ def _answer(server: ucall.Server, pieces: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("framing", ["http", "chunked", "tcp"])
 @pytest.mark.parametrize("case", CASES, ids=[str(number) for number in range(len(CASES))])
-def test_a_request_cut_anywhere_gets_the_same_bytes(
+def test_a_request_split_anywhere_gets_the_same_bytes(
     serve: Serve, case: bytes, framing: str
 ) -> None:
     server = serve(*FUNCTIONS)

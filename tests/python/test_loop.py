@@ -22,7 +22,7 @@ Loop = asyncio.AbstractEventLoop
 
 @pytest.fixture(params=["ours", "asyncio"])
 def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
-    made = _loop.make() if request.param == "ours" else asyncio.SelectorEventLoop()
+    made = _loop.new_loop() if request.param == "ours" else asyncio.SelectorEventLoop()
     yield made
     made.close()
 
@@ -45,7 +45,7 @@ def test_callbacks_run_in_order_and_timers_by_time(loop: Loop) -> None:
     assert all(at >= delay - 1e-6 for delay, at in ran[3:])
 
 
-def test_what_is_cancelled_does_not_run(loop: Loop) -> None:
+def test_cancelled_callbacks_do_not_run(loop: Loop) -> None:
     ran: list[str] = []
     soon = loop.call_soon(ran.append, "soon")
     before = loop.time()
@@ -64,7 +64,7 @@ def test_what_is_cancelled_does_not_run(loop: Loop) -> None:
     assert kept.cancelled()
 
 
-def test_a_callback_that_is_cancelled_or_has_run_is_let_go(loop: Loop) -> None:
+def test_finished_callbacks_are_released(loop: Loop) -> None:
     class Callback:
         def __call__(self) -> None: ...
 
@@ -82,7 +82,7 @@ def test_a_callback_that_is_cancelled_or_has_run_is_let_go(loop: Loop) -> None:
     assert [reference() for reference in watched] == [None] * 3
 
 
-def test_timers_that_were_cancelled_are_forgotten(loop: Loop) -> None:
+def test_cancelled_timers_are_pruned(loop: Loop) -> None:
     tracemalloc.start()
     try:
         for _ in range(20_000):
@@ -94,7 +94,7 @@ def test_timers_that_were_cancelled_are_forgotten(loop: Loop) -> None:
     assert kept_bytes < 20_000 * 16
 
 
-def test_an_exception_goes_to_the_handler_and_the_others_go_on(loop: Loop) -> None:
+def test_an_exception_goes_to_the_handler_and_other_callbacks_run(loop: Loop) -> None:
     told: list[dict[str, Any]] = []
     ran: list[int] = []
     loop.set_exception_handler(lambda _, context: told.append(context))
@@ -111,7 +111,7 @@ def test_an_exception_goes_to_the_handler_and_the_others_go_on(loop: Loop) -> No
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_ends_a_program_ends_the_run(loop: Loop, kind: type[BaseException]) -> None:
+def test_base_exceptions_end_the_run(loop: Loop, kind: type[BaseException]) -> None:
     def leave() -> None:
         raise kind
 
@@ -124,7 +124,7 @@ def test_what_ends_a_program_ends_the_run(loop: Loop, kind: type[BaseException])
     assert ran == [1]
 
 
-def test_stop_lets_those_run_that_are_there_already(loop: Loop) -> None:
+def test_stop_runs_the_callbacks_already_queued(loop: Loop) -> None:
     ran: list[str] = []
     loop.call_soon(loop.stop)
     loop.call_soon(lambda: (ran.append("there"), loop.call_soon(ran.append, "new")))
@@ -134,21 +134,21 @@ def test_stop_lets_those_run_that_are_there_already(loop: Loop) -> None:
     assert ran == ["there", "new"]
 
 
-def test_variables_are_those_of_the_caller_or_as_told(loop: Loop) -> None:
+def test_callbacks_run_in_the_callers_or_the_given_context(loop: Loop) -> None:
     variable = contextvars.ContextVar("variable", default="unset")
     seen: list[str] = []
-    look: Callable[[], None] = lambda: seen.append(variable.get())  # noqa: E731
+    record_value: Callable[[], None] = lambda: seen.append(variable.get())  # noqa: E731
     other = contextvars.copy_context()
     variable.set("mine")
-    loop.call_soon(look)
-    loop.call_soon(look, context=other)
-    loop.call_later(0.001, look)
-    loop.call_later(0.002, look, context=other)
+    loop.call_soon(record_value)
+    loop.call_soon(record_value, context=other)
+    loop.call_later(0.001, record_value)
+    loop.call_later(0.002, record_value, context=other)
     run(loop)
     assert seen == ["mine", "unset", "mine", "unset"]
 
 
-def test_a_task_that_never_ends_keeps_nobody_from_their_turn(loop: Loop) -> None:
+def test_a_spinning_task_starves_no_other(loop: Loop) -> None:
     async def spin() -> None:
         while True:
             await asyncio.sleep(0)
@@ -174,7 +174,7 @@ async def connected(loop: Loop) -> Any:
     return ours
 
 
-def test_another_thread_wakes_it(loop: Loop) -> None:
+def test_another_thread_wakes_the_loop(loop: Loop) -> None:
     ran: list[str] = []
 
     def call() -> None:
@@ -188,7 +188,7 @@ def test_another_thread_wakes_it(loop: Loop) -> None:
     assert ran == ["called"] and time.monotonic() - began < 50
 
 
-def test_a_closed_loop_refuses(loop: Loop) -> None:
+def test_a_closed_loop_rejects_callbacks(loop: Loop) -> None:
     loop.close()
     for ask in (
         lambda: loop.call_soon(print),
@@ -200,13 +200,13 @@ def test_a_closed_loop_refuses(loop: Loop) -> None:
             ask()
 
 
-def test_a_delay_is_a_number(loop: Loop) -> None:
+def test_a_delay_must_be_a_number(loop: Loop) -> None:
     for delay in (None, "1"):
         with pytest.raises(TypeError):
             loop.call_later(delay, print)  # type: ignore[arg-type]
 
 
-def test_debug_mode_names_what_is_slow_and_refuses_coroutines(
+def test_debug_mode_names_slow_callbacks_and_rejects_coroutines(
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop.set_debug(True)
@@ -219,14 +219,14 @@ def test_debug_mode_names_what_is_slow_and_refuses_coroutines(
         loop.call_soon(coroutine)
     refused: list[str] = []
 
-    def elsewhere() -> None:
+    def from_other_thread() -> None:
         try:
             loop.call_soon(print)
         except RuntimeError as failure:
             refused.append(str(failure))
 
     async def main() -> None:
-        await asyncio.to_thread(elsewhere)
+        await asyncio.to_thread(from_other_thread)
         await asyncio.sleep(0.01)
 
     with caplog.at_level(logging.WARNING, logger="asyncio"):

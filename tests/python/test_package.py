@@ -12,13 +12,13 @@ import ucall
 from ucall import _core
 
 
-def test_checkers_find_the_types() -> None:
+def test_the_package_is_typed() -> None:
     folder = Path(ucall.__file__).parent
     assert (folder / "py.typed").is_file()
     assert (folder / "_core.pyi").is_file()
 
 
-def test_the_licences_of_what_is_compiled_in_go_along() -> None:
+def test_third_party_licences_are_included() -> None:
     files = metadata.files("ucall") or []
     [ours] = [file for file in files if file.name == "LICENSE"]
     [others] = [file for file in files if file.name == "LICENSE-THIRD-PARTY"]
@@ -27,7 +27,7 @@ def test_the_licences_of_what_is_compiled_in_go_along() -> None:
         assert name in others.read_text()
 
 
-def test_the_metadata_is_that_of_this_package() -> None:
+def test_the_metadata_is_complete() -> None:
     found = metadata.metadata("ucall")
     assert found["Version"] == ucall.__version__
     assert found["License-Expression"] == "Apache-2.0"
@@ -40,7 +40,7 @@ def test_the_metadata_is_that_of_this_package() -> None:
 PUBLIC = ("Context", "TLS", "Certificate", "Message", "Receipt", "QueueCore")
 
 
-def test_stubs_say_what_the_core_says() -> None:
+def test_stubs_match_the_core() -> None:
     """Editors show what stands in the stubs."""
     stubs = ast.parse((Path(ucall.__file__).parent / "_core.pyi").read_text())
     classes = {node.name: node for node in stubs.body if isinstance(node, ast.ClassDef)}
@@ -57,7 +57,7 @@ def _words(text: str | None) -> list[str]:
     return (text or "").split()
 
 
-def test_submodules_are_there_by_name() -> None:
+def test_submodules_are_imported_on_demand() -> None:
     program = """
 import sys
 import ucall
@@ -87,7 +87,7 @@ for package, name in [(ucall, "urin"), (ucall.aio, "queues"), (ucall, "_nothing"
     ]
 
 
-def test_checkers_and_programs_know_the_same_submodules() -> None:
+def test_lazy_submodules_match_the_type_checkers() -> None:
     """Those that are imported on demand are written down twice."""
     for package in (ucall, ucall.aio):
         tree = ast.parse(Path(package.__file__ or "").read_text())

@@ -163,7 +163,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_one_that_is_stuck_is_ended_at_its_deadline_and_replaced(
+def test_a_stuck_process_is_killed_at_the_deadline_and_replaced(
     tmp_path: Path, engine: str
 ) -> None:
     with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
@@ -200,7 +200,7 @@ def test_a_callers_own_deadline_kills_nothing(tmp_path: Path, engine: str) -> No
         assert call("there")["result"] == pid
 
 
-def test_one_that_is_killed_fails_its_own_call_only(tmp_path: Path, engine: str) -> None:
+def test_a_killed_process_fails_only_its_call(tmp_path: Path, engine: str) -> None:
     with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
         (tmp_path / "there").touch()
         pid = wire.result("wait_for", [str(tmp_path / "there")])
@@ -214,7 +214,7 @@ def test_one_that_is_killed_fails_its_own_call_only(tmp_path: Path, engine: str)
         assert "killed by signal 9" in log
 
 
-def test_what_cannot_be_pickled_is_told_in_the_log(tmp_path: Path, engine: str) -> None:
+def test_unpicklable_results_are_logged(tmp_path: Path, engine: str) -> None:
     with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
         assert wire.error("odd", ["raise"])["code"] == -32603
         assert wire.error("odd", ["lambda"])["code"] == -32603
@@ -225,7 +225,7 @@ def test_what_cannot_be_pickled_is_told_in_the_log(tmp_path: Path, engine: str) 
         assert "Odd: odd" in log and "lambda" in log
 
 
-def test_the_program_ends_while_a_process_is_stuck(tmp_path: Path, engine: str) -> None:
+def test_the_program_exits_while_a_process_is_stuck(tmp_path: Path, engine: str) -> None:
     with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
         pid = wire.result("alone", [0])
         wire.send(request("alone", [60]))
@@ -238,7 +238,7 @@ def test_the_program_ends_while_a_process_is_stuck(tmp_path: Path, engine: str) 
         assert eventually(lambda: not is_alive(pid))
 
 
-def test_what_cannot_run_there_is_refused() -> None:
+def test_functions_unfit_for_processes_are_rejected() -> None:
     server = ucall.Server(port=0)
 
     async def coroutine() -> None: ...
@@ -307,30 +307,30 @@ def test_large_arrays_go_through_shared_memory() -> None:
     from ucall import _processes
 
     large = numpy.arange(100_000, dtype="f8").reshape(100, 1000)
-    packed = _processes._packed(large)
-    assert isinstance(packed, _processes._Shared)
-    assert (_processes._unpacked(packed) == large).all()
+    packed = _processes._pack(large)
+    assert isinstance(packed, _processes._SharedArray)
+    assert (_processes._unpack(packed) == large).all()
     with pytest.raises(FileNotFoundError):
-        _processes._unpacked(packed)
+        _processes._unpack(packed)
     small = numpy.arange(3)
-    assert _processes._packed(small) is small
-    assert _processes._packed("text") == "text"
+    assert _processes._pack(small) is small
+    assert _processes._pack("text") == "text"
 
 
-def test_shared_memory_that_nobody_took_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_shared_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = pytest.importorskip("numpy")
     from ucall import _processes
 
     made: list[Path] = []
-    pack = _processes._packed
+    original = _processes._pack
 
     def packed(value: Any) -> Any:
-        value = pack(value)
-        if isinstance(value, _processes._Shared):
+        value = original(value)
+        if isinstance(value, _processes._SharedArray):
             made.append(Path("/dev/shm", value.name))
         return value
 
-    monkeypatch.setattr(_processes, "_packed", packed)
+    monkeypatch.setattr(_processes, "_pack", packed)
     large = numpy.ones(100_000)
     pool = _processes.Pool(1)
     pid, total = pool.submitter(os.getpid), pool.submitter(numpy.sum)
@@ -356,7 +356,7 @@ def test_shared_memory_that_nobody_took_is_given_back(monkeypatch: pytest.Monkey
         pool.close()
 
 
-def test_without_room_in_shared_memory_arrays_are_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_pickled_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = pytest.importorskip("numpy")
     from ucall import _processes
 
@@ -368,7 +368,7 @@ def test_without_room_in_shared_memory_arrays_are_pickled(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     large = numpy.ones(100_000)
-    assert _processes._packed(large) is large
+    assert _processes._pack(large) is large
     inodes = {entry.inode() for entry in os.scandir("/dev/shm")}
     assert len(tried) == 1 and tried[0].st_size == large.nbytes and tried[0].st_ino not in inodes
 
@@ -384,7 +384,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_full_dev_shm_ends_no_server(tmp_path: Path) -> None:
+def test_a_full_dev_shm_does_not_end_the_server(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     (tmp_path / "script.py").write_text(LARGE)
     small = ["unshare", "--map-root-user", "--mount", "sh", "-c"]

@@ -224,7 +224,7 @@ def _lenient_haproxy(folder: Path, server: int, port: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("proxy", [_nginx, _haproxy, _lenient_haproxy])
-def test_nothing_is_smuggled_past_a_proxy(
+def test_no_request_is_smuggled_past_a_proxy(
     serve_once: Serve, tmp_path: Path, proxy: Callable[..., Iterator[None]]
 ) -> None:
     def add(a: int, b: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 BYTES = bytes(range(256))
 
 
@@ -26,7 +26,7 @@ def taking(annotation: Any) -> Callable[..., Any]:
     return take
 
 
-FITS: list[tuple[Any, str, object]] = [
+VALID: list[tuple[Any, str, object]] = [
     (int, "0", 0),
     (int, "-0", 0),
     (int, "-9223372036854775808", -(2**63)),
@@ -77,17 +77,17 @@ FITS: list[tuple[Any, str, object]] = [
 
 
 @pytest.mark.parametrize(
-    ("annotation", "text", "value"), FITS, ids=[text[:30] for _, text, _ in FITS]
+    ("annotation", "text", "value"), VALID, ids=[text[:30] for _, text, _ in VALID]
 )
-def test_what_fits_arrives_exactly(
-    asking: Asking, annotation: Any, text: str, value: object
+def test_valid_values_arrive_exactly(
+    connect_to: ConnectTo, annotation: Any, text: str, value: object
 ) -> None:
-    wire = asking(taking(annotation))
+    wire = connect_to(taking(annotation))
     wire.send(f'{{"jsonrpc":"2.0","id":1,"method":"take","params":[{text}]}}'.encode())
     assert json.loads(wire.line())["result"] == repr(value)
 
 
-MISFITS: list[tuple[Any, str, str]] = [
+MISMATCHES: list[tuple[Any, str, str]] = [
     (int, "1.0", "expected int, got float"),
     (int, "1e3", "expected int, got float"),
     (int, "true", "expected int, got bool"),
@@ -118,28 +118,28 @@ MISFITS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("annotation", "text", "problem"), MISFITS, ids=[text[:30] for _, text, _ in MISFITS]
+    ("annotation", "text", "problem"), MISMATCHES, ids=[text[:30] for _, text, _ in MISMATCHES]
 )
-def test_what_does_not_fit_is_named(
-    asking: Asking, annotation: Any, text: str, problem: str
+def test_mismatches_are_named(
+    connect_to: ConnectTo, annotation: Any, text: str, problem: str
 ) -> None:
-    wire = asking(taking(annotation))
+    wire = connect_to(taking(annotation))
     wire.send(f'{{"jsonrpc":"2.0","id":1,"method":"take","params":{{"a":{text}}}}}'.encode())
     error = json.loads(wire.line())["error"]
     assert (error["code"], error["data"]) == (-32602, f"params.a: {problem}")
 
 
-def test_a_misfit_deep_inside_is_named_by_its_path(asking: Asking) -> None:
-    wire = asking(taking(dict[str, list[int | None]]))
+def test_a_nested_mismatch_is_named_by_its_path(connect_to: ConnectTo) -> None:
+    wire = connect_to(taking(dict[str, list[int | None]]))
     problem = wire.error("take", [{"ok": [1], "not ok": [None, 2, "x"]}])["data"]
     assert problem == 'params.a["not ok"][2]: expected int | None, got str'
 
 
-def test_values_nest_to_the_limit(asking: Asking) -> None:
+def test_values_nest_to_the_limit(connect_to: ConnectTo) -> None:
     def echo(a):  # type: ignore[no-untyped-def]
         return a
 
-    wire = asking(echo)
+    wire = connect_to(echo)
     # The request, its params and the value share the 128 levels.
     deep: list[Any] = []
     for _ in range(125):
@@ -151,8 +151,8 @@ def test_values_nest_to_the_limit(asking: Asking) -> None:
     assert json.loads(wire.line())["error"]["code"] == -32700
 
 
-def test_integers_follow_the_interpreters_limit(asking: Asking) -> None:
-    wire = asking(taking(int))
+def test_integers_follow_the_interpreters_limit(connect_to: ConnectTo) -> None:
+    wire = connect_to(taking(int))
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
     try:

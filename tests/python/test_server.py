@@ -38,7 +38,7 @@ def test_names_may_have_dots_and_be_given(serve_once: Serve) -> None:
         assert wire.result("sum", [1, 2]) == wire.result("maths.sum", [1, 2]) == 3
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_name_is_served_once() -> None:
     server = ucall.Server(port=0)
     server.add(sum)
     server.add(sum)
@@ -49,7 +49,7 @@ def test_a_name_is_taken_once() -> None:
             server.add(sum, name=name)
 
 
-def test_a_function_that_is_defined_again_replaces_its_earlier_self(serve_once: Serve) -> None:
+def test_a_redefined_function_replaces_the_earlier_one(serve_once: Serve) -> None:
     def define(factor: int) -> Callable[[int], int]:
         def times(a: int) -> int:
             return a * factor
@@ -63,7 +63,7 @@ def test_a_function_that_is_defined_again_replaces_its_earlier_self(serve_once: 
         assert wire.result("times", [5]) == 15
 
 
-def test_functions_may_be_added_while_it_runs(serve: Serve) -> None:
+def test_functions_may_be_added_while_the_server_runs(serve: Serve) -> None:
     server = serve()
     with Wire(server.port) as wire:
         assert wire.error("sum", [1, 2])["code"] == -32601
@@ -74,7 +74,7 @@ def test_functions_may_be_added_while_it_runs(serve: Serve) -> None:
             assert wire.result(f"f{number}") == number
 
 
-def test_a_taken_port_is_told_clearly() -> None:
+def test_a_port_in_use_is_reported() -> None:
     first = ucall.Server(port=0)
     with pytest.raises(OSError) as taken:
         ucall.Server(port=first.port)
@@ -83,7 +83,7 @@ def test_a_taken_port_is_told_clearly() -> None:
 
 
 @pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("192.0.2.1", 0)])
-def test_an_address_that_is_not_ours_is_an_oserror(host: str, port: int) -> None:
+def test_a_foreign_address_is_an_oserror(host: str, port: int) -> None:
     with pytest.raises(OSError):
         ucall.Server(host, port)
 
@@ -100,7 +100,7 @@ def test_hosts(host: str) -> None:
         assert wire.recv(99) == b'{"jsonrpc":"2.0","id":1,"result":3}\n'
 
 
-def test_it_starts_and_stops_again_and_again(serve: Serve) -> None:
+def test_the_server_can_be_restarted_repeatedly(serve: Serve) -> None:
     server = serve(sum)
     port = server.port
     for _ in range(5):
@@ -137,7 +137,7 @@ def test_the_context_manager(engine: str) -> None:
     assert repr(server).endswith("not running>")
 
 
-def test_it_runs_once_at_a_time(serve: Serve) -> None:
+def test_the_server_runs_once_at_a_time(serve: Serve) -> None:
     server = serve(sum)
     for again in (server.start, server.run):
         with pytest.raises(RuntimeError, match="runs already"):
@@ -159,7 +159,7 @@ def test_a_function_may_stop_its_server(serve: Serve) -> None:
     assert eventually(lambda: "not running" in repr(server))
 
 
-def test_run_in_a_thread_of_ones_own(engine: str) -> None:
+def test_run_in_a_users_thread(engine: str) -> None:
     server = ucall.Server(port=0)
     server.add(sum)
     thread = threading.Thread(target=server.run)
@@ -195,7 +195,7 @@ def test_stops_and_starts_from_many_threads(serve: Serve) -> None:
         assert not thread.is_alive()
 
 
-def test_a_bounded_run_returns_and_goes_on_with_its_connections(engine: str) -> None:
+def test_a_bounded_run_keeps_its_connections(engine: str) -> None:
     server = ucall.Server(port=0)
     server.add(sum)
     start = time.monotonic()
@@ -244,7 +244,7 @@ def test_stats_count(serve: Serve) -> None:
     assert stats["turns"] >= 2 and stats["system_calls"] >= 2
 
 
-def test_the_defaults_shown_are_the_defaults() -> None:
+def test_documented_defaults_are_the_defaults() -> None:
     parameters = inspect.signature(ucall.Server).parameters
     limits = _core.Server.default_limits()
     assert {name: parameters[name].default for name in limits} == limits
@@ -288,7 +288,7 @@ def test_the_defaults_shown_are_the_defaults() -> None:
         ({"allow_origins": "https://example.com"}, "allow_origins: expected a list of names"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: Any, problem: str) -> None:
+def test_invalid_options_are_rejected(options: Any, problem: str) -> None:
     with pytest.raises((TypeError, ValueError), match=problem):
         ucall.Server(port=0, **options)
 
@@ -298,7 +298,7 @@ def test_unknown_options_are_refused() -> None:
         ucall.Server(port=0, max_bodies=1)  # type: ignore[call-arg]
 
 
-def test_what_was_begun_is_ended_when_nobody_can_be_told_of_the_start() -> None:
+def test_startup_is_undone_when_on_start_raises() -> None:
     seen: list[str] = []
 
     async def up() -> None:

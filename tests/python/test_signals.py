@@ -117,7 +117,7 @@ server.run()
 """
 
 
-def test_handlers_of_the_program_run_and_stay() -> None:
+def test_signal_handlers_of_the_program_are_kept() -> None:
     with program(HANDLERS) as process, Wire(int(process.stdout.readline())) as wire:
         wire.error("nobody")
         process.send_signal(signal.SIGUSR1)
@@ -145,7 +145,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("how", ["start", "thread"])
-def test_a_server_in_the_background_ends_with_its_program(how: str) -> None:
+def test_a_background_server_stops_with_its_program(how: str) -> None:
     process: Any
     with program(BACKGROUND, how) as process, Wire(int(process.stdout.readline())) as wire:
         assert wire.result("one") == 1
@@ -167,7 +167,7 @@ sys.stdin.readline()
 """
 
 
-def test_a_forked_child_leaves_its_parents_server_alone() -> None:
+def test_a_forked_child_does_not_affect_its_parents_server() -> None:
     with program(FORKING) as process, Wire(int(process.stdout.readline())) as wire:
         assert process.stdout.readline() == "child ended\n"
         assert wire.result("pid") == process.pid

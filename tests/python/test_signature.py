@@ -10,7 +10,7 @@ import pytest
 
 from ucall import Server, _signature
 from ucall.types.annotations import Takes
-from ucall.types.registry import Types
+from ucall.types.registry import TypeRegistry
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -21,7 +21,7 @@ def described(annotation: Any) -> Takes:
         return a
 
     function.__annotations__["a"] = annotation
-    described = _signature.describe(function, "function", Types(1, 1))
+    described = _signature.describe(function, "function", TypeRegistry(1, 1))
     assert described is not None
     return described[0][2]
 
@@ -63,25 +63,25 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "shown"), REFUSED)
-def test_what_cannot_be_served_is_named(annotation: Any, shown: str) -> None:
+def test_unsupported_annotations_are_named(annotation: Any, shown: str) -> None:
     with pytest.raises(TypeError) as refused:
         described(annotation)
     assert str(refused.value) == f"function: parameter 'a': {shown} cannot be served"
 
 
-def test_an_unknown_name_is_told() -> None:
+def test_an_unknown_name_is_reported() -> None:
     def function(a: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
         pass
 
     with pytest.raises(TypeError, match=r"function: .*'Nowhere' is not defined"):
-        _signature.describe(function, "function", Types(1, 1))
+        _signature.describe(function, "function", TypeRegistry(1, 1))
 
 
-def test_the_returned_type_is_nobodys_business() -> None:
+def test_the_return_annotation_is_ignored() -> None:
     def function(a: int) -> Decimal:
         raise NotImplementedError
 
-    assert _signature.describe(function, "function", Types(1, 1)) is not None
+    assert _signature.describe(function, "function", TypeRegistry(1, 1)) is not None
 
 
 async def coroutine(a: int) -> int:
@@ -111,19 +111,19 @@ class Called:
         (5, "int cannot be called"),
     ],
 )
-def test_what_cannot_run_is_refused(function: Any, problem: str) -> None:
+def test_generator_functions_are_rejected(function: Any, problem: str) -> None:
     server = Server(port=0)
     with pytest.raises(TypeError, match=f"^thing: .*{problem}"):
         server.add(function, name="thing")
 
 
 @pytest.mark.parametrize("function", [coroutine, functools.partial(coroutine, 1), Called()])
-def test_coroutine_functions_are_taken_in_every_form(function: Any) -> None:
+def test_coroutine_functions_are_detected_in_every_form(function: Any) -> None:
     server = Server(port=0)
     server.add(function, name="thing")
 
 
 @pytest.mark.parametrize("function", [lambda: 1, functools.partial(max, 1), Called()])
-def test_what_has_no_name_needs_one(function: Any) -> None:
+def test_a_function_without_a_name_needs_one(function: Any) -> None:
     with pytest.raises(TypeError, match="name="):
         Server(port=0).add(function)

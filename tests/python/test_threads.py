@@ -26,7 +26,7 @@ def sum(a: int, b: int) -> int:
     return a + b
 
 
-def test_it_holds_up_nobody(serve: Serve) -> None:
+def test_a_blocking_function_delays_no_other_call(serve: Serve) -> None:
     server = serve(sum)
     assert server(threads=True)(block) is block
     with Wire(server.port) as wire:
@@ -108,7 +108,7 @@ def test_failures(serve: Serve) -> None:
         assert wire.error("fail")["code"] == -32602
 
 
-def test_each_call_has_variables_of_its_own(serve: Serve) -> None:
+def test_each_call_has_its_own_context_variables(serve: Serve) -> None:
     variable = contextvars.ContextVar("variable", default=0)
 
     def count() -> int:
@@ -121,7 +121,7 @@ def test_each_call_has_variables_of_its_own(serve: Serve) -> None:
         assert [wire.result("count") for _ in range(3)] == [1, 1, 1]
 
 
-def test_replies_are_never_crossed_while_clients_leave(serve: Serve) -> None:
+def test_replies_are_never_crossed_while_clients_disconnect(serve: Serve) -> None:
     server = serve()
     server.add(block, threads=True)
     wrong: list[Any] = []
@@ -146,7 +146,7 @@ def test_replies_are_never_crossed_while_clients_leave(serve: Serve) -> None:
     assert wrong == []
 
 
-def test_it_stops_while_a_thread_runs(serve: Serve) -> None:
+def test_the_server_stops_while_a_thread_runs(serve: Serve) -> None:
     began, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -69,7 +69,7 @@ def shown_name(port: int, context: ssl.SSLContext, name: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["https", "tcps"])
-def test_calls_of_our_clients(
+def test_calls_of_our_own_clients(
     serve: Serve, authority: Authority, files: Files, scheme: str
 ) -> None:
     server = serve(add, echo, later, ssl_certfile=files.certificate, ssl_keyfile=files.key)
@@ -124,7 +124,7 @@ def test_older_versions_are_refused(serve_once: Serve, files: Files, authority: 
         wrapped(server.port, context)
 
 
-def test_the_certificate_has_the_name_asked_for(serve: Serve, authority: Authority) -> None:
+def test_the_certificate_matches_the_requested_name(serve: Serve, authority: Authority) -> None:
     signed = [authority.sign("a.example"), authority.sign("*.b.example")]
     server = serve(
         add, ssl_certfile=[file.certificate for file in signed], ssl_keyfile=[f.key for f in signed]
@@ -177,7 +177,7 @@ def test_an_encrypted_key(
         ),
     ],
 )
-def test_what_makes_no_sense(
+def test_invalid_tls_options_are_rejected(
     authority: Authority, files: Files, wrong: dict[str, Any], raises: Any, says: str
 ) -> None:
     (authority.folder / "empty.pem").write_text("")
@@ -200,7 +200,7 @@ def test_what_makes_no_sense(
         ucall.Server(port=0, **options)
 
 
-def test_clients_that_show_a_certificate(serve: Serve, authority: Authority, files: Files) -> None:
+def test_optional_client_certificates(serve: Serve, authority: Authority, files: Files) -> None:
     alice = authority.sign("alice@example.com", "10.0.0.1", common_name="alice", file="alice")
     server = serve(
         who, ssl_certfile=files.both, ssl_ca_certs=authority.path, ssl_client_auth="optional"
@@ -215,7 +215,7 @@ def test_clients_that_show_a_certificate(serve: Serve, authority: Authority, fil
         assert client.who().json["certificate"] is None
 
 
-def test_clients_that_have_to(
+def test_required_client_certificates(
     serve: Serve, authority: Authority, files: Files, tmp_path: Path
 ) -> None:
     server = serve(add, ssl_certfile=files.both, ssl_ca_certs=authority.path)
@@ -229,7 +229,7 @@ def test_clients_that_have_to(
     assert Client(uri, verify=authority.path, cert=alice.both).add(1, 2).json == 3
 
 
-def test_new_files_are_read_and_nobody_is_cut_off(
+def test_new_files_are_loaded_without_disconnects(
     serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path)
@@ -256,7 +256,7 @@ def test_new_files_are_read_and_nobody_is_cut_off(
         assert wire.result("add", [1, 2]) == 3
 
 
-def test_plaintext_where_tls_is_spoken(serve: Serve, files: Files) -> None:
+def test_plaintext_to_a_tls_server_is_refused(serve: Serve, files: Files) -> None:
     server = serve(add, ssl_certfile=files.both)
     with Wire(server.port) as wire:
         wire.send(http(request("add", [1, 2])))
@@ -271,7 +271,7 @@ def test_plaintext_where_tls_is_spoken(serve: Serve, files: Files) -> None:
         Client(HOST, server.port).add(1, 2)
 
 
-def test_tls_where_plaintext_is_spoken(serve: Serve, authority: Authority) -> None:
+def test_tls_to_a_plaintext_server_is_refused(serve: Serve, authority: Authority) -> None:
     server = serve(add)
     with pytest.raises(ucall.ConnectionError, match="it speaks no TLS"):
         Client(f"https://{HOST}:{server.port}").add(1, 2)
@@ -280,21 +280,21 @@ def test_tls_where_plaintext_is_spoken(serve: Serve, authority: Authority) -> No
     assert Client(HOST, server.port).add(1, 2).json == 3
 
 
-def test_200_stalled_handshakes_hold_nobody_up(
+def test_200_stalled_handshakes_delay_no_other_connection(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
     # The first waits for their rest for ever, so that nobody's turn comes because they are gone.
-    patient = serve(add, ssl_certfile=files.both, handshake_timeout_s=3000)
+    long_timeout = serve(add, ssl_certfile=files.both, handshake_timeout_s=3000)
     server = serve(add, ssl_certfile=files.both, handshake_timeout_s=1)
     context = authority.context()
     said = client_hello(context)
-    for asked in (patient, server):
+    for asked in (long_timeout, server):
         stalled = [Wire(asked.port) for _ in range(200)]
         for number, wire in enumerate(stalled):
             wire.send(said[: number * len(said) // 199])
-        if asked is patient:
-            assert eventually(lambda: patient.stats()["connections"] == 200)
-            with wrapped(patient.port, context) as wire:
+        if asked is long_timeout:
+            assert eventually(lambda: long_timeout.stats()["connections"] == 200)
+            with wrapped(long_timeout.port, context) as wire:
                 for number in range(500):
                     assert wire.result("add", [number, 1]) == number + 1
             for wire in stalled:
@@ -306,7 +306,7 @@ def test_200_stalled_handshakes_hold_nobody_up(
         assert wire.result("add", [1, 2]) == 3
 
 
-def test_records_that_are_none(serve: Serve, authority: Authority, files: Files) -> None:
+def test_malformed_records_are_refused(serve: Serve, authority: Authority, files: Files) -> None:
     server = serve(add, ssl_certfile=files.both)
     for said in (b"\x16\x03\x01\xff\xff" + b"x" * 70_000, b"\x16" * 1000, b"\x16\x03\x01\x00\x00"):
         with Wire(server.port) as wire:
@@ -317,9 +317,7 @@ def test_records_that_are_none(serve: Serve, authority: Authority, files: Files)
     assert eventually(lambda: server.stats()["connections"] == 0)
 
 
-def test_an_origin_is_ones_own_with_https(
-    serve_once: Serve, authority: Authority, files: Files
-) -> None:
+def test_the_own_origin_is_https(serve_once: Serve, authority: Authority, files: Files) -> None:
     server = serve_once(add, ssl_certfile=files.both)
     for scheme, expected in (("https", 200), ("http", 403)):
         with wrapped(server.port, authority.context()) as wire:
@@ -328,7 +326,9 @@ def test_an_origin_is_ones_own_with_https(
             assert wire.reply()[0] == expected
 
 
-def test_one_who_reads_nothing_is_paused(serve: Serve, authority: Authority, files: Files) -> None:
+def test_a_peer_that_reads_nothing_is_paused(
+    serve: Serve, authority: Authority, files: Files
+) -> None:
     """His replies wait in bounded memory, and come in order once he reads."""
     server = serve(echo, ssl_certfile=files.both, max_output_bytes=100_000)
     text = "x" * 50_000
@@ -449,7 +449,9 @@ def test_the_command_line(authority: Authority, files: Files, tmp_path: Path, by
         process.communicate()
 
 
-def test_connections_end_in_order(serve: Serve, authority: Authority, files: Files) -> None:
+def test_connections_end_with_close_notify(
+    serve: Serve, authority: Authority, files: Files
+) -> None:
     """Python's TLS would complain of an end without goodbye."""
     hasty = serve(add, ssl_certfile=files.both, idle_timeout_s=0.2)
 
@@ -470,7 +472,7 @@ def test_connections_end_in_order(serve: Serve, authority: Authority, files: Fil
         assert wire.rest() == b""
 
 
-def test_a_drain_and_a_newcomer_end_connections_in_order(
+def test_a_drain_and_an_eviction_send_close_notify(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
     """Nothing is under way on them, and they are told that nobody else has cut them."""
@@ -490,7 +492,7 @@ def test_a_drain_and_a_newcomer_end_connections_in_order(
             stopped.result(60)
 
 
-def test_a_server_that_stops_at_once_says_so(
+def test_an_immediate_stop_sends_close_notify(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
     server = serve(add, ssl_certfile=files.both)
@@ -500,7 +502,7 @@ def test_a_server_that_stops_at_once_says_so(
         assert wire.rest() == b""
 
 
-def test_a_drain_waits_for_nobody_who_does_not_read(
+def test_a_drain_does_not_wait_for_peers_that_do_not_read(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
     server = serve(echo, ssl_certfile=files.both, drain_timeout_s=1)
@@ -514,7 +516,7 @@ def test_a_drain_waits_for_nobody_who_does_not_read(
         assert time.monotonic() - began < 25
 
 
-def test_a_flood_of_handshakes_is_answered_to_the_last(
+def test_every_handshake_of_a_flood_is_answered(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
     # That of the last may take long where there is little of a processor.
@@ -572,7 +574,9 @@ class _Handshake:
                 self.incoming.write(data)
 
 
-def test_one_who_leaves_in_the_middle(serve: Serve, authority: Authority, files: Files) -> None:
+def test_a_peer_may_disconnect_during_the_handshake(
+    serve: Serve, authority: Authority, files: Files
+) -> None:
     server = serve(add, later, ssl_certfile=files.both)
     for _ in range(20):
         wire = wrapped(server.port, authority.context())

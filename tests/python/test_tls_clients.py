@@ -57,7 +57,7 @@ def test_openssl(server: ucall.Server, authority: Authority, version: str) -> No
     assert json.loads(second)["error"]["code"] == -32700
 
 
-def test_openssl_hears_the_goodbye(serve: Serve, authority: Authority, files: Files) -> None:
+def test_openssl_gets_close_notify(serve: Serve, authority: Authority, files: Files) -> None:
     """It warns of a stream that ends without: by `unexpected eof` and a status of 1."""
     server = serve(add, ssl_certfile=files.both)
     command = [tool("openssl"), "s_client", "-quiet", "-verify_return_error"]
@@ -107,7 +107,7 @@ def test_go(server: ucall.Server, authority: Authority, go_client: Path) -> None
 
 
 @pytest.mark.xdist_group("go")
-def test_go_is_told_of_plaintext(
+def test_go_gets_an_error_for_plaintext(
     serve: Serve, authority: Authority, files: Files, go_client: Path
 ) -> None:
     plain = serve(add)
@@ -115,7 +115,7 @@ def test_go_is_told_of_plaintext(
     assert b"server gave HTTP response to HTTPS client" in done.stderr
 
 
-def test_pythons_http_clients(server: ucall.Server, authority: Authority) -> None:
+def test_python_http_clients(server: ucall.Server, authority: Authority) -> None:
     uri, call = f"https://localhost:{server.port}/", {"jsonrpc": "2.0", "method": "add", "id": 1}
     with requests.Session() as session:
         for number in range(10):
@@ -143,7 +143,7 @@ def strict_files(folder: Path) -> tuple[Path, Path, Path]:
     return root, own, key
 
 
-def test_mozillas_intermediate_profile(serve: Serve, tmp_path: Path) -> None:
+def test_mozilla_intermediate_profile(serve: Serve, tmp_path: Path) -> None:
     """sslyze scans for protocols, ciphers and known weaknesses, and compares with the profile."""
     pytest.importorskip("sslyze")
     from sslyze import (

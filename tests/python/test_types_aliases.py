@@ -20,9 +20,9 @@ import ucall
 from harness import Wire
 from ucall import _signature
 from ucall.types.annotations import Takes
-from ucall.types.registry import Types
+from ucall.types.registry import TypeRegistry
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 
 class Model(pydantic.BaseModel):
@@ -54,7 +54,7 @@ Count = NewType("Count", Id)
 
 
 def described(annotation: Any) -> Takes:
-    known = Types(1, 1)
+    known = TypeRegistry(1, 1)
     known.register(Own, str, lambda text: Own())
 
     def function(a):  # type: ignore[no-untyped-def]
@@ -79,12 +79,12 @@ def described(annotation: Any) -> Takes:
         (Asked, "context"),
     ],
 )
-def test_the_core_builds_what_they_stand_for(annotation: Any, takes: Takes) -> None:
+def test_the_core_builds_aliased_types(annotation: Any, takes: Takes) -> None:
     assert described(annotation) == takes
 
 
 @pytest.mark.parametrize("annotation", [Floats, Found, list[Floats], Same[Found]])
-def test_so_do_the_decoders_of_types(annotation: Any) -> None:
+def test_decoders_build_aliased_types(annotation: Any) -> None:
     kind, inner = described(annotation)
     assert (kind if isinstance(inner, str) else inner[0]) != "text"
 
@@ -100,14 +100,14 @@ def test_so_do_the_decoders_of_types(annotation: Any) -> None:
         (Same[complex], "complex cannot be served"),
     ],
 )
-def test_what_cannot_be_served_is_named(annotation: Any, problem: str) -> None:
+def test_unsupported_aliases_are_named(annotation: Any, problem: str) -> None:
     with pytest.raises(TypeError) as refused:
         described(annotation)
     assert str(refused.value).startswith("function: parameter 'a': ")
     assert problem in str(refused.value)
 
 
-def test_they_are_served_as_what_they_stand_for(asking: Asking) -> None:
+def test_aliases_are_served_as_their_values(connect_to: ConnectTo) -> None:
     def ages(a: Turned[Age, uuid.UUID]) -> list[int]:
         return [*a.values()]
 
@@ -123,7 +123,7 @@ def test_they_are_served_as_what_they_stand_for(asking: Asking) -> None:
     def pair(a: Many[int, str]) -> tuple[int, str]:
         return a
 
-    wire = asking(ages, models, positive, mean, pair)
+    wire = connect_to(ages, models, positive, mean, pair)
     one = str(uuid.UUID(int=1))
     assert wire.result("ages", [{one: 5}]) == [5]
     told = wire.error("ages", [{one: -5}])["data"]
@@ -137,7 +137,7 @@ def test_they_are_served_as_what_they_stand_for(asking: Asking) -> None:
     assert wire.result("pair", [[1, "a"]]) == [1, "a"]
 
 
-def test_models_may_be_made_of_themselves(asking: Asking) -> None:
+def test_models_may_be_recursive(connect_to: ConnectTo) -> None:
     class Document(pydantic.BaseModel):
         content: Json
         more: pydantic.JsonValue = None
@@ -145,7 +145,7 @@ def test_models_may_be_made_of_themselves(asking: Asking) -> None:
     def depth(a: Document) -> str:
         return str(a.content)
 
-    wire = asking(depth)
+    wire = connect_to(depth)
     assert wire.result("depth", [{"content": [{"a": "b"}], "more": [1]}]) == "[{'a': 'b'}]"
     assert wire.error("depth", [{"content": 5}])["code"] == -32602
 
@@ -182,7 +182,7 @@ class Options(TypedDict):
     mode: Literal["a", "b"]
 
 
-def test_generic_functions_and_classes(asking: Asking) -> None:
+def test_generic_functions_and_classes(connect_to: ConnectTo) -> None:
     def pair(a: Pair[str, int]) -> list[Any]:
         return [a.key, a.value]
 
@@ -192,7 +192,7 @@ def test_generic_functions_and_classes(asking: Asking) -> None:
     def options(a: Options) -> str:
         return a["mode"]
 
-    wire = asking(first, Box("inside").put, pair, point, options)
+    wire = connect_to(first, Box("inside").put, pair, point, options)
     assert wire.result("first", [["a", 1]]) == "a"
     assert wire.error("first", ["a"])["data"] == "params.items: expected list[any value], got str"
     assert wire.result("put", [1]) == "inside"
@@ -202,7 +202,7 @@ def test_generic_functions_and_classes(asking: Asking) -> None:
     assert wire.error("options", [{"value": 1, "mode": "c"}])["code"] == -32602
 
 
-def test_a_batch_of_them(asking: Asking) -> None:
+def test_aliases_in_batch_functions(connect_to: ConnectTo) -> None:
     server = ucall.Server(port=0)
 
     @server.batch
@@ -233,12 +233,12 @@ def bound[T: dict[int, str]](a: T) -> int:
 
 
 @pytest.mark.parametrize("annotation", [Numbers, Keyed[int], Named, Within, Same[Numbers], bound])
-def test_keys_that_hash_alike_are_seen_behind_them(asking: Asking, annotation: Any) -> None:
+def test_hash_collisions_are_found_behind_aliases(connect_to: ConnectTo, annotation: Any) -> None:
     def function(a: Any) -> int:
         return 0
 
     function.__annotations__["a"] = annotation
-    wire = asking(bound if annotation is bound else function)
+    wire = connect_to(bound if annotation is bound else function)
     method = "bound" if annotation is bound else "function"
     alike = [number * (2**61 - 1) for number in range(1_500)]
     keyed = {str(number): "" for number in alike}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import ucall
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 DTYPES = [
     *("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G"),
@@ -59,13 +59,13 @@ LAYOUTS: list[Callable[[NDArray[Any]], NDArray[Any]]] = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_and_layout_makes_the_round_trip(asking: Asking, dtype: str) -> None:
+def test_every_dtype_and_layout_round_trips(connect_to: ConnectTo, dtype: str) -> None:
     made: list[NDArray[Any]] = []
 
     def give() -> NDArray[Any]:
         return made[0]
 
-    wire = asking(echo, give)
+    wire = connect_to(echo, give)
     for layout in LAYOUTS:
         array = layout(sample(dtype))
         for result in (wire.result("echo", [npy(array)]), _given(wire, made, array)):
@@ -80,11 +80,11 @@ def _given(wire: Wire, made: list[NDArray[Any]], array: NDArray[Any]) -> Any:
     return wire.result("give")
 
 
-def test_lists_stand_for_arrays(asking: Asking) -> None:
+def test_lists_are_accepted_as_arrays(connect_to: ConnectTo) -> None:
     def kind(a: np.ndarray) -> list[object]:  # type: ignore[type-arg]
         return [str(a.dtype), list(a.shape)]
 
-    wire = asking(kind)
+    wire = connect_to(kind)
     assert wire.result("kind", [[1, 2]]) == ["int64", [2]]
     assert wire.result("kind", [[[1, 2.5], [3, 4]]]) == ["float64", [2, 2]]
     assert wire.result("kind", [[True]]) == ["bool", [1]]
@@ -121,7 +121,7 @@ def of_complex(a: NDArray[np.complex128]) -> str:
     return str(a.dtype)
 
 
-FITTING: list[tuple[Callable[..., object], Any, Any]] = [
+VALID: list[tuple[Callable[..., object], Any, Any]] = [
     (of_float32, np.zeros(2, "f4"), "float32"),
     (of_float32, np.zeros(2, ">f4"), "float32"),
     (of_float32, np.zeros(2, "i2"), "float32"),
@@ -141,15 +141,15 @@ FITTING: list[tuple[Callable[..., object], Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "given", "result"), FITTING)
-def test_dtypes_are_converted_where_that_is_safe(
-    asking: Asking, function: Callable[..., object], given: Any, result: Any
+@pytest.mark.parametrize(("function", "given", "result"), VALID)
+def test_dtypes_are_converted_safely(
+    connect_to: ConnectTo, function: Callable[..., object], given: Any, result: Any
 ) -> None:
     param = npy(given) if isinstance(given, np.ndarray) else given
-    assert asking(function).result(function.__name__, [param]) == result
+    assert connect_to(function).result(function.__name__, [param]) == result
 
 
-MISFITS: list[tuple[Callable[..., object], Any, str]] = [
+MISMATCHES: list[tuple[Callable[..., object], Any, str]] = [
     (of_float32, np.zeros(2), "array of float32 {how}, got one of float64"),
     (of_float32, np.zeros(2, "i4"), "array of float32 {how}, got one of int32"),
     (of_float32, [1e300], "array of float32 {how}: a number is out of the range of float32"),
@@ -171,25 +171,25 @@ MISFITS: list[tuple[Callable[..., object], Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "given", "problem"), MISFITS)
-def test_what_is_not_safe_is_refused(
-    asking: Asking, function: Callable[..., object], given: Any, problem: str
+@pytest.mark.parametrize(("function", "given", "problem"), MISMATCHES)
+def test_unsafe_conversions_are_refused(
+    connect_to: ConnectTo, function: Callable[..., object], given: Any, problem: str
 ) -> None:
     param = npy(given) if isinstance(given, np.ndarray) else given
-    error = asking(function).error(function.__name__, [param])
+    error = connect_to(function).error(function.__name__, [param])
     assert error["code"] == -32602
     expected = problem.format(how="(.npy in base64, or nested lists)")
     assert error["data"] == f"params.a: expected {expected}"
 
 
-def test_lists_of_several_lengths_are_no_array(asking: Asking) -> None:
-    wire = asking(echo)
+def test_ragged_lists_are_refused(connect_to: ConnectTo) -> None:
+    wire = connect_to(echo)
     for ragged in ([[1], [1, 2]], [[1], 2], [[[1]], [2]]):
         error = wire.error("echo", [ragged])
         assert error["code"] == -32602 and "inhomogeneous" in error["data"]
 
 
-STRANGE: list[NDArray[Any]] = [
+UNSUPPORTED: list[NDArray[Any]] = [
     np.zeros(2, [("a", "i4"), ("b", "f8")]),
     np.array(["text"]),
     np.array([b"bytes"]),
@@ -199,12 +199,12 @@ STRANGE: list[NDArray[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("array", STRANGE, ids=lambda array: str(array.dtype))
-def test_other_dtypes_are_refused_both_ways(asking: Asking, array: NDArray[Any]) -> None:
+@pytest.mark.parametrize("array", UNSUPPORTED, ids=lambda array: str(array.dtype))
+def test_other_dtypes_are_refused_both_ways(connect_to: ConnectTo, array: NDArray[Any]) -> None:
     def give() -> NDArray[Any]:
         return array
 
-    wire = asking(echo, give)
+    wire = connect_to(echo, give)
     error = wire.error("echo", [npy(array)])
     assert error["code"] == -32602 and "only bool and numbers" in error["data"]
     error = wire.error("give")
@@ -222,14 +222,14 @@ def test_other_dtypes_are_refused_at_registration(scalar: type) -> None:
         ucall.Server(port=0).add(function)
 
 
-def test_what_holds_objects_is_never_written(asking: Asking) -> None:
+def test_object_arrays_are_never_written(connect_to: ConnectTo) -> None:
     def objects() -> object:
         return np.array([object()])
 
     def masked() -> object:
         return np.ma.masked_array([1, 2], [True, False])
 
-    wire = asking(objects, masked)
+    wire = connect_to(objects, masked)
     assert "dtype object cannot be sent" in wire.error("objects")["data"]
     assert "masked array" in wire.error("masked")["data"]
 
@@ -248,27 +248,27 @@ SCALARS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("scalar", "result"), SCALARS)
-def test_scalars_are_written_as_numbers(asking: Asking, scalar: Any, result: Any) -> None:
+def test_scalars_are_written_as_numbers(connect_to: ConnectTo, scalar: Any, result: Any) -> None:
     def give() -> object:
         return {"one": scalar, "many": [scalar]}
 
-    assert asking(give).result("give") == {"one": result, "many": [result]}
+    assert connect_to(give).result("give") == {"one": result, "many": [result]}
 
 
 @pytest.mark.parametrize("scalar", [np.float32("nan"), np.complex64(1j), np.timedelta64(1, "s")])
-def test_other_scalars_are_refused(asking: Asking, scalar: Any) -> None:
+def test_other_scalars_are_refused(connect_to: ConnectTo, scalar: Any) -> None:
     def give() -> object:
         return [scalar]
 
-    error = asking(give).error("give")
+    error = connect_to(give).error("give")
     assert error["code"] == -32603 and error["data"].startswith("result[0]: ")
 
 
-def test_scalars_may_be_keys(asking: Asking) -> None:
+def test_scalars_may_be_keys(connect_to: ConnectTo) -> None:
     def count() -> dict[Any, int]:
         return {np.int64(3): 1, np.str_("a"): 2}
 
-    assert asking(count).result("count") == {"3": 1, "a": 2}
+    assert connect_to(count).result("count") == {"3": 1, "a": 2}
 
 
 @dataclass
@@ -284,8 +284,8 @@ def double(reading: Reading, more: dict[str, NDArray[np.int32]]) -> list[object]
     return [doubled, {key: value + 1 for key, value in more.items()}]
 
 
-def test_arrays_lie_within_other_types(asking: Asking) -> None:
-    wire = asking(double)
+def test_arrays_nest_in_other_types(connect_to: ConnectTo) -> None:
+    wire = connect_to(double)
     reading = {"name": "a", "values": [1, 2], "mask": npy(np.array([True]))}
     doubled, more = wire.result("double", [reading, {"k": [1]}])
     assert doubled["name"] == "a" and loaded(doubled["values"]).tolist() == [2, 4]
@@ -346,15 +346,15 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("file", HOSTILE)
-def test_hostile_files_are_refused(asking: Asking, file: str) -> None:
-    wire = asking(echo)
+def test_hostile_files_are_refused(connect_to: ConnectTo, file: str) -> None:
+    wire = connect_to(echo)
     error = wire.error("echo", [file])
     assert error["code"] == -32602 and error["data"].startswith("params.a: expected array")
     assert loaded(wire.result("echo", [[1]])).tolist() == [1]
 
 
-def test_a_pickle_is_refused_unread(asking: Asking) -> None:
+def test_a_pickle_is_refused_without_loading(connect_to: ConnectTo) -> None:
     file = io.BytesIO()
     np.save(file, np.array([print], object), allow_pickle=True)
-    error = asking(echo).error("echo", [base64.b64encode(file.getvalue()).decode()])
+    error = connect_to(echo).error("echo", [base64.b64encode(file.getvalue()).decode()])
     assert error["code"] == -32602 and "dtype object" in error["data"]

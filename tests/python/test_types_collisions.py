@@ -14,7 +14,7 @@ import pytest
 
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 #: CPython hashes multiples of it to 0.
 MODULUS = 2**61 - 1
@@ -77,10 +77,10 @@ FORMS: list[tuple[Callable[..., int], Callable[[list[int]], Any]]] = [
 
 
 @pytest.mark.parametrize(("function", "form"), FORMS)
-def test_what_hashes_alike(
-    asking: Asking, function: Callable[..., int], form: Callable[[list[int]], Any]
+def test_colliding_keys_are_refused(
+    connect_to: ConnectTo, function: Callable[..., int], form: Callable[[list[int]], Any]
 ) -> None:
-    wire = asking(function)
+    wire = connect_to(function)
     others = [2**100 + number for number in range(OTHERS)]
     alike = [number * MODULUS for number in range(ALIKE + 1)]
     assert wire.result(function.__name__, [form(others + alike[1:])]) == OTHERS + ALIKE
@@ -92,10 +92,10 @@ def test_what_hashes_alike(
         assert wire.result(function.__name__, [form([*others, *[1] * 1_000])]) == OTHERS + 1
 
 
-def test_a_number_of_too_many_digits_hides_nothing(asking: Asking) -> None:
+def test_a_number_of_too_many_digits_hides_no_collision(connect_to: ConnectTo) -> None:
     alike = [number * MODULUS for number in range(2 * ALIKE)] + [10**4299 - 1] * 4
     call = b'{"jsonrpc":"2.0","method":"ints","params":[%s],"id":1}\n'
-    wire = asking(ints)
+    wire = connect_to(ints)
     wire.send(call % str(alike).replace("]", ",%s]" % ("1" * 5_000)).encode())
     assert b"hash alike" in wire.line()
 
@@ -104,6 +104,6 @@ def days(value: dict[str, set[str]], more: list[datetime.date]) -> int:
     return len(value["a"]) + len(more)
 
 
-def test_what_is_hashed_with_a_secret_is_not_looked_at(asking: Asking) -> None:
+def test_keys_with_randomized_hashes_are_not_checked(connect_to: ConnectTo) -> None:
     same = [str(number * MODULUS) for number in range(2 * OTHERS)]
-    assert asking(days).result("days", [{"a": same}, ["2020-01-01"]]) == 2 * OTHERS + 1
+    assert connect_to(days).result("days", [{"a": same}, ["2020-01-01"]]) == 2 * OTHERS + 1

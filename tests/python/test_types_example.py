@@ -38,7 +38,7 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_client_calls_it(port: int, photo: Path) -> None:
+def test_the_client_calls_the_example(port: int, photo: Path) -> None:
     client = Client(port=port)
     red, blue = Image.new("RGB", (9, 9), "red"), Image.new("RGB", (9, 9), "blue")
     one = client.vectorize(description="a red shirt", image=red).numpy
@@ -51,7 +51,7 @@ def test_the_client_calls_it(port: int, photo: Path) -> None:
         assert client.vectorize("", opened).numpy.shape == (192,)
 
 
-def test_a_wrong_param_says_so(port: int, photo: Path) -> None:
+def test_a_wrong_param_is_reported(port: int, photo: Path) -> None:
     with Wire(port) as wire:
         error = wire.error("vectorize", {"description": "x", "image": "AAAA"})
         assert error["data"].startswith("params.image: expected image in base64: no image in any")
@@ -61,7 +61,7 @@ def test_a_wrong_param_says_so(port: int, photo: Path) -> None:
     assert array.shape == (192,)
 
 
-def test_the_command_calls_it(port: int, photo: Path) -> None:
+def test_the_command_calls_the_example(port: int, photo: Path) -> None:
     command = [sys.executable, "-c", "import sys; from ucall.cli import main; sys.exit(main())"]
     call = ["vectorize", "description=A shirt", "-i", f"image={photo}", "-p", str(port)]
     done = subprocess.run([*command, *call], capture_output=True, text=True, timeout=60)

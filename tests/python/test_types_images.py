@@ -16,7 +16,7 @@ from PIL import Image
 import ucall
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 
 def encoded(image: Image.Image, kind: str, **how: Any) -> str:
@@ -53,35 +53,35 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "mode"), KINDS)
-def test_images_make_the_round_trip(asking: Asking, kind: str, mode: str) -> None:
+def test_images_round_trip(connect_to: ConnectTo, kind: str, mode: str) -> None:
     image = sample("L").convert("1") if mode == "1" else sample(mode)
     how = {"lossless": True} if kind == "WEBP" else {}
-    back = opened(asking(echo).result("echo", [encoded(image, kind, **how)]))
+    back = opened(connect_to(echo).result("echo", [encoded(image, kind, **how)]))
     assert (back.format, back.size) == (kind, image.size)
     assert back.convert(mode).tobytes() == image.tobytes()
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_jpeg_stays_jpeg(asking: Asking, mode: str) -> None:
+def test_jpeg_stays_jpeg(connect_to: ConnectTo, mode: str) -> None:
     given = encoded(Image.linear_gradient("L").convert(mode), "JPEG")
-    back = opened(asking(echo).result("echo", [given]))
+    back = opened(connect_to(echo).result("echo", [given]))
     assert (back.format, back.mode, back.size) == ("JPEG", mode, (256, 256))
     was = opened(given).tobytes()
     assert max(abs(a - b) for a, b in zip(back.tobytes(), was, strict=True)) <= 2
 
 
-def test_webp_of_grey_comes_as_colour(asking: Asking) -> None:
-    back = opened(asking(echo).result("echo", [encoded(sample("L"), "WEBP", lossless=True)]))
+def test_grey_webp_is_decoded_as_colour(connect_to: ConnectTo) -> None:
+    back = opened(connect_to(echo).result("echo", [encoded(sample("L"), "WEBP", lossless=True)]))
     assert (back.format, back.mode) == ("WEBP", "RGB")
     assert back.convert("L").tobytes() == sample("L").tobytes()
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "F", "CMYK"])
-def test_an_image_without_format_goes_as_png_where_it_can(asking: Asking, mode: str) -> None:
+def test_an_image_without_a_format_is_sent_as_png(connect_to: ConnectTo, mode: str) -> None:
     def give() -> Image.Image:
         return Image.new(mode, (3, 2))
 
-    reply = asking(give).call("give")
+    reply = connect_to(give).call("give")
     if mode in ("F", "CMYK"):  # PNG has neither.
         assert reply["error"]["code"] == -32603
         assert reply["error"]["data"].startswith("result: ")
@@ -89,8 +89,8 @@ def test_an_image_without_format_goes_as_png_where_it_can(asking: Asking, mode: 
         assert opened(reply["result"]).format == "PNG"
 
 
-def test_what_was_made_of_an_image_goes_as_png(asking: Asking) -> None:
-    assert opened(asking(mirrored).result("mirrored", [encoded(sample("L"), "TIFF")])).size == (
+def test_a_derived_image_is_sent_as_png(connect_to: ConnectTo) -> None:
+    assert opened(connect_to(mirrored).result("mirrored", [encoded(sample("L"), "TIFF")])).size == (
         8,
         6,
     )
@@ -131,20 +131,20 @@ BAD: list[tuple[Any, str]] = [
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize(("given", "problem"), BAD)
-def test_bad_images_are_refused(asking: Asking, given: Any, problem: str) -> None:
-    error = asking(echo).error("echo", [given])
+def test_bad_images_are_refused(connect_to: ConnectTo, given: Any, problem: str) -> None:
+    error = connect_to(echo).error("echo", [given])
     assert error["code"] == -32602
     assert error["data"].startswith("params.image: expected image in base64" + problem)
 
 
-def test_the_pixel_limit_is_the_servers(asking: Asking) -> None:
-    wire = asking(echo, max_image_pixels=48)
+def test_the_pixel_limit_is_per_server(connect_to: ConnectTo) -> None:
+    wire = connect_to(echo, max_image_pixels=48)
     assert opened(wire.result("echo", [encoded(sample("L"), "PNG")])).size == (8, 6)
     error = wire.error("echo", [encoded(sample("L", (7, 7)), "PNG")])
     assert error["data"].endswith("the image has 7 x 7 pixels, more than max_image_pixels (48)")
 
 
-def test_pixels_are_counted_for_as_long_as_they_are_there(asking: Asking) -> None:
+def test_pixels_are_counted_while_images_exist(connect_to: ConnectTo) -> None:
     """Small files of many pixels each: two in a call, or one that a function keeps."""
     kept: list[Any] = []
 
@@ -152,7 +152,7 @@ def test_pixels_are_counted_for_as_long_as_they_are_there(asking: Asking) -> Non
         kept.extend(images if keeps else [])
         return len(images)
 
-    wire = asking(count, max_held_image_pixels=96)
+    wire = connect_to(count, max_held_image_pixels=96)
     one = encoded(sample("1"), "PNG")
     for _ in range(3):
         assert wire.result("count", [[one, one]]) == 2
@@ -177,8 +177,8 @@ def thumbnailed(product: Product) -> Product:
     return Product(product.title, product.photos[:1], product.photos[0].resize((2, 2)))
 
 
-def test_images_lie_within_other_types(asking: Asking) -> None:
-    wire = asking(thumbnailed)
+def test_images_nest_in_other_types(connect_to: ConnectTo) -> None:
+    wire = connect_to(thumbnailed)
     photos = [encoded(sample("RGB"), "PNG"), encoded(sample("L"), "GIF")]
     product = wire.result("thumbnailed", [{"title": "a", "photos": photos}])
     assert opened(product["photos"][0]).tobytes() == sample("RGB").tobytes()
@@ -187,7 +187,7 @@ def test_images_lie_within_other_types(asking: Asking) -> None:
     assert error["data"].startswith("params.product.photos[1]: expected image in base64: no image")
 
 
-def test_a_module_is_no_annotation() -> None:
+def test_a_module_is_not_an_annotation() -> None:
     def function(image: Image) -> None: ...  # type: ignore[valid-type]
 
     with pytest.raises(TypeError, match=r"parameter 'image': .*PIL\.Image"):

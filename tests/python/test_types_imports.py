@@ -23,7 +23,7 @@ def run(source: str) -> str:
     return done.stdout.strip()
 
 
-def test_nothing_heavy_is_imported_before_an_annotation_names_it() -> None:
+def test_optional_modules_are_imported_on_demand() -> None:
     source = f"""
 server = ucall.Server(port=0)
 @server
@@ -60,14 +60,14 @@ except ImportError as error:
     ("annotation", "named"),
     [("Point", "Point"), ("list[Point]", "list[__main__.Point]"), ("int | str", "int | str")],
 )
-def test_what_is_missing_is_named(annotation: str, named: str) -> None:
+def test_a_missing_module_is_named(annotation: str, named: str) -> None:
     assert run(NEEDING.format(annotation=annotation)) == (
         f"function: parameter 'point': {named} needs msgspec, which is not installed: "
         "pip install msgspec"
     )
 
 
-def test_a_result_that_needs_what_is_missing_says_so() -> None:
+def test_a_result_of_a_missing_module_is_reported() -> None:
     source = """
 sys.modules['msgspec'] = None
 import datetime, json, socket
@@ -82,6 +82,6 @@ with server, socket.create_connection(("127.0.0.1", server.port)) as wire:
     assert run(source) == expected + "pip install msgspec"
 
 
-def test_the_rich_servers_are_there_by_their_names() -> None:
+def test_the_rich_servers_are_importable() -> None:
     assert ucall.rich_posix.Server is ucall.posix.Server
     assert ucall.rich_uring.Server is ucall.uring.Server

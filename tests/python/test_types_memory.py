@@ -110,7 +110,7 @@ def call_of(method: str, text: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":1,"method":"%s","params":["%s"]}' % (method.encode(), text)
 
 
-def test_100_mib_take_four_times_that(served: Served) -> None:
+def test_100_mib_take_at_most_four_times_that(served: Served) -> None:
     text = base64.b64encode(bytes(range(256)) * (100 * MIB // 256))
     body = call_of("echo", text)
     with growing_at_most(served, 400):
@@ -166,7 +166,7 @@ HOSTILE = pytest.mark.parametrize(
 
 
 @HOSTILE
-def test_hostile_files_take_no_memory(served: Served, method: str, file: bytes) -> None:
+def test_hostile_files_allocate_no_memory(served: Served, method: str, file: bytes) -> None:
     with Wire(served.port) as wire:
         wire.result("array", [[1]])
         body = call_of(method, base64.b64encode(file))
@@ -178,7 +178,7 @@ def test_hostile_files_take_no_memory(served: Served, method: str, file: bytes) 
 
 
 @HOSTILE
-def test_hostile_replies_take_no_memory_of_the_client(
+def test_hostile_replies_allocate_no_memory_in_the_client(
     served: Served, tmp_path: Path, method: str, file: bytes
 ) -> None:
     path = tmp_path / "hostile"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).parents[2] / "fuzz"
-KEPT = sorted((FUZZ / "corpus/npy").iterdir())
+CORPUS = sorted((FUZZ / "corpus/npy").iterdir())
 MUTATIONS = 5_000
 #: What headers are made of.
 TOKENS = [b"'descr'", b"'fortran_order'", b"'shape'", b"True", b"False", b"None", b"(", b")", b","]
@@ -22,14 +22,14 @@ target = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(target)
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
-def test_kept_inputs(path: Path) -> None:
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
+def test_corpus_inputs(path: Path) -> None:
     target.run(path.read_bytes())
 
 
 def test_mutations() -> None:
     chance = random.Random(1)
-    inputs = [path.read_bytes() for path in KEPT]
+    inputs = [path.read_bytes() for path in CORPUS]
     for _ in range(MUTATIONS):
         data = bytearray(chance.choice(inputs))
         for _ in range(chance.randrange(1, 4)):

@@ -15,7 +15,7 @@ from annotated_types import Gt
 import ucall
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 
 class Address(pydantic.BaseModel):
@@ -61,15 +61,18 @@ PERSON = {
 }
 
 
-def test_models_make_the_round_trip(asking: Asking) -> None:
-    assert asking(greet).result("greet", [PERSON]) == PERSON
+def test_models_round_trip(connect_to: ConnectTo) -> None:
+    assert connect_to(greet).result("greet", [PERSON]) == PERSON
 
 
-def test_pydantics_dataclasses_do_too(asking: Asking) -> None:
-    assert asking(resize).result("resize", [{"width": 2}, 3]) == [{"width": 6}, {"2": {"width": 1}}]
+def test_pydantic_dataclasses_round_trip(connect_to: ConnectTo) -> None:
+    assert connect_to(resize).result("resize", [{"width": 2}, 3]) == [
+        {"width": 6},
+        {"2": {"width": 1}},
+    ]
 
 
-MISFITS: list[tuple[Any, str]] = [
+MISMATCHES: list[tuple[Any, str]] = [
     ({}, ".name: missing"),
     ([], ": expected dict, got list"),
     ({"name": 5}, ".name: expected str, got int"),
@@ -86,15 +89,15 @@ MISFITS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "problem"), MISFITS)
-def test_misfits_are_named(asking: Asking, given: Any, problem: str) -> None:
-    error = asking(greet).error("greet", {"person": given})
+@pytest.mark.parametrize(("given", "problem"), MISMATCHES)
+def test_mismatches_are_named(connect_to: ConnectTo, given: Any, problem: str) -> None:
+    error = connect_to(greet).error("greet", {"person": given})
     assert error["code"] == -32602
     assert error["data"].startswith("params.person" + problem)
 
 
-def test_annotated_types_are_strict(asking: Asking) -> None:
-    wire = asking(resize)
+def test_annotated_types_are_strict(connect_to: ConnectTo) -> None:
+    wire = connect_to(resize)
     size = {"width": 1}
     assert wire.error("resize", [size, 0])["data"] == (
         "params.by: expected a value greater than 0, got 0"
@@ -104,18 +107,18 @@ def test_annotated_types_are_strict(asking: Asking) -> None:
     assert wire.error("resize", [size, 1, [0]])["data"].startswith("params.many[0]: expected a val")
 
 
-def test_a_dataclass_may_hold_a_model(asking: Asking) -> None:
+def test_a_dataclass_may_hold_a_model(connect_to: ConnectTo) -> None:
     def order(order: Order) -> Order:
         assert isinstance(order.person, Person)
         return order
 
-    wire = asking(order)
+    wire = connect_to(order)
     assert wire.result("order", [{"person": PERSON}]) == {"person": PERSON}
     error = wire.error("order", [{"person": {"name": 1}}])
     assert error["data"] == "params.order.person.name: expected str, got int"
 
 
-def test_what_pydantic_refuses_is_refused_at_registration() -> None:
+def test_unsupported_annotations_are_refused_at_registration() -> None:
     def function(a: Annotated[range, pydantic.Field(gt=0)]) -> None: ...
 
     with pytest.raises(TypeError, match=r"function: parameter 'a': .* cannot be served"):
@@ -142,9 +145,9 @@ def held(holder: Holder) -> int:
 
 
 @pytest.mark.parametrize(("method", "wrap"), [("total", "{}"), ("held", '{{"numbers":{}}}')])
-def test_what_does_not_fit_is_not_noted_without_end(asking: Asking, method: str, wrap: str) -> None:
+def test_collected_errors_are_bounded(connect_to: ConnectTo, method: str, wrap: str) -> None:
     """Each fault would take hundreds of bytes, of which two here."""
-    wire = asking(total, held)
+    wire = connect_to(total, held)
 
     def ask(numbers: str) -> str:
         params = wrap.format(numbers)
@@ -178,7 +181,7 @@ class Owner(pydantic.BaseModel):
 def own(owner: Owner) -> None: ...
 
 
-def test_a_long_text_in_a_message_is_searched_once(asking: Asking) -> None:
+def test_a_long_text_in_a_message_is_searched_once(connect_to: ConnectTo) -> None:
     kind = " should be " * 300_000 + "\n"
-    error = asking(own).error("own", [{"pet": {"kind": kind}}])
+    error = connect_to(own).error("own", [{"pet": {"kind": kind}}])
     assert error["code"] == -32602 and error["data"].startswith("params.owner.pet: input tag ")

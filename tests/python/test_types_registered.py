@@ -71,19 +71,19 @@ def rotate(point: complex) -> complex:
     return point * 1j
 
 
-def test_they_are_taken_and_returned(wire: Wire) -> None:
+def test_registered_types_round_trip(wire: Wire) -> None:
     assert wire.result("double", ["1.25"]) == "2.50"
     assert wire.result("double") is None
     assert wire.result("rotate", [[1, 2]]) == [-2.0, 1.0]
 
 
-def test_they_lie_within_other_types(wire: Wire) -> None:
+def test_registered_types_nest_in_other_types(wire: Wire) -> None:
     basket = {"total": "3.50", "parts": ["1.25", "2.25"]}
     assert wire.result("total", [["1.25"], {"a": "2.25"}]) == basket
     assert wire.result("check", [basket]) == [{"again": basket}, {"3.50": "0.01"}]
 
 
-def test_what_the_decoder_refuses_is_told(wire: Wire) -> None:
+def test_decoder_errors_are_reported(wire: Wire) -> None:
     error = wire.error("double", [5])
     assert error["code"] == -32602
     assert error["data"] == "params.money: expected Money | None, got int: write it as 1.23"
@@ -93,7 +93,7 @@ def test_what_the_decoder_refuses_is_told(wire: Wire) -> None:
     assert error["data"] == "params.basket.parts[0]: expected Money, got int: write it as 1.23"
 
 
-def test_what_else_the_decoder_raises_is_the_servers_fault(
+def test_other_decoder_exceptions_are_internal_errors(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     for params in (["broken"], {"money": "broken"}):
@@ -102,7 +102,7 @@ def test_what_else_the_decoder_raises_is_the_servers_fault(
     assert "the decoder's own fault" in caplog.text
 
 
-def test_what_the_encoder_raises_is_the_servers_fault(caplog: pytest.LogCaptureFixture) -> None:
+def test_encoder_exceptions_are_internal_errors(caplog: pytest.LogCaptureFixture) -> None:
     def give() -> Money:
         return Money("x")  # type: ignore[arg-type]
 
@@ -114,7 +114,7 @@ def test_what_the_encoder_raises_is_the_servers_fault(caplog: pytest.LogCaptureF
     assert "unsupported operand" in caplog.text
 
 
-def test_an_encoder_that_never_ends_is_ended() -> None:
+def test_an_endless_encoder_is_stopped() -> None:
     server = ucall.Server(port=0)
     server.register_type(Money, lambda money: [money], decode)
     server.add(double)
@@ -122,7 +122,7 @@ def test_an_encoder_that_never_ends_is_ended() -> None:
         assert "nests deeper than 128 levels" in wire.error("double", ["1.00"])["data"]
 
 
-def test_a_dataclass_of_ones_own_may_be_registered() -> None:
+def test_a_dataclass_may_be_registered() -> None:
     def echo(basket: Basket) -> Basket:
         return basket
 
@@ -144,12 +144,12 @@ class Number(int):
 
 
 @pytest.mark.parametrize("kind", [int, Number, str, dict, bytes])
-def test_what_is_json_already_is_refused(kind: type) -> None:
+def test_json_types_cannot_be_registered(kind: type) -> None:
     with pytest.raises(TypeError, match="is written as what it derives from"):
         ucall.Server(port=0).register_type(kind, str, kind)
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_registrations_are_rejected() -> None:
     server = ucall.Server(port=0)
     with pytest.raises(TypeError, match="is not a class"):
         server.register_type(list[int], str, str)

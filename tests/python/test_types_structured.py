@@ -20,7 +20,7 @@ import pytest
 import ucall
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 Age = Annotated[int, msgspec.Meta(ge=0, le=150)]
 
@@ -84,7 +84,7 @@ DATE = datetime.date(2026, 11, 21)
 MOMENT = datetime.datetime(2026, 11, 21, 1, 2, 3, 400_000, datetime.UTC)
 NUMBER = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
-FITTING: list[tuple[Any, Any, Any]] = [
+VALID: list[tuple[Any, Any, Any]] = [
     (User, {"name": "a", "age": 3}, User("a", 3)),
     (
         User,
@@ -130,12 +130,12 @@ FITTING: list[tuple[Any, Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("annotation", "given", "built"), FITTING)
+@pytest.mark.parametrize(("annotation", "given", "built"), VALID)
 def test_values_are_built_and_written(
-    asking: Asking, annotation: Any, given: Any, built: Any
+    connect_to: ConnectTo, annotation: Any, given: Any, built: Any
 ) -> None:
     echo = serving(annotation)
-    wire = asking(echo)
+    wire = connect_to(echo)
     result = wire.result("echo", {"a": given})
     last = echo.last  # type: ignore[attr-defined]
     assert last == built and type(last) is type(built)
@@ -145,7 +145,7 @@ def test_values_are_built_and_written(
         assert result == given or annotation == list[User]
 
 
-MISFITS: list[tuple[Any, Any, str]] = [
+MISMATCHES: list[tuple[Any, Any, str]] = [
     (User, {"name": "a", "age": "x"}, ".age: expected int >= 0 and <= 150, got str"),
     (User, {"name": "a", "age": -1}, ".age: expected int >= 0 and <= 150, got -1"),
     (User, {"name": "a", "age": 1.0}, ".age: expected int >= 0 and <= 150, got float"),
@@ -192,20 +192,22 @@ MISFITS: list[tuple[Any, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("annotation", "given", "problem"), MISFITS)
-def test_misfits_are_named(asking: Asking, annotation: Any, given: Any, problem: str) -> None:
-    wire = asking(serving(annotation))
+@pytest.mark.parametrize(("annotation", "given", "problem"), MISMATCHES)
+def test_mismatches_are_named(
+    connect_to: ConnectTo, annotation: Any, given: Any, problem: str
+) -> None:
+    wire = connect_to(serving(annotation))
     error = wire.error("echo", {"a": given})
     assert (error["code"], error["data"]) == (-32602, "params.a" + problem)
 
 
-def test_a_missing_param_tells_its_type(asking: Asking) -> None:
-    wire = asking(serving(Age))
+def test_a_missing_param_names_its_type(connect_to: ConnectTo) -> None:
+    wire = connect_to(serving(Age))
     assert wire.error("echo")["data"] == "params.a: missing, expected int >= 0 and <= 150"
 
 
-def test_a_key_is_not_looked_for_in_what_is_large(asking: Asking) -> None:
-    wire = asking(serving(dict[str, Point]))
+def test_the_failing_key_is_not_searched_in_large_values(connect_to: ConnectTo) -> None:
+    wire = connect_to(serving(dict[str, Point]))
     given: dict[str, Any] = {f"k{i}": [1] for i in range(100)}
     given["last"] = ["x"]
     assert wire.error("echo", [given])["data"] == "params.a.last[0]: expected float, got str"
@@ -230,7 +232,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "problem"), REFUSED)
-def test_what_cannot_be_served_is_refused_at_registration(annotation: Any, problem: str) -> None:
+def test_unsupported_types_are_refused_at_registration(annotation: Any, problem: str) -> None:
     with pytest.raises(TypeError) as refused:
         ucall.Server(port=0).add(serving(annotation), name="thing")
     assert str(refused.value).startswith("thing: parameter 'a': ")
@@ -247,7 +249,7 @@ class Outer:
     inner: list[Inner]
 
 
-def test_the_field_that_cannot_be_served_is_named() -> None:
+def test_the_unsupported_field_is_named() -> None:
     def function(outer: Outer) -> None: ...
 
     with pytest.raises(TypeError) as refused:
@@ -256,7 +258,7 @@ def test_the_field_that_cannot_be_served_is_named() -> None:
     assert str(refused.value) == expected
 
 
-def test_names_are_found_where_the_function_is_defined(asking: Asking) -> None:
+def test_names_are_found_where_the_function_is_defined(connect_to: ConnectTo) -> None:
     @dataclass
     class Local:
         value: int
@@ -283,11 +285,11 @@ def test_names_are_found_where_the_function_is_defined(asking: Asking) -> None:
         assert error["data"] == "params.b: expected Local (dict), got int"
 
 
-def test_defaults_are_as_they_were_written(asking: Asking) -> None:
+def test_defaults_are_as_they_were_written(connect_to: ConnectTo) -> None:
     def paint(colour: Colour = Colour.BLUE, at: Point | None = None) -> list[object]:
         return [colour, at]
 
-    wire = asking(paint)
+    wire = connect_to(paint)
     assert wire.result("paint") == ["blue", None]
     assert wire.result("paint", {"at": [1]}) == ["blue", [1.0, 0.0]]
 
@@ -316,8 +318,8 @@ RESULTS: list[tuple[object, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "written"), RESULTS)
-def test_results_need_no_annotation(asking: Asking, value: object, written: Any) -> None:
-    assert asking(giving(value)).result("give") == written
+def test_results_need_no_annotation(connect_to: ConnectTo, value: object, written: Any) -> None:
+    assert connect_to(giving(value)).result("give") == written
 
 
 @dataclass
@@ -335,50 +337,48 @@ UNWRITABLE: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("value", "problem"), UNWRITABLE)
-def test_results_that_cannot_be_written_are_named(
-    asking: Asking, value: object, problem: str
-) -> None:
-    error = asking(giving(value)).error("give")
+def test_unwritable_results_are_named(connect_to: ConnectTo, value: object, problem: str) -> None:
+    error = connect_to(giving(value)).error("give")
     assert (error["code"], error["data"]) == (-32603, problem)
 
 
-def test_bytes_in_a_class_are_written_whole(asking: Asking) -> None:
-    reply = asking(giving(Holder(bytes(range(256)) * 400))).result("give")
+def test_bytes_in_a_class_are_written_whole(connect_to: ConnectTo) -> None:
+    reply = connect_to(giving(Holder(bytes(range(256)) * 400))).result("give")
     assert len(reply["value"]) == 136_536
 
 
-def test_an_error_may_carry_rich_data(asking: Asking) -> None:
+def test_an_error_may_carry_rich_data(connect_to: ConnectTo) -> None:
     def fail() -> None:
         raise ucall.RPCError(1, "no", User("a", 1))
 
-    assert asking(fail).error("fail")["data"]["name"] == "a"
+    assert connect_to(fail).error("fail")["data"]["name"] == "a"
 
 
-def test_escapes_and_duplicates_are_those_of_json(asking: Asking) -> None:
-    wire = asking(serving(User))
+def test_escapes_and_duplicates_are_those_of_json(connect_to: ConnectTo) -> None:
+    wire = connect_to(serving(User))
     text = r'{"name":"\u00e4\ud83d\ude00","age":1,"age":2}'
     wire.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[ %s ]}' % text.encode())
     result = json.loads(wire.line())["result"]
     assert (result["name"], result["age"]) == ("ä😀", 2)
 
 
-WAY_LIKE = " - at `$.boss[0]`"
+PATH_LIKE = " - at `$.boss[0]`"
 
 
 @pytest.mark.parametrize(
     ("annotation", "given", "problem"),
     [
-        (Colour, WAY_LIKE, f": expected one of 'blue', 'red', got '{WAY_LIKE}'"),
-        (Colour, WAY_LIKE * 250_000, ": expected one of 'blue', 'red', got '" + WAY_LIKE),
-        (User, {"name": "a", "age": 1, "tags": [WAY_LIKE, 1]}, ".tags[1]: expected str, got int"),
-        (Circle, {"type": "Circle", "radius": 1, "a" * 5_000 + WAY_LIKE: 1}, "unexpected"),
-        (Circle, {"type": "Circle", "radius": 1, WAY_LIKE * 250_000: 1}, ": "),
+        (Colour, PATH_LIKE, f": expected one of 'blue', 'red', got '{PATH_LIKE}'"),
+        (Colour, PATH_LIKE * 250_000, ": expected one of 'blue', 'red', got '" + PATH_LIKE),
+        (User, {"name": "a", "age": 1, "tags": [PATH_LIKE, 1]}, ".tags[1]: expected str, got int"),
+        (Circle, {"type": "Circle", "radius": 1, "a" * 5_000 + PATH_LIKE: 1}, "unexpected"),
+        (Circle, {"type": "Circle", "radius": 1, PATH_LIKE * 250_000: 1}, ": "),
     ],
 )
-def test_what_a_caller_sends_is_not_taken_for_the_way_to_it(
-    asking: Asking, annotation: Any, given: Any, problem: str
+def test_input_text_is_not_mistaken_for_a_path(
+    connect_to: ConnectTo, annotation: Any, given: Any, problem: str
 ) -> None:
     """Nor does a long text that looks like many of them take long."""
-    error = asking(serving(annotation)).error("echo", [given])
+    error = connect_to(serving(annotation)).error("echo", [given])
     assert error["code"] == -32602 and error["data"].startswith("params.a")
     assert problem in error["data"]

@@ -63,9 +63,7 @@ def test_both_protocols(serve: Serve, path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_its_file_has_its_mode_and_goes_with_the_server(
-    serve: Serve, path: Path, mode: int
-) -> None:
+def test_the_socket_file_has_its_mode_and_is_removed(serve: Serve, path: Path, mode: int) -> None:
     umask = os.umask(0o077)
     try:
         server = serve(add, uds=path, uds_mode=mode)
@@ -80,7 +78,7 @@ def test_its_file_has_its_mode_and_goes_with_the_server(
         server.start()
 
 
-def test_a_path_that_is_used_is_taken_and_one_left_behind_is_not(serve: Serve, path: Path) -> None:
+def test_a_path_in_use_is_refused_and_a_stale_one_reused(serve: Serve, path: Path) -> None:
     serve(add, uds=path)
     with pytest.raises(OSError, match="another process listens there already"):
         ucall.Server(uds=path)
@@ -105,9 +103,7 @@ def test_an_empty_path_is_refused(place: dict[str, Any]) -> None:
         ucall.Server(**place)
 
 
-def test_a_folder_that_somebody_keeps_locked_is_no_place_to_wait_for(
-    serve: Serve, path: Path
-) -> None:
+def test_a_locked_folder_times_out(serve: Serve, path: Path) -> None:
     keeper = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print(1, flush=True)"
     command = [sys.executable, "-c", f"{keeper}; sys.stdin.read()", str(path.parent)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -146,7 +142,7 @@ sys.stdin.read()
 """
 
 
-def test_whoever_waits_for_a_dead_servers_socket_keeps_nobody_else_from_starting(
+def test_a_waiting_connection_to_a_dead_server_does_not_block_a_start(
     path: Path,
 ) -> None:
     numbers = itertools.count()
@@ -174,7 +170,7 @@ def test_whoever_waits_for_a_dead_servers_socket_keeps_nobody_else_from_starting
     assert eventually(starts_meanwhile)
 
 
-def test_it_knows_the_process_at_the_other_end(serve: Serve, path: Path) -> None:
+def test_the_peer_process_is_known(serve: Serve, path: Path) -> None:
     serve(peer, uds=path)
     # io_uring can tell only where the kernel can make a descriptor of its own kind of file.
     found = json.loads(_exchange(path, request("peer")))["result"]
@@ -192,7 +188,7 @@ def test_a_caller_hands_over_no_descriptors(serve: Serve, path: Path) -> None:
         assert json.loads(connected.recv(65536))["result"] == 42
 
 
-def test_who_may_call_may_depend_on_it(serve: Serve, path: Path) -> None:
+def test_auth_may_use_the_peer_process(serve: Serve, path: Path) -> None:
     def auth(ctx: ucall.Context) -> int | None:
         assert isinstance(ctx.peer, ucall.Process)
         return ctx.peer.uid if ctx.peer.uid != os.geteuid() else None
@@ -202,9 +198,7 @@ def test_who_may_call_may_depend_on_it(serve: Serve, path: Path) -> None:
     assert _exchange(path, http(request("add", [1, 1]))).startswith(b"HTTP/1.1 401 ")
 
 
-def test_any_host_may_be_named_but_a_page_that_a_proxy_lets_through_may_not(
-    serve: Serve, path: Path
-) -> None:
+def test_any_host_is_accepted_but_foreign_origins_are_not(serve: Serve, path: Path) -> None:
     serve(add, uds=path)
     call = http(request("add", [1, 1]), "Connection: close").replace(b"127.0.0.1", b"box.example")
     assert b'"result":2' in _exchange(path, call)
@@ -228,7 +222,7 @@ def test_clients(serve: Serve, path: Path, scheme: str) -> None:
     assert asyncio.run(call()) == [1, 2, 3, 4, 5]
 
 
-def test_a_client_says_where_nobody_is(path: Path) -> None:
+def test_a_client_names_a_missing_socket(path: Path) -> None:
     with Client(f"unix://{path}") as client, pytest.raises(ucall.ConnectionError) as raised:
         client.add(1, 1)
     assert str(raised.value) == f"cannot connect to {path}: No such file or directory"
@@ -291,7 +285,7 @@ def test_python_dash_m(tmp_path: Path, path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_workers_share_it_and_follow_each_other(tmp_path: Path, path: Path) -> None:
+def test_workers_share_the_socket_across_restarts(tmp_path: Path, path: Path) -> None:
     with _serving(tmp_path, path, "--workers", "2") as process:
         found: set[int] = set()
         assert eventually(lambda: found.add(_pid(path)) or len(found) == 2)
@@ -308,7 +302,7 @@ def test_workers_share_it_and_follow_each_other(tmp_path: Path, path: Path) -> N
 
 
 @pytest.mark.parametrize("is_waited_for", [True, False])
-def test_one_that_was_killed_leaves_nothing_in_the_way(
+def test_a_killed_server_does_not_block_the_next(
     tmp_path: Path, path: Path, engine: str, is_waited_for: bool
 ) -> None:
     with pytest.raises(AssertionError), _serving(tmp_path, path, "--engine", engine) as process:

@@ -163,7 +163,7 @@ def test_all_workers_serve_and_stop(tmp_path: Path, engine: str) -> None:
                 os.kill(pid, 0)
 
 
-def test_one_that_is_killed_is_replaced_and_named(tmp_path: Path, engine: str) -> None:
+def test_a_killed_worker_is_replaced_and_named(tmp_path: Path, engine: str) -> None:
     with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
         pids = it.wait_for(2)
         # So many that the kernel gives none of the workers all of them.
@@ -181,7 +181,7 @@ def test_one_that_is_killed_is_replaced_and_named(tmp_path: Path, engine: str) -
         it.stop()
 
 
-def test_others_notice_nothing_of_a_killed_one(tmp_path: Path) -> None:
+def test_a_killed_worker_does_not_affect_others(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "2") as it:
         pids = it.wait_for(2)
         wires = [Wire(it.port) for _ in range(20)]
@@ -219,7 +219,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def test_a_rolling_restart_takes_in_the_new_source(tmp_path: Path) -> None:
+def test_a_rolling_restart_loads_the_new_source(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "1") as it:
         it.wait_for(1)
         assert it.call("version") == 1
@@ -233,19 +233,19 @@ def test_a_rolling_restart_takes_in_the_new_source(tmp_path: Path) -> None:
         it.stop()
 
 
-def test_a_successor_is_enough_where_the_one_before_died() -> None:
+def test_a_successor_replaces_a_dead_worker() -> None:
     supervisor = _supervisor.Supervisor(1, [sys.executable, "-c", "import time; time.sleep(60)"])
-    place = supervisor._places[0]
-    before, successor = supervisor._start(place), supervisor._start(place)
+    slot = supervisor._slots[0]
+    before, successor = supervisor._start(slot), supervisor._start(slot)
     try:
-        supervisor._welcome(place, before)
-        place.worker, place.successor = before, successor
+        supervisor._handle_ready(slot, before)
+        slot.worker, slot.successor = before, successor
         before.process.kill()
         before.process.wait()
-        supervisor._bury()
-        assert place.start_at is not None
-        supervisor._welcome(place, successor)
-        assert place.worker is successor and place.start_at is None
+        supervisor._reap()
+        assert slot.start_at is not None
+        supervisor._handle_ready(slot, successor)
+        assert slot.worker is successor and slot.start_at is None
     finally:
         for worker in (before, successor):
             worker.process.kill()
@@ -261,21 +261,21 @@ control.sendall(b"listen http 0 384 127.0.0.1\\n")
 """
 
 
-def test_a_worker_that_leaves_before_it_is_answered_is_no_end_of_the_supervisor() -> None:
+def test_a_worker_that_exits_early_does_not_end_the_supervisor() -> None:
     supervisor = _supervisor.Supervisor(1, [sys.executable, "-c", LEAVING])
-    place = supervisor._places[0]
-    worker = supervisor._start(place)
+    slot = supervisor._slots[0]
+    worker = supervisor._start(slot)
     worker.process.wait()
     try:
-        supervisor._hear(place, worker)
-        assert place.listener is not None
-        supervisor._hear(place, worker)
+        supervisor._handle_message(slot, worker)
+        assert slot.listener is not None
+        supervisor._handle_message(slot, worker)
     finally:
         worker.control.close()
         supervisor._selector.close()
 
 
-def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+def test_a_worker_that_fails_to_start_is_retried(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.symlink_to(sys.executable)
     (tmp_path / "app.py").write_text(APP)
@@ -313,7 +313,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_calls_under_way_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
+def test_running_calls_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
     with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
         it.wait_for(2)
         wires = [Wire(it.port) for _ in range(6)]
@@ -341,7 +341,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         assert not _lives(pid)
 
 
-def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+def test_workers_exit_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "2") as it:
         pids = it.wait_for(2)
         it.process.kill()
@@ -349,7 +349,7 @@ def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         assert eventually(lambda: not any(_lives(pid) for pid in pids))
 
 
-def test_one_that_keeps_dying_is_started_later_each_time(tmp_path: Path) -> None:
+def test_a_crashing_worker_is_restarted_with_backoff(tmp_path: Path) -> None:
     source = APP + "@server.on_startup\ndef fail():\n    if os.path.exists('bad'): os._exit(3)\n"
     with supervised(tmp_path, "--workers", "1", source=source) as it:
         [pid] = it.wait_for(1)
@@ -364,7 +364,7 @@ def test_one_that_keeps_dying_is_started_later_each_time(tmp_path: Path) -> None
         it.stop()
 
 
-def test_first_workers_that_die_end_it_all(tmp_path: Path) -> None:
+def test_workers_that_die_at_startup_end_the_supervisor(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import nothing_of_that_name")
     command = [sys.executable, "-m", "ucall", "app:server", "--workers", "2", "--port", "0"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -372,7 +372,7 @@ def test_first_workers_that_die_end_it_all(tmp_path: Path) -> None:
     assert "nothing_of_that_name" in done.stderr and "giving up" in done.stderr
 
 
-def test_a_taken_port_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "2") as it:
         it.wait_for(2)
         other = tmp_path / "other"
@@ -423,15 +423,15 @@ def test_reload(tmp_path: Path) -> None:
     with supervised(tmp_path, "--reload") as it:
         it.wait_for(1)
         # A change is missed by a watch that has not begun.
-        for patience_s in (1, 2, 4, 8, 16, 32):
-            (tmp_path / "app.py").write_text(APP.replace("return 1", f"return {patience_s + 300}"))
-            if eventually(lambda: it.call("version") > 300, patience_s):
+        for wait_s in (1, 2, 4, 8, 16, 32):
+            (tmp_path / "app.py").write_text(APP.replace("return 1", f"return {wait_s + 300}"))
+            if eventually(lambda: it.call("version") > 300, wait_s):
                 break
         assert it.call("version") > 300, it.text()
         it.stop()
 
 
-def test_stats_are_those_of_all_workers(tmp_path: Path) -> None:
+def test_stats_sum_all_workers(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "3") as server:
         first = server.wait_for(3)
         pids = {server.call("pid") for _ in range(40)}
@@ -456,7 +456,7 @@ def test_stats_are_those_of_all_workers(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_the_process_that_supervises_tells_the_stats_of_its_workers(tmp_path: Path) -> None:
+def test_the_supervisor_reports_the_stats_of_its_workers(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, threading, time, ucall\n"

@@ -13,7 +13,7 @@ import pytest
 
 from harness import Wire
 
-Asking = Callable[..., Wire]
+ConnectTo = Callable[..., Wire]
 
 
 class Level(enum.IntEnum):
@@ -96,8 +96,8 @@ WRITTEN: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("value", "text"), WRITTEN, ids=[text[:30] for _, text in WRITTEN])
-def test_results_are_written_as_json(asking: Asking, value: object, text: str) -> None:
-    wire = asking(_giving(value))
+def test_results_are_written_as_json(connect_to: ConnectTo, value: object, text: str) -> None:
+    wire = connect_to(_giving(value))
     wire.send(b'{"jsonrpc":"2.0","id":1,"method":"give"}')
     assert wire.line().decode() == f'{{"jsonrpc":"2.0","id":1,"result":{text}}}'
     if isinstance(value, (int, str, float, list, tuple)) and not isinstance(value, Real):
@@ -137,22 +137,22 @@ UNWRITABLE: list[tuple[object, str]] = [
 @pytest.mark.parametrize(
     ("value", "problem"), UNWRITABLE, ids=[problem for _, problem in UNWRITABLE]
 )
-def test_what_cannot_be_written_is_named(
-    asking: Asking, caplog: pytest.LogCaptureFixture, value: object, problem: str
+def test_unwritable_results_are_named(
+    connect_to: ConnectTo, caplog: pytest.LogCaptureFixture, value: object, problem: str
 ) -> None:
     with caplog.at_level(logging.ERROR, "ucall"):
-        error = asking(_giving(value)).error("give")
+        error = connect_to(_giving(value)).error("give")
     assert error == {"code": -32603, "message": "Internal error", "data": problem}
     assert caplog.messages == [f"give: {problem}"]
 
 
-def test_results_nest_to_the_limit_and_cycles_end(asking: Asking) -> None:
+def test_results_nest_to_the_limit_and_cycles_end(connect_to: ConnectTo) -> None:
     deep: list[Any] = []
     for _ in range(127):
         deep = [deep]
-    assert asking(_giving(deep)).result("give") == deep
+    assert connect_to(_giving(deep)).result("give") == deep
     for too_deep in ([deep], _cycle()):
-        error = asking(_giving(too_deep)).error("give")
+        error = connect_to(_giving(too_deep)).error("give")
         assert error["code"] == -32603
         assert error["data"].endswith("nests deeper than 128 levels")
 
@@ -163,19 +163,22 @@ def test_results_nest_to_the_limit_and_cycles_end(asking: Asking) -> None:
     ids=["str", "bytes", "list", "dict"],
 )
 def test_a_reply_that_is_too_large_is_an_error(
-    asking: Asking, caplog: pytest.LogCaptureFixture, value: object
+    connect_to: ConnectTo, caplog: pytest.LogCaptureFixture, value: object
 ) -> None:
-    wire = asking(_giving(value), max_reply_bytes=10_000)
+    wire = connect_to(_giving(value), max_reply_bytes=10_000)
     assert wire.error("give")["code"] == -32603
     assert "give" in caplog.text
     assert wire.error("nobody")["code"] == -32601
 
 
-def test_a_dict_that_changes_while_it_is_written_is_no_danger(asking: Asking) -> None:
-    class Sneaky(dict):  # type: ignore[type-arg]
+def test_a_dict_modified_while_it_is_written_is_safe(connect_to: ConnectTo) -> None:
+    class MutatingDict(dict):  # type: ignore[type-arg]
         def items(self):  # type: ignore[no-untyped-def]
             outer.clear()
             return [("a", 1)]
 
-    outer: dict[str, Any] = {"first": Sneaky(), **{str(number): [number] for number in range(99)}}
-    assert asking(_giving(outer)).result("give") == {"first": {"a": 1}}
+    outer: dict[str, Any] = {
+        "first": MutatingDict(),
+        **{str(number): [number] for number in range(99)},
+    }
+    assert connect_to(_giving(outer)).result("give") == {"first": {"a": 1}}

@@ -24,9 +24,9 @@ from typing import Any
 import trustme
 
 import ucall
-from soak import traffic, watch
+from soak import samples, traffic
 
-FAULTS_SHOWN = 10
+FAULTS_MAX = 10
 
 
 class Served:
@@ -42,10 +42,10 @@ class Served:
         stack.callback(self.process.kill)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
-        self.samples: list[watch.Sample] = []
+        self.samples: list[samples.Sample] = []
 
-    def sample(self, at_s: float) -> watch.Sample:
-        return watch.sample(self.process.pid, at_s)
+    def sample(self, at_s: float) -> samples.Sample:
+        return samples.sample(self.process.pid, at_s)
 
     def stop(self) -> int:
         assert self.process.stdin is not None
@@ -76,8 +76,8 @@ def soak(engines: list[str], seconds: float) -> tuple[dict[str, Any], list[str]]
         report: dict[str, Any] = {"seconds": seconds, "servers": {}}
         found = []
         for server, target, was, now in zip(servers, targets, before, after, strict=True):
-            bad = watch.complaints(server.samples, was, now, traffic.connections(target))
-            bad += target.faults[:FAULTS_SHOWN]
+            bad = samples.complaints(server.samples, was, now, traffic.connections(target))
+            bad += target.faults[:FAULTS_MAX]
             code = server.stop()
             bad += [f"ended with {code}"] if code else []
             found += [f"{server.name}: {it}" for it in bad]
@@ -103,7 +103,7 @@ def _certificate(stack: ExitStack) -> tuple[list[str], ssl.SSLContext]:
     return [str(it) for it in files], context
 
 
-def _settled(server: Served, target: traffic.Target) -> watch.Sample:
+def _settled(server: Served, target: traffic.Target) -> samples.Sample:
     """The server's figures when one call of each kind has been answered and nobody is there."""
     traffic.batches(target)
     time.sleep(0.2)
@@ -147,12 +147,12 @@ def main() -> None:
         options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
     if options.svg:
         runs = {
-            name: [watch.Sample(**it) for it in server["samples"]]
+            name: [samples.Sample(**it) for it in server["samples"]]
             for name, server in report["servers"].items()
         }
-        from soak.picture import picture
+        from soak.chart import chart
 
-        options.svg.write_text(picture(runs), encoding="utf-8")
+        options.svg.write_text(chart(runs), encoding="utf-8")
     for name, server in report["servers"].items():
         was, now = server["before"], server["after"]
         print(

@@ -1,17 +1,17 @@
 //! Reading and writing by `ucall_proto::json`, as a handler does: prove the text, then read it.
 
-use ucall_proto::json::{Kind, Reader, prove, write_f64, write_i64, write_string};
+use ucall_proto::json::{Reader, ValueKind, validate, write_f64, write_i64, write_string};
 
 use crate::documents::{Call, Params};
 
 const NESTING_MAX: usize = 128;
 
 fn integer(reader: &mut Reader) -> Option<i64> {
-    (reader.kind() == Kind::Number).then(|| reader.number().as_i64()).flatten()
+    (reader.kind() == ValueKind::Number).then(|| reader.number().as_i64()).flatten()
 }
 
 fn owned(reader: &mut Reader) -> Option<String> {
-    if reader.kind() != Kind::String {
+    if reader.kind() != ValueKind::String {
         return None;
     }
     String::from_utf8(reader.string().unescaped().into_owned()).ok()
@@ -19,7 +19,7 @@ fn owned(reader: &mut Reader) -> Option<String> {
 
 /// Reads a call, its members in any order.
 pub fn call(text: &[u8]) -> Option<Call> {
-    prove(text, NESTING_MAX).ok()?;
+    validate(text, NESTING_MAX).ok()?;
     let mut reader = Reader::new(text);
     let (mut jsonrpc, mut method, mut params, mut id) = (None, None, None, None);
     reader.enter();
@@ -50,18 +50,18 @@ fn params(reader: &mut Reader) -> Option<Params> {
 
 /// Reads a string.
 pub fn text(text: &[u8]) -> Option<String> {
-    prove(text, NESTING_MAX).ok()?;
+    validate(text, NESTING_MAX).ok()?;
     owned(&mut Reader::new(text))
 }
 
 /// Reads an array of numbers.
 pub fn floats(text: &[u8]) -> Option<Vec<f64>> {
-    prove(text, NESTING_MAX).ok()?;
+    validate(text, NESTING_MAX).ok()?;
     let mut reader = Reader::new(text);
     let mut found = Vec::new();
     reader.enter();
     while reader.next_item() {
-        if reader.kind() != Kind::Number {
+        if reader.kind() != ValueKind::Number {
             return None;
         }
         found.push(reader.number().as_f64());

@@ -85,11 +85,11 @@ impl Options {
         }
         options.address = address.ok_or("no address")?;
         options.body = std::fs::read(body.ok_or("no --body")?)?;
-        options.refuse_nonsense()?;
+        options.validate()?;
         Ok(Some(options))
     }
 
-    fn refuse_nonsense(&self) -> Result<(), Error> {
+    fn validate(&self) -> Result<(), Error> {
         if self.connections == 0 || self.depth == 0 || self.rate.is_some_and(|rate| rate <= 0.0) {
             return Err("--connections, --depth and --rate are above 0".into());
         }

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::spare::{KEPT_BYTES_MAX, WASTE_MAX};
+use crate::buffer_cache::{CACHED_BYTES_MAX, WASTE_MAX};
 
 /// A spare payload keeps at most this much memory for its next use.
-const SPARE_CAPACITY_MAX: usize = 64 * 1024;
+const CACHED_CAPACITY_MAX: usize = 64 * 1024;
 
 /// Bytes to send, in order: a head that is written in place, then parts sent from where they lie.
 ///
@@ -129,7 +129,7 @@ impl Payload {
     /// Whether there is more memory than [`Payload::clear`] keeps.
     #[inline]
     pub fn is_large(&self) -> bool {
-        self.capacity() > SPARE_CAPACITY_MAX
+        self.capacity() > CACHED_CAPACITY_MAX
     }
 
     /// Whether there is so much more memory than contents that a copy should be sent.
@@ -141,13 +141,13 @@ impl Payload {
     /// Forgets the contents and keeps a small amount of memory for the next use.
     #[inline]
     pub fn clear(&mut self) {
-        self.clear_within(SPARE_CAPACITY_MAX);
+        self.clear_within(CACHED_CAPACITY_MAX);
     }
 
     /// Forgets the contents and keeps memory for the next large payload, unless that is too much.
     #[inline]
-    pub fn clear_keeping(&mut self) {
-        self.clear_within(KEPT_BYTES_MAX);
+    pub fn clear_retaining_capacity(&mut self) {
+        self.clear_within(CACHED_BYTES_MAX);
     }
 
     #[inline]
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn append_keeps_order_and_empties_the_other() {
+    fn append_keeps_order_and_empties_its_source() {
         let mut payload = Payload::from(b"a".to_vec());
         payload.push(Bytes::from_static(b"b"));
         let mut other = Payload::from(b"c".to_vec());
@@ -223,25 +223,25 @@ mod tests {
     }
 
     #[test]
-    fn clear_gives_back_large_memory() {
-        let mut payload = Payload::from(vec![0; SPARE_CAPACITY_MAX + 1]);
+    fn clear_releases_large_memory() {
+        let mut payload = Payload::from(vec![0; CACHED_CAPACITY_MAX + 1]);
         assert!(payload.is_large());
         payload.clear();
         assert_eq!(payload.capacity(), 0);
-        for (capacity, kept) in [(KEPT_BYTES_MAX, KEPT_BYTES_MAX), (KEPT_BYTES_MAX + 1, 0)] {
+        for (capacity, kept) in [(CACHED_BYTES_MAX, CACHED_BYTES_MAX), (CACHED_BYTES_MAX + 1, 0)] {
             let mut payload = Payload::from(vec![0; capacity]);
-            payload.clear_keeping();
+            payload.clear_retaining_capacity();
             assert_eq!((payload.len(), payload.capacity()), (0, kept));
         }
     }
 
     #[test]
-    fn a_quarter_of_the_memory_is_enough_to_send_it() {
+    fn a_payload_is_oversized_below_a_quarter_of_its_capacity() {
         for (len, oversized) in [(100_000, false), (99_999, true)] {
             let mut payload = Payload::from(Vec::with_capacity(400_000));
             payload.head_mut().resize(len, 0);
             assert_eq!(payload.is_oversized(), oversized, "{len}");
         }
-        assert!(!Payload::from(Vec::with_capacity(SPARE_CAPACITY_MAX)).is_oversized());
+        assert!(!Payload::from(Vec::with_capacity(CACHED_CAPACITY_MAX)).is_oversized());
     }
 }

@@ -17,20 +17,20 @@ struct Contents {
     vec: Vec<u8>,
     filled: usize,
     len: usize,
-    spare: usize,
+    extra: usize,
 }
 
 impl Target {
     /// A target of `len` bytes behind the present contents of `vec`. Memory is reserved at once
     /// and, when large, taken from the system only as bytes arrive.
     pub fn from_vec(vec: Vec<u8>, len: usize) -> Self {
-        Self::with_spare(vec, len, 0)
+        Self::with_extra(vec, len, 0)
     }
 
-    /// As [`Target::from_vec`], with room for `spare` bytes more.
-    pub fn with_spare(mut vec: Vec<u8>, len: usize, spare: usize) -> Self {
-        vec.reserve_exact(len + spare);
-        Self(Box::new(Contents { vec, filled: 0, len, spare }))
+    /// As [`Target::from_vec`], with room for `extra` bytes more.
+    pub fn with_extra(mut vec: Vec<u8>, len: usize, extra: usize) -> Self {
+        vec.reserve_exact(len + extra);
+        Self(Box::new(Contents { vec, filled: 0, len, extra }))
     }
 
     /// Bytes received so far.
@@ -40,7 +40,7 @@ impl Target {
 
     /// Bytes that there is room for, the spare ones included.
     pub fn room(&self) -> usize {
-        self.0.len + self.0.spare - self.0.filled
+        self.0.len + self.0.extra - self.0.filled
     }
 
     /// Whether nothing is missing any more.
@@ -60,7 +60,7 @@ impl Target {
     pub unsafe fn advance(&mut self, count: usize) {
         assert!(count <= self.room(), "a target was filled past its end");
         self.0.filled += count;
-        // SAFETY: len + spare bytes were reserved behind the contents, at most so many are filled,
+        // SAFETY: len + extra bytes were reserved behind the contents, at most so many are filled,
         // and the caller has written these.
         unsafe { self.0.vec.set_len(self.0.vec.len() + count) };
     }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fills_behind_the_contents_of_a_vector() {
+    fn fills_after_the_contents_of_a_vector() {
         let mut target = Target::from_vec(b"head:".to_vec(), 6);
         assert_eq!(target.write(b"abc"), 3);
         let mut moved = Box::new(target);
@@ -101,15 +101,15 @@ mod tests {
     }
 
     #[test]
-    fn a_half_filled_vector_shows_only_what_came() {
+    fn a_half_filled_vector_holds_only_received_bytes() {
         let mut target = Target::from_vec(Vec::new(), 1 << 30);
         target.write(b"x");
         assert_eq!(target.into_vec(), b"x");
     }
 
     #[test]
-    fn spare_room_is_used_and_not_waited_for() {
-        let mut target = Target::with_spare(b"1".to_vec(), 3, 2);
+    fn extra_room_is_filled_and_not_required() {
+        let mut target = Target::with_extra(b"1".to_vec(), 3, 2);
         assert_eq!(target.write(b"23"), 2);
         assert!(!target.is_full());
         assert_eq!(target.room(), 3);

@@ -4,7 +4,7 @@ use ucall_proto::json::Text;
 
 /// What one chunk holds at least, and at most when it is kept for the next call.
 const CHUNK_BYTES: usize = 4 << 10;
-const KEPT_BYTES_MAX: usize = 64 << 10;
+const CACHED_BYTES_MAX: usize = 64 << 10;
 
 /// Chunks that are filled one after another and never grow, so that nothing in them moves.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Arena {
     pub(crate) fn reset(&mut self) {
         if !self.chunks.is_empty() {
             self.chunks.truncate(1);
-            self.chunks.retain(|chunk| chunk.capacity() <= KEPT_BYTES_MAX);
+            self.chunks.retain(|chunk| chunk.capacity() <= CACHED_BYTES_MAX);
             self.chunks.iter_mut().for_each(Vec::clear);
         }
     }
@@ -49,7 +49,7 @@ mod tests {
     use ucall_proto::json::Reader;
 
     #[test]
-    fn what_was_handed_out_stays_where_it_is() {
+    fn returned_slices_stay_in_place() {
         let mut arena = Arena::default();
         let texts: Vec<String> =
             (0..2_000).map(|number| format!(r#""\u00e9\n{number}""#)).collect();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_string_is_not_kept() {
+    fn memory_of_a_huge_string_is_not_cached() {
         let mut arena = Arena::default();
         let huge = format!("\"\\n{}\"", "x".repeat(1 << 20));
         assert_eq!(arena.unescape(Reader::new(huge.as_bytes()).string()).len(), (1 << 20) + 1);

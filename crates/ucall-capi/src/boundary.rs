@@ -12,11 +12,11 @@ thread_local! {
 
 /// Runs `body`; a panic in it becomes `fallback` and the thread's last error.
 #[inline(always)]
-pub(crate) fn guard<T>(fallback: T, body: impl FnOnce() -> T) -> T {
+pub(crate) fn catch_panic<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(value) => value,
         Err(panic) => {
-            tell(panic);
+            report_panic(panic);
             fallback
         }
     }
@@ -24,15 +24,15 @@ pub(crate) fn guard<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 
 #[cold]
 #[inline(never)]
-fn tell(panic: Box<dyn Any + Send>) {
+fn report_panic(panic: Box<dyn Any + Send>) {
     set_last_error(&format!("a bug in ucall: {}", panic_text(panic.as_ref())));
     // Dropping it may panic again.
     std::mem::forget(panic);
 }
 
 /// Runs what may fail with words; `false` and the thread's last error if it does.
-pub(crate) fn succeeds(body: impl FnOnce() -> Result<bool, String>) -> bool {
-    guard(false, || match body() {
+pub(crate) fn report_result(body: impl FnOnce() -> Result<bool, String>) -> bool {
+    catch_panic(false, || match body() {
         Ok(answer) => {
             // A callback on the way may have failed at something else.
             clear_last_error();
@@ -119,7 +119,7 @@ pub(crate) unsafe fn string<'a>(text: *const c_char, what: &str) -> Result<&'a s
 mod tests {
     use super::*;
 
-    fn told() -> String {
+    fn last_error_text() -> String {
         // SAFETY: it ends at its NUL, and nothing replaces it meanwhile.
         unsafe { CStr::from_ptr(last_error()) }.to_string_lossy().into_owned()
     }
@@ -141,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_becomes_the_fallback_and_words() {
-        assert_eq!(guard(7, || panic!("on \0purpose")), 7);
-        assert_eq!(told(), "a bug in ucall: on  purpose");
-        assert!(!succeeds(|| Err("a reason".into())));
-        assert_eq!(told(), "a reason");
-        assert!(succeeds(|| Ok(true)));
-        assert_eq!(told(), "");
+    fn a_panic_becomes_the_fallback_and_an_error() {
+        assert_eq!(catch_panic(7, || panic!("on \0purpose")), 7);
+        assert_eq!(last_error_text(), "a bug in ucall: on  purpose");
+        assert!(!report_result(|| Err("a reason".into())));
+        assert_eq!(last_error_text(), "a reason");
+        assert!(report_result(|| Ok(true)));
+        assert_eq!(last_error_text(), "");
     }
 }

@@ -13,11 +13,11 @@ use ucall_engine::Address;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::tls::{ClientAuth, TicketSecret};
-use ucall_server::{Config as WorkerConfig, IdentityFiles, Tls, TlsFiles};
+use ucall_server::{IdentityFiles, Tls, TlsFiles, WorkerConfig};
 
 use crate::boundary::string;
-use crate::choose::EngineKind;
 use crate::descriptor::is_open_for_writing;
+use crate::engine_kind::EngineKind;
 use crate::log::Format;
 
 const PORT: u16 = 8545;
@@ -36,7 +36,7 @@ pub(crate) const NESTING_MAX: usize = 1_024;
 /// Larger than the configuration of any header will ever be.
 const SIZE_MAX: usize = 64 << 10;
 /// Descriptors that are left to the rest of the process.
-const SPARE_DESCRIPTORS: u64 = 64;
+const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// `ucall_config_t`; the header explains each field. Zero means the default.
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +138,7 @@ impl Config {
     }
 
     /// Puts defaults in the place of zeros, and refuses what cannot be done.
-    pub(crate) fn complete(&mut self) -> Result<(), String> {
+    pub(crate) fn apply_defaults(&mut self) -> Result<(), String> {
         self.hostname = or_else(self.hostname, c"127.0.0.1".as_ptr());
         if self.pick_port != 0 {
             self.port = 0;
@@ -153,7 +153,8 @@ impl Config {
         self.logs_format = or_else(self.logs_format, c"human".as_ptr());
         default(&mut self.max_concurrent_connections, WorkerConfig::CONNECTIONS_MAX as u32);
         default(&mut self.max_deferred_calls, DEFERRED_MAX);
-        let descriptors = ucall_engine::raise_descriptor_limit().saturating_sub(SPARE_DESCRIPTORS);
+        let descriptors =
+            ucall_engine::raise_descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
         let descriptors = u32::try_from(descriptors).unwrap_or(u32::MAX).max(1);
         self.max_concurrent_connections = self.max_concurrent_connections.min(descriptors);
         if self.max_nesting as usize > NESTING_MAX {
@@ -164,14 +165,15 @@ impl Config {
         }
         if self.use_ssl != 0 {
             let has_authorities = !self.ssl_client_authorities_path.is_null();
-            let usual = if has_authorities { CLIENT_AUTH_REQUIRED } else { CLIENT_AUTH_NONE };
-            default(&mut self.ssl_client_auth, usual);
+            let default_auth =
+                if has_authorities { CLIENT_AUTH_REQUIRED } else { CLIENT_AUTH_NONE };
+            default(&mut self.ssl_client_auth, default_auth);
         }
-        self.complete_limits();
+        self.apply_default_limits();
         Ok(())
     }
 
-    fn complete_limits(&mut self) {
+    fn apply_default_limits(&mut self) {
         let limits = Limits::default();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let time = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -244,7 +246,7 @@ impl Config {
     ///
     /// # Safety
     /// Its strings are what the header says.
-    pub(crate) unsafe fn for_workers(&self, address: &Address) -> Result<WorkerConfig, String> {
+    pub(crate) unsafe fn worker_config(&self, address: &Address) -> Result<WorkerConfig, String> {
         // SAFETY: passed on to our caller.
         let (hosts, origins) = unsafe {
             (
@@ -328,7 +330,7 @@ impl Config {
     }
 
     /// Notes what was decided elsewhere.
-    pub(crate) fn decided(&mut self, engine: EngineKind, address: &Address) {
+    pub(crate) fn set_effective(&mut self, engine: EngineKind, address: &Address) {
         self.engine = engine.number();
         self.port = address.port();
     }
@@ -378,20 +380,20 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn an_older_program_is_read_and_written_no_further_than_it_reaches() {
+    fn an_older_configuration_is_read_and_written_within_its_size() {
         let size = offset_of!(Config, logs_format);
         let mut given = Config { port: 99, engine: 77, ..Config::EMPTY };
         // SAFETY: it is larger than what is said.
         let mut read = unsafe { Config::read(&raw const given, size) }.unwrap();
         assert_eq!((read.port, read.engine), (99, 0));
-        read.complete().unwrap();
+        read.apply_defaults().unwrap();
         // SAFETY: as above.
         unsafe { read.write(&raw mut given, size) };
         assert_eq!((given.queue_depth, given.max_batch_size, given.engine), (QUEUE_DEPTH, 0, 77));
     }
 
     #[test]
-    fn a_size_that_no_header_has_is_refused() {
+    fn an_implausible_size_is_refused() {
         let given = Config::EMPTY;
         for size in [SIZE_MAX + 1, usize::MAX] {
             // SAFETY: so large a size is refused before anything is read.
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_program_is_refused_only_if_it_says_something_new() {
+    fn a_newer_configuration_is_refused_only_if_it_sets_new_fields() {
         let mut given = [Config::EMPTY; 2];
         let size = size_of_val(&given);
         // SAFETY: two are twice as large.
@@ -462,10 +464,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused() {
-        assert!(Config { max_nesting: 1_024, ..Config::EMPTY }.complete().is_ok());
-        assert!(Config { max_nesting: 1_025, ..Config::EMPTY }.complete().is_err());
-        assert!(Config { unix_mode: 0o777, ..Config::EMPTY }.complete().is_ok());
-        assert!(Config { unix_mode: 0o1000, ..Config::EMPTY }.complete().is_err());
+    fn invalid_settings_are_refused() {
+        assert!(Config { max_nesting: 1_024, ..Config::EMPTY }.apply_defaults().is_ok());
+        assert!(Config { max_nesting: 1_025, ..Config::EMPTY }.apply_defaults().is_err());
+        assert!(Config { unix_mode: 0o777, ..Config::EMPTY }.apply_defaults().is_ok());
+        assert!(Config { unix_mode: 0o1000, ..Config::EMPTY }.apply_defaults().is_err());
     }
 }

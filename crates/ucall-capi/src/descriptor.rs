@@ -18,7 +18,7 @@ pub(crate) fn is_open_for_writing(descriptor: RawFd) -> bool {
 /// Writes a line if there is room for it and somebody to read it, else drops it. One write, so that
 /// lines of several threads do not mix.
 pub(crate) fn write_line(descriptor: RawFd, line: &str) {
-    if has_room(descriptor) {
+    if is_writable(descriptor) {
         without_sigpipe(|| {
             // SAFETY: the line is readable. That the descriptor is open, or harmless if it is not,
             // is for whoever named it in the configuration.
@@ -29,7 +29,7 @@ pub(crate) fn write_line(descriptor: RawFd, line: &str) {
 
 /// Of a pipe, whether `PIPE_BUF` bytes would not block and somebody reads; files always have room.
 /// What cannot be polled counts as a file: macOS says so of terminals.
-fn has_room(descriptor: RawFd) -> bool {
+fn is_writable(descriptor: RawFd) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one entry is readable and writable, and nothing is waited for.
     let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
@@ -73,10 +73,10 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_write_that_nobody_reads_leaves_no_signal_behind() {
+    fn a_write_without_a_reader_leaves_no_signal_pending() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        assert!(!has_room(writer.as_raw_fd()));
+        assert!(!is_writable(writer.as_raw_fd()));
         without_sigpipe(|| {
             // SAFETY: one byte is readable.
             let written = unsafe { libc::write(writer.as_raw_fd(), c"x".as_ptr().cast(), 1) };
@@ -87,11 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_is_full_loses_lines_and_holds_nobody_up() {
+    fn a_full_pipe_drops_lines_without_blocking() {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let line = "x".repeat(1023) + "\n";
         let mut written = 0;
-        while has_room(writer.as_raw_fd()) {
+        while is_writable(writer.as_raw_fd()) {
             write_line(writer.as_raw_fd(), &line);
             written += 1;
         }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_to_is_told() {
+    fn descriptors_that_are_not_writable_are_detected() {
         let (reader, writer) = std::io::pipe().unwrap();
         assert!(is_open_for_writing(writer.as_raw_fd()));
         assert!(!is_open_for_writing(reader.as_raw_fd()));

@@ -3,11 +3,11 @@
 //! | room | holds |
 //! |---|---|
 //! | `exports/` | the functions of the header: null checks, the panic boundary, outputs last |
-//! | `config`, `choose` | what a server is told, and the engine it gets |
+//! | `config`, `engine_kind` | what a server is told, and the engine it gets |
 //! | `server`, `stop` | a server, its threads, and how they end |
 //! | `log`, `descriptor` | what a server writes, and how that cannot harm it |
-//! | `desk`, `call`, `params` | one call: the callback, its params and its reply |
-//! | `ledger` | the calls that are answered later |
+//! | `callback_handler`, `call`, `params` | one call: the callback, its params and its reply |
+//! | `deferred_calls` | the calls that are answered later |
 //!
 //! The hard part is who may touch what: a thread's worker is made, driven and dropped by that
 //! thread alone; a live call borrows from its worker and ends with its callback; a deferred call
@@ -16,12 +16,12 @@
 mod arena;
 mod boundary;
 mod call;
-mod choose;
+mod callback_handler;
 mod config;
+mod deferred_calls;
 mod descriptor;
-mod desk;
+mod engine_kind;
 mod exports;
-mod ledger;
 mod log;
 mod params;
 mod pointer;

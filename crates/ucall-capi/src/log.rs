@@ -12,7 +12,7 @@ use crate::descriptor::write_line;
 /// Between two lines with figures, and at least between two complaints.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Different complaints written within that time; further ones are lost.
-const COMPLAINTS_MAX: usize = 64;
+const WARNINGS_MAX: usize = 64;
 const STANDARD_ERROR: RawFd = 2;
 
 /// How lines look.
@@ -31,9 +31,9 @@ pub(crate) struct Log {
     descriptor: Option<RawFd>,
     format: Format,
     figures: Mutex<Figures>,
-    complaints: Mutex<Vec<Complaint>>,
+    warnings: Mutex<Vec<Warning>>,
     /// The server is freed, and the descriptor its owner's alone. Read and written under a lock.
-    is_over: AtomicBool,
+    is_closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -45,63 +45,63 @@ struct Figures {
 /// A complaint that was written lately. It can come with every call, so that more of it are only
 /// counted.
 #[derive(Debug)]
-struct Complaint {
+struct Warning {
     text: String,
     written: Instant,
-    swallowed: u64,
+    suppressed: u64,
 }
 
 impl Log {
     pub(crate) fn new(descriptor: Option<RawFd>, format: Format) -> Self {
         let figures = Figures { since: Instant::now(), before: Stats::default() };
-        let (figures, complaints) = (Mutex::new(figures), Mutex::default());
-        Self { descriptor, format, figures, complaints, is_over: AtomicBool::new(false) }
+        let (figures, warnings) = (Mutex::new(figures), Mutex::default());
+        Self { descriptor, format, figures, warnings, is_closed: AtomicBool::new(false) }
     }
 
     /// Nothing is written from here on: calls that were deferred outlive their server, and its log
     /// with them, but not the descriptor.
-    pub(crate) fn end(&self) {
-        let _locks = (self.figures(), self.complaints());
-        self.is_over.store(true, Ordering::Relaxed);
+    pub(crate) fn close(&self) {
+        let _locks = (self.figures(), self.warnings());
+        self.is_closed.store(true, Ordering::Relaxed);
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     fn figures(&self) -> MutexGuard<'_, Figures> {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn complaints(&self) -> MutexGuard<'_, Vec<Complaint>> {
-        self.complaints.lock().unwrap_or_else(PoisonError::into_inner)
+    fn warnings(&self) -> MutexGuard<'_, Vec<Warning>> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When the next line with figures is due.
     #[inline]
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub(crate) fn next_line_at(&self) -> Option<Instant> {
         self.descriptor?;
-        Some(self.next_line())
+        Some(self.locked_next_line_at())
     }
 
     #[inline(never)]
-    fn next_line(&self) -> Instant {
+    fn locked_next_line_at(&self) -> Instant {
         self.figures().since + INTERVAL
     }
 
     /// Writes the line with figures, if it is due: what was done since the one before.
     #[inline]
-    pub(crate) fn tick(&self, stats: impl FnOnce() -> Stats) {
+    pub(crate) fn write_line_if_due(&self, stats: impl FnOnce() -> Stats) {
         if let Some(descriptor) = self.descriptor {
-            self.tick_at(Instant::now(), descriptor, stats);
+            self.write_line_if_due_at(Instant::now(), descriptor, stats);
         }
     }
 
     #[inline(never)]
-    fn tick_at(&self, now: Instant, descriptor: RawFd, stats: impl FnOnce() -> Stats) {
+    fn write_line_if_due_at(&self, now: Instant, descriptor: RawFd, stats: impl FnOnce() -> Stats) {
         let mut figures = self.figures();
         let elapsed = now.saturating_duration_since(figures.since);
-        if elapsed < INTERVAL || self.is_over() {
+        if elapsed < INTERVAL || self.is_closed() {
             return;
         }
         let stats = stats();
@@ -124,42 +124,42 @@ impl Log {
             Format::Human => format!(
                 "ucall: {} calls/s, {}/s received, {}/s sent, connections: {connections}\n",
                 (calls as f64 / seconds).round(),
-                bytes_for_people(received as f64 / seconds),
-                bytes_for_people(sent as f64 / seconds),
+                human_bytes(received as f64 / seconds),
+                human_bytes(sent as f64 / seconds),
             ),
         }
     }
 
     /// Complains, but about the same thing at most once a second; what comes in between is counted
     /// in the next complaint.
-    pub(crate) fn complain(&self, text: &str) {
+    pub(crate) fn warn(&self, text: &str) {
         let now = Instant::now();
-        let mut complaints = self.complaints();
-        if self.is_over() {
+        let mut warnings = self.warnings();
+        if self.is_closed() {
             return;
         }
-        let mut swallowed = 0;
-        if let Some(index) = complaints.iter().position(|complaint| complaint.text == text) {
-            let Some(complaint) = complaints.get_mut(index) else { return };
-            if now < complaint.written + INTERVAL {
-                complaint.swallowed += 1;
+        let mut suppressed = 0;
+        if let Some(index) = warnings.iter().position(|warning| warning.text == text) {
+            let Some(warning) = warnings.get_mut(index) else { return };
+            if now < warning.written + INTERVAL {
+                warning.suppressed += 1;
                 return;
             }
-            swallowed = complaints.swap_remove(index).swallowed;
+            suppressed = warnings.swap_remove(index).suppressed;
         }
-        if complaints.len() >= COMPLAINTS_MAX {
-            complaints.retain(|complaint| now < complaint.written + INTERVAL);
+        if warnings.len() >= WARNINGS_MAX {
+            warnings.retain(|warning| now < warning.written + INTERVAL);
         }
-        if complaints.len() < COMPLAINTS_MAX {
-            complaints.push(Complaint { text: text.into(), written: now, swallowed: 0 });
-            self.write_complaint(&match swallowed {
+        if warnings.len() < WARNINGS_MAX {
+            warnings.push(Warning { text: text.into(), written: now, suppressed: 0 });
+            self.write_warning(&match suppressed {
                 0 => text.into(),
-                _ => format!("{text} ({swallowed} times more)"),
+                _ => format!("{text} ({suppressed} times more)"),
             });
         }
     }
 
-    fn write_complaint(&self, text: &str) {
+    fn write_warning(&self, text: &str) {
         let line = match self.format {
             Format::Human => format!("ucall: {text}\n"),
             Format::Json => {
@@ -177,7 +177,7 @@ fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn bytes_for_people(bytes: f64) -> String {
+fn human_bytes(bytes: f64) -> String {
     const UNITS: [&str; 4] = ["B", "KB", "MB", "GB"];
     let mut amount = bytes;
     let mut units = UNITS.iter();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_for_people() {
+    fn amounts_are_human_readable() {
         for (bytes, shown) in [
             (0.0, "0 B"),
             (999.0, "999 B"),
@@ -214,20 +214,24 @@ mod tests {
             (2.5e7, "25 MB"),
             (3e12, "3000 GB"),
         ] {
-            assert_eq!(bytes_for_people(bytes), shown);
+            assert_eq!(human_bytes(bytes), shown);
         }
     }
 
     #[test]
-    fn a_line_tells_what_happened_since_the_one_before() {
+    fn a_line_reports_the_change_since_the_one_before() {
         let mut stats = Stats::default();
         let text = written(Format::Json, |log| {
-            let (start, descriptor) = (log.due().unwrap(), log.descriptor.unwrap());
+            let (start, descriptor) = (log.next_line_at().unwrap(), log.descriptor.unwrap());
             (stats.calls, stats.bytes_received, stats.connections) = (10, 700, 2);
-            log.tick_at(start, descriptor, || stats);
-            log.tick_at(start + Duration::from_millis(999), descriptor, || unreachable!());
+            log.write_line_if_due_at(start, descriptor, || stats);
+            log.write_line_if_due_at(
+                start + Duration::from_millis(999),
+                descriptor,
+                || unreachable!(),
+            );
             stats.calls = 25;
-            log.tick_at(start + Duration::from_secs(2), descriptor, || stats);
+            log.write_line_if_due_at(start + Duration::from_secs(2), descriptor, || stats);
         });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
@@ -239,23 +243,23 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_once_it_is_over() {
+    fn nothing_is_written_once_it_is_closed() {
         let text = written(Format::Human, |log| {
-            log.complain("before");
-            log.end();
-            log.complain("after");
-            let due = log.due().unwrap();
-            log.tick_at(due, log.descriptor.unwrap(), || unreachable!());
+            log.warn("before");
+            log.close();
+            log.warn("after");
+            let due = log.next_line_at().unwrap();
+            log.write_line_if_due_at(due, log.descriptor.unwrap(), || unreachable!());
         });
         assert_eq!(text, "ucall: before\n");
     }
 
     #[test]
-    fn complaints_do_not_flood() {
+    fn repeated_warnings_are_suppressed() {
         let text = written(Format::Human, |log| {
             for _ in 0..100 {
-                log.complain("something is wrong");
-                log.complain("something else");
+                log.warn("something is wrong");
+                log.warn("something else");
             }
         });
         assert_eq!(text, "ucall: something is wrong\nucall: something else\n");

@@ -5,19 +5,19 @@
 //! more with every param.
 //!
 //! Nearly every look is for a short name, or a place, in params that brought their members along:
-//! [`Params::look`] does no more than those need. [`Memory::find`] finds all others.
+//! [`Params::lookup`] does no more than those need. [`ParamBuffers::find`] finds all others.
 
-use ucall_proto::json::{Kind, Member, Reader, note_members};
+use ucall_proto::json::{Member, Reader, ValueKind, collect_members};
 
 use crate::arena::Arena;
-use crate::pointer::Names;
+use crate::pointer::NameBuffers;
 
 /// Memory for more members than this is not kept for the next call.
-const MEMBERS_KEPT_MAX: usize = 1024;
+const MEMBERS_CACHED_MAX: usize = 1024;
 
 /// Which of the params is meant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Which<'a> {
+pub(crate) enum ParamKey<'a> {
     /// A member's name; with a slash in front, a pointer.
     Named(&'a [u8]),
     /// An item's place in the array.
@@ -26,11 +26,11 @@ pub(crate) enum Which<'a> {
 
 /// What a look finds that goes no further than it can without memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Look<'a> {
+pub(crate) enum Lookup<'a> {
     /// The text of one of the params, without white space around it.
     Found(&'a [u8]),
     Absent,
-    /// It takes [`Memory::find`] to know.
+    /// It takes [`ParamBuffers::find`] to know.
     Unknown,
 }
 
@@ -46,69 +46,69 @@ pub(crate) struct Params<'a> {
 impl<'a> Params<'a> {
     /// What can be told of one of the params at once.
     #[inline(always)]
-    pub(crate) fn look(self, which: Which<'_>) -> Look<'a> {
-        let Some(members) = self.members else { return Look::Unknown };
-        match which {
-            Which::Named([b'/', ..]) => Look::Unknown,
-            Which::Named(name) => match name.len() {
-                1..=2 => self.look_for::<1>(name, members),
-                3..=4 => self.look_for::<2>(name, members),
-                5..=8 => self.look_for::<4>(name, members),
-                9..=16 => self.look_for::<8>(name, members),
-                _ => Look::Unknown,
+    pub(crate) fn lookup(self, key: ParamKey<'_>) -> Lookup<'a> {
+        let Some(members) = self.members else { return Lookup::Unknown };
+        match key {
+            ParamKey::Named([b'/', ..]) => Lookup::Unknown,
+            ParamKey::Named(name) => match name.len() {
+                1..=2 => self.lookup_name::<1>(name, members),
+                3..=4 => self.lookup_name::<2>(name, members),
+                5..=8 => self.lookup_name::<4>(name, members),
+                9..=16 => self.lookup_name::<8>(name, members),
+                _ => Lookup::Unknown,
             },
-            Which::At(index) => match at(members, self.text, index) {
-                Some(value) => Look::Found(value),
-                None => Look::Absent,
+            ParamKey::At(index) => match at(members, self.text, index) {
+                Some(value) => Lookup::Found(value),
+                None => Lookup::Absent,
             },
         }
     }
 
     #[inline(always)]
-    fn look_for<const N: usize>(self, name: &[u8], members: &[Member]) -> Look<'a> {
+    fn lookup_name<const N: usize>(self, name: &[u8], members: &[Member]) -> Lookup<'a> {
         for member in members.iter().rev() {
-            match member.is_named_briefly::<N>(name, self.text) {
-                Some(true) => return Look::Found(member.value(self.text)),
+            match member.is_named_short::<N>(name, self.text) {
+                Some(true) => return Lookup::Found(member.value(self.text)),
                 Some(false) => {}
-                None => return Look::Unknown,
+                None => return Lookup::Unknown,
             }
         }
-        Look::Absent
+        Lookup::Absent
     }
 }
 
 /// Memory that one worker uses for every call in turn, or that one deferred call owns.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct ParamBuffers {
     /// Those of params that did not bring theirs along.
     members: Vec<Member>,
-    names: Names,
+    names: NameBuffers,
     arena: Arena,
 }
 
-impl Memory {
+impl ParamBuffers {
     /// Forgets the params of the call before.
     #[inline]
     pub(crate) fn reset(&mut self) {
         if !self.members.is_empty() {
             self.members.clear();
-            self.members.shrink_to(MEMBERS_KEPT_MAX);
+            self.members.shrink_to(MEMBERS_CACHED_MAX);
         }
         self.arena.reset();
     }
 
     /// The text of one of the params, without white space around it.
     #[inline(always)]
-    pub(crate) fn find<'a>(&mut self, params: Params<'a>, which: Which<'_>) -> Option<&'a [u8]> {
+    pub(crate) fn find<'a>(&mut self, params: Params<'a>, key: ParamKey<'_>) -> Option<&'a [u8]> {
         let Self { members, names, .. } = self;
         let members = match params.members {
             Some(members) => members,
-            None => noted(params.text, members),
+            None => collected(params.text, members),
         };
-        match which {
-            Which::Named([b'/', ..]) => follow(members, params.text, which, names),
-            Which::Named(name) => named(members, params.text, name, &mut names.key),
-            Which::At(index) => at(members, params.text, index),
+        match key {
+            ParamKey::Named([b'/', ..]) => evaluate(members, params.text, key, names),
+            ParamKey::Named(name) => named(members, params.text, name, &mut names.key),
+            ParamKey::At(index) => at(members, params.text, index),
         }
     }
 
@@ -128,9 +128,9 @@ impl Memory {
 /// it came: noted at the first look.
 #[cold]
 #[inline(never)]
-fn noted<'m>(text: &[u8], members: &'m mut Vec<Member>) -> &'m [Member] {
+fn collected<'m>(text: &[u8], members: &'m mut Vec<Member>) -> &'m [Member] {
     if members.is_empty() {
-        note_members(text, members);
+        collect_members(text, members);
     }
     members
 }
@@ -146,22 +146,22 @@ fn at<'a>(members: &[Member], text: &'a [u8], index: usize) -> Option<&'a [u8]> 
 
 #[cold]
 #[inline(never)]
-fn follow<'a>(
+fn evaluate<'a>(
     members: &[Member],
     text: &'a [u8],
-    which: Which<'_>,
-    names: &mut Names,
+    key: ParamKey<'_>,
+    names: &mut NameBuffers,
 ) -> Option<&'a [u8]> {
-    let Which::Named(pointer) = which else { return None };
+    let ParamKey::Named(pointer) = key else { return None };
     let rest = names.first_token(pointer)?;
     let value = match text.first() {
         Some(b'[') => at(members, text, names.token_index()?),
         _ => {
-            let Names { token, key } = names;
+            let NameBuffers { token, key } = names;
             named(members, text, token, key)
         }
     };
-    names.follow(value?, rest)
+    names.evaluate(value?, rest)
 }
 
 /// The last member of that name. Items of an array have the name that no key has: none.
@@ -207,7 +207,7 @@ pub(crate) fn integer(value: &[u8]) -> Option<i64> {
 #[inline(never)]
 fn long_integer(value: &[u8]) -> Option<i64> {
     let mut reader = Reader::new(value);
-    if reader.kind() != Kind::Number {
+    if reader.kind() != ValueKind::Number {
         return None;
     }
     reader.number().as_i64()
@@ -217,13 +217,13 @@ fn long_integer(value: &[u8]) -> Option<i64> {
 #[inline(always)]
 pub(crate) fn short_integer(value: &[u8]) -> Option<i64> {
     match value {
-        [b'-', digits @ ..] => Some(-sum_of(digits)?),
-        digits => sum_of(digits),
+        [b'-', digits @ ..] => Some(-parse_digits(digits)?),
+        digits => parse_digits(digits),
     }
 }
 
 #[inline(always)]
-fn sum_of(digits: &[u8]) -> Option<i64> {
+fn parse_digits(digits: &[u8]) -> Option<i64> {
     const DIGITS_MAX: usize = 18;
     let (first, others) = digits.split_first()?;
     if others.len() >= DIGITS_MAX {
@@ -246,7 +246,7 @@ fn digit(byte: u8) -> Option<i64> {
 #[inline]
 pub(crate) fn double(value: &[u8]) -> Option<f64> {
     let mut reader = Reader::new(value);
-    if reader.kind() != Kind::Number {
+    if reader.kind() != ValueKind::Number {
         return None;
     }
     Some(reader.number().as_f64()).filter(|value| value.is_finite())
@@ -256,95 +256,98 @@ pub(crate) fn double(value: &[u8]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn found(text: &str, which: Which<'_>) -> Option<String> {
+    fn found(text: &str, key: ParamKey<'_>) -> Option<String> {
         let params = Params { text: text.as_bytes(), members: None };
-        let mut memory = Memory::default();
-        let found = memory.find(params, which);
+        let mut buffers = ParamBuffers::default();
+        let found = buffers.find(params, key);
         found.map(|value| String::from_utf8(value.to_vec()).unwrap())
     }
 
     #[test]
-    fn by_name_the_last_of_two_counts_however_it_is_written() {
+    fn by_name_the_last_duplicate_counts() {
         let text = r#"{ "a" : 1 , "b\u0021":[ 2 ] , "a":"x" , "":null, "\u0061":true }"#;
-        let named = |name: &'static str| found(text, Which::Named(name.as_bytes()));
+        let named = |name: &'static str| found(text, ParamKey::Named(name.as_bytes()));
         assert_eq!(named("a").as_deref(), Some("true"));
         assert_eq!(named("b!").as_deref(), Some("[ 2 ]"));
         assert_eq!(named("").as_deref(), Some("null"));
         assert_eq!((named("b"), named("b\\u0021"), named("b!!")), (None, None, None));
-        assert_eq!(found(text, Which::At(0)), None);
+        assert_eq!(found(text, ParamKey::At(0)), None);
     }
 
     /// What a look finds, `None` when it does not know. Proves that a whole search finds the same.
-    fn looked_at(text: &str, which: Which<'_>) -> Option<Option<String>> {
+    fn lookup_checked(text: &str, key: ParamKey<'_>) -> Option<Option<String>> {
         let mut members = Vec::new();
-        note_members(text.as_bytes(), &mut members);
-        let looked = match (Params { text: text.as_bytes(), members: Some(&members) }).look(which) {
-            Look::Found(value) => Some(String::from_utf8(value.to_vec()).unwrap()),
-            Look::Absent => None,
-            Look::Unknown => return None,
+        collect_members(text.as_bytes(), &mut members);
+        let seen = match (Params { text: text.as_bytes(), members: Some(&members) }).lookup(key) {
+            Lookup::Found(value) => Some(String::from_utf8(value.to_vec()).unwrap()),
+            Lookup::Absent => None,
+            Lookup::Unknown => return None,
         };
-        assert_eq!(looked, found(text, which), "{text} {which:?}");
-        Some(looked)
+        assert_eq!(seen, found(text, key), "{text} {key:?}");
+        Some(seen)
     }
 
     #[test]
-    fn a_look_tells_names_apart_that_differ_in_one_byte() {
+    fn lookup_distinguishes_names_that_differ_in_one_byte() {
         for len in 1..=20 {
             let name: String = ('a'..='z').take(len).collect();
-            let look = |text: &str, name: &str| looked_at(text, Which::Named(name.as_bytes()));
+            let lookup =
+                |text: &str, name: &str| lookup_checked(text, ParamKey::Named(name.as_bytes()));
             let known = |value: Option<&str>| (len <= 16).then(|| value.map(str::to_owned));
             for place in 0..len {
                 let with = |byte| [&name[..place], byte, &name[place + 1..]].concat();
                 let text = format!(r#"{{"{name}":1,"{}":2,"{name}x":3,"":4}}"#, with("A"));
-                assert_eq!(look(&text, &name), known(Some("1")));
-                assert_eq!(look(&text, &with("A")), known(Some("2")));
-                assert_eq!(look(&text, &with("B")), known(None));
+                assert_eq!(lookup(&text, &name), known(Some("1")));
+                assert_eq!(lookup(&text, &with("A")), known(Some("2")));
+                assert_eq!(lookup(&text, &with("B")), known(None));
             }
-            assert_eq!(look(&format!(r#"{{"{name}":1,"{name}":2}}"#), &name), known(Some("2")));
+            assert_eq!(lookup(&format!(r#"{{"{name}":1,"{name}":2}}"#), &name), known(Some("2")));
         }
     }
 
     #[test]
-    fn a_look_does_not_guess() {
+    fn lookup_does_not_guess() {
         let escaped = r#"{"a":1,"b":2,"\u0062":3,"c":4}"#;
-        assert_eq!(looked_at(escaped, Which::Named(b"c")), Some(Some("4".into())));
+        assert_eq!(lookup_checked(escaped, ParamKey::Named(b"c")), Some(Some("4".into())));
         for unknown in [&b"b"[..], b"a", b"d", b"/c", b""] {
-            assert_eq!(looked_at(escaped, Which::Named(unknown)), None);
+            assert_eq!(lookup_checked(escaped, ParamKey::Named(unknown)), None);
         }
-        assert_eq!(looked_at(escaped, Which::At(0)), Some(None));
-        assert_eq!(looked_at("[1,2]", Which::Named(b"a")), Some(None));
-        assert_eq!(looked_at("[1,2]", Which::At(1)), Some(Some("2".into())));
-        assert_eq!(looked_at("[1,2]", Which::At(2)), Some(None));
+        assert_eq!(lookup_checked(escaped, ParamKey::At(0)), Some(None));
+        assert_eq!(lookup_checked("[1,2]", ParamKey::Named(b"a")), Some(None));
+        assert_eq!(lookup_checked("[1,2]", ParamKey::At(1)), Some(Some("2".into())));
+        assert_eq!(lookup_checked("[1,2]", ParamKey::At(2)), Some(None));
         let params = Params { text: b"[1]", members: None };
-        assert_eq!(params.look(Which::At(0)), Look::Unknown);
+        assert_eq!(params.lookup(ParamKey::At(0)), Lookup::Unknown);
     }
 
     #[test]
     fn by_position_and_by_pointer() {
         let text = r#"[1,{"a/b":[true,{"c":"d"}]}]"#;
-        assert_eq!(found(text, Which::At(0)).as_deref(), Some("1"));
-        assert_eq!(found(text, Which::At(2)), None);
-        let pointer = |pointer: &'static str| found(text, Which::Named(pointer.as_bytes()));
+        assert_eq!(found(text, ParamKey::At(0)).as_deref(), Some("1"));
+        assert_eq!(found(text, ParamKey::At(2)), None);
+        let pointer = |pointer: &'static str| found(text, ParamKey::Named(pointer.as_bytes()));
         assert_eq!(pointer("/1/a~1b/1/c").as_deref(), Some("\"d\""));
         assert_eq!(pointer("/0").as_deref(), Some("1"));
         assert_eq!(
             (pointer("/2"), pointer("/0/0"), pointer("/1/c"), pointer("/")),
             (None, None, None, None)
         );
-        assert_eq!(found(text, Which::Named(b"0")), None);
+        assert_eq!(found(text, ParamKey::Named(b"0")), None);
     }
 
     #[test]
-    fn absent_params_hold_nothing() {
-        for which in [Which::At(0), Which::Named(b"a"), Which::Named(b"/a"), Which::Named(b"")] {
-            assert_eq!(found("", which), None);
-            assert_eq!(found("[]", which), None);
-            assert_eq!(found("{}", which), None);
+    fn absent_params_are_not_found() {
+        for key in
+            [ParamKey::At(0), ParamKey::Named(b"a"), ParamKey::Named(b"/a"), ParamKey::Named(b"")]
+        {
+            assert_eq!(found("", key), None);
+            assert_eq!(found("[]", key), None);
+            assert_eq!(found("{}", key), None);
         }
     }
 
     #[test]
-    fn values_are_only_what_they_are() {
+    fn values_are_not_converted() {
         assert_eq!(
             (boolean(b"true"), boolean(b"1"), boolean(b"\"true\"")),
             (Some(true), None, None)
@@ -364,12 +367,12 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_list_is_not_kept() {
-        let mut memory = Memory::default();
+    fn memory_of_a_huge_list_is_not_cached() {
+        let mut buffers = ParamBuffers::default();
         let text = format!("[{}0]", "0,".repeat(100_000));
         let params = Params { text: text.as_bytes(), members: None };
-        assert_eq!(memory.find(params, Which::At(100_000)), Some(&b"0"[..]));
-        memory.reset();
-        assert!(memory.members.capacity() <= MEMBERS_KEPT_MAX);
+        assert_eq!(buffers.find(params, ParamKey::At(100_000)), Some(&b"0"[..]));
+        buffers.reset();
+        assert!(buffers.members.capacity() <= MEMBERS_CACHED_MAX);
     }
 }

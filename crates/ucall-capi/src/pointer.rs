@@ -1,17 +1,17 @@
 //! JSON pointers (RFC 6901) into values that were proven to be JSON.
 
-use ucall_proto::json::{Kind, Reader};
+use ucall_proto::json::{Reader, ValueKind};
 
 /// Memory for names while they are compared.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct NameBuffers {
     /// The token that was split off last, decoded.
     pub(crate) token: Vec<u8>,
     /// A key, unescaped.
     pub(crate) key: Vec<u8>,
 }
 
-impl Names {
+impl NameBuffers {
     /// Splits the first token off a pointer, which must begin with a slash, and decodes it.
     /// `None` where the pointer breaks the grammar (§3).
     pub(crate) fn first_token<'p>(&mut self, pointer: &'p [u8]) -> Option<&'p [u8]> {
@@ -45,7 +45,7 @@ impl Names {
     }
 
     /// Follows what is left of a pointer into `value`; returns the text of what it leads to.
-    pub(crate) fn follow<'v>(&mut self, value: &'v [u8], pointer: &[u8]) -> Option<&'v [u8]> {
+    pub(crate) fn evaluate<'v>(&mut self, value: &'v [u8], pointer: &[u8]) -> Option<&'v [u8]> {
         let (mut value, mut pointer) = (value, pointer);
         while !pointer.is_empty() {
             pointer = self.first_token(pointer)?;
@@ -57,9 +57,9 @@ impl Names {
     fn step<'v>(&mut self, value: &'v [u8]) -> Option<&'v [u8]> {
         let mut reader = Reader::new(value);
         match reader.kind() {
-            Kind::Object => self.member(reader),
-            Kind::Array => item(reader, self.token_index()?),
-            Kind::Null | Kind::Bool | Kind::Number | Kind::String => None,
+            ValueKind::Object => self.member(reader),
+            ValueKind::Array => item(reader, self.token_index()?),
+            ValueKind::Null | ValueKind::Bool | ValueKind::Number | ValueKind::String => None,
         }
     }
 
@@ -116,21 +116,25 @@ mod tests {
             ("/ ", "7"),
             ("/m~0n", "8"),
         ] {
-            let found = Names::default().follow(document, pointer.as_bytes());
+            let found = NameBuffers::default().evaluate(document, pointer.as_bytes());
             assert_eq!(found, Some(expected.as_bytes()), "{pointer}");
         }
     }
 
     #[test]
-    fn what_leads_nowhere_is_nothing() {
+    fn unresolvable_pointers_find_nothing() {
         let document = br#"{"a":[1,[2]],"a":[3,{"b":null}],"m~n":1}"#;
         for pointer in
             ["/b", "/a/2", "/a/-", "/a/00", "/a/01", "/a/x", "/a/0/0", "/m~n", "/m~2n", "/a~", "a"]
         {
-            assert_eq!(Names::default().follow(document, pointer.as_bytes()), None, "{pointer}");
+            assert_eq!(
+                NameBuffers::default().evaluate(document, pointer.as_bytes()),
+                None,
+                "{pointer}"
+            );
         }
         let huge = "/a/99999999999999999999999";
-        assert_eq!(Names::default().follow(document, huge.as_bytes()), None);
-        assert_eq!(Names::default().follow(document, b"/a/1/b"), Some(&b"null"[..]));
+        assert_eq!(NameBuffers::default().evaluate(document, huge.as_bytes()), None);
+        assert_eq!(NameBuffers::default().evaluate(document, b"/a/1/b"), Some(&b"null"[..]));
     }
 }

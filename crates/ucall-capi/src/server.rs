@@ -1,9 +1,10 @@
 //! A server, and the threads that drive it.
 //!
-//! Each thread has a [`Place`], with a worker that is made when the thread first drives it, because
-//! a ring belongs to the thread that made it, and with a listening socket of its own. The lock of a
-//! place is held by whoever drives it: that is how another thread, or a callback that calls back
-//! into the server, is turned away, and how [`Server::end`] waits until nobody is inside.
+//! Each thread has a [`WorkerSlot`], with a worker that is made when the thread first drives it,
+//! because a ring belongs to the thread that made it, and with a listening socket of its own. The
+//! lock of a place is held by whoever drives it: that is how another thread, or a callback that
+//! calls back into the server, is turned away, and how [`Server::shut_down`] waits until nobody is
+//! inside.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use ucall_engine::{Address, Bound, Listener, UnixFile};
-use ucall_server::{Config as WorkerConfig, Counters, Procedures, Stats, Turn};
+use ucall_server::{Counters, Procedures, Stats, Turn, WorkerConfig};
 
-use crate::choose::{Drive, EngineKind, Far};
+use crate::callback_handler::{Callback, CallbackHandler};
 use crate::config::Config;
-use crate::desk::{Callback, Desk};
-use crate::ledger::Ledger;
+use crate::deferred_calls::DeferredCalls;
+use crate::engine_kind::{DynWorker, EngineKind, RunMode};
 use crate::log::Log;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 
 /// What `ucall_server_t` points to, held by the program and by each thread inside.
 pub struct Server {
@@ -28,19 +29,19 @@ pub struct Server {
     shared: Option<Listener>,
     /// Its file, which goes with the server.
     _file: Option<UnixFile>,
-    sizes: Sizes,
-    for_workers: WorkerConfig,
+    settings: ServerSettings,
+    worker_config: WorkerConfig,
     procedures: Arc<Procedures<Callback>>,
     /// How many names are taken.
     procedures_len: Mutex<u16>,
-    places: Box<[Place]>,
+    slots: Box<[WorkerSlot]>,
     log: Arc<Log>,
     // Behind the places, whose workers watch its descriptor until they are dropped.
-    stop: Stop,
+    stop: StopSignal,
 }
 
 /// Of the configuration, what is needed later.
-struct Sizes {
+struct ServerSettings {
     queue_depth: u16,
     callbacks_max: u16,
     deferred_max: usize,
@@ -48,30 +49,30 @@ struct Sizes {
 }
 
 /// The place of one thread.
-struct Place {
-    state: Mutex<State>,
+struct WorkerSlot {
+    state: Mutex<SlotState>,
     /// The number of the thread that is inside; 0 when none is.
-    driver: AtomicU64,
+    driving_thread: AtomicU64,
     counters: OnceLock<Arc<Counters>>,
 }
 
-enum State {
+enum SlotState {
     /// Nobody has come yet. The first place has its socket from the start.
     Empty(Option<Listener>),
-    Working(Station),
-    Over,
+    Running(WorkerRunner),
+    Closed,
 }
 
 /// A worker, and the number of the thread that made it and drives it.
-struct Station {
-    drive: Box<dyn Drive>,
+struct WorkerRunner {
+    worker: Box<dyn DynWorker>,
     owner: u64,
 }
 
 // SAFETY: a worker has no tie to its thread in memory, and the lock around it lets in one thread at
 // a time. Only its owner drives it; all that another thread may do is drop it, and an engine that
 // the kernel lets nobody else drive leaks what the kernel may still write to.
-unsafe impl Send for Station {}
+unsafe impl Send for WorkerRunner {}
 
 impl Server {
     /// A bound server, and in `config` what is in force.
@@ -79,34 +80,34 @@ impl Server {
     /// # Safety
     /// The strings in `config` are what the header says.
     pub(crate) unsafe fn new(config: &mut Config) -> Result<Self, String> {
-        config.complete()?;
+        config.apply_defaults()?;
         // SAFETY: passed on to our caller.
         let (log, address) = unsafe { (config.log()?, config.address()?) };
         // SAFETY: as above.
-        let for_workers = unsafe { config.for_workers(&address)? };
+        let worker_config = unsafe { config.worker_config(&address)? };
         let log = Arc::new(Log::new(log.0, log.1));
         let engine = EngineKind::choose(config.engine, &log)?;
-        let stop = Stop::new().map_err(|error| format!("cannot make a pipe: {error}"))?;
+        let stop = StopSignal::new().map_err(|error| format!("cannot make a pipe: {error}"))?;
         let Bound { listener, address, file } = bind(&address, config.max_threads > 1)?;
-        config.decided(engine, &address);
+        config.set_effective(engine, &address);
         let shared = shared(&address, &listener)?;
         let mut listener = Some(listener);
-        let places = (0..config.max_threads).map(|_| Place::new(listener.take())).collect();
+        let slots = (0..config.max_threads).map(|_| WorkerSlot::new(listener.take())).collect();
         Ok(Self {
             engine,
             address,
             shared,
             _file: file,
-            sizes: Sizes {
+            settings: ServerSettings {
                 queue_depth: config.queue_depth,
                 callbacks_max: config.max_callbacks,
                 deferred_max: config.max_deferred_calls as usize,
                 call_timeout: config.call_timeout(),
             },
-            for_workers,
+            worker_config,
             procedures: Arc::new(Procedures::new()),
             procedures_len: Mutex::new(0),
-            places,
+            slots,
             log,
             stop,
         })
@@ -117,7 +118,7 @@ impl Server {
         let mut len = self.procedures_len.lock().unwrap_or_else(PoisonError::into_inner);
         let name = callback.name.clone();
         if !self.procedures.contains(&name) {
-            if *len >= self.sizes.callbacks_max {
+            if *len >= self.settings.callbacks_max {
                 return Err(format!("max_callbacks: there are {len} procedures already"));
             }
             *len += 1;
@@ -128,66 +129,66 @@ impl Server {
 
     /// Asks for the end, from anywhere, also from a signal handler.
     pub(crate) fn stop(&self) {
-        self.stop.ask();
+        self.stop.request();
     }
 
     /// Ends it: waits until no other thread is inside, and closes all connections.
-    pub(crate) fn end(&self) {
+    pub(crate) fn shut_down(&self) {
         self.stop();
-        let me = this_thread();
-        for place in &self.places {
+        let thread = this_thread();
+        for slot in &self.slots {
             // A callback that frees its server ends when it returns.
-            if place.driver.load(Ordering::Acquire) != me {
-                *place.lock() = State::Over;
+            if slot.driving_thread.load(Ordering::Acquire) != thread {
+                *slot.lock() = SlotState::Closed;
             }
         }
-        self.log.end();
+        self.log.close();
     }
 
     /// Lets this thread in to the place of that number.
-    pub(crate) fn enter(&self, number: u16) -> Result<Visit<'_>, String> {
-        let Some(place) = self.places.get(usize::from(number)) else {
-            let max = self.places.len();
+    pub(crate) fn acquire_slot(&self, number: u16) -> Result<SlotGuard<'_>, String> {
+        let Some(slot) = self.slots.get(usize::from(number)) else {
+            let max = self.slots.len();
             return Err(format!("thread {number}: max_threads is {max}, counted from 0"));
         };
-        let state = match place.state.try_lock() {
+        let state = match slot.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => {
                 // A bug has ended its worker in the middle of a turn.
-                *poisoned.into_inner() = State::Over;
+                *poisoned.into_inner() = SlotState::Closed;
                 return Err(format!("thread {number}: it failed before"));
             }
             Err(TryLockError::WouldBlock) => {
                 return Err(format!("thread {number}: it is being served already"));
             }
         };
-        let me = this_thread();
-        if let State::Working(station) = &*state
-            && station.owner != me
+        let thread = this_thread();
+        if let SlotState::Running(runner) = &*state
+            && runner.owner != thread
         {
             return Err(format!("thread {number}: it belongs to the thread that drove it first"));
         }
-        place.driver.store(me, Ordering::Release);
-        Ok(Visit { server: self, place, state, me })
+        slot.driving_thread.store(thread, Ordering::Release);
+        Ok(SlotGuard { server: self, slot, state, thread })
     }
 
     /// When the next turn has to end.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.log.due()
+        self.log.next_line_at()
     }
 
     /// What is due between two turns; `false` when the one before is the last.
     #[inline]
-    pub(crate) fn goes_on(&self, turn: &Turn) -> bool {
-        self.log.tick(|| self.stats());
-        !turn.stopped && !self.stop.is_asked()
+    pub(crate) fn should_continue(&self, turn: &Turn) -> bool {
+        self.log.write_line_if_due(|| self.stats());
+        !turn.stopped && !self.stop.is_requested()
     }
 
     /// All that was done so far.
     fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        for counters in self.places.iter().filter_map(|place| place.counters.get()) {
+        for counters in self.slots.iter().filter_map(|slot| slot.counters.get()) {
             let stats = counters.stats();
             sum.calls += stats.calls;
             sum.bytes_received += stats.bytes_received;
@@ -205,11 +206,17 @@ impl Server {
         }
     }
 
-    fn worker(&self, listener: Option<Listener>) -> Result<Box<dyn Drive>, String> {
-        let sizes = &self.sizes;
-        let ledger = Ledger::new(self.log.clone(), sizes.call_timeout, sizes.deferred_max);
-        let (procedures, config) = (self.procedures.clone(), self.for_workers.clone());
-        let worker = self.engine.worker(Desk::new(ledger), procedures, config, sizes.queue_depth);
+    fn worker(&self, listener: Option<Listener>) -> Result<Box<dyn DynWorker>, String> {
+        let settings = &self.settings;
+        let deferred_calls =
+            DeferredCalls::new(self.log.clone(), settings.call_timeout, settings.deferred_max);
+        let (procedures, config) = (self.procedures.clone(), self.worker_config.clone());
+        let worker = self.engine.worker(
+            CallbackHandler::new(deferred_calls),
+            procedures,
+            config,
+            settings.queue_depth,
+        );
         let mut worker = worker.map_err(|error| format!("cannot make an engine: {error}"))?;
         let listener = match listener {
             Some(listener) => listener,
@@ -223,72 +230,73 @@ impl Server {
     }
 }
 
-impl Place {
+impl WorkerSlot {
     fn new(listener: Option<Listener>) -> Self {
-        let state = Mutex::new(State::Empty(listener));
-        Self { state, driver: AtomicU64::new(0), counters: OnceLock::new() }
+        let state = Mutex::new(SlotState::Empty(listener));
+        Self { state, driving_thread: AtomicU64::new(0), counters: OnceLock::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A thread that drives its place, until dropped.
-pub(crate) struct Visit<'a> {
+pub(crate) struct SlotGuard<'a> {
     server: &'a Server,
-    place: &'a Place,
-    state: MutexGuard<'a, State>,
-    me: u64,
+    slot: &'a WorkerSlot,
+    state: MutexGuard<'a, SlotState>,
+    thread: u64,
 }
 
-impl Visit<'_> {
+impl SlotGuard<'_> {
     /// One turn, or all of them; `false` when the server was stopped, and then nothing is served
     /// here any more.
-    pub(crate) fn go(&mut self, far: Far) -> Result<bool, String> {
+    pub(crate) fn run(&mut self, mode: RunMode) -> Result<bool, String> {
         let server = self.server;
-        let Some(drive) = self.drive()? else { return Ok(false) };
-        let gone = drive.go(far, server).map_err(|error| format!("the engine failed: {error}"));
-        if gone == Ok(false) {
-            drive.end().map_err(|error| error.to_string())?;
+        let Some(worker) = self.worker()? else { return Ok(false) };
+        let outcome =
+            worker.run(mode, server).map_err(|error| format!("the engine failed: {error}"));
+        if outcome == Ok(false) {
+            worker.shut_down().map_err(|error| error.to_string())?;
         }
-        if gone != Ok(true) {
-            *self.state = State::Over;
+        if outcome != Ok(true) {
+            *self.state = SlotState::Closed;
         }
-        gone
+        outcome
     }
 
     /// The worker of this thread, made if need be; `None` when all is over.
-    fn drive(&mut self) -> Result<Option<&mut dyn Drive>, String> {
-        if self.server.stop.is_asked() {
-            *self.state = State::Over;
+    fn worker(&mut self) -> Result<Option<&mut dyn DynWorker>, String> {
+        if self.server.stop.is_requested() {
+            *self.state = SlotState::Closed;
         }
-        if let State::Empty(_) = &*self.state {
-            self.begin()?;
+        if let SlotState::Empty(_) = &*self.state {
+            self.start_worker()?;
         }
         match &mut *self.state {
-            State::Working(station) => Ok(Some(station.drive.as_mut())),
-            State::Empty(_) | State::Over => Ok(None),
+            SlotState::Running(runner) => Ok(Some(runner.worker.as_mut())),
+            SlotState::Empty(_) | SlotState::Closed => Ok(None),
         }
     }
 }
 
-impl Visit<'_> {
+impl SlotGuard<'_> {
     /// Makes the worker. Apart, because it takes much of the stack.
     #[cold]
     #[inline(never)]
-    fn begin(&mut self) -> Result<(), String> {
-        let State::Empty(listener) = &mut *self.state else { return Ok(()) };
-        let drive = self.server.worker(listener.take())?;
-        self.place.counters.get_or_init(|| drive.counters());
-        *self.state = State::Working(Station { drive, owner: self.me });
+    fn start_worker(&mut self) -> Result<(), String> {
+        let SlotState::Empty(listener) = &mut *self.state else { return Ok(()) };
+        let worker = self.server.worker(listener.take())?;
+        self.slot.counters.get_or_init(|| worker.counters());
+        *self.state = SlotState::Running(WorkerRunner { worker, owner: self.thread });
         Ok(())
     }
 }
 
-impl Drop for Visit<'_> {
+impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
-        self.place.driver.store(0, Ordering::Release);
+        self.slot.driving_thread.store(0, Ordering::Release);
     }
 }
 

@@ -9,37 +9,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a server is to end.
 #[derive(Debug)]
-pub(crate) struct Stop {
-    asked: AtomicBool,
+pub(crate) struct StopSignal {
+    requested: AtomicBool,
     reader: PipeReader,
     writer: PipeWriter,
 }
 
-impl Stop {
+impl StopSignal {
     pub(crate) fn new() -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
-        Ok(Self { asked: AtomicBool::new(false), reader, writer })
+        Ok(Self { requested: AtomicBool::new(false), reader, writer })
     }
 
     /// Asks for the end. Async-signal-safe: one atomic exchange and one write(2), which cannot
     /// block because the pipe is empty; `errno` stays what it was.
-    pub(crate) fn ask(&self) {
-        if self.asked.swap(true, Ordering::SeqCst) {
+    pub(crate) fn request(&self) {
+        if self.requested.swap(true, Ordering::SeqCst) {
             return;
         }
         let byte = 1u8;
         // SAFETY: the place of this thread's errno is valid for as long as the thread, one byte is
         // readable, and the descriptor is ours and open.
         unsafe {
-            let errno = errno_place();
+            let errno = errno_location();
             let before = *errno;
             libc::write(self.writer.as_raw_fd(), (&raw const byte).cast(), 1);
             *errno = before;
         }
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::SeqCst)
+    pub(crate) fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::SeqCst)
     }
 
     /// Readable once the end was asked for.
@@ -49,13 +49,13 @@ impl Stop {
 }
 
 #[cfg(target_os = "linux")]
-fn errno_place() -> *mut libc::c_int {
+fn errno_location() -> *mut libc::c_int {
     // SAFETY: it needs nothing.
     unsafe { libc::__errno_location() }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn errno_place() -> *mut libc::c_int {
+fn errno_location() -> *mut libc::c_int {
     // SAFETY: it needs nothing.
     unsafe { libc::__error() }
 }
@@ -66,14 +66,14 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn asking_many_times_writes_once() {
-        let stop = Stop::new().unwrap();
-        assert!(!stop.is_asked());
+    fn repeated_requests_write_once() {
+        let stop = StopSignal::new().unwrap();
+        assert!(!stop.is_requested());
         for _ in 0..100_000 {
-            stop.ask();
+            stop.request();
         }
-        assert!(stop.is_asked());
-        let Stop { mut reader, writer, .. } = stop;
+        assert!(stop.is_requested());
+        let StopSignal { mut reader, writer, .. } = stop;
         drop(writer);
         let mut written = Vec::new();
         reader.read_to_end(&mut written).unwrap();

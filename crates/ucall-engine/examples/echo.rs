@@ -7,19 +7,21 @@ use std::net::SocketAddr;
 use ucall_buffer::Payload;
 use ucall_engine::posix::Posix;
 use ucall_engine::uring::{Config, Uring};
-use ucall_engine::{Choice, Completion, Engine, SendState, bind, raise_descriptor_limit};
+use ucall_engine::{Completion, Engine, EngineChoice, SendState, bind, raise_descriptor_limit};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let wanted = arguments.next();
     let address = arguments.next().as_deref().unwrap_or("127.0.0.1:8545").parse()?;
     raise_descriptor_limit();
-    match (wanted.as_deref(), Choice::probe()) {
+    match (wanted.as_deref(), EngineChoice::probe()) {
         (Some("posix"), _) => serve(Posix::new()?, address),
-        (_, Choice::Uring(features)) => serve(Uring::new(Config::default(), features)?, address),
-        (Some("uring"), Choice::Posix(refused)) => Err(refused.into()),
-        (_, Choice::Posix(refused)) => {
-            eprintln!("{refused}");
+        (_, EngineChoice::Uring(features)) => {
+            serve(Uring::new(Config::default(), features)?, address)
+        }
+        (Some("uring"), EngineChoice::Posix(unavailable)) => Err(unavailable.into()),
+        (_, EngineChoice::Posix(unavailable)) => {
+            eprintln!("{unavailable}");
             serve(Posix::new()?, address)
         }
     }
@@ -30,23 +32,23 @@ fn serve<E: Engine>(mut engine: E, address: SocketAddr) -> Result<(), Box<dyn Er
     eprintln!("{} on {}", E::NAME, listener.local_addr()?);
     engine.listen(listener)?;
     let mut completions = Vec::new();
-    let mut spare: Vec<Payload> = Vec::new();
+    let mut cached: Vec<Payload> = Vec::new();
     loop {
         engine.wait(None, &mut completions)?;
         for completion in completions.drain(..) {
             match completion {
                 Completion::Received(arrival) => {
                     let socket = arrival.socket;
-                    let mut payload = spare.pop().unwrap_or_default();
+                    let mut payload = cached.pop().unwrap_or_default();
                     payload.clear();
                     payload.extend(engine.receive(arrival).unwrap_or_default());
                     if payload.is_empty() {
                         engine.close(socket);
                     } else if let SendState::Done(payload) = engine.send_last(socket, payload) {
-                        spare.push(payload);
+                        cached.push(payload);
                     }
                 }
-                Completion::Sent { payload, .. } => spare.push(payload),
+                Completion::Sent { payload, .. } => cached.push(payload),
                 _ => {}
             }
         }

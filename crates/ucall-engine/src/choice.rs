@@ -8,24 +8,24 @@ use crate::uring;
 
 /// The best engine that this machine allows.
 #[derive(Debug)]
-pub enum Choice {
+pub enum EngineChoice {
     /// io_uring, with these features.
     #[cfg(target_os = "linux")]
     Uring(uring::Features),
     /// Readiness polling, and why it is not io_uring.
-    Posix(Refused),
+    Posix(UringUnavailable),
 }
 
-impl Choice {
+impl EngineChoice {
     /// Looks what the kernel has. Costs a few system calls; look once a process.
     pub fn probe() -> Self {
         #[cfg(target_os = "linux")]
         return match uring::Features::probe() {
-            Ok(features) => Choice::Uring(features),
-            Err(refused) => Choice::Posix(refused),
+            Ok(features) => EngineChoice::Uring(features),
+            Err(unavailable) => EngineChoice::Posix(unavailable),
         };
         #[cfg(not(target_os = "linux"))]
-        Choice::Posix(Refused::new(
+        EngineChoice::Posix(UringUnavailable::new(
             "io_uring exists on Linux only",
             io::ErrorKind::Unsupported.into(),
         ))
@@ -34,27 +34,27 @@ impl Choice {
 
 /// Why io_uring cannot be used here, in words.
 #[derive(Debug)]
-pub struct Refused {
+pub struct UringUnavailable {
     reason: &'static str,
     error: io::Error,
 }
 
-impl Refused {
+impl UringUnavailable {
     pub(crate) const fn new(reason: &'static str, error: io::Error) -> Self {
         Self { reason, error }
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for UringUnavailable {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} ({})", self.reason, self.error)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for UringUnavailable {}
 
-impl From<Refused> for io::Error {
-    fn from(refused: Refused) -> Self {
-        io::Error::new(refused.error.kind(), refused)
+impl From<UringUnavailable> for io::Error {
+    fn from(unavailable: UringUnavailable) -> Self {
+        io::Error::new(unavailable.error.kind(), unavailable)
     }
 }

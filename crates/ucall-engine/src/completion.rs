@@ -15,7 +15,7 @@ pub struct Arrival {
     pub socket: Id,
     /// Where the engine keeps it, in words of its own.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "io_uring keeps several"))]
-    pub(crate) place: u32,
+    pub(crate) delivery_index: u32,
 }
 
 /// Appends what `make` gives, made where it stays: built elsewhere first, it would be copied right
@@ -112,7 +112,7 @@ impl Completion {
     /// Empties a list of which all was taken, so that nothing has to be dropped: that would look at
     /// each for what kind it is.
     #[inline(always)]
-    pub fn forget_taken(list: &mut Vec<Self>) {
+    pub fn clear_taken(list: &mut Vec<Self>) {
         while let Some(taken) = list.pop() {
             mem::forget(taken);
         }

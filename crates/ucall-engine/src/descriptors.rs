@@ -3,14 +3,14 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What an unlimited hard limit is taken for: macOS refuses more, and nobody needs it.
-const UNLIMITED_MEANS: u64 = 10_240;
+const UNLIMITED_FALLBACK: u64 = 10_240;
 
 /// Raises the soft limit on descriptors of this process to the hard one, and returns what it is
 /// now. Failing to raise it is not an error: the limit stays what it was.
 pub fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let soft = limit.current.unwrap_or(u64::MAX);
-    let wanted = limit.maximum.unwrap_or(UNLIMITED_MEANS.max(soft));
+    let wanted = limit.maximum.unwrap_or(UNLIMITED_FALLBACK.max(soft));
     let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
     if soft < wanted && setrlimit(Resource::Nofile, raised).is_ok() { wanted } else { soft }
 }

@@ -15,14 +15,14 @@ mod id;
 mod listen;
 mod peer;
 pub mod posix;
-mod table;
+mod slab;
 mod unix;
-mod until;
 #[cfg(target_os = "linux")]
 pub mod uring;
+mod wait_timeout;
 
 pub use address::{Address, Bound};
-pub use choice::{Choice, Refused};
+pub use choice::{EngineChoice, UringUnavailable};
 pub use completion::{Arrival, Completion, Readiness};
 pub use descriptors::raise_descriptor_limit;
 pub use engine::{Engine, SendState, Waker};

@@ -112,7 +112,7 @@ mod tests {
     const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
     #[test]
-    fn a_second_listener_is_told_that_the_port_is_taken() {
+    fn a_second_listener_fails_because_the_port_is_in_use() {
         let first = bind(ANY_PORT, false).unwrap();
         let address = first.local_addr().unwrap();
         let error = bind(address, false).unwrap_err();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_port_takes_two() {
+    fn a_shared_port_accepts_two_listeners() {
         let first = bind(ANY_PORT, true).unwrap();
         bind(first.local_addr().unwrap(), true).unwrap();
     }

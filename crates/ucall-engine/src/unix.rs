@@ -26,12 +26,12 @@ use crate::listen::BACKLOG;
 
 /// How long the lock on a folder is waited for, which those who start a server hold for
 /// microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the kernel may take to let go of a dead server's socket: milliseconds, or more where
 /// there is much to do.
-const KERNEL_PATIENCE: Duration = Duration::from_secs(10);
+const SOCKET_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often either is tried.
-const INTERVAL: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The file of a Unix socket, removed when dropped, if it is still the same file.
 #[derive(Debug)]
@@ -61,24 +61,24 @@ pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)>
         io::Error::new(error.kind(), reason)
     };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let until = Instant::now() + KERNEL_PATIENCE;
+    let deadline = Instant::now() + SOCKET_RELEASE_TIMEOUT;
     loop {
         let locked = lock(folder.unwrap_or(Path::new("."))).map_err(explain)?;
-        if make_way(path, Instant::now() < until)? {
+        if remove_stale_socket(path, Instant::now() < deadline)? {
             return bind(path, mode).map_err(explain);
         }
         // Meanwhile other servers may start in this folder.
         drop(locked);
-        thread::sleep(INTERVAL);
+        thread::sleep(RETRY_INTERVAL);
     }
 }
 
 /// Locks a folder until the result is dropped.
 fn lock(folder: &Path) -> io::Result<File> {
     let opened = File::open(folder)?;
-    let until = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     while let Err(Errno::WOULDBLOCK) = flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             let folder = folder.display();
             let reason = format!(
                 "another process keeps {folder} locked (flock): end it, `lslocks` names it, or put \
@@ -86,7 +86,7 @@ fn lock(folder: &Path) -> io::Result<File> {
             );
             return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
         }
-        thread::sleep(INTERVAL);
+        thread::sleep(RETRY_INTERVAL);
     }
     // Where folders cannot be locked, servers that start at once have to be careful themselves.
     Ok(opened)
@@ -103,7 +103,7 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
         UnixFile { path: path.to_owned(), identity: identity(&made), process: std::process::id() };
     if made.permissions().mode() & 0o777 != mode {
         // The process's umask has taken some away.
-        give_mode(path, mode)?;
+        set_mode(path, mode)?;
     }
     // Accepted sockets inherit it.
     refuse_descriptors(&socket);
@@ -113,8 +113,8 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
 
 /// Has the kernel refuse descriptors that peers send over a Unix socket (`SO_PASSRIGHTS`, Linux
 /// 6.16). The receiving thread closes those that it did not ask for, and a close may block: that of
-/// a socket with `SO_LINGER`, for as long as the peer has chosen. Older kernels have no such option,
-/// and the socket stays as it was.
+/// a socket with `SO_LINGER`, for as long as the peer has chosen. Older kernels have no such
+/// option, and the socket stays as it was.
 #[cfg(target_os = "linux")]
 fn refuse_descriptors(socket: &Socket) {
     // The same number on every architecture that Rust supports but sparc.
@@ -139,7 +139,7 @@ fn refuse_descriptors(_socket: &Socket) {}
 /// Changes the mode of the socket at `path`, and of nothing that somebody who may write to the
 /// folder puts there meanwhile: of a link least of all.
 #[cfg(target_os = "linux")]
-fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.file_type().is_socket() {
@@ -150,19 +150,19 @@ fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Removes a file that a server has left behind. `false`: the kernel has that server's socket
 /// still, and the caller is to wait for it, as it said that it may.
-fn make_way(path: &Path, may_wait: bool) -> io::Result<bool> {
+fn remove_stale_socket(path: &Path, may_wait: bool) -> io::Result<bool> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(true) };
-    let taken = |what: &str| {
+    let in_use = |what: &str| {
         Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{}: {what}", path.display())))
     };
     if !found.file_type().is_socket() {
-        return taken("there is a file that is no socket");
+        return in_use("there is a file that is no socket");
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     // A server whose queue is full is one, too.
@@ -171,14 +171,14 @@ fn make_way(path: &Path, may_wait: bool) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map(|()| true)
         }
-        Ok(()) if may_wait && has_ended(&probe) => Ok(false),
-        _ => taken("it is in use: another process listens there already"),
+        Ok(()) if may_wait && has_owner_ended(&probe) => Ok(false),
+        _ => in_use("it is in use: another process listens there already"),
     }
 }
 
 /// Whether the process has ended that made the socket which `probe` is connected to.
 #[cfg(target_os = "linux")]
-fn has_ended(probe: &Socket) -> bool {
+fn has_owner_ended(probe: &Socket) -> bool {
     let Ok(owner) = rustix::net::sockopt::socket_peercred(probe) else { return false };
     // Of one that nobody has waited for, the status stays: behind the name, in brackets.
     let status = fs::read_to_string(format!("/proc/{}/stat", owner.pid));
@@ -187,7 +187,7 @@ fn has_ended(probe: &Socket) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn has_ended(_probe: &Socket) -> bool {
+fn has_owner_ended(_probe: &Socket) -> bool {
     false
 }
 
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_its_mode_from_the_start_and_goes_with_its_server() {
+    fn a_socket_file_has_its_mode_and_is_removed_with_its_server() {
         let folder = folder();
         let path = folder.path().join("socket");
         for mode in [0o600, 0o666] {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_is_replaced_and_what_is_used_is_not() {
+    fn a_stale_socket_is_replaced_and_a_used_one_is_not() {
         let folder = folder();
         let path = folder.path().join("socket");
         let (listener, file) = bind_unix(&path, 0o600).unwrap();
@@ -245,21 +245,21 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_link_that_somebody_puts_in_its_place_leads_to_nothing() {
+    fn a_link_in_the_place_of_the_socket_is_not_followed() {
         let folder = folder();
         let path = folder.path().join("socket");
         let precious = path.with_file_name("precious");
         fs::write(&precious, "").unwrap();
         fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink(&precious, &path).unwrap();
-        let error = give_mode(&path, 0o666).unwrap_err();
+        let error = set_mode(&path, 0o666).unwrap_err();
         assert!(error.to_string().contains("somebody else"), "{error}");
         assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o600);
         fs::remove_file(&path).unwrap();
     }
 
     #[test]
-    fn a_lock_of_somebody_else_is_waited_for_but_not_for_ever() {
+    fn a_lock_of_another_process_is_waited_for_until_a_timeout() {
         let folder = folder();
         let path = folder.path().join("socket");
         let locked = File::open(folder.path()).unwrap();
@@ -272,7 +272,7 @@ mod tests {
         let has_waited = |_| {
             let path = path.clone();
             let starting = thread::spawn(move || bind_unix(&path, 0o600).map(drop));
-            thread::sleep(5 * INTERVAL);
+            thread::sleep(5 * RETRY_INTERVAL);
             flock(&locked, FlockOperation::Unlock).unwrap();
             let started = starting.join().unwrap();
             flock(&locked, FlockOperation::LockExclusive).unwrap();

@@ -10,14 +10,14 @@ use ucall_engine::{Completion, Engine, Id, bind};
 
 const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Takes turns until `accepted` connections have come or accepting failed; tells whether it failed.
 fn accept(engine: &mut impl Engine, sockets: &mut Vec<Id>, accepted: usize) -> bool {
     let started = Instant::now();
     let mut failed = false;
     while sockets.len() < accepted && !failed {
-        assert!(started.elapsed() < PATIENCE, "waited in vain");
+        assert!(started.elapsed() < TEST_TIMEOUT, "waited in vain");
         let mut completions = Vec::new();
         let deadline = Instant::now() + Duration::from_millis(20);
         engine.wait(Some(deadline), &mut completions).unwrap();
@@ -73,11 +73,11 @@ fn posix_pauses_at_the_limit_on_descriptors() {
 }
 
 #[cfg(target_os = "linux")]
-fn uring_pauses_when_its_places_are_taken() {
+fn uring_pauses_when_its_slots_are_taken() {
     use ucall_engine::uring::{Config, Features, Uring};
     let features = match Features::probe() {
         Ok(features) => features,
-        Err(refused) => return println!("skipped: {refused}"),
+        Err(unavailable) => return println!("skipped: {unavailable}"),
     };
     let config = Config { sockets_max: 5, ..Config::default() };
     let mut engine = Uring::new(config, features).unwrap();
@@ -122,7 +122,7 @@ fn engines_live_within_their_limits() {
     posix_pauses_at_the_limit_on_descriptors();
     #[cfg(target_os = "linux")]
     {
-        uring_pauses_when_its_places_are_taken();
+        uring_pauses_when_its_slots_are_taken();
         uring_starts_under_a_low_limit();
     }
 }

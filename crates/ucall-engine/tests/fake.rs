@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use ucall_buffer::Payload;
-use ucall_engine::fake::{Fake, Network, Sends};
+use ucall_engine::fake::{Fake, Network, SendMode};
 use ucall_engine::{Completion, Engine, Id, Readiness, SendState};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -49,23 +49,23 @@ fn sends_go_in_steps_stall_and_fail() {
     let peer = network.connect();
     wait(&mut engine);
     let socket = peer.socket().unwrap();
-    peer.set_sends(Sends::InSteps(4));
+    peer.set_send_mode(SendMode::InSteps(4));
     assert!(matches!(engine.send(socket, b"0123456789".to_vec().into()), SendState::Pending));
     assert!(wait(&mut engine).is_empty());
     assert_eq!(peer.read(), b"0123");
-    peer.set_sends(Sends::Stalled);
+    peer.set_send_mode(SendMode::Stalled);
     assert!(wait(&mut engine).is_empty());
     assert_eq!(peer.read(), b"");
-    peer.set_sends(Sends::AtOnce);
+    peer.set_send_mode(SendMode::AtOnce);
     assert!(matches!(&wait(&mut engine)[..], [Completion::Sent { result: Ok(()), .. }]));
     assert_eq!(peer.read(), b"456789");
-    peer.set_sends(Sends::Failing(io::ErrorKind::BrokenPipe));
+    peer.set_send_mode(SendMode::Failing(io::ErrorKind::BrokenPipe));
     assert!(matches!(engine.send(socket, b"x".to_vec().into()), SendState::Pending));
     assert!(matches!(&wait(&mut engine)[..], [Completion::Sent { result: Err(_), .. }]));
 }
 
 #[test]
-fn completions_come_late_and_the_youngest_first() {
+fn completions_can_be_delayed_and_reversed() {
     let (mut engine, network, _) = listening();
     let peers = [network.connect(), network.connect()];
     wait(&mut engine);
@@ -88,7 +88,7 @@ fn completions_come_late_and_the_youngest_first() {
 }
 
 #[test]
-fn what_is_late_for_a_closed_socket_is_dropped() {
+fn late_completions_of_a_closed_socket_are_dropped() {
     let (mut engine, network, _) = listening();
     let peer = network.connect();
     wait(&mut engine);
@@ -119,7 +119,7 @@ fn bytes_come_in_pieces() {
 }
 
 #[test]
-fn deadlines_are_remembered_and_not_waited_for() {
+fn deadlines_are_recorded_and_not_waited_for() {
     let (mut engine, network, _) = listening();
     let deadline = Instant::now() + Duration::from_secs(3600);
     engine.wait(Some(deadline), &mut Vec::new()).unwrap();
@@ -127,7 +127,7 @@ fn deadlines_are_remembered_and_not_waited_for() {
 }
 
 #[test]
-fn datagrams_watches_and_wakes_are_played() {
+fn datagrams_watches_and_wakes_are_simulated() {
     let (mut engine, network) = Fake::new();
     let socket = engine.bind_datagrams(UdpSocket::bind(ANY).unwrap()).unwrap();
     network.write_datagram(socket, b"hello", ANY);

@@ -50,7 +50,7 @@ fn a_child_is_not_the_process_that_something_was_made_in() {
 fn a_child_may_drop_the_engine() {
     let features = match Features::probe() {
         Ok(features) => features,
-        Err(refused) => return println!("skipped: {refused}"),
+        Err(unavailable) => return println!("skipped: {unavailable}"),
     };
     let mut engine = Uring::new(Config::default(), features).unwrap();
     let listener = bind("127.0.0.1:0".parse().unwrap(), false).unwrap();

@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use ucall_proto::http1::{
-    AccessRules, ChunkedDecoder, ChunkedLimits, Extras, HeadLimits, HeadParser, InvalidAccessRule,
-    ReplyWriter,
+    AccessRules, ChunkedDecoder, ChunkedLimits, HeadLimits, HeadParser, InvalidAccessRule,
+    ReplyHeaders, ReplyWriter,
 };
 
 const ROUNDS: usize = 301;
@@ -68,9 +68,9 @@ fn main() -> Result<(), InvalidAccessRule> {
     measure("reply: begin, body, end", || {
         out.clear();
         writer.set_time(black_box(1_795_294_800));
-        let begun = writer.begin(&mut out, &Extras::default());
+        let pending = writer.begin(&mut out, &ReplyHeaders::default());
         out.extend_from_slice(black_box(br#"{"jsonrpc":"2.0","result":76,"id":123}"#));
-        writer.end(&mut out, begun);
+        writer.end(&mut out, pending);
         black_box(&out);
     });
     measure("chunked: 66 bytes", || {

@@ -16,7 +16,9 @@ mod rpc;
 pub mod tls;
 
 pub use connection::{
-    Connection, Drain, Environment, LoadState, MemoryBudget, Reservation, Scratch, Wish,
+    Connection, Drain, Environment, LoadState, MemoryBudget, NextAction, Reservation, Scratch,
 };
 pub use limits::Limits;
-pub use rpc::{Call, ExchangeId, Identity, Outcome, Refusal, Reply, RpcError, Service};
+pub use rpc::{
+    AuthenticationError, Call, CallOutcome, CallerIdentity, ExchangeId, Reply, RpcError, Service,
+};

@@ -3,16 +3,16 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::{Fault, Input};
+use crate::convert::{ConversionFault, Input};
 use crate::ffi::{self, Slots};
 use crate::procedure::{Param, Procedure, Signature};
 
 /// Why there is no result.
 pub(crate) enum Failure {
     /// The params do not fit.
-    Params(Fault),
+    Params(ConversionFault),
     /// The result cannot be written.
-    Result(Fault),
+    Result(ConversionFault),
     /// The function raised.
     Raised(PyErr),
 }
@@ -23,7 +23,7 @@ impl From<PyErr> for Failure {
     }
 }
 
-type Filled = Result<(), Fault>;
+type Filled = Result<(), ConversionFault>;
 
 /// How many parameters an error names.
 const NAMES_MAX: usize = 10;
@@ -56,7 +56,7 @@ pub(crate) fn take<'py>(
 ) -> Result<Vec<Py<PyAny>>, Failure> {
     let mut input = Input::new(py, params.unwrap_or(b"[]"), scratch);
     let signature = procedure.signature.as_ref().ok_or_else(|| {
-        Failure::Params(Fault::value("unexpected, the function tells no parameters"))
+        Failure::Params(ConversionFault::value("unexpected, the function tells no parameters"))
     })?;
     let mut arguments = Arguments::new();
     arguments.make(signature, context);
@@ -96,7 +96,7 @@ impl<'py> Arguments<'py> {
     #[inline]
     fn make(&mut self, signature: &Signature, context: Option<Bound<'py, PyAny>>) {
         self.slots.make(signature.params.len());
-        if let Some(slot) = signature.context.and_then(|it| self.slots.places().get_mut(it)) {
+        if let Some(slot) = signature.context.and_then(|it| self.slots.as_mut_slice().get_mut(it)) {
             *slot = context;
         }
     }
@@ -104,10 +104,10 @@ impl<'py> Arguments<'py> {
     #[inline]
     fn fill(&mut self, signature: &Signature, input: &mut Input<'_, '_, 'py>) -> Filled {
         match input.reader.kind() {
-            ucall_proto::json::Kind::Object => self.fill_by_name(signature, input)?,
+            ucall_proto::json::ValueKind::Object => self.fill_by_name(signature, input)?,
             _ => self.fill_by_position(signature, input)?,
         }
-        for (slot, param) in self.slots.places().iter_mut().zip(&signature.params) {
+        for (slot, param) in self.slots.as_mut_slice().iter_mut().zip(&signature.params) {
             if slot.is_none() {
                 let default = param.default.as_ref().ok_or_else(|| missing(param))?;
                 *slot = Some(default.clone_ref(input.py).into_bound(input.py));
@@ -128,7 +128,7 @@ impl<'py> Arguments<'py> {
             next = index + 1;
             let Some(param) = signature.params.get(index) else { continue };
             let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
-            if let Some(slot) = self.slots.places().get_mut(index) {
+            if let Some(slot) = self.slots.as_mut_slice().get_mut(index) {
                 // Of a key that comes twice, the last value counts.
                 *slot = Some(value);
             }
@@ -146,11 +146,11 @@ impl<'py> Arguments<'py> {
         input.reader.enter();
         while input.reader.next_item() {
             // The context is no param: what stands behind it moves up.
-            let place = index + usize::from(signature.context.is_some_and(|it| it <= index));
-            match signature.params.get(place).filter(|_| place < signature.positional) {
+            let position = index + usize::from(signature.context.is_some_and(|it| it <= index));
+            match signature.params.get(position).filter(|_| position < signature.positional) {
                 Some(param) => {
                     let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
-                    if let Some(slot) = self.slots.places().get_mut(place) {
+                    if let Some(slot) = self.slots.as_mut_slice().get_mut(position) {
                         *slot = Some(value);
                     }
                 }
@@ -231,39 +231,41 @@ impl Signature {
     }
 
     #[cold]
-    fn unexpected(&self, key: &[u8]) -> Fault {
+    fn unexpected(&self, key: &[u8]) -> ConversionFault {
         let mut params = self.params.iter().enumerate();
-        let is_it = |(place, param): (usize, &Param)| {
-            param.name.as_bytes() == key && self.context != Some(place)
+        let is_it = |(position, param): (usize, &Param)| {
+            param.name.as_bytes() == key && self.context != Some(position)
         };
         if params.any(is_it) {
-            return Fault::value("unexpected, expected by position only, in an array of params");
+            return ConversionFault::value(
+                "unexpected, expected by position only, in an array of params",
+            );
         }
         let by_name = self.params.iter().filter(|param| param.by_name);
         let names: Vec<&str> = by_name.map(|param| &*param.name).take(NAMES_MAX).collect();
         match names.len() {
             0 => too_many(self.positional_params()),
-            _ => Fault::value(format!("unexpected, expected {}", names.join(", "))),
+            _ => ConversionFault::value(format!("unexpected, expected {}", names.join(", "))),
         }
     }
 }
 
 #[cold]
-fn named(fault: Fault, param: &Param) -> Fault {
+fn named(fault: ConversionFault, param: &Param) -> ConversionFault {
     fault.at_key(param.name.as_bytes())
 }
 
 #[cold]
-fn missing(param: &Param) -> Fault {
-    named(Fault::value(format!("missing, expected {}", param.convert)), param)
+fn missing(param: &Param) -> ConversionFault {
+    named(ConversionFault::value(format!("missing, expected {}", param.convert)), param)
 }
 
 #[cold]
-fn too_many(max: usize) -> Fault {
+fn too_many(max: usize) -> ConversionFault {
     let params = if max == 1 { "param" } else { "params" };
     match max {
-        0 => Fault::value("unexpected, expected no params"),
-        _ => Fault::value(format!("unexpected, expected at most {max} {params}")),
+        0 => ConversionFault::value("unexpected, expected no params"),
+        _ => ConversionFault::value(format!("unexpected, expected at most {max} {params}")),
     }
 }
 

@@ -15,19 +15,19 @@ use pyo3::types::PyList;
 use ucall_proto::RpcError;
 
 use crate::arguments::Failure;
-use crate::calls::{Calls, Deferred, Outcome, Token};
-use crate::convert::Fault;
+use crate::calls::{CallOutcome, Calls, Deferred, Token};
+use crate::convert::ConversionFault;
 use crate::ffi;
 use crate::procedure::{BatchRules, Procedure};
 use crate::report::Report;
 
 /// How often batches of each size ran, by the function's name.
-pub(crate) type Sizes = Mutex<BTreeMap<String, BTreeMap<usize, u64>>>;
+pub(crate) type BatchSizes = Mutex<BTreeMap<String, BTreeMap<usize, u64>>>;
 
 /// The calls that wait for a batch.
 pub(crate) struct Batches {
     queues: Vec<Queue>,
-    sizes: Arc<Sizes>,
+    sizes: Arc<BatchSizes>,
 }
 
 struct Queue {
@@ -51,7 +51,7 @@ pub(crate) struct Batch {
 }
 
 impl Batches {
-    pub(crate) fn new(sizes: Arc<Sizes>) -> Self {
+    pub(crate) fn new(sizes: Arc<BatchSizes>) -> Self {
         Self { queues: Vec::new(), sizes }
     }
 
@@ -65,7 +65,7 @@ impl Batches {
     ) {
         let waiting = Waiting { token, since };
         if let Some(queue) = self.find(procedure) {
-            queue.forget_given_up(calls);
+            queue.drop_cancelled(calls);
             return queue.waiting.push_back(waiting);
         }
         let (procedure, waiting) = (procedure.clone(), VecDeque::from([waiting]));
@@ -77,15 +77,15 @@ impl Batches {
     }
 
     /// A batch of that function is through.
-    pub(crate) fn ended(&mut self, procedure: &Arc<Procedure>) {
+    pub(crate) fn finished(&mut self, procedure: &Arc<Procedure>) {
         if let Some(queue) = self.find(procedure) {
             queue.running = queue.running.saturating_sub(1);
         }
         // A function that was replaced leaves nothing behind.
-        let served = |queue: &Queue| {
+        let is_used = |queue: &Queue| {
             queue.running + queue.waiting.len() > 0 || Arc::strong_count(&queue.procedure) > 1
         };
-        self.queues.retain(served);
+        self.queues.retain(is_used);
     }
 
     /// When the next batch is due.
@@ -118,9 +118,9 @@ impl Batches {
 
 impl Queue {
     /// Throws away those whose callers have left while batches run, once they are most.
-    fn forget_given_up(&mut self, calls: &Calls) {
-        const KEPT: usize = 64;
-        if self.waiting.len() > KEPT + 2 * calls.len() {
+    fn drop_cancelled(&mut self, calls: &Calls) {
+        const PRUNE_MIN: usize = 64;
+        if self.waiting.len() > PRUNE_MIN + 2 * calls.len() {
             self.waiting.retain(|waiting| calls.has(waiting.token));
         }
     }
@@ -162,24 +162,25 @@ pub(crate) fn outcomes(
     procedure: &Procedure,
     items: Vec<Token>,
     result: PyResult<Bound<'_, PyAny>>,
-) -> Vec<(Token, Outcome)> {
-    let listed = result.map_err(Failure::Raised).and_then(|result| listed(&result, items.len()));
-    match listed {
+) -> Vec<(Token, CallOutcome)> {
+    let as_list = result.map_err(Failure::Raised).and_then(|result| as_list(&result, items.len()));
+    match as_list {
         Ok(results) => {
-            let outcome =
-                |(token, item): (Token, Bound<'_, PyAny>)| (token, Outcome::Item(item.unbind()));
+            let outcome = |(token, item): (Token, Bound<'_, PyAny>)| {
+                (token, CallOutcome::Item(item.unbind()))
+            };
             items.into_iter().zip(results.iter()).map(outcome).collect()
         }
         Err(failure) => {
             // An error of all is told once in the log, and to each.
             let (error, _): (RpcError, _) = report.fail(py, procedure, failure, usize::MAX);
-            let outcome = |token| (token, Outcome::Text(Err(error.clone())));
+            let outcome = |token| (token, CallOutcome::Text(Err(error.clone())));
             items.into_iter().map(outcome).collect()
         }
     }
 }
 
-fn listed<'py>(result: &Bound<'py, PyAny>, count: usize) -> Result<Bound<'py, PyList>, Failure> {
+fn as_list<'py>(result: &Bound<'py, PyAny>, count: usize) -> Result<Bound<'py, PyList>, Failure> {
     let py = result.py();
     let is_text = result.is_instance_of::<pyo3::types::PyString>()
         || result.is_instance_of::<pyo3::types::PyDict>();
@@ -188,20 +189,20 @@ fn listed<'py>(result: &Bound<'py, PyAny>, count: usize) -> Result<Bound<'py, Py
             let items = items.collect::<PyResult<Vec<_>>>().map_err(Failure::Raised)?;
             PyList::new(py, items).map_err(Failure::Raised)?
         }
-        Ok(_) => return Err(wrong(format!("expected a list of {count} results"))),
+        Ok(_) => return Err(mismatch(format!("expected a list of {count} results"))),
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-            return Err(wrong(format!("expected a list of {count} results")));
+            return Err(mismatch(format!("expected a list of {count} results")));
         }
         Err(error) => return Err(Failure::Raised(error)),
     };
     match results.len() {
         len if len == count => Ok(results),
-        len => Err(wrong(format!("expected {count} results for a batch of {count}, got {len}"))),
+        len => Err(mismatch(format!("expected {count} results for a batch of {count}, got {len}"))),
     }
 }
 
-fn wrong(what: String) -> Failure {
-    Failure::Result(Fault::value(what))
+fn mismatch(problem: String) -> Failure {
+    Failure::Result(ConversionFault::value(problem))
 }
 
 /// The result of one call; an exception that was returned for it is raised.

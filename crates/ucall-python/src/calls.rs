@@ -16,9 +16,9 @@ use ucall_engine::{Id, OwningProcess};
 use ucall_proto::RpcError;
 use ucall_server::{CallId, Mailbox, Message, Reservation};
 
+use crate::calls_by_connection::CallsByConnection;
 use crate::job_input::JobInput;
 use crate::procedure::Procedure;
-use crate::siblings::Siblings;
 
 /// Names an entry among the calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -32,10 +32,10 @@ pub(crate) struct Token {
 pub(crate) struct Entry {
     pub(crate) procedure: Arc<Procedure>,
     pub(crate) began: Instant,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
 }
 
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     Call(Deferred),
     /// A batch that runs, for these calls.
     Run(Vec<Token>),
@@ -51,11 +51,11 @@ pub(crate) struct Deferred {
     pub(crate) future: Option<Py<PyAny>>,
     /// Tells code on other threads that nobody waits any more.
     pub(crate) cancelled: Option<Arc<AtomicBool>>,
-    pub(crate) keeps: Keeps,
+    pub(crate) retained: RetainedParams,
 }
 
 /// What a call keeps of its request, and lets go of as soon as nobody waits for it.
-pub(crate) enum Keeps {
+pub(crate) enum RetainedParams {
     /// It runs, and its params stay reserved.
     Params { _reserved: Reservation },
     /// What a batch will be run with, until one is.
@@ -67,26 +67,26 @@ pub(crate) enum Keeps {
 impl Deferred {
     /// The arguments for a batch, once.
     pub(crate) fn take_arguments(&mut self) -> Option<Vec<Py<PyAny>>> {
-        match &mut self.keeps {
-            Keeps::Arguments { arguments, .. } => arguments.take(),
+        match &mut self.retained {
+            RetainedParams::Arguments { arguments, .. } => arguments.take(),
             _ => None,
         }
     }
 
     /// Nobody waits for it any more.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn release(&mut self) {
         if let Some(cancelled) = &self.cancelled {
             cancelled.store(true, Ordering::Relaxed);
         }
-        if let Keeps::Input(parcel) = &self.keeps {
-            drop(parcel.take());
+        if let RetainedParams::Input(input) = &self.retained {
+            drop(input.take());
         }
-        self.keeps = Keeps::Params { _reserved: Reservation::default() };
+        self.retained = RetainedParams::Params { _reserved: Reservation::default() };
     }
 }
 
 /// How something ended.
-pub(crate) enum Outcome {
+pub(crate) enum CallOutcome {
     /// A task or a future that is done.
     Future(Py<PyAny>),
     /// What one caller of a batch gets: a result, or an exception that was returned.
@@ -96,21 +96,21 @@ pub(crate) enum Outcome {
 }
 
 /// Where outcomes are handed in, from any thread.
-pub(crate) struct Outcomes {
-    list: Mutex<Vec<(Token, Outcome)>>,
+pub(crate) struct OutcomeQueue {
+    list: Mutex<Vec<(Token, CallOutcome)>>,
     /// Looked at without the lock.
-    any: AtomicBool,
+    is_nonempty: AtomicBool,
     mailbox: Mutex<Option<Mailbox>>,
     /// Called when there is something, by a loop that would not look by itself.
     wake: Mutex<Option<Py<PyAny>>>,
     process: OwningProcess,
 }
 
-impl Outcomes {
+impl OutcomeQueue {
     fn new() -> Self {
         Self {
             list: Mutex::default(),
-            any: AtomicBool::new(false),
+            is_nonempty: AtomicBool::new(false),
             mailbox: Mutex::default(),
             wake: Mutex::default(),
             process: OwningProcess::current(),
@@ -118,17 +118,17 @@ impl Outcomes {
     }
 
     /// The worker to wake for outcomes from other threads.
-    pub(crate) fn lead_to(&self, mailbox: Mailbox) {
+    pub(crate) fn set_mailbox(&self, mailbox: Mailbox) {
         *self.mailbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(mailbox);
     }
 
     /// What to call when there is something from the worker's own thread, unless that looks anyway.
-    pub(crate) fn wake_by(&self, wake: Option<Py<PyAny>>) {
+    pub(crate) fn set_waker(&self, wake: Option<Py<PyAny>>) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = wake;
     }
 
     /// Hands in from the worker's own thread.
-    pub(crate) fn push_here(&self, py: Python<'_>, token: Token, outcome: Outcome) {
+    pub(crate) fn push_local(&self, py: Python<'_>, token: Token, outcome: CallOutcome) {
         if self.push(token, outcome) {
             return;
         }
@@ -144,13 +144,13 @@ impl Outcomes {
     }
 
     /// Hands in from another thread, and wakes the worker.
-    pub(crate) fn push_from_afar(&self, token: Token, outcome: Outcome) {
+    pub(crate) fn push_remote(&self, token: Token, outcome: CallOutcome) {
         self.push(token, outcome);
         self.wake();
     }
 
     /// Hands in many from another thread, and wakes the worker once.
-    pub(crate) fn push_all(&self, outcomes: Vec<(Token, Outcome)>) {
+    pub(crate) fn push_all(&self, outcomes: Vec<(Token, CallOutcome)>) {
         for (token, outcome) in outcomes {
             self.push(token, outcome);
         }
@@ -160,24 +160,24 @@ impl Outcomes {
     fn wake(&self) {
         let mailbox = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mailbox) = &*mailbox {
-            mailbox.send(Message::Look);
+            mailbox.send(Message::PollReplies);
         }
     }
 
     /// `true` when there was something already. A child that was forked off in a function ends
     /// here: on a thread of a pool it would wait for calls that never come, with its parent's
     /// connections open.
-    fn push(&self, token: Token, outcome: Outcome) -> bool {
+    fn push(&self, token: Token, outcome: CallOutcome) -> bool {
         self.process.end_child();
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.push((token, outcome));
-        self.any.swap(true, Ordering::Relaxed)
+        self.is_nonempty.swap(true, Ordering::Relaxed)
     }
 
-    fn take(&self, to: &mut VecDeque<(Token, Outcome)>) {
-        if self.any.load(Ordering::Relaxed) {
+    fn take(&self, to: &mut VecDeque<(Token, CallOutcome)>) {
+        if self.is_nonempty.load(Ordering::Relaxed) {
             let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-            self.any.store(false, Ordering::Relaxed);
+            self.is_nonempty.store(false, Ordering::Relaxed);
             to.extend(list.drain(..));
         }
     }
@@ -185,21 +185,21 @@ impl Outcomes {
 
 /// All calls of one worker.
 pub(crate) struct Calls {
-    places: Vec<Place>,
+    slots: Vec<CallSlot>,
     free: Vec<u32>,
     /// How many calls there are, batches not counted.
     len: usize,
     /// Of those that somebody waits for.
-    siblings: Siblings,
+    by_connection: CallsByConnection,
     deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
-    outcomes: Arc<Outcomes>,
+    outcomes: Arc<OutcomeQueue>,
     /// Taken from the outcomes, in order.
-    ready: VecDeque<(Token, Outcome)>,
+    ready: VecDeque<(Token, CallOutcome)>,
     /// How long calls took lately.
-    usual_time: Duration,
+    average_time: Duration,
 }
 
-struct Place {
+struct CallSlot {
     generation: u64,
     entry: Option<Entry>,
 }
@@ -207,18 +207,18 @@ struct Place {
 impl Calls {
     pub(crate) fn new() -> Self {
         Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             len: 0,
-            siblings: Siblings::default(),
+            by_connection: CallsByConnection::default(),
             deadlines: BinaryHeap::new(),
-            outcomes: Arc::new(Outcomes::new()),
+            outcomes: Arc::new(OutcomeQueue::new()),
             ready: VecDeque::new(),
-            usual_time: Duration::from_millis(1),
+            average_time: Duration::from_millis(1),
         }
     }
 
-    pub(crate) fn outcomes(&self) -> &Arc<Outcomes> {
+    pub(crate) fn outcomes(&self) -> &Arc<OutcomeQueue> {
         &self.outcomes
     }
 
@@ -227,78 +227,78 @@ impl Calls {
     }
 
     /// How long the next call will probably have to wait for a place.
-    pub(crate) fn usual_time(&self) -> Duration {
-        self.usual_time
+    pub(crate) fn average_time(&self) -> Duration {
+        self.average_time
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) -> Token {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, entry: None });
-            (self.places.len() - 1) as u32
+            self.slots.push(CallSlot { generation: 0, entry: None });
+            (self.slots.len() - 1) as u32
         });
         let deadline = match &entry.kind {
-            Kind::Call(call) => {
+            EntryKind::Call(call) => {
                 self.len += 1;
                 if !call.is_notification {
-                    self.siblings.insert(call.id.connection.index, index);
+                    self.by_connection.insert(call.id.connection.index, index);
                 }
                 call.deadline
             }
-            Kind::Run(_) => None,
+            EntryKind::Run(_) => None,
         };
         let mut token = Token { index, generation: 0 };
-        if let Some(place) = self.places.get_mut(index as usize) {
-            token.generation = place.generation;
-            place.entry = Some(entry);
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            token.generation = slot.generation;
+            slot.entry = Some(entry);
         }
         if let Some(deadline) = deadline {
             self.deadlines.push(Reverse((deadline, token)));
-            self.forget_deadlines();
+            self.prune_deadlines();
         }
         token
     }
 
     pub(crate) fn find(&mut self, token: Token) -> Option<&mut Entry> {
-        let place = self.places.get_mut(token.index as usize)?;
-        place.entry.as_mut().filter(|_| place.generation == token.generation)
+        let slot = self.slots.get_mut(token.index as usize)?;
+        slot.entry.as_mut().filter(|_| slot.generation == token.generation)
     }
 
     pub(crate) fn has(&self, token: Token) -> bool {
-        let place = self.places.get(token.index as usize);
-        place.is_some_and(|it| it.generation == token.generation && it.entry.is_some())
+        let slot = self.slots.get(token.index as usize);
+        slot.is_some_and(|it| it.generation == token.generation && it.entry.is_some())
     }
 
     /// The call of that token, if it still waits.
     pub(crate) fn find_call(&mut self, token: Token) -> Option<&mut Deferred> {
         match &mut self.find(token)?.kind {
-            Kind::Call(call) => Some(call),
-            Kind::Run(_) => None,
+            EntryKind::Call(call) => Some(call),
+            EntryKind::Run(_) => None,
         }
     }
 
     pub(crate) fn remove(&mut self, token: Token) -> Option<Entry> {
         self.find(token)?;
-        let place = self.places.get_mut(token.index as usize)?;
-        place.generation += 1;
+        let slot = self.slots.get_mut(token.index as usize)?;
+        slot.generation += 1;
         self.free.push(token.index);
-        let entry = place.entry.take()?;
-        if let Kind::Call(call) = &entry.kind {
+        let entry = slot.entry.take()?;
+        if let EntryKind::Call(call) = &entry.kind {
             self.len -= 1;
             if !call.is_notification {
-                self.siblings.remove(call.id.connection.index, token.index);
+                self.by_connection.remove(call.id.connection.index, token.index);
             }
         }
         Some(entry)
     }
 
     /// Notes how long a call took, a sixteenth of the way to the average.
-    pub(crate) fn note_time(&mut self, took: Duration) {
-        self.usual_time = (self.usual_time * 15 + took) / 16;
+    pub(crate) fn record_duration(&mut self, elapsed: Duration) {
+        self.average_time = (self.average_time * 15 + elapsed) / 16;
     }
 
     /// The next outcome that was handed in.
     #[inline]
-    pub(crate) fn next_outcome(&mut self) -> Option<(Token, Outcome)> {
+    pub(crate) fn next_outcome(&mut self) -> Option<(Token, CallOutcome)> {
         if self.ready.is_empty() {
             self.outcomes.take(&mut self.ready);
         }
@@ -306,9 +306,9 @@ impl Calls {
     }
 
     /// Puts outcomes in front of those that wait.
-    pub(crate) fn put_first(
+    pub(crate) fn push_front(
         &mut self,
-        outcomes: impl DoubleEndedIterator<Item = (Token, Outcome)>,
+        outcomes: impl DoubleEndedIterator<Item = (Token, CallOutcome)>,
     ) {
         for outcome in outcomes.rev() {
             self.ready.push_front(outcome);
@@ -317,7 +317,7 @@ impl Calls {
 
     /// Whether an outcome waits to be asked for.
     pub(crate) fn has_outcomes(&self) -> bool {
-        !self.ready.is_empty() || self.outcomes.any.load(Ordering::Relaxed)
+        !self.ready.is_empty() || self.outcomes.is_nonempty.load(Ordering::Relaxed)
     }
 
     /// The nearest deadline, perhaps of a call that is over.
@@ -327,7 +327,7 @@ impl Calls {
     }
 
     /// A call whose deadline has passed.
-    pub(crate) fn overdue(&mut self, now: Instant) -> Option<Token> {
+    pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<Token> {
         while self.deadline().is_some_and(|deadline| deadline <= now) {
             let Reverse((_, token)) = self.deadlines.pop()?;
             if self.find_call(token).is_some() {
@@ -339,27 +339,27 @@ impl Calls {
 
     /// The calls for which somebody on that connection waits.
     pub(crate) fn of_connection(&self, connection: Id) -> Vec<Token> {
-        let siblings = self.siblings.of(connection.index).into_iter();
-        siblings
+        let by_connection = self.by_connection.slots_of(connection.index).into_iter();
+        by_connection
             .filter_map(|index| self.call_at(index, |call| call.id.connection == connection))
             .collect()
     }
 
     pub(crate) fn all(&self) -> Vec<Token> {
-        (0..self.places.len() as u32).filter_map(|index| self.call_at(index, |_| true)).collect()
+        (0..self.slots.len() as u32).filter_map(|index| self.call_at(index, |_| true)).collect()
     }
 
     /// The token of the call at that place, if there is one that is wanted.
-    fn call_at(&self, index: u32, wanted: impl Fn(&Deferred) -> bool) -> Option<Token> {
-        let place = self.places.get(index as usize)?;
-        let is_wanted = matches!(&place.entry.as_ref()?.kind, Kind::Call(call) if wanted(call));
-        is_wanted.then_some(Token { index, generation: place.generation })
+    fn call_at(&self, index: u32, filter: impl Fn(&Deferred) -> bool) -> Option<Token> {
+        let slot = self.slots.get(index as usize)?;
+        let is_match = matches!(&slot.entry.as_ref()?.kind, EntryKind::Call(call) if filter(call));
+        is_match.then_some(Token { index, generation: slot.generation })
     }
 
     /// Throws away the deadlines of calls that are over, once they are most of them.
-    fn forget_deadlines(&mut self) {
-        const KEPT: usize = 64;
-        if self.deadlines.len() <= KEPT + 2 * self.len {
+    fn prune_deadlines(&mut self) {
+        const PRUNE_MIN: usize = 64;
+        if self.deadlines.len() <= PRUNE_MIN + 2 * self.len {
             return;
         }
         let deadlines = mem::take(&mut self.deadlines).into_iter();
@@ -369,26 +369,26 @@ impl Calls {
 
 /// Called by a task or a future when it is done: hands it in.
 #[pyclass(frozen, module = "ucall._core")]
-pub(crate) struct Done {
+pub(crate) struct DoneCallback {
     token: Token,
-    outcomes: Arc<Outcomes>,
+    outcomes: Arc<OutcomeQueue>,
     /// Whether it is called on the worker's own thread.
-    is_here: bool,
+    is_local: bool,
 }
 
-impl Done {
-    pub(crate) fn new(token: Token, outcomes: Arc<Outcomes>, is_here: bool) -> Self {
-        Self { token, outcomes, is_here }
+impl DoneCallback {
+    pub(crate) fn new(token: Token, outcomes: Arc<OutcomeQueue>, is_local: bool) -> Self {
+        Self { token, outcomes, is_local }
     }
 }
 
 #[pymethods]
-impl Done {
+impl DoneCallback {
     #[pyo3(signature = (future, /))]
     pub(crate) fn __call__(&self, py: Python<'_>, future: Py<PyAny>) {
-        match self.is_here {
-            true => self.outcomes.push_here(py, self.token, Outcome::Future(future)),
-            false => self.outcomes.push_from_afar(self.token, Outcome::Future(future)),
+        match self.is_local {
+            true => self.outcomes.push_local(py, self.token, CallOutcome::Future(future)),
+            false => self.outcomes.push_remote(self.token, CallOutcome::Future(future)),
         }
     }
 }

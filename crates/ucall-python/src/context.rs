@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyString};
 use ucall_engine::Peer;
 use ucall_proto::Call;
 use ucall_proto::http1::{Head, Headers};
-use ucall_proto::tls::Session;
+use ucall_proto::tls::TlsSession;
 use ucall_server::Caller;
 
 use crate::convert::{Convert, Input};
@@ -28,7 +28,7 @@ pub(crate) struct Context {
     headers: Option<Vec<u8>>,
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,
-    session: Option<Arc<Session>>,
+    session: Option<Arc<TlsSession>>,
 }
 
 impl Context {
@@ -57,7 +57,7 @@ impl Context {
     pub(crate) fn of_request(
         py: Python<'_>,
         head: Option<&Head<'_>>,
-        session: Option<&Arc<Session>>,
+        session: Option<&Arc<TlsSession>>,
         caller: &Caller,
     ) -> Self {
         Self {

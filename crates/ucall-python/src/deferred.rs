@@ -7,49 +7,54 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_engine::Id;
-use ucall_proto::{Call, Outcome as Replied, Reply, RpcError};
+use ucall_proto::{Call, CallOutcome as HandlerOutcome, Reply, RpcError};
 use ucall_server::{CallId, Caller, MemoryBudget, Reservation};
 
 use crate::arguments::{self, Failure};
 use crate::batch::{self, Batch};
-use crate::calls::{Deferred, Done, Entry, Keeps, Kind, Outcome, Token};
+use crate::calls::{CallOutcome, Deferred, DoneCallback, Entry, EntryKind, RetainedParams, Token};
 use crate::context::{Context, run_in};
 use crate::convert;
 use crate::errors;
 use crate::handler::Interpreter;
 use crate::job_input::{Contents, JobInput};
 use crate::pool::{Job, Pool, Work};
-use crate::procedure::{BatchRules, BatchRuns, How, Procedure};
+use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
 use crate::tasks::{self, Tasks};
 
 /// What all ways to begin a call need to know of it.
-struct Beginning<'a, 'call> {
+struct CallStart<'a, 'call> {
     procedure: &'a Arc<Procedure>,
     call: &'a Call<'call>,
     caller: &'a Caller,
     deadline: Option<Instant>,
 }
 
-impl Beginning<'_, '_> {
+impl CallStart<'_, '_> {
     /// What a call keeps that runs already.
-    fn params(&self, budget: &MemoryBudget) -> Keeps {
-        Keeps::Params { _reserved: self.reserve(budget) }
+    fn params(&self, budget: &MemoryBudget) -> RetainedParams {
+        RetainedParams::Params { _reserved: self.reserve(budget) }
     }
 
     fn reserve(&self, budget: &MemoryBudget) -> Reservation {
         budget.reserve_large(self.call.params.map_or(0, <[u8]>::len))
     }
 
-    fn entry(&self, began: Instant, cancelled: Option<Arc<AtomicBool>>, keeps: Keeps) -> Entry {
+    fn entry(
+        &self,
+        began: Instant,
+        cancelled: Option<Arc<AtomicBool>>,
+        retained: RetainedParams,
+    ) -> Entry {
         let call = Deferred {
             id: self.caller.call_id(self.call),
             is_notification: self.call.id.is_none(),
             deadline: self.deadline,
             future: None,
             cancelled,
-            keeps,
+            retained,
         };
-        Entry { procedure: self.procedure.clone(), began, kind: Kind::Call(call) }
+        Entry { procedure: self.procedure.clone(), began, kind: EntryKind::Call(call) }
     }
 }
 
@@ -62,27 +67,27 @@ impl Interpreter {
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
-    ) -> Replied {
+    ) -> HandlerOutcome {
         let deadline = self.deadline_of(procedure, call);
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             reply.error(&errors::deadline_passed());
-            return Replied::Done;
+            return HandlerOutcome::Done;
         }
         if self.calls.len() >= self.rules.running_max {
-            reply.error(&errors::overloaded(self.rules.running_max, self.calls.usual_time()));
-            return Replied::Done;
+            reply.error(&errors::overloaded(self.rules.running_max, self.calls.average_time()));
+            return HandlerOutcome::Done;
         }
-        let beginning = Beginning { procedure, call, caller, deadline };
-        let begun = match procedure.how {
-            How::Task => self.begin_task(py, &beginning, reply),
-            How::Future => self.begin_future(py, &beginning),
-            How::Batch(rules) => self.begin_in_batch(py, &beginning, rules),
-            How::Thread | How::Inline => self.begin_in_thread(py, &beginning),
+        let start = CallStart { procedure, call, caller, deadline };
+        let started = match procedure.mode {
+            CallMode::Task => self.begin_task(py, &start, reply),
+            CallMode::Future => self.begin_future(py, &start),
+            CallMode::Batch(rules) => self.begin_in_batch(py, &start, rules),
+            CallMode::Thread | CallMode::Inline => self.begin_in_thread(py, &start),
         };
-        begun.unwrap_or_else(|failure| {
+        started.unwrap_or_else(|failure| {
             let error = self.fail(py, procedure, failure, reply.len_max());
             reply.error(&error);
-            Replied::Done
+            HandlerOutcome::Done
         })
     }
 
@@ -91,32 +96,32 @@ impl Interpreter {
     fn begin_task(
         &mut self,
         py: Python<'_>,
-        beginning: &Beginning<'_, '_>,
+        start: &CallStart<'_, '_>,
         reply: &mut Reply<'_>,
-    ) -> Result<Replied, Failure> {
-        let Beginning { procedure, .. } = *beginning;
-        let (context, cancelled) = self.context(py, beginning)?;
-        let started = self.start_task(py, beginning, context);
-        self.note_time(py, procedure);
+    ) -> Result<HandlerOutcome, Failure> {
+        let CallStart { procedure, .. } = *start;
+        let (context, cancelled) = self.context(py, start)?;
+        let started = self.start_task(py, start, context);
+        self.warn_if_slow(py, procedure);
         let task = started?;
         if tasks::is_done(&task).map_err(Failure::Raised)? {
             let result = tasks::result_of(&task).map_err(Failure::Raised)?;
             self.write(procedure, &result, reply)?;
-            return Ok(Replied::Done);
+            return Ok(HandlerOutcome::Done);
         }
-        let keeps = beginning.params(&self.budget);
-        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
-        self.follow(&task, token, true)?;
-        Ok(Replied::Deferred)
+        let retained = start.params(&self.budget);
+        let token = self.calls.insert(start.entry(self.turn_began, cancelled, retained));
+        self.watch_future(&task, token, true)?;
+        Ok(HandlerOutcome::Deferred)
     }
 
     fn start_task<'py>(
         &mut self,
         py: Python<'py>,
-        beginning: &Beginning<'_, '_>,
+        start: &CallStart<'_, '_>,
         context: Option<Bound<'py, PyAny>>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        let Beginning { procedure, call, .. } = *beginning;
+        let CallStart { procedure, call, .. } = *start;
         let variables = self.own_variables(py)?;
         let scratch = &mut self.scratch;
         let coroutine =
@@ -128,24 +133,24 @@ impl Interpreter {
     fn begin_future(
         &mut self,
         py: Python<'_>,
-        beginning: &Beginning<'_, '_>,
-    ) -> Result<Replied, Failure> {
-        let Beginning { procedure, call, .. } = *beginning;
+        start: &CallStart<'_, '_>,
+    ) -> Result<HandlerOutcome, Failure> {
+        let CallStart { procedure, call, .. } = *start;
         let future = arguments::call(py, procedure, call.params, None, &mut self.scratch)?;
-        let keeps = beginning.params(&self.budget);
-        let token = self.calls.insert(beginning.entry(self.turn_began, None, keeps));
-        self.follow(&future, token, false)?;
-        Ok(Replied::Deferred)
+        let retained = start.params(&self.budget);
+        let token = self.calls.insert(start.entry(self.turn_began, None, retained));
+        self.watch_future(&future, token, false)?;
+        Ok(HandlerOutcome::Deferred)
     }
 
     /// Lets a task or a future hand in its outcome when it is done.
-    fn follow(
+    fn watch_future(
         &mut self,
         future: &Bound<'_, PyAny>,
         token: Token,
-        is_here: bool,
+        is_local: bool,
     ) -> Result<(), Failure> {
-        let done = Done::new(token, self.calls.outcomes().clone(), is_here);
+        let done = DoneCallback::new(token, self.calls.outcomes().clone(), is_local);
         let followed = Bound::new(future.py(), done).and_then(|done| {
             future.call_method1(pyo3::intern!(future.py(), "add_done_callback"), (done,))
         });
@@ -162,20 +167,20 @@ impl Interpreter {
     fn begin_in_thread(
         &mut self,
         py: Python<'_>,
-        beginning: &Beginning<'_, '_>,
-    ) -> Result<Replied, Failure> {
-        let Beginning { procedure, call, .. } = *beginning;
-        let (context, cancelled) = self.context(py, beginning)?;
-        let parcel = Arc::new(JobInput::new(Contents {
+        start: &CallStart<'_, '_>,
+    ) -> Result<HandlerOutcome, Failure> {
+        let CallStart { procedure, call, .. } = *start;
+        let (context, cancelled) = self.context(py, start)?;
+        let input = Arc::new(JobInput::new(Contents {
             params: call.params.map(<[u8]>::to_vec),
             context: context.map(Bound::unbind),
-            _reserved: beginning.reserve(&self.budget),
+            _reserved: start.reserve(&self.budget),
         }));
-        let work = Work::Call(parcel.clone());
-        let keeps = Keeps::Input(parcel);
-        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
+        let work = Work::Call(input.clone());
+        let retained = RetainedParams::Input(input);
+        let token = self.calls.insert(start.entry(self.turn_began, cancelled, retained));
         self.submit(py, Job { token, procedure: procedure.clone(), work })?;
-        Ok(Replied::Deferred)
+        Ok(HandlerOutcome::Deferred)
     }
 
     fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
@@ -193,17 +198,17 @@ impl Interpreter {
     fn begin_in_batch(
         &mut self,
         py: Python<'_>,
-        beginning: &Beginning<'_, '_>,
+        start: &CallStart<'_, '_>,
         rules: BatchRules,
-    ) -> Result<Replied, Failure> {
-        let Beginning { procedure, call, .. } = *beginning;
-        let (context, cancelled) = self.context(py, beginning)?;
+    ) -> Result<HandlerOutcome, Failure> {
+        let CallStart { procedure, call, .. } = *start;
+        let (context, cancelled) = self.context(py, start)?;
         let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
-        let (arguments, _reserved) = (Some(arguments), beginning.reserve(&self.budget));
-        let keeps = Keeps::Arguments { arguments, _reserved };
-        let token = self.calls.insert(beginning.entry(self.turn_began, cancelled, keeps));
+        let (arguments, _reserved) = (Some(arguments), start.reserve(&self.budget));
+        let retained = RetainedParams::Arguments { arguments, _reserved };
+        let token = self.calls.insert(start.entry(self.turn_began, cancelled, retained));
         self.batches.push(procedure, rules, token, self.turn_began, &self.calls);
-        Ok(Replied::Deferred)
+        Ok(HandlerOutcome::Deferred)
     }
 
     /// The context of a call, if its function takes one, and what tells that it was cancelled.
@@ -211,9 +216,9 @@ impl Interpreter {
     fn context<'py>(
         &self,
         py: Python<'py>,
-        beginning: &Beginning<'_, '_>,
+        start: &CallStart<'_, '_>,
     ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<AtomicBool>>), Failure> {
-        let Beginning { procedure, call, caller, deadline } = *beginning;
+        let CallStart { procedure, call, caller, deadline } = *start;
         if !procedure.takes_context() {
             return Ok((None, None));
         }
@@ -230,7 +235,7 @@ impl Interpreter {
         match &mut self.tasks {
             Some(tasks) => Ok(tasks),
             none => {
-                let event_loop = py.import("ucall._loop")?.call_method0("make")?;
+                let event_loop = py.import("ucall._loop")?.call_method0("new_loop")?;
                 Ok(none.insert(Tasks::new(&event_loop, true)?))
             }
         }
@@ -238,9 +243,9 @@ impl Interpreter {
 
     /// Answers calls whose deadline has passed, and runs batches that are due.
     #[cold]
-    pub(crate) fn do_what_is_due(&mut self, py: Python<'_>, now: Instant) {
-        while let Some(token) = self.calls.overdue(now) {
-            self.give_up(py, token, Some(errors::deadline_passed()));
+    pub(crate) fn handle_deadlines(&mut self, py: Python<'_>, now: Instant) {
+        while let Some(token) = self.calls.pop_expired(now) {
+            self.abandon_call(py, token, Some(errors::deadline_passed()));
         }
         while let Some(batch) = self.batches.next(now, &mut self.calls) {
             if !batch.items.is_empty() {
@@ -252,26 +257,26 @@ impl Interpreter {
     fn run_batch(&mut self, py: Python<'_>, batch: Batch) {
         let columns = match batch.columns(py) {
             Ok(columns) => columns,
-            Err(error) => return self.end_batch(py, &batch.procedure, batch.items, Err(error)),
+            Err(error) => return self.finish_batch(py, &batch.procedure, batch.items, Err(error)),
         };
-        match batch.rules.runs {
-            BatchRuns::Inline => {
+        match batch.rules.mode {
+            BatchMode::Inline => {
                 let result = self.own_variables(py).and_then(|variables| {
                     run_in(&variables, || batch::run(py, &batch.procedure, &columns))
                 });
-                self.note_time(py, &batch.procedure);
-                self.end_batch(py, &batch.procedure, batch.items, result);
+                self.warn_if_slow(py, &batch.procedure);
+                self.finish_batch(py, &batch.procedure, batch.items, result);
             }
-            BatchRuns::Task => self.run_batch_in_task(py, batch, &columns),
-            BatchRuns::Thread => {
-                let kind = Kind::Run(batch.items.clone());
+            BatchMode::Task => self.run_batch_in_task(py, batch, &columns),
+            BatchMode::Thread => {
+                let kind = EntryKind::Run(batch.items.clone());
                 let procedure = batch.procedure.clone();
                 let entry = Entry { procedure: procedure.clone(), began: self.turn_began, kind };
                 let token = self.calls.insert(entry);
                 let work = Work::Batch { columns, items: batch.items.clone() };
                 let job = Job { token, procedure, work };
                 if let Err(Failure::Raised(error)) = self.submit(py, job) {
-                    self.end_batch(py, &batch.procedure, batch.items, Err(error));
+                    self.finish_batch(py, &batch.procedure, batch.items, Err(error));
                 }
             }
         }
@@ -282,13 +287,13 @@ impl Interpreter {
         let Batch { procedure, items, .. } = batch;
         let task = match started {
             Ok(task) => task,
-            Err(error) => return self.end_batch(py, &procedure, items, Err(error)),
+            Err(error) => return self.finish_batch(py, &procedure, items, Err(error)),
         };
-        let kind = Kind::Run(items.clone());
+        let kind = EntryKind::Run(items.clone());
         let entry = Entry { procedure: procedure.clone(), began: self.turn_began, kind };
         let token = self.calls.insert(entry);
-        if let Err(Failure::Raised(error)) = self.follow(&task, token, true) {
-            self.end_batch(py, &procedure, items, Err(error));
+        if let Err(Failure::Raised(error)) = self.watch_future(&task, token, true) {
+            self.finish_batch(py, &procedure, items, Err(error));
         }
     }
 
@@ -304,16 +309,16 @@ impl Interpreter {
     }
 
     /// Hands each call of a batch its part of the result.
-    fn end_batch(
+    fn finish_batch(
         &mut self,
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         items: Vec<Token>,
         result: PyResult<Bound<'_, PyAny>>,
     ) {
-        self.batches.ended(procedure);
+        self.batches.finished(procedure);
         let outcomes = batch::outcomes(py, &self.report, procedure, items, result);
-        self.calls.put_first(outcomes.into_iter());
+        self.calls.push_front(outcomes.into_iter());
     }
 
     /// The next reply: takes outcomes until one of them is somebody's.
@@ -325,13 +330,13 @@ impl Interpreter {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             let Some(Entry { procedure, began, kind }) = self.calls.remove(token) else {
-                self.bury(py, outcome);
+                self.log_abandoned(py, outcome);
                 continue;
             };
             match kind {
-                Kind::Run(items) => self.end_run(py, &procedure, items, outcome),
-                Kind::Call(call) => {
-                    self.calls.note_time(began.elapsed());
+                EntryKind::Run(items) => self.finish_run(py, &procedure, items, outcome),
+                EntryKind::Call(call) => {
+                    self.calls.record_duration(began.elapsed());
                     let replied = self.reply(py, &procedure, outcome, text);
                     if !call.is_notification {
                         return Some((call.id, replied));
@@ -342,20 +347,20 @@ impl Interpreter {
         }
     }
 
-    fn end_run(
+    fn finish_run(
         &mut self,
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         items: Vec<Token>,
-        outcome: Outcome,
+        outcome: CallOutcome,
     ) {
         match outcome {
-            Outcome::Future(task) => {
+            CallOutcome::Future(task) => {
                 let result = tasks::result_of(task.bind(py));
-                self.end_batch(py, procedure, items, result);
+                self.finish_batch(py, procedure, items, result);
             }
             // A thread has answered its calls itself.
-            Outcome::Text(_) | Outcome::Item(_) => self.batches.ended(procedure),
+            CallOutcome::Text(_) | CallOutcome::Item(_) => self.batches.finished(procedure),
         }
     }
 
@@ -363,16 +368,18 @@ impl Interpreter {
         &mut self,
         py: Python<'_>,
         procedure: &Procedure,
-        outcome: Outcome,
+        outcome: CallOutcome,
         text: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let result = match outcome {
-            Outcome::Text(written) => {
+            CallOutcome::Text(written) => {
                 text.extend_from_slice(&written?);
                 return Ok(());
             }
-            Outcome::Future(future) => tasks::result_of(future.bind(py)).map_err(Failure::Raised),
-            Outcome::Item(item) => batch::item_result(item.into_bound(py)),
+            CallOutcome::Future(future) => {
+                tasks::result_of(future.bind(py)).map_err(Failure::Raised)
+            }
+            CallOutcome::Item(item) => batch::item_result(item.into_bound(py)),
         };
         let (len_max, encode) = (self.rules.reply_bytes_max, procedure.encode.bind(py));
         let written = result.and_then(|result| {
@@ -382,20 +389,20 @@ impl Interpreter {
     }
 
     /// Looks at an outcome that nobody waits for: an exception belongs in the log all the same.
-    fn bury(&mut self, py: Python<'_>, outcome: Outcome) {
-        let Outcome::Future(future) = outcome else { return };
+    fn log_abandoned(&mut self, py: Python<'_>, outcome: CallOutcome) {
+        let CallOutcome::Future(future) = outcome else { return };
         if let Err(error) = tasks::result_of(future.bind(py))
             && !errors::is_cancelled(py, &error)
         {
-            let logged = self.report.lost(py, &error);
-            self.note(logged);
+            let logged = self.report.abandoned(py, &error);
+            self.note_interrupt(logged);
         }
     }
 
     /// Answers a call before its outcome is there, if `error` says how, and cancels what runs it.
-    fn give_up(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
+    fn abandon_call(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
         let Some(call) = self.calls.find_call(token) else { return };
-        call.let_go();
+        call.release();
         if let Some(future) = call.future.take()
             && let Err(error) = future.call_method0(py, "cancel")
         {
@@ -404,8 +411,8 @@ impl Interpreter {
         match error {
             // The outcome that comes first counts.
             Some(error) => {
-                let outcome = Outcome::Text(Err(error));
-                self.calls.put_first(std::iter::once((token, outcome)));
+                let outcome = CallOutcome::Text(Err(error));
+                self.calls.push_front(std::iter::once((token, outcome)));
             }
             None => drop(self.calls.remove(token)),
         }
@@ -414,14 +421,14 @@ impl Interpreter {
     /// A connection has closed: nobody waits for its calls.
     pub(crate) fn cancel_connection(&mut self, py: Python<'_>, connection: Id) {
         for token in self.calls.of_connection(connection) {
-            self.give_up(py, token, None);
+            self.abandon_call(py, token, None);
         }
     }
 
     /// The server ends and waits no longer.
     pub(crate) fn abandon_all(&mut self, py: Python<'_>) {
         for token in self.calls.all() {
-            self.give_up(py, token, Some(errors::cancelled("the server stops")));
+            self.abandon_call(py, token, Some(errors::cancelled("the server stops")));
         }
     }
 }

@@ -8,17 +8,17 @@ use pyo3::prelude::*;
 /// `work` must not touch Python objects. pyo3 has no bound that says just that: its own asks that
 /// the work may run on another thread, which a worker's wait may not, and need not here.
 pub(crate) unsafe fn detached<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
-    let work = StaysHere(work);
-    py.detach(move || StaysHere(work.into_inner()())).into_inner()
+    let work = AssertSend(work);
+    py.detach(move || AssertSend(work.into_inner()())).into_inner()
 }
 
-struct StaysHere<T>(T);
+struct AssertSend<T>(T);
 
-impl<T> StaysHere<T> {
+impl<T> AssertSend<T> {
     fn into_inner(self) -> T {
         self.0
     }
 }
 
 // SAFETY: `Python::detach` runs its closure on the thread it is called on.
-unsafe impl<T> Send for StaysHere<T> {}
+unsafe impl<T> Send for AssertSend<T> {}

@@ -11,18 +11,18 @@ use pyo3::prelude::*;
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
 use ucall_engine::uring::{self, Uring};
-use ucall_engine::{Choice, Engine, Listener};
-use ucall_server::{Config, Counters, Mailbox, Procedures, Turn, Worker};
+use ucall_engine::{Engine, EngineChoice, Listener};
+use ucall_server::{Counters, Mailbox, Procedures, Turn, Worker, WorkerConfig};
 
 use crate::handler::Interpreter;
 use crate::log::Log;
 use crate::procedure::Procedure;
 
 /// Descriptors that are left to the rest of the process.
-const SPARE_DESCRIPTORS: u64 = 64;
+const RESERVED_DESCRIPTORS: u64 = 64;
 /// Places of a ring's table beyond the connections, so that newcomers find one before the longest
 /// idle connection is closed for them.
-const SPARE_SOCKETS: usize = 256;
+const RESERVED_SOCKETS: usize = 256;
 
 /// The engine that was chosen when the server was made.
 #[derive(Clone, Copy, Debug)]
@@ -36,23 +36,23 @@ impl EngineKind {
     /// Chooses by name. `"auto"` takes io_uring where it may, and says once in the log where it may
     /// not; `"uring"` then raises `ucall.EngineError`.
     pub(crate) fn choose(py: Python<'_>, name: &str) -> PyResult<Self> {
-        static TOLD: AtomicBool = AtomicBool::new(false);
+        static LOGGED: AtomicBool = AtomicBool::new(false);
         match name {
             "posix" => return Ok(Self::Posix),
             "auto" | "uring" => {}
             _ => return Err(PyValueError::new_err(format!("no engine is named {name:?}"))),
         }
-        let refused = match Choice::probe() {
+        let refused = match EngineChoice::probe() {
             #[cfg(target_os = "linux")]
-            Choice::Uring(features) => return Ok(Self::Uring(features)),
-            Choice::Posix(refused) => refused,
+            EngineChoice::Uring(features) => return Ok(Self::Uring(features)),
+            EngineChoice::Posix(refused) => refused,
         };
         if name == "uring" {
             let error = py.import("ucall.errors")?.getattr("EngineError")?;
             let raised = error.call1((format!("io_uring cannot be used here: {refused}"),))?;
             return Err(PyErr::from_value(raised));
         }
-        if !TOLD.swap(true, Ordering::Relaxed) {
+        if !LOGGED.swap(true, Ordering::Relaxed) {
             let line = format!("running on the posix engine: {refused}");
             // An interrupt meanwhile has been noted by the interpreter too.
             let _ = Log::import(py)?.warning(py, &line);
@@ -70,7 +70,7 @@ impl EngineKind {
 
     /// The same, for a worker that lives in somebody else's event loop: a ring under
     /// `defer_taskrun` wakes nobody who polls it.
-    pub(crate) fn for_guest(self) -> Self {
+    pub(crate) fn for_embedded_loop(self) -> Self {
         match self {
             Self::Posix => Self::Posix,
             #[cfg(target_os = "linux")]
@@ -85,16 +85,17 @@ impl EngineKind {
         self,
         interpreter: Interpreter,
         procedures: Arc<Procedures<Arc<Procedure>>>,
-        mut config: Config,
-    ) -> io::Result<Box<dyn Drive>> {
-        let descriptors = ucall_engine::raise_descriptor_limit().saturating_sub(SPARE_DESCRIPTORS);
+        mut config: WorkerConfig,
+    ) -> io::Result<Box<dyn DynWorker>> {
+        let descriptors =
+            ucall_engine::raise_descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
         let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX).max(1);
         config.connections_max = config.connections_max.min(descriptors);
         Ok(match self {
             Self::Posix => Box::new(Worker::new(Posix::new()?, interpreter, procedures, config)),
             #[cfg(target_os = "linux")]
             Self::Uring(features) => {
-                let sockets_max = config.connections_max.saturating_add(SPARE_SOCKETS);
+                let sockets_max = config.connections_max.saturating_add(RESERVED_SOCKETS);
                 let size = uring::Config {
                     sockets_max: u32::try_from(sockets_max).unwrap_or(u32::MAX),
                     ..uring::Config::default()
@@ -107,13 +108,13 @@ impl EngineKind {
 }
 
 /// A worker on any engine.
-pub(crate) trait Drive {
+pub(crate) trait DynWorker {
     fn listen(&mut self, listener: Listener) -> io::Result<()>;
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
     fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
     fn unwatch_loop(&mut self);
-    /// Gets ready for somebody else's wait on the [`Drive::descriptor`].
-    fn rest(&mut self) -> bool;
+    /// Gets ready for somebody else's wait on the [`DynWorker::descriptor`].
+    fn prepare_to_wait(&mut self) -> bool;
     /// When a turn is due.
     fn deadline(&self) -> Option<Instant>;
     /// Readable when a turn has something to do.
@@ -121,14 +122,14 @@ pub(crate) trait Drive {
     /// One turn, on a thread that is attached to the interpreter.
     fn turn(&mut self, py: Python<'_>, deadline: Option<Instant>) -> io::Result<Turn>;
     /// What is due behind the last turn, on such a thread, too.
-    fn end(&mut self, py: Python<'_>) -> io::Result<()>;
+    fn shut_down(&mut self, py: Python<'_>) -> io::Result<()>;
     fn interpreter(&mut self) -> &mut Interpreter;
     fn mailbox(&self) -> Mailbox;
     fn counters(&self) -> Arc<Counters>;
-    fn count_on(&mut self, counters: Arc<Counters>);
+    fn set_counters(&mut self, counters: Arc<Counters>);
 }
 
-impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
+impl<E: Engine + AsFd> DynWorker for Worker<E, Interpreter> {
     fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.listen(listener)
     }
@@ -145,8 +146,8 @@ impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
         self.unwatch_loop();
     }
 
-    fn rest(&mut self) -> bool {
-        self.rest()
+    fn prepare_to_wait(&mut self) -> bool {
+        self.prepare_to_wait()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -161,8 +162,8 @@ impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
         self.turn(deadline)
     }
 
-    fn end(&mut self, _py: Python<'_>) -> io::Result<()> {
-        self.end()
+    fn shut_down(&mut self, _py: Python<'_>) -> io::Result<()> {
+        self.shut_down()
     }
 
     fn interpreter(&mut self) -> &mut Interpreter {
@@ -177,7 +178,7 @@ impl<E: Engine + AsFd> Drive for Worker<E, Interpreter> {
         self.counters()
     }
 
-    fn count_on(&mut self, counters: Arc<Counters>) {
-        self.count_on(counters);
+    fn set_counters(&mut self, counters: Arc<Counters>) {
+        self.set_counters(counters);
     }
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use ucall_proto::RpcError;
 
-use crate::convert::{self, Fault};
+use crate::convert::{self, ConversionFault};
 
 create_exception!(
     ucall._core,
@@ -42,7 +42,7 @@ pub(crate) fn for_caller<'py>(
     error: &PyErr,
     len_max: usize,
     encode: &Bound<'py, PyAny>,
-) -> Result<RpcError, Fault> {
+) -> Result<RpcError, ConversionFault> {
     let error = error.value(py);
     let code = error.getattr("code")?.extract::<i64>()?;
     let message = error.getattr("message")?.extract::<String>()?;
@@ -72,8 +72,8 @@ pub(crate) fn deadline_passed() -> RpcError {
 }
 
 /// As many calls run as may run at once.
-pub(crate) fn overloaded(running_max: usize, usual_time: Duration) -> RpcError {
-    let retry_after_ms = usual_time.as_millis().clamp(1, 10_000);
+pub(crate) fn overloaded(running_max: usize, average_time: Duration) -> RpcError {
+    let retry_after_ms = average_time.as_millis().clamp(1, 10_000);
     let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
     let data =
         format!(r#"{{"retry_after_ms":{retry_after_ms},"max_running_calls":{running_max}}}"#);

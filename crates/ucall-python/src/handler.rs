@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::http1::Head;
-use ucall_proto::tls::Session;
-use ucall_proto::{Call, Identity, Outcome, Refusal, Reply, RpcError};
+use ucall_proto::tls::TlsSession;
+use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
 use ucall_server::{CallId, Caller, Handler, MemoryBudget};
 
 use crate::arguments::{self, Failure};
-use crate::batch::{Batches, Sizes};
+use crate::batch::{BatchSizes, Batches};
 use crate::calls::Calls;
 use crate::clock::CoarseTime;
 use crate::context::{self, Context};
@@ -24,17 +24,17 @@ use crate::errors;
 use crate::log::Interrupted;
 use crate::options::Rules;
 use crate::pool::Pool;
-use crate::procedure::{How, Procedure};
+use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
 use crate::tasks::Tasks;
 
 /// Other Python threads get their turn after so long at the latest.
-const HOLD_MAX: Duration = Duration::from_millis(1);
+const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
 
 /// The interpreter as one worker uses it, on a thread that stays attached through a whole turn.
 ///
 /// It works on objects of the interpreter without a token at hand: whoever lets it call must be
-/// attached, as `Drive::turn` asks.
+/// attached, as `DynWorker::turn` asks.
 pub(crate) struct Interpreter {
     /// The number of the server.
     pub(crate) server: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Interpreter {
     /// Threads for functions that block, once one was called.
     pub(crate) pool: Option<Pool>,
     /// The program's function that tells who a request comes from.
-    pub(crate) guard: Option<Py<PyAny>>,
+    pub(crate) auth: Option<Py<PyAny>>,
     /// What it has returned for the request at hand.
     pub(crate) user: Option<Py<PyAny>>,
     /// The `contextvars.Context` that calls start with a copy of. Plain functions run in the
@@ -60,9 +60,9 @@ pub(crate) struct Interpreter {
     /// When this turn began, and all that it handles had come.
     pub(crate) turn_began: Instant,
     /// When the last function had returned, or the turn began.
-    mark: CoarseTime,
+    last_return: CoarseTime,
     /// When other threads had their turn.
-    released: Instant,
+    gil_released_at: Instant,
     /// Whether a Ctrl-C came while Python code ran.
     interrupted: bool,
     /// Whether a plain function runs, which a Ctrl-C interrupts.
@@ -75,9 +75,9 @@ impl Interpreter {
         py: Python<'_>,
         server: u64,
         debug: bool,
-        guard: Option<Py<PyAny>>,
+        auth: Option<Py<PyAny>>,
         rules: Rules,
-        sizes: Arc<Sizes>,
+        sizes: Arc<BatchSizes>,
     ) -> PyResult<Self> {
         let now = Instant::now();
         Ok(Self {
@@ -89,13 +89,13 @@ impl Interpreter {
             batches: Batches::new(sizes),
             tasks: None,
             pool: None,
-            guard,
+            auth,
             user: None,
             variables: context::own_variables(py)?.unbind(),
             scratch: Vec::new(),
             turn_began: now,
-            mark: CoarseTime::now(),
-            released: now,
+            last_return: CoarseTime::now(),
+            gil_released_at: now,
             interrupted: false,
             is_in_function: Arc::default(),
         })
@@ -124,10 +124,10 @@ impl Interpreter {
 
     /// To be called once a turn: under load there is no wait that lets other threads in.
     #[inline]
-    pub(crate) fn let_others_in(&mut self, py: Python<'_>) {
-        if self.released.elapsed() >= HOLD_MAX {
+    pub(crate) fn yield_gil(&mut self, py: Python<'_>) {
+        if self.gil_released_at.elapsed() >= GIL_HOLD_MAX {
             py.detach(std::thread::yield_now);
-            self.released = Instant::now();
+            self.gil_released_at = Instant::now();
         }
     }
 
@@ -188,14 +188,14 @@ impl Interpreter {
 
     /// When a call is due: by its caller's wish or the server's, whichever is sooner.
     pub(crate) fn deadline_of(&self, procedure: &Procedure, call: &Call<'_>) -> Option<Instant> {
-        let wished = call.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
-        let timeout = [wished, procedure.timeout].into_iter().flatten().min()?;
+        let requested = call.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
+        let timeout = [requested, procedure.timeout].into_iter().flatten().min()?;
         self.turn_began.checked_add(timeout)
     }
 
     /// Whether a plain call came too late to be started.
     #[inline]
-    fn is_overdue(&self, procedure: &Procedure, call: &Call<'_>) -> bool {
+    fn is_expired(&self, procedure: &Procedure, call: &Call<'_>) -> bool {
         let may_be = procedure.timeout.is_some()
             || call.head.is_some_and(|head| head.timeout_ms().is_some());
         may_be && self.deadline_of(procedure, call).is_some_and(|it| it <= Instant::now())
@@ -211,35 +211,35 @@ impl Interpreter {
         len_max: usize,
     ) -> RpcError {
         let (error, logged) = self.report.fail(py, procedure, failure, len_max);
-        self.note(logged);
+        self.note_interrupt(logged);
         error
     }
 
-    pub(crate) fn note(&mut self, logged: Result<(), Interrupted>) {
+    pub(crate) fn note_interrupt(&mut self, logged: Result<(), Interrupted>) {
         self.interrupted |= logged.is_err();
     }
 
     /// To be called when Python code has run: names what held up the others, once.
     #[inline]
-    pub(crate) fn note_time(&mut self, py: Python<'_>, procedure: &Procedure) {
+    pub(crate) fn warn_if_slow(&mut self, py: Python<'_>, procedure: &Procedure) {
         let now = CoarseTime::now();
-        if now.since(self.mark) >= self.rules.slow && !procedure.is_known_slow() {
-            self.warn_of(py, procedure, now.since(self.mark));
+        if now.since(self.last_return) >= self.rules.slow && !procedure.is_logged_as_slow() {
+            self.warn_slow(py, procedure, now.since(self.last_return));
         }
-        self.mark = now;
+        self.last_return = now;
     }
 
     #[cold]
-    fn warn_of(&mut self, py: Python<'_>, procedure: &Procedure, took: Duration) {
+    fn warn_slow(&mut self, py: Python<'_>, procedure: &Procedure, elapsed: Duration) {
         let name = &procedure.name;
-        let remedy = match procedure.how {
-            How::Task => "await what it waits for, or run it by asyncio.to_thread",
+        let advice = match procedure.mode {
+            CallMode::Task => "await what it waits for, or run it by asyncio.to_thread",
             _ => "serve it by @server(threads=True), or processes=N if it computes",
         };
-        let took = took.as_millis();
-        let line = format!("{name} held up all other calls for {took} ms: {remedy}");
+        let elapsed = elapsed.as_millis();
+        let line = format!("{name} held up all other calls for {elapsed} ms: {advice}");
         let logged = self.report.warning(py, &line);
-        self.note(logged);
+        self.note_interrupt(logged);
     }
 }
 
@@ -259,14 +259,14 @@ impl Handler for Interpreter {
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
-    ) -> Outcome {
+    ) -> CallOutcome {
         let py = attached();
-        if !matches!(procedure.how, How::Inline) {
+        if !matches!(procedure.mode, CallMode::Inline) {
             return self.begin(py, procedure, call, caller, reply);
         }
-        if self.is_overdue(procedure, call) {
+        if self.is_expired(procedure, call) {
             reply.error(&errors::deadline_passed());
-            return Outcome::Done;
+            return CallOutcome::Done;
         }
         self.is_in_function.store(true, Ordering::Relaxed);
         let ran = self.run(py, procedure, call, caller, reply);
@@ -275,25 +275,25 @@ impl Handler for Interpreter {
             let error = self.fail(py, procedure, failure, reply.len_max());
             reply.error(&error);
         }
-        self.note_time(py, procedure);
-        Outcome::Done
+        self.warn_if_slow(py, procedure);
+        CallOutcome::Done
     }
 
     #[inline]
-    fn is_guarded(&self) -> bool {
-        self.guard.is_some()
+    fn requires_authentication(&self) -> bool {
+        self.auth.is_some()
     }
 
-    fn admit(
+    fn authenticate(
         &mut self,
         head: Option<&Head<'_>>,
-        session: Option<&Arc<Session>>,
+        session: Option<&Arc<TlsSession>>,
         caller: &Caller,
-    ) -> Result<Identity, Refusal> {
-        self.ask_guard(attached(), head, session, caller)
+    ) -> Result<CallerIdentity, AuthenticationError> {
+        self.authenticate(attached(), head, session, caller)
     }
 
-    fn enter(&mut self, identity: &Identity) {
+    fn set_identity(&mut self, identity: &CallerIdentity) {
         self.set_user(attached(), identity);
     }
 
@@ -303,13 +303,13 @@ impl Handler for Interpreter {
 
     fn turn_began(&mut self, now: Instant) {
         self.turn_began = now;
-        self.mark = CoarseTime::now();
+        self.last_return = CoarseTime::now();
     }
 
     #[inline]
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.do_what_is_due(attached(), now);
+            self.handle_deadlines(attached(), now);
         }
     }
 
@@ -319,7 +319,7 @@ impl Handler for Interpreter {
     }
 
     #[inline]
-    fn next_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
         if !self.calls.has_outcomes() {
             return None;
         }
@@ -341,20 +341,20 @@ impl Handler for Interpreter {
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         // SAFETY: a worker waits for its engine, which touches nothing of Python.
         let value = unsafe { detached(attached(), wait) };
-        self.released = Instant::now();
+        self.gil_released_at = Instant::now();
         value
     }
 
     fn warn(&mut self, line: &str) {
         let logged = self.report.warning(attached(), line);
-        self.note(logged);
+        self.note_interrupt(logged);
     }
 }
 
 /// The token of this thread, as long as the worker's turn lasts.
 #[inline]
 fn attached() -> Python<'static> {
-    // SAFETY: a handler is only called by the turn of its worker, and `Drive::turn` is the only
+    // SAFETY: a handler is only called by the turn of its worker, and `DynWorker::turn` is the only
     // way to one: it asks for a token.
     unsafe { Python::assume_attached() }
 }

@@ -11,9 +11,10 @@
 //! here assumes that one thread runs Python code at a time.
 
 mod arguments;
+mod auth;
 mod batch;
-mod bound;
 mod calls;
+mod calls_by_connection;
 mod client;
 mod clock;
 mod context;
@@ -23,27 +24,26 @@ mod detach;
 mod engine;
 mod errors;
 mod ffi;
-mod guard;
 mod handler;
+mod interpreter_shutdown;
 mod job_input;
-mod leaving;
 mod log;
+mod loop_driver;
+mod loop_queues;
 mod options;
-mod parking;
 mod pool;
 mod procedure;
-mod pump;
 mod queue;
 mod report;
 mod run;
-mod schedule;
 mod server;
-mod shared;
-mod siblings;
+mod shared_counters;
 mod signals;
+mod suspended_workers;
 mod tasks;
+mod thread_bound;
 mod tls;
-mod unix;
+mod unix_socket;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
@@ -60,22 +60,22 @@ mod _core {
     #[pymodule_export]
     use crate::errors::Unwritable;
     #[pymodule_export]
-    use crate::pump::Pump;
+    use crate::loop_driver::LoopDriver;
+    #[pymodule_export]
+    use crate::loop_queues::{Handle, LoopQueues};
     #[pymodule_export]
     use crate::queue::{
-        Block, Message, PickleLoader, QueueCore, QueueJournal, QueueLink, Receipt,
-        check_shared_memory, system_certificates,
+        Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,
+        system_certificates,
     };
-    #[pymodule_export]
-    use crate::schedule::{Handle, Schedule};
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]
-    use crate::shared::SharedCounters;
+    use crate::shared_counters::SharedCounters;
     #[pymodule_export]
     use crate::tls::{Certificate, PyTls};
     #[pymodule_export]
-    use crate::unix::UnixSocket;
+    use crate::unix_socket::UnixSocket;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -88,10 +88,10 @@ mod _core {
             return Err(PyImportError::new_err("ucall cannot be used in a subinterpreter"));
         }
         if !has_lock(py)? {
-            let how = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0";
-            return Err(PyImportError::new_err(how));
+            let mode = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0";
+            return Err(PyImportError::new_err(mode));
         }
-        leaving::watch_the_end(py)
+        interpreter_shutdown::install_exit_hook(py)
     }
 
     /// Whether one thread of the interpreter runs at a time.

@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
-use ucall_server::Config;
+use ucall_server::WorkerConfig;
 
 /// Where one limit is kept.
-enum Place<'a> {
+enum LimitField<'a> {
     /// A number of bytes or things, at least 1.
     Count(&'a mut usize),
     /// Seconds, more than 0.
@@ -42,72 +42,75 @@ impl Default for Rules {
 }
 
 /// Every limit, by name.
-fn places<'a>(config: &'a mut Config, rules: &'a mut Rules) -> [(&'static str, Place<'a>); 23] {
+fn limit_fields<'a>(
+    config: &'a mut WorkerConfig,
+    rules: &'a mut Rules,
+) -> [(&'static str, LimitField<'a>); 23] {
     let limits = &mut config.limits;
     [
-        ("max_connections", Place::Count(&mut config.connections_max)),
-        ("max_running_calls", Place::Count(&mut rules.running_max)),
-        ("max_threads", Place::Count(&mut rules.threads_max)),
-        ("drain_timeout_s", Place::Time(&mut config.drain_timeout)),
-        ("slow_call_s", Place::Time(&mut rules.slow)),
-        ("max_head_bytes", Place::Count(&mut limits.head.bytes_max)),
-        ("max_headers", Place::Count(&mut limits.head.headers_max)),
-        ("max_body_bytes", Place::Count(&mut limits.body_bytes_max)),
-        ("max_chunk_overhead_bytes", Place::Count(&mut limits.chunk_overhead_bytes_max)),
-        ("max_nesting", Place::Count(&mut limits.nesting_max)),
-        ("max_batch_calls", Place::Count(&mut limits.batch_calls_max)),
-        ("max_reply_bytes", Place::Count(&mut limits.reply_bytes_max)),
-        ("max_id_bytes", Place::Count(&mut limits.id_bytes_max)),
-        ("max_pipeline", Place::Count(&mut limits.pipeline_max)),
-        ("max_output_bytes", Place::Count(&mut limits.output_bytes_max)),
-        ("max_held_bytes", Place::Count(&mut limits.held_bytes_max)),
-        ("max_discarded_bytes", Place::Count(&mut limits.discarded_bytes_max)),
-        ("handshake_timeout_s", Place::Time(&mut limits.handshake_timeout)),
-        ("head_timeout_s", Place::Time(&mut limits.head_timeout)),
-        ("body_timeout_s", Place::Time(&mut limits.body_timeout)),
-        ("idle_timeout_s", Place::Time(&mut limits.idle_timeout)),
-        ("send_timeout_s", Place::Time(&mut limits.send_timeout)),
-        ("discard_timeout_s", Place::Time(&mut limits.discard_timeout)),
+        ("max_connections", LimitField::Count(&mut config.connections_max)),
+        ("max_running_calls", LimitField::Count(&mut rules.running_max)),
+        ("max_threads", LimitField::Count(&mut rules.threads_max)),
+        ("drain_timeout_s", LimitField::Time(&mut config.drain_timeout)),
+        ("slow_call_s", LimitField::Time(&mut rules.slow)),
+        ("max_head_bytes", LimitField::Count(&mut limits.head.bytes_max)),
+        ("max_headers", LimitField::Count(&mut limits.head.headers_max)),
+        ("max_body_bytes", LimitField::Count(&mut limits.body_bytes_max)),
+        ("max_chunk_overhead_bytes", LimitField::Count(&mut limits.chunk_overhead_bytes_max)),
+        ("max_nesting", LimitField::Count(&mut limits.nesting_max)),
+        ("max_batch_calls", LimitField::Count(&mut limits.batch_calls_max)),
+        ("max_reply_bytes", LimitField::Count(&mut limits.reply_bytes_max)),
+        ("max_id_bytes", LimitField::Count(&mut limits.id_bytes_max)),
+        ("max_pipeline", LimitField::Count(&mut limits.pipeline_max)),
+        ("max_output_bytes", LimitField::Count(&mut limits.output_bytes_max)),
+        ("max_held_bytes", LimitField::Count(&mut limits.held_bytes_max)),
+        ("max_discarded_bytes", LimitField::Count(&mut limits.discarded_bytes_max)),
+        ("handshake_timeout_s", LimitField::Time(&mut limits.handshake_timeout)),
+        ("head_timeout_s", LimitField::Time(&mut limits.head_timeout)),
+        ("body_timeout_s", LimitField::Time(&mut limits.body_timeout)),
+        ("idle_timeout_s", LimitField::Time(&mut limits.idle_timeout)),
+        ("send_timeout_s", LimitField::Time(&mut limits.send_timeout)),
+        ("discard_timeout_s", LimitField::Time(&mut limits.discard_timeout)),
     ]
 }
 
 /// Sets the limits that `options` names.
 pub(crate) fn apply(
-    config: &mut Config,
+    config: &mut WorkerConfig,
     rules: &mut Rules,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<()> {
-    let mut places = places(config, rules);
+    let mut limit_fields = limit_fields(config, rules);
     for (name, value) in options {
         let name = name.extract::<String>()?;
-        let Some((_, place)) = places.iter_mut().find(|(known, _)| *known == name) else {
+        let Some((_, field)) = limit_fields.iter_mut().find(|(known, _)| *known == name) else {
             return Err(PyTypeError::new_err(format!("no limit is named {name}")));
         };
-        match place {
-            Place::Count(count) => **count = counted(&name, &value)?,
-            Place::Time(time) => **time = timed(&name, &value)?,
+        match field {
+            LimitField::Count(count) => **count = parse_count(&name, &value)?,
+            LimitField::Time(time) => **time = parse_time(&name, &value)?,
         }
     }
     rules.reply_bytes_max = config.limits.reply_bytes_max;
     Ok(())
 }
 
-fn counted(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+fn parse_count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     match value.extract::<u32>() {
         Ok(count @ 1..) => Ok(count as usize),
-        _ => Err(refused(name, "an int from 1 to 2³² - 1", value)?),
+        _ => Err(invalid(name, "an int from 1 to 2³² - 1", value)?),
     }
 }
 
-fn timed(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+fn parse_time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds = value.extract::<f64>().unwrap_or(f64::NAN);
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err(refused(name, "a number of seconds above 0", value)?),
+        _ => Err(invalid(name, "a number of seconds above 0", value)?),
     }
 }
 
-fn refused(name: &str, expected: &str, value: &Bound<'_, PyAny>) -> PyResult<PyErr> {
+fn invalid(name: &str, expected: &str, value: &Bound<'_, PyAny>) -> PyResult<PyErr> {
     let got = value.repr()?;
     Ok(PyValueError::new_err(format!("{name}: expected {expected}, got {got}")))
 }
@@ -125,12 +128,12 @@ pub(crate) fn timeout(timeout_ms: Option<f64>) -> PyResult<Option<Duration>> {
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let access = AccessRules::new(true, &[], &[])
         .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
-    let (mut config, mut rules) = (Config::new(access), Rules::default());
+    let (mut config, mut rules) = (WorkerConfig::new(access), Rules::default());
     let defaults = PyDict::new(py);
-    for (name, place) in places(&mut config, &mut rules) {
-        match place {
-            Place::Count(count) => defaults.set_item(name, *count)?,
-            Place::Time(time) => defaults.set_item(name, time.as_secs_f64())?,
+    for (name, field) in limit_fields(&mut config, &mut rules) {
+        match field {
+            LimitField::Count(count) => defaults.set_item(name, *count)?,
+            LimitField::Time(time) => defaults.set_item(name, time.as_secs_f64())?,
         }
     }
     Ok(defaults)

@@ -13,17 +13,17 @@ use ucall_proto::RpcError;
 
 use crate::arguments::{self, Failure};
 use crate::batch;
-use crate::calls::{Outcome, Outcomes, Token};
+use crate::calls::{CallOutcome, OutcomeQueue, Token};
 use crate::context::in_own_variables;
 use crate::convert;
 use crate::errors;
+use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
-use crate::leaving::{self, busy, in_function};
 use crate::procedure::Procedure;
 use crate::report::Report;
 
 /// Jobs that were given up, in line all the same, until they are thrown away together.
-const GIVEN_UP_KEPT: usize = 64;
+const CANCELLED_JOBS_MAX: usize = 64;
 
 thread_local! {
     static SERVER: Cell<Option<u64>> = const { Cell::new(None) };
@@ -44,16 +44,16 @@ pub(crate) struct Pool {
 struct Shared {
     /// The number of the server.
     server: u64,
-    line: Mutex<Line>,
+    queue: Mutex<JobQueue>,
     changed: Condvar,
-    outcomes: Arc<Outcomes>,
+    outcomes: Arc<OutcomeQueue>,
     report: Arc<Report>,
     reply_bytes_max: usize,
 }
 
 /// What waits for a thread.
 #[derive(Default)]
-struct Line {
+struct JobQueue {
     jobs: VecDeque<Job>,
     idle: usize,
     closed: bool,
@@ -74,8 +74,8 @@ pub(crate) enum Work {
 }
 
 impl Job {
-    fn is_given_up(&self) -> bool {
-        matches!(&self.work, Work::Call(parcel) if parcel.is_empty())
+    fn is_cancelled(&self) -> bool {
+        matches!(&self.work, Work::Call(input) if input.is_empty())
     }
 }
 
@@ -83,31 +83,31 @@ impl Pool {
     pub(crate) fn new(
         server: u64,
         threads_max: usize,
-        outcomes: Arc<Outcomes>,
+        outcomes: Arc<OutcomeQueue>,
         report: Arc<Report>,
         reply_bytes_max: usize,
     ) -> Self {
-        let (line, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { server, line, changed, outcomes, report, reply_bytes_max });
+        let (queue, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { server, queue, changed, outcomes, report, reply_bytes_max });
         Self { shared, threads: 0, threads_max }
     }
 
     /// Puts a job in line, where at most so many have callers that wait. Raises when there is no
     /// thread and none can be made.
-    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job, awaited: usize) -> PyResult<()> {
-        let mut line = self.shared.line();
-        if line.jobs.len() > GIVEN_UP_KEPT + 2 * awaited {
-            line.jobs.retain(|job| !job.is_given_up());
+    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job, waiting: usize) -> PyResult<()> {
+        let mut queue = self.shared.queue();
+        if queue.jobs.len() > CANCELLED_JOBS_MAX + 2 * waiting {
+            queue.jobs.retain(|job| !job.is_cancelled());
         }
-        line.jobs.push_back(job);
-        let is_short_of_threads = line.jobs.len() > line.idle && self.threads < self.threads_max;
-        drop(line);
+        queue.jobs.push_back(job);
+        let is_short_of_threads = queue.jobs.len() > queue.idle && self.threads < self.threads_max;
+        drop(queue);
         self.shared.changed.notify_one();
         if is_short_of_threads {
             match self.start_thread(py) {
                 Ok(()) => self.threads += 1,
                 Err(error) if self.threads == 0 => {
-                    self.shared.line().jobs.pop_back();
+                    self.shared.queue().jobs.pop_back();
                     return Err(error);
                 }
                 // Those that are there will come to it.
@@ -121,7 +121,7 @@ impl Pool {
     /// once would hold up the calls that they are for. None is joined at the end of the program,
     /// which waits for calls by draining; see `leaving`.
     fn start_thread(&self, py: Python<'_>) -> PyResult<()> {
-        leaving::expect_threads();
+        interpreter_shutdown::register_process();
         let thread = PoolThread { shared: self.shared.clone(), number: self.threads + 1 };
         let start = py.import("_thread")?.getattr("start_new_thread")?;
         start.call1((Bound::new(py, thread)?, ())).map(drop)
@@ -131,56 +131,56 @@ impl Pool {
 impl Drop for Pool {
     /// Threads end with the call they are at.
     fn drop(&mut self) {
-        self.shared.line().closed = true;
+        self.shared.queue().closed = true;
         self.shared.changed.notify_all();
     }
 }
 
 impl Shared {
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, JobQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a job; `None` when there will be no more.
     fn next_job(&self) -> Option<Job> {
-        let mut line = self.line();
+        let mut queue = self.queue();
         loop {
-            if let Some(job) = line.jobs.pop_front() {
+            if let Some(job) = queue.jobs.pop_front() {
                 return Some(job);
             }
-            if line.closed {
+            if queue.closed {
                 return None;
             }
-            line.idle += 1;
-            line = self.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
-            line.idle -= 1;
+            queue.idle += 1;
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.idle -= 1;
         }
     }
 
     fn run(&self, py: Python<'_>, job: Job, scratch: &mut Vec<u8>) {
         match job.work {
-            Work::Call(parcel) => {
+            Work::Call(input) => {
                 // Else whoever asked for it has been answered, or is gone.
-                if let Some(Contents { params, context, _reserved }) = parcel.take() {
+                if let Some(Contents { params, context, _reserved }) = input.take() {
                     let context = context.map(|it| it.into_bound(py));
                     let params = params.as_deref();
                     let outcome = self.call(py, &job.procedure, params, context, scratch);
-                    self.outcomes.push_from_afar(job.token, Outcome::Text(outcome));
+                    self.outcomes.push_remote(job.token, CallOutcome::Text(outcome));
                 }
             }
             Work::Batch { columns, items } => {
                 let run = || batch::run(py, &job.procedure, &columns);
-                let result = in_own_variables(py, || in_function(py, run));
+                let result = in_own_variables(py, || run_untracked(py, run));
                 let outcomes = batch::outcomes(py, &self.report, &job.procedure, items, result);
                 let written = |(token, outcome)| match outcome {
-                    Outcome::Item(item) => {
+                    CallOutcome::Item(item) => {
                         let outcome = self.write_item(py, &job.procedure, item.into_bound(py));
-                        (token, Outcome::Text(outcome))
+                        (token, CallOutcome::Text(outcome))
                     }
                     outcome => (token, outcome),
                 };
                 let mut outcomes: Vec<_> = outcomes.into_iter().map(written).collect();
-                outcomes.push((job.token, Outcome::Text(Ok(Vec::new()))));
+                outcomes.push((job.token, CallOutcome::Text(Ok(Vec::new()))));
                 self.outcomes.push_all(outcomes);
             }
         }
@@ -197,7 +197,7 @@ impl Shared {
         let mut outcome = Ok(Vec::new());
         let ran = in_own_variables(py, || {
             let call = || arguments::call(py, procedure, params, context, scratch);
-            outcome = in_function(py, call)
+            outcome = run_untracked(py, call)
                 .and_then(|result| self.written(procedure, &result))
                 .map_err(|failure| self.failed(py, procedure, failure));
             Ok(())
@@ -245,17 +245,17 @@ struct PoolThread {
 impl PoolThread {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
         SERVER.set(Some(self.shared.server));
-        busy(py, || self.take_name(py))?;
+        run_tracked(py, || self.set_thread_name(py))?;
         let mut scratch = Vec::new();
         while let Some(job) = py.detach(|| self.shared.next_job()) {
-            busy(py, || self.shared.run(py, job, &mut scratch));
+            run_tracked(py, || self.shared.run(py, job, &mut scratch));
         }
         Ok(())
     }
 }
 
 impl PoolThread {
-    fn take_name(&self, py: Python<'_>) -> PyResult<()> {
+    fn set_thread_name(&self, py: Python<'_>) -> PyResult<()> {
         let this = py.import("threading")?.call_method0("current_thread")?;
         this.setattr("name", format!("ucall-thread-{}", self.number))
     }

@@ -19,16 +19,16 @@ pub(crate) struct Procedure {
     pub(crate) signature: Option<Signature>,
     /// Called with an object that JSON has no word for; returns what to write in its place.
     pub(crate) encode: Py<PyAny>,
-    pub(crate) how: How,
+    pub(crate) mode: CallMode,
     /// How long a call may take, from when it has come.
     pub(crate) timeout: Option<Duration>,
     /// Whether it was told in the log that it holds up the others.
-    pub(crate) is_known_slow: AtomicBool,
+    pub(crate) is_logged_as_slow: AtomicBool,
 }
 
 /// How the calls of a function run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum How {
+pub(crate) enum CallMode {
     /// On the worker's thread, one after another.
     Inline,
     /// It returns a coroutine, which becomes a task of the worker's event loop.
@@ -49,20 +49,23 @@ pub(crate) struct BatchRules {
     pub(crate) wait_max: Duration,
     /// How many batches may run at once.
     pub(crate) running_max: usize,
-    pub(crate) runs: BatchRuns,
+    pub(crate) mode: BatchMode,
 }
 
 /// Where a batch runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BatchRuns {
+pub(crate) enum BatchMode {
     Inline,
     Task,
     Thread,
 }
 
-impl How {
+impl CallMode {
     /// Reads what `python/ucall/_registration.py` describes: a name, and for a batch its rules.
-    pub(crate) fn of_description(name: &str, batch: Option<(usize, f64, usize)>) -> PyResult<Self> {
+    pub(crate) fn from_description(
+        name: &str,
+        batch: Option<(usize, f64, usize)>,
+    ) -> PyResult<Self> {
         let unknown = || PyValueError::new_err(format!("no way to run is named {name:?}"));
         let Some((size_max, wait_max_ms, running_max)) = batch else {
             return match name {
@@ -73,15 +76,15 @@ impl How {
                 _ => Err(unknown()),
             };
         };
-        let runs = match name {
-            "inline" => BatchRuns::Inline,
-            "task" => BatchRuns::Task,
-            "thread" => BatchRuns::Thread,
+        let mode = match name {
+            "inline" => BatchMode::Inline,
+            "task" => BatchMode::Task,
+            "thread" => BatchMode::Thread,
             _ => return Err(unknown()),
         };
         let wait_max = Duration::try_from_secs_f64(wait_max_ms / 1e3)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self::Batch(BatchRules { size_max, wait_max, running_max, runs }))
+        Ok(Self::Batch(BatchRules { size_max, wait_max, running_max, mode }))
     }
 }
 
@@ -92,8 +95,8 @@ impl Procedure {
     }
 
     /// Whether the log knows that it is slow; from now on it does.
-    pub(crate) fn is_known_slow(&self) -> bool {
-        self.is_known_slow.swap(true, Ordering::Relaxed)
+    pub(crate) fn is_logged_as_slow(&self) -> bool {
+        self.is_logged_as_slow.swap(true, Ordering::Relaxed)
     }
 }
 
@@ -145,7 +148,7 @@ mod kind {
 
 impl Signature {
     /// Reads a description of all parameters, in the order of the signature.
-    pub(crate) fn of_description(description: &Bound<'_, PyList>) -> PyResult<Self> {
+    pub(crate) fn from_description(description: &Bound<'_, PyList>) -> PyResult<Self> {
         let mut signature = Self::default();
         for param in description {
             signature.add(param.extract::<Description<'_>>()?)?;
@@ -158,7 +161,7 @@ impl Signature {
         let is_context = takes.cast::<PyString>().is_ok_and(|takes| takes == CONTEXT);
         let convert = match is_context {
             true => Convert::Any,
-            false => Convert::of_description(&takes)?,
+            false => Convert::from_description(&takes)?,
         };
         match kind {
             kind::VAR_POSITIONAL => self.rest = Some(convert),

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use ucall_proto::RpcError;
 
 use crate::arguments::Failure;
-use crate::convert::Fault;
+use crate::convert::ConversionFault;
 use crate::errors::{self, Errors};
 use crate::log::{Interrupted, Log};
 use crate::procedure::Procedure;
@@ -19,7 +19,7 @@ pub(crate) struct Report {
 }
 
 /// The error to reply with, and whether a Ctrl-C came while Python code ran.
-type Told = (RpcError, Result<(), Interrupted>);
+type Reported = (RpcError, Result<(), Interrupted>);
 
 impl Report {
     pub(crate) fn import(py: Python<'_>, debug: bool) -> PyResult<Self> {
@@ -38,26 +38,28 @@ impl Report {
         procedure: &Procedure,
         failure: Failure,
         len_max: usize,
-    ) -> Told {
+    ) -> Reported {
         match failure {
-            Failure::Params(Fault::Value(misfit)) => {
+            Failure::Params(ConversionFault::Value(mismatch)) => {
                 let error = RpcError::new(RpcError::INVALID_PARAMS, "Invalid params");
-                (error.expected(&misfit.describe("params")), Ok(()))
+                (error.expected(&mismatch.describe("params")), Ok(()))
             }
-            Failure::Params(Fault::TooLarge) => (errors::internal(), Ok(())),
-            Failure::Params(Fault::Raised(error)) => self.raised(py, procedure, *error, len_max),
+            Failure::Params(ConversionFault::TooLarge) => (errors::internal(), Ok(())),
+            Failure::Params(ConversionFault::Raised(error)) => {
+                self.raised(py, procedure, *error, len_max)
+            }
             Failure::Result(fault) => self.unwritable(py, procedure, "result", fault, len_max),
             Failure::Raised(error) => self.raised(py, procedure, error, len_max),
         }
     }
 
     /// Logs what nobody can be told any more.
-    pub(crate) fn lost(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
+    pub(crate) fn abandoned(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
         self.log.error(py, "a function raised after its call had been given up", Some(error))
     }
 
     /// Logs why nobody can be told who may call.
-    pub(crate) fn failed_guard(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
+    pub(crate) fn auth_failed(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
         self.log.error(py, "the function for auth failed: nobody is let in", Some(error))
     }
 
@@ -65,21 +67,29 @@ impl Report {
         &self,
         py: Python<'_>,
         procedure: &Procedure,
-        what: &str,
-        fault: Fault,
+        problem: &str,
+        fault: ConversionFault,
         len_max: usize,
-    ) -> Told {
+    ) -> Reported {
         let problem = match fault {
-            Fault::Value(misfit) => misfit.describe(what),
-            Fault::TooLarge => format!("{what}: larger than a reply may be (max_reply_bytes)"),
-            Fault::Raised(error) => return self.raised(py, procedure, *error, len_max),
+            ConversionFault::Value(mismatch) => mismatch.describe(problem),
+            ConversionFault::TooLarge => {
+                format!("{problem}: larger than a reply may be (max_reply_bytes)")
+            }
+            ConversionFault::Raised(error) => return self.raised(py, procedure, *error, len_max),
         };
         let line = format!("{}: {problem}", procedure.name);
         let logged = self.log.error(py, &line, None);
         (errors::internal().expected(&problem), logged)
     }
 
-    fn raised(&self, py: Python<'_>, procedure: &Procedure, error: PyErr, len_max: usize) -> Told {
+    fn raised(
+        &self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        error: PyErr,
+        len_max: usize,
+    ) -> Reported {
         if error.is_instance_of::<PyKeyboardInterrupt>(py) {
             return (errors::cancelled("the server was interrupted"), Err(Interrupted));
         }
@@ -89,14 +99,14 @@ impl Report {
         if self.errors.is_for_caller(py, &error) {
             return match errors::for_caller(py, &error, len_max, procedure.encode.bind(py)) {
                 Ok(reply) => (reply, Ok(())),
-                Err(Fault::Raised(second)) => self.internal(py, procedure, &second),
+                Err(ConversionFault::Raised(second)) => self.internal(py, procedure, &second),
                 Err(fault) => self.unwritable(py, procedure, "data", fault, len_max),
             };
         }
         self.internal(py, procedure, &error)
     }
 
-    fn internal(&self, py: Python<'_>, procedure: &Procedure, error: &PyErr) -> Told {
+    fn internal(&self, py: Python<'_>, procedure: &Procedure, error: &PyErr) -> Reported {
         let logged = self.log.error(py, &format!("{} raised", procedure.name), Some(error));
         match self.debug.then(|| errors::traceback(py, error)) {
             Some(Ok(traceback)) => (errors::internal().expected(&traceback), logged),

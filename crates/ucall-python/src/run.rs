@@ -8,8 +8,8 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use ucall_server::{Drain, Message};
 
-use crate::engine::Drive;
-use crate::signals::{Taken, Wakeups};
+use crate::engine::DynWorker;
+use crate::signals::{SignalHandlers, WakeupPipe};
 
 /// When a run ends by itself.
 pub(crate) struct Bounds {
@@ -43,7 +43,7 @@ impl Bounds {
 
 /// Why a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ended {
+pub(crate) enum RunEnd {
     /// It was stopped: by `stop()`, Ctrl-C or SIGTERM.
     Stopped,
     /// Its bounds were reached; it may be taken up again.
@@ -53,9 +53,9 @@ pub(crate) enum Ended {
 }
 
 /// What one turn has come to.
-pub(crate) struct Turned {
+pub(crate) struct TurnOutcome {
     /// The run is over.
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<RunEnd>,
     /// The event loop's own descriptors are ready.
     pub(crate) ready: bool,
     /// Nothing happened.
@@ -63,36 +63,39 @@ pub(crate) struct Turned {
 }
 
 /// A worker on the thread that drives it, and what wakes it for signals.
-pub(crate) struct Station {
-    pub(crate) drive: Box<dyn Drive>,
+pub(crate) struct WorkerRunner {
+    pub(crate) worker: Box<dyn DynWorker>,
     // Behind the worker, which is dropped first: it watches the descriptor until then.
-    wakeups: Wakeups,
+    wakeup_pipe: WakeupPipe,
 }
 
-impl Station {
-    pub(crate) fn new(mut drive: Box<dyn Drive>) -> io::Result<Self> {
-        let wakeups = Wakeups::new()?;
-        drive.watch_signals(wakeups.descriptor())?;
-        let mailbox = drive.mailbox();
-        drive.interpreter().calls.outcomes().lead_to(mailbox);
-        Ok(Self { drive, wakeups })
+impl WorkerRunner {
+    pub(crate) fn new(mut worker: Box<dyn DynWorker>) -> io::Result<Self> {
+        let wakeup_pipe = WakeupPipe::new()?;
+        worker.watch_signals(wakeup_pipe.descriptor())?;
+        let mailbox = worker.mailbox();
+        worker.interpreter().calls.outcomes().set_mailbox(mailbox);
+        Ok(Self { worker, wakeup_pipe })
     }
 
     /// Takes the process's signals in hand, on the main thread.
-    pub(crate) fn take_signals<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Taken<'py>>> {
-        let is_in_function = self.drive.interpreter().is_in_function();
-        Taken::by(py, &self.wakeups, &self.drive.mailbox(), is_in_function)
+    pub(crate) fn install_signal_handlers<'py>(
+        &mut self,
+        py: Python<'py>,
+    ) -> PyResult<Option<SignalHandlers<'py>>> {
+        let is_in_function = self.worker.interpreter().is_in_function();
+        SignalHandlers::install(py, &self.wakeup_pipe, &self.worker.mailbox(), is_in_function)
     }
 
     /// Runs without an event loop, for as long as none is needed.
-    pub(crate) fn run(&mut self, py: Python<'_>, bounds: &mut Bounds) -> PyResult<Ended> {
+    pub(crate) fn run(&mut self, py: Python<'_>, bounds: &mut Bounds) -> PyResult<RunEnd> {
         loop {
             let deadline = bounds.deadline;
             if let Some(ended) = self.turn(py, bounds, deadline)?.ended {
                 return Ok(ended);
             }
-            if self.drive.interpreter().tasks.is_some() {
-                return Ok(Ended::NeedsLoop);
+            if self.worker.interpreter().tasks.is_some() {
+                return Ok(RunEnd::NeedsLoop);
             }
         }
     }
@@ -104,42 +107,43 @@ impl Station {
         py: Python<'_>,
         bounds: &mut Bounds,
         deadline: Option<Instant>,
-    ) -> PyResult<Turned> {
+    ) -> PyResult<TurnOutcome> {
         if bounds.are_reached() {
-            return Ok(Turned { ended: Some(Ended::Bounded), ready: false, quiet: true });
+            return Ok(TurnOutcome { ended: Some(RunEnd::Bounded), ready: false, quiet: true });
         }
-        let turn = self.drive.turn(py, deadline)?;
-        let interpreter = self.drive.interpreter();
-        interpreter.let_others_in(py);
+        let turn = self.worker.turn(py, deadline)?;
+        let interpreter = self.worker.interpreter();
+        interpreter.yield_gil(py);
         let interrupted = interpreter.take_interrupt();
         if interrupted || turn.signalled && self.signalled(py)? {
-            self.drive.mailbox().send(Message::Drain(Drain::Refusing));
+            self.worker.mailbox().send(Message::Drain(Drain::Refusing));
         }
         bounds.count();
         if turn.stopped {
-            self.drive.end(py)?;
+            self.worker.shut_down(py)?;
         }
-        let ended = turn.stopped.then_some(Ended::Stopped);
-        Ok(Turned { ended, ready: turn.ready, quiet: turn.quiet })
+        let ended = turn.stopped.then_some(RunEnd::Stopped);
+        Ok(TurnOutcome { ended, ready: turn.ready, quiet: turn.idle })
     }
 
     /// The deadline of this run or that one, whichever is sooner.
-    pub(crate) fn sooner(bounds: &Bounds, deadline: Option<Instant>) -> Option<Instant> {
+    pub(crate) fn earlier(bounds: &Bounds, deadline: Option<Instant>) -> Option<Instant> {
         [bounds.deadline, deadline].into_iter().flatten().min()
     }
 
-    /// Watches the descriptor of an event loop, which stays open until [`Station::unwatch_loop`].
+    /// Watches the descriptor of an event loop, which stays open until
+    /// [`WorkerRunner::unwatch_loop`].
     pub(crate) fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.drive.watch_loop(descriptor)
+        self.worker.watch_loop(descriptor)
     }
 
     pub(crate) fn unwatch_loop(&mut self) {
-        self.drive.unwatch_loop();
+        self.worker.unwatch_loop();
     }
 
     /// Lets Python's signal handlers run. `true` for a Ctrl-C; other exceptions end the run.
     fn signalled(&self, py: Python<'_>) -> PyResult<bool> {
-        self.wakeups.drain();
+        self.wakeup_pipe.drain();
         match py.check_signals() {
             Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => Ok(true),
             checked => checked.map(|()| false),

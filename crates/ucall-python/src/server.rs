@@ -11,39 +11,39 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ucall_engine::{Address, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
-use ucall_server::{Config, Counters, Drain, Mailbox, Message, Procedures, Stats, Tls};
+use ucall_server::{Counters, Drain, Mailbox, Message, Procedures, Stats, Tls, WorkerConfig};
 
-use crate::batch::Sizes;
+use crate::batch::BatchSizes;
 use crate::engine::EngineKind;
 use crate::ffi;
 use crate::handler::Interpreter;
+use crate::loop_driver::LoopDriver;
 use crate::options::Rules;
-use crate::procedure::{How, Procedure, Signature};
-use crate::pump::Pump;
-use crate::run::{Bounds, Ended, Station};
-use crate::shared::SharedCounters;
-use crate::signals::Taken;
-use crate::tls::Described;
-use crate::{options, parking, pool};
+use crate::procedure::{CallMode, Procedure, Signature};
+use crate::run::{Bounds, RunEnd, WorkerRunner};
+use crate::shared_counters::SharedCounters;
+use crate::signals::SignalHandlers;
+use crate::tls::TlsSettings;
+use crate::{options, pool, suspended_workers};
 
 /// Serves functions on one address. `ucall.server.Server` is its face.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct Server {
     number: u64,
-    config: Config,
+    config: WorkerConfig,
     rules: Rules,
     debug: bool,
     /// Tells who a request comes from, if the program wants to know.
-    guard: Option<Py<PyAny>>,
+    auth: Option<Py<PyAny>>,
     /// How long a call may take, unless its function says otherwise.
     timeout: Option<Duration>,
     procedures: Arc<Procedures<Arc<Procedure>>>,
     /// How large batches were.
-    batch_sizes: Arc<Sizes>,
-    state: Mutex<State>,
+    batch_sizes: Arc<BatchSizes>,
+    state: Mutex<ServerState>,
 }
 
-struct State {
+struct ServerState {
     engine: EngineKind,
     /// With the port that was picked, once it is bound.
     address: Address,
@@ -54,11 +54,11 @@ struct State {
     file: Option<UnixFile>,
     is_running: bool,
     /// `stop()` came before there was anything to stop.
-    stop_asked: bool,
+    stop_requested: bool,
     /// The worker, if there is one, running or between two bounded runs.
     worker: Option<(Mailbox, Arc<Counters>)>,
     /// Of the workers before it.
-    past: Stats,
+    past_stats: Stats,
     /// Those of all processes, and the page that this one writes to.
     shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
 }
@@ -67,7 +67,7 @@ struct State {
 impl Server {
     #[new]
     #[pyo3(signature = (
-        engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, guard,
+        engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
         challenge, timeout_ms, limits, tls
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -81,35 +81,35 @@ impl Server {
         debug: bool,
         allowed_hosts: Vec<String>,
         allow_origins: Vec<String>,
-        guard: Option<Py<PyAny>>,
+        auth: Option<Py<PyAny>>,
         challenge: Option<String>,
         timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
-        tls: Option<Described>,
+        tls: Option<TlsSettings>,
     ) -> PyResult<Self> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
+        static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = EngineKind::choose(py, engine)?;
         let address = py.detach(|| Address::resolve(host, port, uds_mode))?;
         let access = AccessRules::new(address.is_loopback(), &allowed_hosts, &allow_origins)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
-        let mut config = Config::new(access);
+        let mut config = WorkerConfig::new(access);
         config.challenge = challenge;
         let mut rules = Rules::default();
         options::apply(&mut config, &mut rules, limits)?;
         let procedures = Arc::new(Procedures::new());
-        if guard.is_some() {
+        if auth.is_some() {
             procedures.want_peers();
         }
-        let mut state = State::new(engine, address, tls.map(Described::load).transpose()?);
+        let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
         if bound {
             py.detach(|| state.bind())?;
         }
         Ok(Self {
-            number: MADE.fetch_add(1, Ordering::Relaxed),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             config,
             rules,
             debug,
-            guard,
+            auth,
             timeout: options::timeout(timeout_ms)?,
             procedures,
             batch_sizes: Arc::default(),
@@ -131,9 +131,9 @@ impl Server {
         port: Option<u16>,
         uds_mode: Option<u32>,
         descriptor: Option<RawFd>,
-        tls: Option<Described>,
+        tls: Option<TlsSettings>,
     ) -> PyResult<()> {
-        let tls = tls.map(Described::load).transpose()?;
+        let tls = tls.map(TlsSettings::load).transpose()?;
         let engine = engine.map(|name| EngineKind::choose(py, name)).transpose()?;
         let before = self.state().address.clone();
         let host = host.map_or_else(|| before.host(), str::to_owned);
@@ -214,10 +214,10 @@ impl Server {
     }
 
     /// Serves `function` under `name`, in place of what had that name. `signature` is what
-    /// `ucall._signature.describe` returns, `encode` replaces what JSON has no word for. `how` is
+    /// `ucall._signature.describe` returns, `encode` replaces what JSON has no word for. `mode` is
     /// the name of a way to run; `batch` the largest size, the longest wait in milliseconds, and
     /// how many run at once.
-    #[pyo3(signature = (name, function, signature, encode, *, how, timeout_ms, batch))]
+    #[pyo3(signature = (name, function, signature, encode, *, mode, timeout_ms, batch))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
         &self,
@@ -225,18 +225,18 @@ impl Server {
         function: Py<PyAny>,
         signature: Option<&Bound<'_, PyList>>,
         encode: Py<PyAny>,
-        how: &str,
+        mode: &str,
         timeout_ms: Option<f64>,
         batch: Option<(usize, f64, usize)>,
     ) -> PyResult<()> {
         let procedure = Procedure {
             name: name.clone(),
             callable: function,
-            signature: signature.map(Signature::of_description).transpose()?,
+            signature: signature.map(Signature::from_description).transpose()?,
             encode,
-            how: How::of_description(how, batch)?,
+            mode: CallMode::from_description(mode, batch)?,
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
-            is_known_slow: AtomicBool::new(false),
+            is_logged_as_slow: AtomicBool::new(false),
         };
         if procedure.takes_context() {
             self.procedures.want_peers();
@@ -246,54 +246,54 @@ impl Server {
     }
 
     /// Serves on this thread until stopped, or for so many turns or seconds; negative numbers are
-    /// no bounds. `conduct` is called with a `Pump`, and turns it.
+    /// no bounds. `run_server` is called with a `LoopDriver`, and turns it.
     fn run(
         &self,
         py: Python<'_>,
         max_cycles: i64,
         max_seconds: f64,
-        conduct: &Bound<'_, PyAny>,
+        run_server: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let bounds = Bounds::new(max_cycles, max_seconds)?;
-        let Some(running) = Running::begin(self)? else { return Ok(()) };
-        let (mut station, listener) = match parking::take(self.number) {
-            Some(station) => (station, None),
-            None => self.station(py, false)?,
+        let Some(run_guard) = RunGuard::begin(self)? else { return Ok(()) };
+        let (mut runner, listener) = match suspended_workers::resume(self.number) {
+            Some(runner) => (runner, None),
+            None => self.runner(py, false)?,
         };
-        running.has(&station);
-        let taken = station.take_signals(py)?;
-        let pump = Bound::new(py, Pump::new(station, bounds, listener))?;
-        let conducted = ffi::call(conduct, [pump.as_any()]);
-        let given_back = taken.map_or(Ok(()), Taken::give_back);
-        let station = pump.borrow().take();
-        conducted?;
-        if let Some((station, Some(Ended::Bounded))) = station {
-            running.pause();
-            parking::park(self.number, station);
+        run_guard.set_worker(&runner);
+        let signal_handlers = runner.install_signal_handlers(py)?;
+        let driver = Bound::new(py, LoopDriver::new(runner, bounds, listener))?;
+        let outcome = ffi::call(run_server, [driver.as_any()]);
+        let restored = signal_handlers.map_or(Ok(()), SignalHandlers::restore);
+        let runner = driver.borrow().take();
+        outcome?;
+        if let Some((runner, Some(RunEnd::Bounded))) = runner {
+            run_guard.suspend();
+            suspended_workers::suspend(self.number, runner);
         }
-        given_back
+        restored
     }
 
-    /// Serves within an event loop that runs on this thread: gives a `Pump` for it to turn, which
-    /// `leave` takes back. `None` when `stop()` came before.
-    fn enter(&self, py: Python<'_>) -> PyResult<Option<Pump>> {
+    /// Serves within an event loop that runs on this thread: gives a `LoopDriver` for it to turn,
+    /// which `leave` takes back. `None` when `stop()` came before.
+    fn start_embedded(&self, py: Python<'_>) -> PyResult<Option<LoopDriver>> {
         let bounds = Bounds::new(-1, -1.0)?;
-        let Some(running) = Running::begin(self)? else { return Ok(None) };
-        let (station, listener) = self.station(py, true)?;
-        running.has(&station);
-        running.goes_on();
-        Ok(Some(Pump::new(station, bounds, listener)))
+        let Some(run_guard) = RunGuard::begin(self)? else { return Ok(None) };
+        let (runner, listener) = self.runner(py, true)?;
+        run_guard.set_worker(&runner);
+        run_guard.keep_running();
+        Ok(Some(LoopDriver::new(runner, bounds, listener)))
     }
 
-    /// Takes a `Pump` back, and closes what is open.
-    fn leave(&self, pump: &Bound<'_, Pump>) {
-        drop(pump.borrow().take());
-        drop(Running::of(self));
+    /// Takes a `LoopDriver` back, and closes what is open.
+    fn close_embedded(&self, driver: &Bound<'_, LoopDriver>) {
+        drop(driver.borrow().take());
+        drop(RunGuard::of(self));
     }
 
     /// Whether this thread is one of those that run functions of this server.
     #[getter]
-    fn is_served_here(&self) -> bool {
+    fn is_running_here(&self) -> bool {
         pool::server_of_this_thread() == Some(self.number)
     }
 
@@ -313,13 +313,13 @@ impl Server {
         match &state.worker {
             Some((mailbox, _)) if at_once => mailbox.send(Message::Stop),
             Some((mailbox, _)) => mailbox.send(Message::Drain(Drain::Refusing)),
-            None => state.stop_asked |= state.is_running || state.listener.is_some(),
+            None => state.stop_requested |= state.is_running || state.listener.is_some(),
         }
         if !state.is_running && state.worker.is_some() {
             drop(state);
-            if let Some(station) = parking::take(self.number) {
-                drop(station);
-                self.state().forget_worker();
+            if let Some(runner) = suspended_workers::resume(self.number) {
+                drop(runner);
+                self.state().remove_worker();
             }
         }
     }
@@ -329,23 +329,23 @@ impl Server {
         let state = self.state();
         let stats = state.stats();
         drop(state);
-        let shown = PyDict::new(py);
-        shown.set_item("calls", stats.calls)?;
-        shown.set_item("connections", stats.connections)?;
-        shown.set_item("accepted", stats.accepted)?;
-        shown.set_item("bytes_received", stats.bytes_received)?;
-        shown.set_item("bytes_sent", stats.bytes_sent)?;
-        shown.set_item("turns", stats.turns)?;
-        shown.set_item("system_calls", stats.system_calls)?;
-        shown.set_item("batches", self.shown_batches(py)?)?;
-        Ok(shown)
+        let stats_dict = PyDict::new(py);
+        stats_dict.set_item("calls", stats.calls)?;
+        stats_dict.set_item("connections", stats.connections)?;
+        stats_dict.set_item("accepted", stats.accepted)?;
+        stats_dict.set_item("bytes_received", stats.bytes_received)?;
+        stats_dict.set_item("bytes_sent", stats.bytes_sent)?;
+        stats_dict.set_item("turns", stats.turns)?;
+        stats_dict.set_item("system_calls", stats.system_calls)?;
+        stats_dict.set_item("batches", self.batch_stats(py)?)?;
+        Ok(stats_dict)
     }
 
     /// Counts from the next run on where other processes do, on a page of its own; or only tells
     /// what they have counted.
-    #[pyo3(signature = (counters, place = None))]
-    fn share_counters(&self, counters: Py<SharedCounters>, place: Option<usize>) {
-        let page = place.and_then(|place| counters.get().page(place));
+    #[pyo3(signature = (counters, index = None))]
+    fn share_counters(&self, counters: Py<SharedCounters>, index: Option<usize>) {
+        let page = index.and_then(|index| counters.get().page(index));
         let page = page.map(|page| Arc::new(Counters::shared(page)));
         self.state().shared = Some((counters, page));
     }
@@ -359,49 +359,53 @@ impl Server {
 
 impl Server {
     /// A worker for this thread, and the socket that it is to listen on.
-    fn station(&self, py: Python<'_>, is_guest: bool) -> PyResult<(Station, Option<Listener>)> {
+    fn runner(
+        &self,
+        py: Python<'_>,
+        is_embedded: bool,
+    ) -> PyResult<(WorkerRunner, Option<Listener>)> {
         self.bind(py)?;
         let (engine, tls, listener, page) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
             (state.engine, state.tls.clone(), state.listener.take(), page)
         };
-        let engine = if is_guest { engine.for_guest() } else { engine };
+        let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
         let (rules, sizes) = (self.rules.clone(), self.batch_sizes.clone());
-        let guard = self.guard.as_ref().map(|guard| guard.clone_ref(py));
-        let interpreter = Interpreter::new(py, self.number, self.debug, guard, rules, sizes)?;
+        let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
+        let interpreter = Interpreter::new(py, self.number, self.debug, auth, rules, sizes)?;
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
-        let mut drive = engine.worker(interpreter, procedures, config)?;
+        let mut worker = engine.worker(interpreter, procedures, config)?;
         if let Some(page) = page {
-            drive.count_on(page);
+            worker.set_counters(page);
         }
-        Ok((Station::new(drive)?, listener))
+        Ok((WorkerRunner::new(worker)?, listener))
     }
 
-    fn shown_batches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn batch_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let sizes = self.batch_sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = PyDict::new(py);
+        let stats_dict = PyDict::new(py);
         for (name, counts) in &*sizes {
-            shown.set_item(name, counts.clone())?;
+            stats_dict.set_item(name, counts.clone())?;
         }
-        Ok(shown)
+        Ok(stats_dict)
     }
 
     /// The state. The lock is held for moments only, and never while Python code runs.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(parking::take(self.number));
+        drop(suspended_workers::resume(self.number));
     }
 }
 
-impl State {
+impl ServerState {
     fn new(engine: EngineKind, address: Address, tls: Option<Arc<Tls>>) -> Self {
         Self {
             engine,
@@ -410,9 +414,9 @@ impl State {
             file: None,
             tls,
             is_running: false,
-            stop_asked: false,
+            stop_requested: false,
             worker: None,
-            past: Stats::default(),
+            past_stats: Stats::default(),
             shared: None,
         }
     }
@@ -433,79 +437,79 @@ impl State {
         if let Some((shared, _)) = &self.shared {
             return shared.get().stats();
         }
-        let Some((_, counters)) = &self.worker else { return self.past };
+        let Some((_, counters)) = &self.worker else { return self.past_stats };
         let mut stats = counters.stats();
-        stats.calls += self.past.calls;
-        stats.accepted += self.past.accepted;
-        stats.bytes_received += self.past.bytes_received;
-        stats.bytes_sent += self.past.bytes_sent;
-        stats.turns += self.past.turns;
-        stats.system_calls += self.past.system_calls;
+        stats.calls += self.past_stats.calls;
+        stats.accepted += self.past_stats.accepted;
+        stats.bytes_received += self.past_stats.bytes_received;
+        stats.bytes_sent += self.past_stats.bytes_sent;
+        stats.turns += self.past_stats.turns;
+        stats.system_calls += self.past_stats.system_calls;
         stats
     }
 
     /// The worker is gone, and its connections with it.
-    fn forget_worker(&mut self) {
-        self.past = self.stats();
-        self.past.connections = 0;
+    fn remove_worker(&mut self) {
+        self.past_stats = self.stats();
+        self.past_stats.connections = 0;
         self.worker = None;
         self.file = None;
     }
 }
 
 /// Claims the server for one run, until dropped.
-struct Running<'a> {
+struct RunGuard<'a> {
     server: &'a Server,
-    paused: std::cell::Cell<bool>,
+    suspended: std::cell::Cell<bool>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunGuard<'a> {
     /// `None` when `stop()` came before.
     fn begin(server: &'a Server) -> PyResult<Option<Self>> {
         let mut state = server.state();
         if state.is_running {
             return Err(PyRuntimeError::new_err("the server runs already"));
         }
-        if std::mem::take(&mut state.stop_asked) {
+        if std::mem::take(&mut state.stop_requested) {
             return Ok(None);
         }
         state.is_running = true;
         drop(state);
-        Ok(Some(Self { server, paused: std::cell::Cell::new(false) }))
+        Ok(Some(Self { server, suspended: std::cell::Cell::new(false) }))
     }
 
-    /// The run that [`Running::goes_on`] left.
+    /// The run that [`RunGuard::keep_running`] left.
     fn of(server: &'a Server) -> Self {
-        Self { server, paused: std::cell::Cell::new(false) }
+        Self { server, suspended: std::cell::Cell::new(false) }
     }
 
     /// The run goes on beyond this call.
-    fn goes_on(self) {
+    fn keep_running(self) {
         std::mem::forget(self);
     }
 
     /// Tells other threads where to reach the worker.
-    fn has(&self, station: &Station) {
+    fn set_worker(&self, runner: &WorkerRunner) {
         let mut state = self.server.state();
-        let mailbox = station.drive.mailbox();
-        if std::mem::take(&mut state.stop_asked) {
+        let mailbox = runner.worker.mailbox();
+        if std::mem::take(&mut state.stop_requested) {
             mailbox.send(Message::Stop);
         }
-        state.worker = Some((mailbox, station.drive.counters()));
+        state.worker = Some((mailbox, runner.worker.counters()));
     }
 
     /// The worker stays when this run ends.
-    fn pause(&self) {
-        self.paused.set(true);
+    fn suspend(&self) {
+        self.suspended.set(true);
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.server.state();
         state.is_running = false;
-        if !self.paused.get() {
-            state.forget_worker();
+        if !self.suspended.get() {
+            state.remove_worker();
         }
     }
 }

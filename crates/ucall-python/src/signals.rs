@@ -15,12 +15,12 @@ use pyo3::types::{PyCFunction, PyDict};
 use ucall_server::{Drain, Mailbox, Message};
 
 /// Where the interpreter writes a byte when a signal has come, and an engine that waits reads it.
-pub(crate) struct Wakeups {
+pub(crate) struct WakeupPipe {
     reader: UnixStream,
     writer: UnixStream,
 }
 
-impl Wakeups {
+impl WakeupPipe {
     pub(crate) fn new() -> io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
@@ -41,36 +41,40 @@ impl Wakeups {
 }
 
 /// The process's signals while a server on its main thread has them.
-pub(crate) struct Taken<'py> {
+pub(crate) struct SignalHandlers<'py> {
     module: Bound<'py, PyAny>,
     wakeup_before: i32,
     /// The signals whose handlers were changed, and those handlers.
     before: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 }
 
-impl<'py> Taken<'py> {
+impl<'py> SignalHandlers<'py> {
     /// Lets signals wake the engine, and Ctrl-C and SIGTERM drain the worker unless the program has
     /// handlers for them. `None` on any other thread than the main one.
-    pub(crate) fn by(
+    pub(crate) fn install(
         py: Python<'py>,
-        wakeups: &Wakeups,
+        wakeup_pipe: &WakeupPipe,
         mailbox: &Mailbox,
         is_in_function: Arc<AtomicBool>,
     ) -> PyResult<Option<Self>> {
         let module = py.import("signal")?.into_any();
-        let wakeup_before = match set_wakeup(&module, wakeups.writer.as_raw_fd()) {
+        let wakeup_before = match set_wakeup(&module, wakeup_pipe.writer.as_raw_fd()) {
             Ok(before) => before,
             Err(error) if error.is_instance_of::<PyValueError>(py) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut taken = Self { module, wakeup_before, before: Vec::new() };
-        match taken.take(mailbox, is_in_function) {
-            Ok(()) => Ok(Some(taken)),
-            Err(error) => taken.give_back().and(Err(error)),
+        let mut handlers = Self { module, wakeup_before, before: Vec::new() };
+        match handlers.replace_defaults(mailbox, is_in_function) {
+            Ok(()) => Ok(Some(handlers)),
+            Err(error) => handlers.restore().and(Err(error)),
         }
     }
 
-    fn take(&mut self, mailbox: &Mailbox, is_in_function: Arc<AtomicBool>) -> PyResult<()> {
+    fn replace_defaults(
+        &mut self,
+        mailbox: &Mailbox,
+        is_in_function: Arc<AtomicBool>,
+    ) -> PyResult<()> {
         let term = mailbox.clone();
         self.replace("SIGTERM", "SIG_DFL", move || {
             term.send(Message::Drain(Drain::Refusing));
@@ -106,7 +110,7 @@ impl<'py> Taken<'py> {
     }
 
     /// Puts everything back as it was.
-    pub(crate) fn give_back(self) -> PyResult<()> {
+    pub(crate) fn restore(self) -> PyResult<()> {
         for (signal, before) in self.before {
             self.module.call_method1("signal", (signal, before))?;
         }

@@ -14,7 +14,7 @@ use pyo3::types::{PyBool, PyTuple};
 
 use crate::context::run_in;
 use crate::ffi;
-use crate::schedule::Schedule;
+use crate::loop_queues::LoopQueues;
 
 /// Starts tasks on one event loop.
 pub(crate) struct Tasks {
@@ -30,23 +30,23 @@ pub(crate) struct Tasks {
 
 /// Who made the event loop.
 enum Owner {
-    Ours(Py<Schedule>),
+    Ours(Py<LoopQueues>),
     Program {
         /// Put around coroutines, whose `SystemExit` would end the loop.
-        contained: Py<PyAny>,
+        guarded: Py<PyAny>,
         /// `loop.get_task_factory`
         get_task_factory: Py<PyAny>,
     },
 }
 
 impl Tasks {
-    /// Tasks on `event_loop`, which is a `Schedule` if it `is_ours`.
-    pub(crate) fn new(event_loop: &Bound<'_, PyAny>, is_ours: bool) -> PyResult<Self> {
+    /// Tasks on `event_loop`, which is a `LoopQueues` if it `is_core_loop`.
+    pub(crate) fn new(event_loop: &Bound<'_, PyAny>, is_core_loop: bool) -> PyResult<Self> {
         let py = event_loop.py();
-        let owner = match is_ours {
-            true => Owner::Ours(event_loop.cast::<Schedule>()?.clone().unbind()),
+        let owner = match is_core_loop {
+            true => Owner::Ours(event_loop.cast::<LoopQueues>()?.clone().unbind()),
             false => Owner::Program {
-                contained: py.import("ucall._guest")?.getattr("contained")?.unbind(),
+                guarded: py.import("ucall._embedded_loop")?.getattr("exit_guarded")?.unbind(),
                 get_task_factory: event_loop.getattr("get_task_factory")?.unbind(),
             },
         };
@@ -77,19 +77,19 @@ impl Tasks {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = coroutine.py();
         match &self.owner {
-            Owner::Ours(schedule) => {
-                let schedule = schedule.get();
-                if schedule.has_task_factory() {
+            Owner::Ours(loop_queues) => {
+                let loop_queues = loop_queues.get();
+                if loop_queues.has_task_factory() {
                     return self.create(coroutine, variables);
                 }
                 let task = self.make(coroutine, variables)?;
-                if self.eager_start.is_none() && schedule.is_running() {
-                    schedule.run_first_step(&task)?;
+                if self.eager_start.is_none() && loop_queues.is_running() {
+                    loop_queues.run_first_step(&task)?;
                 }
                 Ok(task)
             }
-            Owner::Program { contained, get_task_factory } => {
-                let coroutine = ffi::call(contained.bind(py), [coroutine])?;
+            Owner::Program { guarded, get_task_factory } => {
+                let coroutine = ffi::call(guarded.bind(py), [coroutine])?;
                 match ffi::call(get_task_factory.bind(py), [])?.is_none() {
                     true => self.make(&coroutine, variables),
                     false => self.create(&coroutine, variables),

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use ucall_proto::tls::{CertificateSummary, ClientAuth, Session, TicketSecret};
+use ucall_proto::tls::{CertificateSummary, ClientAuth, TicketSecret, TlsSession};
 use ucall_server::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 
-/// What `ucall._tls.described` returns.
+/// What `ucall._tls.settings` returns.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct Described {
+pub(crate) struct TlsSettings {
     certificates: Vec<PathBuf>,
     private_keys: Vec<PathBuf>,
     password: Option<Vec<u8>>,
@@ -21,7 +21,7 @@ pub(crate) struct Described {
     tickets: Option<[u8; TicketSecret::BYTES]>,
 }
 
-impl Described {
+impl TlsSettings {
     /// Reads the files of a server of functions.
     pub(crate) fn load(self) -> PyResult<Arc<Tls>> {
         self.load_for(TlsFiles::HTTP)
@@ -48,12 +48,12 @@ impl Described {
         };
         let no_randomness = || PyRuntimeError::new_err("the system has no randomness to give");
         let secret = self.tickets.map(TicketSecret::new).or_else(TicketSecret::random);
-        Tls::load(files, secret.ok_or_else(no_randomness)?).map(Arc::new).map_err(raised)
+        Tls::load(files, secret.ok_or_else(no_randomness)?).map(Arc::new).map_err(to_py_error)
     }
 }
 
 /// The exception for files that cannot be used.
-pub(crate) fn raised(error: TlsFilesError) -> PyErr {
+pub(crate) fn to_py_error(error: TlsFilesError) -> PyErr {
     match error {
         TlsFilesError::Read(path, error) => {
             let text = error.to_string();
@@ -68,11 +68,11 @@ pub(crate) fn raised(error: TlsFilesError) -> PyErr {
 /// The TLS of a connection: ``ctx.tls``.
 #[pyclass(frozen, module = "ucall", name = "TLS")]
 pub(crate) struct PyTls {
-    session: Arc<Session>,
+    session: Arc<TlsSession>,
 }
 
 impl PyTls {
-    pub(crate) fn new(session: Arc<Session>) -> Self {
+    pub(crate) fn new(session: Arc<TlsSession>) -> Self {
         Self { session }
     }
 }

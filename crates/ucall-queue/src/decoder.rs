@@ -12,12 +12,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ucall_buffer::Target;
 
+use crate::buffer_pool::BufferPool;
 use crate::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Kind, PROGRESS_BYTES, ProtocolError, REASON_BYTES_MAX,
-    SEGMENT_ENTRY_BYTES, word,
+    SEGMENT_ENTRY_BYTES, read_u64,
 };
 use crate::message::{Body, Segment};
-use crate::pool::Pool;
 use crate::shared::record_bytes;
 
 /// A message longer than this gets memory of its own.
@@ -44,36 +44,36 @@ pub(crate) enum Frame {
 /// Reads the frames of one link.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    state: State,
-    pool: Arc<Pool>,
+    state: DecoderState,
+    pool: Arc<BufferPool>,
     message_bytes_max: usize,
     /// A handshake comes first.
-    is_shaken: bool,
+    is_handshake_done: bool,
     /// Messages may lie in shared memory.
-    is_shared: bool,
+    allows_shared_memory: bool,
     /// The last message was long. The next may be too, and little of it is copied if not much more
     /// than its header is received before its memory is there.
     was_long: bool,
 }
 
 #[derive(Debug)]
-enum State {
+enum DecoderState {
     /// What came of a header, or of a header and a short body.
-    Whole(Vec<u8>),
+    Partial(Vec<u8>),
     /// The table of a long message.
     Table(Header, Vec<u8>),
     /// The segments of a long message.
-    Long(Box<Long>),
+    Segments(Box<PartialMessage>),
     /// The bytes of a message that nobody wants.
     Skip(Header, u64),
     /// A segment is in the hands of the engine.
-    Lent(Box<Long>),
+    Receiving(Box<PartialMessage>),
     /// Memory for the rest of the next header is, with what came of it.
-    LentHead,
+    ReceivingHeader,
 }
 
 #[derive(Debug)]
-struct Long {
+struct PartialMessage {
     header: Header,
     /// How long the segments are that did not come yet, the next one last.
     lengths: Vec<usize>,
@@ -84,26 +84,26 @@ struct Long {
 }
 
 impl Decoder {
-    pub(crate) fn new(message_bytes_max: usize, pool: Arc<Pool>) -> Self {
+    pub(crate) fn new(message_bytes_max: usize, pool: Arc<BufferPool>) -> Self {
         Self {
-            state: State::Whole(Vec::new()),
+            state: DecoderState::Partial(Vec::new()),
             pool,
             message_bytes_max,
-            is_shaken: false,
-            is_shared: false,
+            is_handshake_done: false,
+            allows_shared_memory: false,
             was_long: false,
         }
     }
 
     /// The handshake is over.
-    pub(crate) fn shake(&mut self) {
-        self.is_shaken = true;
+    pub(crate) fn handshake_done(&mut self) {
+        self.is_handshake_done = true;
     }
 
     /// Takes messages in shared memory as well.
     #[cfg(target_os = "linux")]
-    pub(crate) fn share(&mut self) {
-        self.is_shared = true;
+    pub(crate) fn enable_shared_memory(&mut self) {
+        self.allows_shared_memory = true;
     }
 
     /// Reads the next frame from the front of `input`, which is moved on; `None` when it is used
@@ -111,26 +111,28 @@ impl Decoder {
     pub(crate) fn next(
         &mut self,
         input: &mut &[u8],
-        shared: &mut Shared<'_>,
+        shared: &mut ReadCopy<'_>,
     ) -> Result<Option<Frame>, ProtocolError> {
         loop {
-            let state = std::mem::replace(&mut self.state, State::Whole(Vec::new()));
+            let state = std::mem::replace(&mut self.state, DecoderState::Partial(Vec::new()));
             let found = match state {
-                State::Whole(partial) if partial.is_empty() => self.read_whole(input, shared)?,
-                State::Whole(partial) => self.complete(partial, input)?,
-                State::Table(header, table) => self.read_table(header, table, input)?,
-                State::Long(long) => self.read_long(long, input)?,
-                State::Skip(header, left) => self.skip(header, left, input),
-                lent @ (State::Lent(_) | State::LentHead) => {
-                    self.state = lent;
+                DecoderState::Partial(partial) if partial.is_empty() => {
+                    self.read_frame(input, shared)?
+                }
+                DecoderState::Partial(partial) => self.complete_frame(partial, input)?,
+                DecoderState::Table(header, table) => self.read_table(header, table, input)?,
+                DecoderState::Segments(message) => self.read_long(message, input)?,
+                DecoderState::Skip(header, left) => self.skip(header, left, input),
+                receiving @ (DecoderState::Receiving(_) | DecoderState::ReceivingHeader) => {
+                    self.state = receiving;
                     return Ok(None);
                 }
             };
             match found {
-                Found::Frame(frame) => return Ok(Some(frame)),
-                Found::More => return Ok(None),
-                Found::GoOn if input.is_empty() && !self.is_finished() => return Ok(None),
-                Found::GoOn => {}
+                DecodeStep::Frame(frame) => return Ok(Some(frame)),
+                DecodeStep::NeedMore => return Ok(None),
+                DecodeStep::Continue if input.is_empty() && !self.is_finished() => return Ok(None),
+                DecodeStep::Continue => {}
             }
         }
     }
@@ -138,116 +140,118 @@ impl Decoder {
     /// Memory that the next bytes are to be received into, if there are many of one segment to
     /// come, or into which the header of the next long message is.
     pub(crate) fn poll_target(&mut self) -> Option<Target> {
-        let long = match &mut self.state {
-            State::Long(long) => long,
-            State::Whole(partial) if partial.len() < HEADER_BYTES && self.was_long => {
+        let message = match &mut self.state {
+            DecoderState::Segments(message) => message,
+            DecoderState::Partial(partial) if partial.len() < HEADER_BYTES && self.was_long => {
                 let partial = std::mem::take(partial);
                 let missing = HEADER_BYTES - partial.len();
-                self.state = State::LentHead;
-                return Some(Target::with_spare(partial, missing, AHEAD_BYTES));
+                self.state = DecoderState::ReceivingHeader;
+                return Some(Target::with_extra(partial, missing, AHEAD_BYTES));
             }
             _ => return None,
         };
-        let missing = long.length - long.current.len();
+        let missing = message.length - message.current.len();
         if missing < TARGET_BYTES_MIN {
             return None;
         }
-        let memory = std::mem::take(&mut long.current);
-        let state = std::mem::replace(&mut self.state, State::Whole(Vec::new()));
-        if let State::Long(long) = state {
-            self.state = State::Lent(long);
+        let memory = std::mem::take(&mut message.current);
+        let state = std::mem::replace(&mut self.state, DecoderState::Partial(Vec::new()));
+        if let DecoderState::Segments(message) = state {
+            self.state = DecoderState::Receiving(message);
         }
         Some(match missing > TARGET_BYTES_MAX {
             true => Target::from_vec(memory, TARGET_BYTES_MAX),
-            false => Target::with_spare(memory, missing, AHEAD_BYTES),
+            false => Target::with_extra(memory, missing, AHEAD_BYTES),
         })
     }
 
     /// Takes a target back, filled as far as it was; what came behind it is to be read next.
     pub(crate) fn return_target(&mut self, target: Target) -> Vec<u8> {
         let mut received = target.into_vec();
-        let state = std::mem::replace(&mut self.state, State::Whole(Vec::new()));
-        let (state, behind) = match state {
-            State::Lent(mut long) => {
-                let behind = received.split_off(received.len().min(long.length));
-                long.current = received;
-                (State::Long(long), behind)
+        let state = std::mem::replace(&mut self.state, DecoderState::Partial(Vec::new()));
+        let (state, tail) = match state {
+            DecoderState::Receiving(mut message) => {
+                let tail = received.split_off(received.len().min(message.length));
+                message.current = received;
+                (DecoderState::Segments(message), tail)
             }
-            State::LentHead => (State::Whole(Vec::new()), received),
+            DecoderState::ReceivingHeader => (DecoderState::Partial(Vec::new()), received),
             state => (state, Vec::new()),
         };
         self.state = state;
-        behind
+        tail
     }
 
     /// Whether something is complete without another byte.
     fn is_finished(&self) -> bool {
         match &self.state {
-            State::Long(long) => long.current.len() == long.length,
-            State::Skip(_, left) => *left == 0,
-            State::Table(header, table) => table.len() == table_bytes(header),
-            State::Whole(_) | State::Lent(_) | State::LentHead => false,
+            DecoderState::Segments(message) => message.current.len() == message.length,
+            DecoderState::Skip(_, left) => *left == 0,
+            DecoderState::Table(header, table) => table.len() == table_bytes(header),
+            DecoderState::Partial(_)
+            | DecoderState::Receiving(_)
+            | DecoderState::ReceivingHeader => false,
         }
     }
 
-    fn read_whole(
+    fn read_frame(
         &mut self,
         input: &mut &[u8],
-        shared: &mut Shared<'_>,
-    ) -> Result<Found, ProtocolError> {
-        let Some((head, behind)) = input.split_first_chunk::<HEADER_BYTES>() else {
-            self.state = State::Whole(input.to_vec());
+        shared: &mut ReadCopy<'_>,
+    ) -> Result<DecodeStep, ProtocolError> {
+        let Some((head, tail)) = input.split_first_chunk::<HEADER_BYTES>() else {
+            self.state = DecoderState::Partial(input.to_vec());
             *input = &[];
-            return Ok(Found::More);
+            return Ok(DecodeStep::NeedMore);
         };
-        let header = self.check(Header::read(head)?)?;
+        let header = self.check_header(Header::read(head)?)?;
         let length = header.length as usize;
         if self.is_long(&header) {
-            *input = behind;
+            *input = tail;
             return self.begin_long(header);
         }
-        let Some((body, rest)) = behind.split_at_checked(length) else {
-            self.state = State::Whole(input.to_vec());
+        let Some((body, rest)) = tail.split_at_checked(length) else {
+            self.state = DecoderState::Partial(input.to_vec());
             *input = &[];
-            return Ok(Found::More);
+            return Ok(DecodeStep::NeedMore);
         };
         let body = shared.slice(body);
         *input = rest;
-        frame(header, body).map(Found::Frame)
+        frame(header, body).map(DecodeStep::Frame)
     }
 
     /// Goes on with a frame that did not come whole.
-    fn complete(
+    fn complete_frame(
         &mut self,
         mut partial: Vec<u8>,
         input: &mut &[u8],
-    ) -> Result<Found, ProtocolError> {
+    ) -> Result<DecodeStep, ProtocolError> {
         take_up_to(&mut partial, HEADER_BYTES, input);
         let Some(head) = partial.first_chunk::<HEADER_BYTES>() else {
-            self.state = State::Whole(partial);
-            return Ok(Found::More);
+            self.state = DecoderState::Partial(partial);
+            return Ok(DecodeStep::NeedMore);
         };
-        let header = self.check(Header::read(head)?)?;
+        let header = self.check_header(Header::read(head)?)?;
         if self.is_long(&header) {
             return self.begin_long(header);
         }
         let length = HEADER_BYTES + header.length as usize;
         take_up_to(&mut partial, length, input);
         if partial.len() < length {
-            self.state = State::Whole(partial);
-            return Ok(Found::More);
+            self.state = DecoderState::Partial(partial);
+            return Ok(DecodeStep::NeedMore);
         }
-        frame(header, Bytes::from(partial).slice(HEADER_BYTES..)).map(Found::Frame)
+        frame(header, Bytes::from(partial).slice(HEADER_BYTES..)).map(DecodeStep::Frame)
     }
 
     /// Believes a header, or does not.
-    fn check(&mut self, header: Header) -> Result<Header, ProtocolError> {
+    fn check_header(&mut self, header: Header) -> Result<Header, ProtocolError> {
         let is_handshake = matches!(header.kind, Kind::Hello | Kind::Welcome | Kind::Refuse);
-        if is_handshake == self.is_shaken {
+        if is_handshake == self.is_handshake_done {
             return Err(ProtocolError::Unexpected);
         }
         match header.kind {
-            Kind::Data | Kind::Void => self.was_long = self.is_long(&header),
+            Kind::Data | Kind::Cancelled => self.was_long = self.is_long(&header),
             Kind::Shared => self.was_long = false,
             // What the sides say of their messages comes between those.
             _ => {}
@@ -260,12 +264,12 @@ impl Decoder {
             Kind::End | Kind::Ping | Kind::Pong | Kind::Blocked | Kind::Finish => {
                 header.length == 0
             }
-            Kind::Shared | Kind::Release if !self.is_shared => {
+            Kind::Shared | Kind::Release if !self.allows_shared_memory => {
                 return Err(ProtocolError::Unexpected);
             }
             Kind::Shared => header.segments > 0 && header.length == record_bytes(header.segments),
             Kind::Release => header.length == 0,
-            Kind::Data | Kind::Void => {
+            Kind::Data | Kind::Cancelled => {
                 if header.length > self.message_bytes_max as u64 {
                     return Err(ProtocolError::TooLong);
                 }
@@ -276,19 +280,23 @@ impl Decoder {
     }
 
     fn is_long(&self, header: &Header) -> bool {
-        let is_message = matches!(header.kind, Kind::Data | Kind::Void);
+        let is_message = matches!(header.kind, Kind::Data | Kind::Cancelled);
         is_message && (header.length > SHARED_BYTES_MAX as u64 || header.segments > 1)
     }
 
-    fn begin_long(&mut self, header: Header) -> Result<Found, ProtocolError> {
-        self.state = if header.kind == Kind::Void {
-            State::Skip(header, header.length)
+    fn begin_long(&mut self, header: Header) -> Result<DecodeStep, ProtocolError> {
+        self.state = if header.kind == Kind::Cancelled {
+            DecoderState::Skip(header, header.length)
         } else if header.segments > 1 {
-            State::Table(header, Vec::new())
+            DecoderState::Table(header, Vec::new())
         } else {
-            State::Long(Long::new(header, vec![header.length as usize], &self.pool)?)
+            DecoderState::Segments(PartialMessage::new(
+                header,
+                vec![header.length as usize],
+                &self.pool,
+            )?)
         };
-        Ok(Found::GoOn)
+        Ok(DecodeStep::Continue)
     }
 
     fn read_table(
@@ -296,17 +304,17 @@ impl Decoder {
         header: Header,
         mut table: Vec<u8>,
         input: &mut &[u8],
-    ) -> Result<Found, ProtocolError> {
+    ) -> Result<DecodeStep, ProtocolError> {
         let bytes = table_bytes(&header);
         take_up_to(&mut table, bytes, input);
         if table.len() < bytes {
-            self.state = State::Table(header, table);
-            return Ok(Found::More);
+            self.state = DecoderState::Table(header, table);
+            return Ok(DecodeStep::NeedMore);
         }
         let mut left = header.length - bytes as u64;
         let mut lengths = Vec::with_capacity(usize::from(header.segments));
         for at in (0..bytes).step_by(SEGMENT_ENTRY_BYTES) {
-            let length = word(&table, at);
+            let length = read_u64(&table, at);
             left = left.checked_sub(length).ok_or(ProtocolError::Malformed)?;
             lengths.push(length as usize);
         }
@@ -314,25 +322,25 @@ impl Decoder {
             return Err(ProtocolError::Malformed);
         }
         lengths.reverse();
-        self.state = State::Long(Long::new(header, lengths, &self.pool)?);
-        Ok(Found::GoOn)
+        self.state = DecoderState::Segments(PartialMessage::new(header, lengths, &self.pool)?);
+        Ok(DecodeStep::Continue)
     }
 
     fn read_long(
         &mut self,
-        mut long: Box<Long>,
+        mut message: Box<PartialMessage>,
         input: &mut &[u8],
-    ) -> Result<Found, ProtocolError> {
-        take_up_to(&mut long.current, long.length, input);
-        if long.current.len() < long.length {
-            self.state = State::Long(long);
-            return Ok(Found::More);
+    ) -> Result<DecodeStep, ProtocolError> {
+        take_up_to(&mut message.current, message.length, input);
+        if message.current.len() < message.length {
+            self.state = DecoderState::Segments(message);
+            return Ok(DecodeStep::NeedMore);
         }
-        if long.next(&self.pool)? {
-            self.state = State::Long(long);
-            return Ok(Found::GoOn);
+        if message.next(&self.pool)? {
+            self.state = DecoderState::Segments(message);
+            return Ok(DecodeStep::Continue);
         }
-        let Long { header, mut done, .. } = *long;
+        let PartialMessage { header, mut done, .. } = *message;
         let body = match (done.pop(), header.segments) {
             (Some(only), 1) => Body::One(only),
             (last, _) => {
@@ -340,37 +348,41 @@ impl Decoder {
                 Body::Many(done)
             }
         };
-        Ok(Found::Frame(Frame::Data(header, body)))
+        Ok(DecodeStep::Frame(Frame::Data(header, body)))
     }
 
-    fn skip(&mut self, header: Header, left: u64, input: &mut &[u8]) -> Found {
+    fn skip(&mut self, header: Header, left: u64, input: &mut &[u8]) -> DecodeStep {
         let count = (input.len() as u64).min(left);
         *input = input.get(count as usize..).unwrap_or_default();
         if count < left {
-            self.state = State::Skip(header, left - count);
-            return Found::More;
+            self.state = DecoderState::Skip(header, left - count);
+            return DecodeStep::NeedMore;
         }
-        Found::Frame(Frame::Control(header, Bytes::new()))
+        DecodeStep::Frame(Frame::Control(header, Bytes::new()))
     }
 }
 
-enum Found {
+enum DecodeStep {
     Frame(Frame),
     /// More bytes are needed.
-    More,
-    GoOn,
+    NeedMore,
+    Continue,
 }
 
-impl Long {
-    fn new(header: Header, lengths: Vec<usize>, pool: &Pool) -> Result<Box<Self>, ProtocolError> {
+impl PartialMessage {
+    fn new(
+        header: Header,
+        lengths: Vec<usize>,
+        pool: &BufferPool,
+    ) -> Result<Box<Self>, ProtocolError> {
         let done = Vec::with_capacity(lengths.len());
-        let mut long = Box::new(Self { header, lengths, done, current: Vec::new(), length: 0 });
-        long.begin(pool)?;
-        Ok(long)
+        let mut message = Box::new(Self { header, lengths, done, current: Vec::new(), length: 0 });
+        message.begin(pool)?;
+        Ok(message)
     }
 
     /// Makes room for the next segment; `false` when there is none.
-    fn begin(&mut self, pool: &Pool) -> Result<bool, ProtocolError> {
+    fn begin(&mut self, pool: &BufferPool) -> Result<bool, ProtocolError> {
         let Some(length) = self.lengths.pop() else { return Ok(false) };
         self.length = length;
         let room = if length < TARGET_BYTES_MIN { length } else { length + AHEAD_BYTES };
@@ -379,20 +391,20 @@ impl Long {
     }
 
     /// Puts the segment away that is complete; `false` when it was the last.
-    fn next(&mut self, pool: &Arc<Pool>) -> Result<bool, ProtocolError> {
-        self.done.push(Segment::Owned(pool.lend(std::mem::take(&mut self.current))));
+    fn next(&mut self, pool: &Arc<BufferPool>) -> Result<bool, ProtocolError> {
+        self.done.push(Segment::Owned(pool.pooled(std::mem::take(&mut self.current))));
         self.begin(pool)
     }
 }
 
 /// The bytes of one read, and a copy of them once it is needed.
-pub(crate) struct Shared<'a> {
+pub(crate) struct ReadCopy<'a> {
     bytes: &'a [u8],
     copy: Option<Bytes>,
     used_bytes: usize,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> ReadCopy<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, copy: None, used_bytes: 0 }
     }
@@ -423,10 +435,10 @@ fn table_bytes(header: &Header) -> usize {
 }
 
 /// Moves bytes from the front of `input` until there are `length` of them.
-fn take_up_to(held: &mut Vec<u8>, length: usize, input: &mut &[u8]) {
-    let count = length.saturating_sub(held.len()).min(input.len());
+fn take_up_to(buffer: &mut Vec<u8>, length: usize, input: &mut &[u8]) {
+    let count = length.saturating_sub(buffer.len()).min(input.len());
     let (taken, rest) = input.split_at(count);
-    held.extend_from_slice(taken);
+    buffer.extend_from_slice(taken);
     *input = rest;
 }
 
@@ -456,14 +468,14 @@ mod tests {
     /// Feeds a stream that has come whole into targets, once there is one; counts those and the
     /// messages.
     fn feed(stream: &[u8]) -> (usize, usize) {
-        let mut decoder = Decoder::new(1 << 20, Pool::new(1 << 20));
-        decoder.shake();
+        let mut decoder = Decoder::new(1 << 20, BufferPool::new(1 << 20));
+        decoder.handshake_done();
         let (mut targets, mut messages) = (0, 0);
-        let mut behind = stream[..HEADER_BYTES].to_vec();
+        let mut tail = stream[..HEADER_BYTES].to_vec();
         let mut rest = &stream[HEADER_BYTES..];
         loop {
-            let mut input = &behind[..];
-            let mut shared = Shared::new(&behind);
+            let mut input = &tail[..];
+            let mut shared = ReadCopy::new(&tail);
             while let Some(frame) = decoder.next(&mut input, &mut shared).unwrap() {
                 messages += usize::from(matches!(frame, Frame::Data(..)));
             }
@@ -473,7 +485,7 @@ mod tests {
             let mut target = decoder.poll_target().expect("a target");
             targets += 1;
             rest = &rest[target.write(rest)..];
-            behind = decoder.return_target(target);
+            tail = decoder.return_target(target);
         }
     }
 
@@ -484,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_between_long_messages_changes_nothing() {
+    fn control_frames_between_long_messages_cost_nothing() {
         let ping = Header::control(Kind::Ping, 0, 0).write();
         let stream: Vec<u8> =
             (1..=10).flat_map(|number| [message(number), ping.to_vec()].concat()).collect();

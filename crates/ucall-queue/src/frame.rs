@@ -31,7 +31,7 @@ pub(crate) const REASON_BYTES_MAX: usize = 256;
 /// Bytes of one entry of the table of segments.
 pub(crate) const SEGMENT_ENTRY_BYTES: usize = 8;
 
-const FIXED_WORD: [u8; 4] = *b"uclQ";
+const MAGIC: [u8; 4] = *b"uclQ";
 const VERSION: [u8; 8] = *b"ucall-q2";
 const REPEATED: u8 = 1;
 // Of the last number of a handshake.
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
     /// A message.
     Data,
     /// A message that was cancelled, whose bytes are to be passed over.
-    Void,
+    Cancelled,
     /// Messages up to this number, from that in the body on, were cancelled or dropped.
     Gap,
     /// No messages will follow.
@@ -82,7 +82,7 @@ impl Kind {
         Self::Welcome,
         Self::Refuse,
         Self::Data,
-        Self::Void,
+        Self::Cancelled,
         Self::Gap,
         Self::End,
         Self::Acknowledge,
@@ -158,7 +158,7 @@ impl Header {
         bytes[0] = self.kind.byte();
         bytes[1] = self.encoding.bits() | u8::from(self.repeated);
         bytes[2..4].copy_from_slice(&self.segments.to_le_bytes());
-        bytes[4..8].copy_from_slice(&FIXED_WORD);
+        bytes[4..8].copy_from_slice(&MAGIC);
         bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[16..].copy_from_slice(&self.length.to_le_bytes());
         bytes
@@ -166,8 +166,8 @@ impl Header {
 
     #[inline]
     pub(crate) fn read(bytes: &[u8; HEADER_BYTES]) -> Result<Self, ProtocolError> {
-        if bytes[4..8] != FIXED_WORD {
-            return Err(ProtocolError::NotOurs);
+        if bytes[4..8] != MAGIC {
+            return Err(ProtocolError::WrongProtocol);
         }
         let kind = Kind::from_byte(bytes[0]).ok_or(ProtocolError::Unknown)?;
         let encoding = Encoding::from_flags(bytes[1]).ok_or(ProtocolError::Unknown)?;
@@ -176,15 +176,15 @@ impl Header {
             encoding,
             repeated: bytes[1] & REPEATED != 0,
             segments: u16::from_le_bytes([bytes[2], bytes[3]]),
-            sequence: word(bytes, 8),
-            length: word(bytes, 16),
+            sequence: read_u64(bytes, 8),
+            length: read_u64(bytes, 16),
         })
     }
 }
 
 /// Whether bytes begin with a frame.
-pub(crate) fn is_ours(bytes: &[u8]) -> bool {
-    bytes.get(4..8) == Some(&FIXED_WORD)
+pub(crate) fn is_frame(bytes: &[u8]) -> bool {
+    bytes.get(4..8) == Some(&MAGIC)
 }
 
 /// Marks all messages up to `through`, in frames that follow one another, as perhaps repeated.
@@ -199,12 +199,12 @@ pub(crate) fn mark_repeated(frames: &mut [u8], through: u64) {
 
 /// Turns a message into one that was cancelled, without its body; how long that was, or `None` if
 /// it is not among the frames.
-pub(crate) fn make_void(frames: &mut Vec<u8>, sequence: u64) -> Option<usize> {
+pub(crate) fn mark_cancelled(frames: &mut Vec<u8>, sequence: u64) -> Option<usize> {
     let (mut at, mut found) = (0, None);
     for_each_header(frames, |header, bytes| {
         let length = usize::try_from(header.length).unwrap_or(usize::MAX);
         if header.sequence == sequence && header.kind == Kind::Data {
-            *bytes = Header::control(Kind::Void, sequence, 0).with_segments(1).write();
+            *bytes = Header::control(Kind::Cancelled, sequence, 0).with_segments(1).write();
             found = Some(at + HEADER_BYTES..at + HEADER_BYTES + length);
         }
         at += HEADER_BYTES + length;
@@ -214,19 +214,19 @@ pub(crate) fn make_void(frames: &mut Vec<u8>, sequence: u64) -> Option<usize> {
     found.map(|body| body.len())
 }
 
-/// Walks over our own frames for as long as `see` says; the body of the last may lie elsewhere.
+/// Walks over our own frames for as long as `visit` says; the body of the last may lie elsewhere.
 fn for_each_header(
     frames: &mut [u8],
-    mut see: impl FnMut(&Header, &mut [u8; HEADER_BYTES]) -> bool,
+    mut visit: impl FnMut(&Header, &mut [u8; HEADER_BYTES]) -> bool,
 ) {
     let mut rest = frames;
-    while let Some((bytes, behind)) = rest.split_first_chunk_mut::<HEADER_BYTES>() {
+    while let Some((bytes, tail)) = rest.split_first_chunk_mut::<HEADER_BYTES>() {
         let Ok(header) = Header::read(bytes) else { return };
-        if !see(&header, bytes) {
+        if !visit(&header, bytes) {
             return;
         }
         let length = usize::try_from(header.length).unwrap_or(usize::MAX);
-        rest = behind.get_mut(length..).unwrap_or_default();
+        rest = tail.get_mut(length..).unwrap_or_default();
     }
 }
 
@@ -243,7 +243,7 @@ pub(crate) struct Hello {
     /// The speaker's, of this session.
     pub(crate) incarnation: Incarnation,
     /// The listener's, as far as the speaker knows.
-    pub(crate) known: Incarnation,
+    pub(crate) known_incarnation: Incarnation,
     /// The last message received and taken from the listener, if it is known.
     pub(crate) progress: Progress,
     /// The first message that the speaker still has.
@@ -285,8 +285,8 @@ impl Hello {
         output.extend(VERSION);
         output.extend(self.identity.0);
         output.extend(self.incarnation.0.to_le_bytes());
-        output.extend(self.known.0.to_le_bytes());
-        let flag = |says: bool, flag: u64| if says { flag } else { 0 };
+        output.extend(self.known_incarnation.0.to_le_bytes());
+        let flag = |has_flag: bool, flag: u64| if has_flag { flag } else { 0 };
         let flags = flag(self.wants == Acknowledge::Taken, WANTS_TAKEN)
             | flag(self.wants == Acknowledge::Explicit, WANTS_EXPLICIT)
             | flag(self.has_finished, HAS_FINISHED)
@@ -306,23 +306,24 @@ impl Hello {
     pub(crate) fn read(header: &Header, body: &[u8]) -> Result<Self, ProtocolError> {
         let body: &[u8; HELLO_BYTES] = body.try_into().map_err(|_| ProtocolError::Malformed)?;
         if body[..8] != VERSION {
-            return Err(ProtocolError::NotOurs);
+            return Err(ProtocolError::WrongProtocol);
         }
         let mut identity = [0; 16];
         identity.copy_from_slice(&body[8..24]);
         let progress = Progress {
-            received: word(body, 56),
-            taken: word(body, 64),
+            received: read_u64(body, 56),
+            taken: read_u64(body, 64),
             acknowledged: header.sequence,
-            window: word(body, 72),
+            window: read_u64(body, 72),
         };
-        let oldest = word(body, 80);
-        let wide =
-            |at| Incarnation(u128::from(word(body, at + 8)) << 64 | u128::from(word(body, at)));
-        let (incarnation, known) = (wide(24), wide(40));
-        let flags = word(body, 96);
-        let says = |flag| flags & flag != 0;
-        let wants = match (says(WANTS_TAKEN), says(WANTS_EXPLICIT)) {
+        let oldest = read_u64(body, 80);
+        let wide = |at| {
+            Incarnation(u128::from(read_u64(body, at + 8)) << 64 | u128::from(read_u64(body, at)))
+        };
+        let (incarnation, known_incarnation) = (wide(24), wide(40));
+        let flags = read_u64(body, 96);
+        let has_flag = |flag| flags & flag != 0;
+        let wants = match (has_flag(WANTS_TAKEN), has_flag(WANTS_EXPLICIT)) {
             (false, false) => Acknowledge::Received,
             (true, false) => Acknowledge::Taken,
             (_, true) => Acknowledge::Explicit,
@@ -334,13 +335,13 @@ impl Hello {
         Ok(Self {
             identity: Identity(identity),
             incarnation,
-            known,
+            known_incarnation,
             progress,
             oldest,
-            message_bytes_max: word(body, 88),
+            message_bytes_max: read_u64(body, 88),
             wants,
-            has_finished: says(HAS_FINISHED),
-            sharing: Sharing { takes: says(TAKES_SHARED), trusts: says(TRUSTS) },
+            has_finished: has_flag(HAS_FINISHED),
+            sharing: Sharing { takes: has_flag(TAKES_SHARED), trusts: has_flag(TRUSTS) },
         })
     }
 }
@@ -356,22 +357,22 @@ impl Progress {
     pub(crate) fn read(header: &Header, body: &[u8]) -> Result<Self, ProtocolError> {
         let body: &[u8; PROGRESS_BYTES] = body.try_into().map_err(|_| ProtocolError::Malformed)?;
         Ok(Self {
-            received: word(body, 0),
-            taken: word(body, 8),
+            received: read_u64(body, 0),
+            taken: read_u64(body, 8),
             acknowledged: header.sequence,
-            window: word(body, 16),
+            window: read_u64(body, 16),
         })
     }
 }
 
 /// A number, at a place that is within `bytes` for every caller.
 #[inline]
-pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
+pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    let mut array = [0; 8];
     if let Some(slice) = bytes.get(at..at + 8) {
-        word.copy_from_slice(slice);
+        array.copy_from_slice(slice);
     }
-    u64::from_le_bytes(word)
+    u64::from_le_bytes(array)
 }
 
 /// What the other side of a link did wrong. The link is closed; nothing else happens.
@@ -379,7 +380,7 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
 #[non_exhaustive]
 pub enum ProtocolError {
     /// It speaks something else.
-    NotOurs,
+    WrongProtocol,
     /// A kind of frame, or an encoding, that there is not.
     Unknown,
     /// A frame with a body of the wrong length or with wrong contents.
@@ -389,27 +390,27 @@ pub enum ProtocolError {
     /// A message longer than is allowed.
     TooLong,
     /// More messages than it was given room for.
-    TooMuch,
+    WindowExceeded,
     /// A message whose number is not the next one, or an acknowledgement of what was never sent.
     OutOfOrder,
     /// There is no memory for the message.
     OutOfMemory,
     /// Shared memory that is not what it has to be, or that is told of wrongly.
-    Memory,
+    InvalidSharedMemory,
 }
 
 impl fmt::Display for ProtocolError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::NotOurs => "it speaks another protocol",
+            Self::WrongProtocol => "it speaks another protocol",
             Self::Unknown => "it sent a frame of an unknown kind",
             Self::Malformed => "it sent a malformed frame",
             Self::Unexpected => "it sent a frame that has no place there",
             Self::TooLong => "it sent a message longer than message_size",
-            Self::TooMuch => "it sent more than it was given room for",
+            Self::WindowExceeded => "it sent more than it was given room for",
             Self::OutOfOrder => "it sent a number out of order",
             Self::OutOfMemory => "there is no memory for its message",
-            Self::Memory => "it sent shared memory that cannot be relied on",
+            Self::InvalidSharedMemory => "it sent shared memory that cannot be relied on",
         })
     }
 }
@@ -421,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_read_as_they_were_written() {
+    fn headers_round_trip() {
         for kind in Kind::ALL {
             for encoding in [Encoding::Serialized, Encoding::Bytes, Encoding::Text] {
                 let header = Header {
@@ -438,11 +439,11 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_are_read_as_they_were_written() {
+    fn handshakes_round_trip() {
         let hello = Hello {
             identity: Identity(*b"0123456789abcdef"),
             incarnation: Incarnation(u128::MAX - 7),
-            known: Incarnation(5),
+            known_incarnation: Incarnation(5),
             progress: Progress { received: 9, taken: 8, acknowledged: 6, window: 7 },
             oldest: 4,
             message_bytes_max: 3,
@@ -460,9 +461,9 @@ mod tests {
     }
 
     #[test]
-    fn any_other_first_word_is_not_ours() {
+    fn a_wrong_magic_is_the_wrong_protocol() {
         let mut bytes = Header::control(Kind::Ping, 0, 0).write();
         bytes[5] ^= 1;
-        assert_eq!(Header::read(&bytes), Err(ProtocolError::NotOurs));
+        assert_eq!(Header::read(&bytes), Err(ProtocolError::WrongProtocol));
     }
 }

@@ -37,7 +37,7 @@ impl Incarnation {
     pub const UNKNOWN: Self = Self(0);
 
     /// Whether the two are one, in a time that tells nothing of how they differ.
-    pub(crate) fn is(self, other: Self) -> bool {
+    pub(crate) fn constant_time_eq(self, other: Self) -> bool {
         std::hint::black_box(self.0 ^ other.0) == 0
     }
 }

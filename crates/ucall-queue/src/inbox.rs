@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::bell::Bell;
-use crate::events::{Event, Events};
+use crate::event_queue::{Event, EventQueue};
 use crate::failure::Failure;
 use crate::identity::Identity;
-use crate::journal::Journal;
+use crate::log_queue::LogQueue;
 use crate::message::Incoming;
+use crate::wake::EventCount;
 
-const LEFT_OUT: &str = "a session that has ended was told to neither on_start nor on_end";
+const DROPPED_SESSION: &str = "a session that has ended was told to neither on_start nor on_end";
 
 /// The messages of all sessions, in the order in which they came.
 #[derive(Default)]
@@ -21,31 +21,31 @@ pub struct Inbox {
     /// What is handed in. Its lock is held as briefly as can be, for the session's thread.
     messages: Mutex<VecDeque<Incoming>>,
     /// What was moved here from there, many at a time, and is taken one by one.
-    moved: Mutex<VecDeque<Incoming>>,
+    batch: Mutex<VecDeque<Incoming>>,
     /// The weight of all that came and was not taken, also from peers that are gone.
     weight: AtomicUsize,
     /// No message will come any more, and why.
     closed: OnceLock<Failure>,
-    events: Events,
+    events: EventQueue,
     /// Everything is over, and nothing is listened to any more.
     finished: AtomicBool,
     /// Rung for messages and for the end.
-    pub arrived: Bell,
+    pub arrived: EventCount,
     /// Rung for acknowledgements, failures and events.
-    pub progressed: Bell,
+    pub progressed: EventCount,
     /// What the log is to be told.
-    pub journal: Journal,
+    pub log_queue: LogQueue,
     /// Called beside the bells, for whoever waits in a way of his own.
-    hook: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
+    callback: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
 }
 
 /// What [`Inbox::take`] found.
 #[derive(Debug)]
-pub enum Taken {
+pub enum TakeResult {
     /// The next message.
     Message(Incoming),
     /// None came so far.
-    Nothing,
+    Empty,
     /// None will come any more.
     Closed(Failure),
 }
@@ -53,35 +53,35 @@ pub enum Taken {
 impl Inbox {
     /// Takes the next message, or the next one from any of `peers` if there are some.
     #[inline]
-    pub fn take(&self, peers: &[Identity]) -> Taken {
+    pub fn take(&self, peers: &[Identity]) -> TakeResult {
         // Before the messages: what came before the end is found below.
         let closed = self.closed.get();
-        let mut moved = lock(&self.moved);
-        if moved.is_empty() || !peers.is_empty() {
+        let mut batch = lock(&self.batch);
+        if batch.is_empty() || !peers.is_empty() {
             let mut messages = lock(&self.messages);
-            if moved.is_empty() {
-                std::mem::swap(&mut *messages, &mut *moved);
+            if batch.is_empty() {
+                std::mem::swap(&mut *messages, &mut *batch);
             } else {
-                moved.append(&mut messages);
+                batch.append(&mut messages);
             }
         }
-        let place = match peers {
+        let position = match peers {
             [] => 0,
-            _ => moved.iter().position(|it| peers.contains(&it.peer)).unwrap_or(usize::MAX),
+            _ => batch.iter().position(|it| peers.contains(&it.peer)).unwrap_or(usize::MAX),
         };
-        let found = if place == 0 { moved.pop_front() } else { moved.remove(place) };
-        let is_more = !moved.is_empty();
-        drop(moved);
+        let found = if position == 0 { batch.pop_front() } else { batch.remove(position) };
+        let is_more = !batch.is_empty();
+        drop(batch);
         match found {
             Some(message) => {
                 self.weight.fetch_sub(message.weight, Ordering::Relaxed);
                 if is_more {
                     // Others may wait who have seen that nothing is left where it is handed in.
-                    self.arrived.ring();
+                    self.arrived.notify();
                 }
-                Taken::Message(message)
+                TakeResult::Message(message)
             }
-            None => closed.map_or(Taken::Nothing, |failure| Taken::Closed(failure.clone())),
+            None => closed.map_or(TakeResult::Empty, |failure| TakeResult::Closed(failure.clone())),
         }
     }
 
@@ -91,12 +91,12 @@ impl Inbox {
     }
 
     /// As [`Inbox::take`], after waiting for there to be one, until the deadline.
-    pub fn wait(&self, peers: &[Identity], deadline: Option<Instant>) -> Taken {
-        let come = || match self.take(peers) {
-            Taken::Nothing => None,
+    pub fn wait(&self, peers: &[Identity], deadline: Option<Instant>) -> TakeResult {
+        let received = || match self.take(peers) {
+            TakeResult::Empty => None,
             found => Some(found),
         };
-        self.arrived.wait(deadline, come).unwrap_or(Taken::Nothing)
+        self.arrived.wait(deadline, received).unwrap_or(TakeResult::Empty)
     }
 
     /// Why no message will come any more, once that is so.
@@ -116,8 +116,8 @@ impl Inbox {
 
     pub(crate) fn finish(&self) {
         self.finished.store(true, Ordering::Release);
-        self.journal.finish();
-        self.progress();
+        self.log_queue.finish();
+        self.notify_progress();
     }
 
     /// The next event, if there is one.
@@ -127,55 +127,55 @@ impl Inbox {
 
     /// Has this called, once for all, with `true` when messages came and with `false` when
     /// something else has changed. It is called on the session's thread and must be quick.
-    pub fn set_hook(&self, hook: impl Fn(bool) + Send + Sync + 'static) {
+    pub fn set_callback(&self, callback: impl Fn(bool) + Send + Sync + 'static) {
         // The first one stays.
-        let _ = self.hook.set(Box::new(hook));
+        let _ = self.callback.set(Box::new(callback));
     }
 
     /// Hands messages in, and leaves the queue empty.
-    pub(crate) fn hand_in(&self, messages: &mut VecDeque<Incoming>) {
+    pub(crate) fn push(&self, messages: &mut VecDeque<Incoming>) {
         if messages.is_empty() {
             return;
         }
         let weight = messages.iter().map(|message| message.weight).sum();
         self.weight.fetch_add(weight, Ordering::Relaxed);
         lock(&self.messages).append(messages);
-        self.arrived.ring();
-        self.call_hook(true);
+        self.arrived.notify();
+        self.call_callback(true);
     }
 
     pub(crate) fn close(&self, failure: Failure) {
         // The first reason stands.
         let _ = self.closed.set(failure);
-        self.arrived.ring();
-        self.call_hook(true);
-        self.progress();
+        self.arrived.notify();
+        self.call_callback(true);
+        self.notify_progress();
     }
 
     /// Has whoever listens told of an event; if its session is left out, the log is told.
-    pub(crate) fn tell(&self, event: Event, now: Instant) {
+    pub(crate) fn push_event(&self, event: Event, now: Instant) {
         if !self.events.push(event) {
-            let line = || format!("callbacks are slow: {LEFT_OUT}");
-            self.journal.tell(line, now);
+            let line = || format!("callbacks are slow: {DROPPED_SESSION}");
+            self.log_queue.log(line, now);
         }
-        self.progress();
+        self.notify_progress();
     }
 
     /// Something was acknowledged or has failed.
-    pub(crate) fn progress(&self) {
-        self.progressed.ring();
-        self.call_hook(false);
+    pub(crate) fn notify_progress(&self) {
+        self.progressed.notify();
+        self.call_callback(false);
     }
 
-    fn call_hook(&self, messages: bool) {
-        if let Some(hook) = self.hook.get() {
-            hook(messages);
+    fn call_callback(&self, messages: bool) {
+        if let Some(callback) = self.callback.get() {
+            callback(messages);
         }
     }
 }
 
-fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
-    held.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for Inbox {

@@ -5,57 +5,57 @@
 //! link that breaks is replaced: both sides say in their handshake what came last, and go on from
 //! there. So each message arrives once and in order, however often the stream is cut.
 //!
-//! [`Hub`] holds the sessions and links of one communicator. It does no I/O: bytes go in by
-//! [`Hub::receive`], come out by [`Hub::poll_output`], and time is an argument. [`driver`] moves
-//! the bytes with an engine. Other threads never touch the hub: they put into the [`Outbox`], take
-//! from the [`Inbox`], and see in a [`Standing`] how far a peer is; all three are locked briefly
-//! and woken only when somebody sleeps.
+//! [`SessionManager`] holds the sessions and links of one communicator. It does no I/O: bytes go in
+//! by [`SessionManager::handle_received`], come out by [`SessionManager::poll_output`], and time is
+//! an argument. [`driver`] moves the bytes with an engine. Other threads never touch the hub: they
+//! put into the [`Outbox`], take from the [`Inbox`], and see in a [`DeliveryState`] how far a peer
+//! is; all three are locked briefly and woken only when somebody sleeps.
 //!
 //! [`broker`] carries links through an MQTT broker, without I/O as well.
 //!
 //! It may import `ucall-buffer`, `ucall-engine`, and of `ucall-proto` what does TLS.
 
 mod backoff;
-mod bell;
 mod broker;
+mod buffer_pool;
 mod decoder;
+mod delivery_state;
 mod driver;
-mod events;
+mod event_queue;
 mod failure;
 mod frame;
-mod hub;
 mod identity;
 mod inbox;
-mod journal;
 mod link;
+mod log_queue;
 mod message;
 mod options;
 mod outbox;
-mod pool;
 mod session;
+mod session_manager;
 #[cfg(target_os = "linux")]
 mod shared;
 #[cfg(not(target_os = "linux"))]
-#[path = "shared/elsewhere.rs"]
+#[path = "shared/unsupported.rs"]
 mod shared;
-mod standing;
 mod unacknowledged;
+mod wake;
 
-pub use bell::{Bell, Doorbell};
 pub use broker::Login;
-pub use driver::{Endpoint, Foreign, Handle, Security, Settings, start};
-pub use events::Event;
+pub use buffer_pool::PooledBuffer;
+pub use delivery_state::{DeliveryState, DeliveryStatus, ReceiveCredit};
+pub use driver::{Endpoint, ExternalTransport, Handle, Security, Settings, start};
+pub use event_queue::Event;
 pub use failure::Failure;
 pub use frame::{Encoding, ProtocolError};
-pub use hub::{Action, Hub, LinkKey, Role};
 pub use identity::{Identity, Incarnation};
-pub use inbox::{Inbox, Taken};
-pub use journal::Journal;
+pub use inbox::{Inbox, TakeResult};
+pub use log_queue::LogQueue;
 pub use message::{Body, Incoming, Outgoing, Segment};
-pub use options::{Acknowledge, Full, Options};
-pub use outbox::{Outbox, Receipt, Refusal};
-pub use pool::Pooled;
+pub use options::{Acknowledge, FullPolicy, Options};
+pub use outbox::{Outbox, PutError, Receipt};
+pub use session_manager::{Action, LinkKey, Role, SessionManager};
 #[cfg(target_os = "linux")]
 pub use shared::Channel;
 pub use shared::{View, shared_memory};
-pub use standing::{Intake, Progress, Standing};
+pub use wake::{EventCount, WakeFlag};

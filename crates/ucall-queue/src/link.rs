@@ -24,30 +24,30 @@ pub struct LinkKey(pub(crate) u64);
 /// | nothing was asked, or somebody else was answered | a newcomer | asked for it |
 /// | asked | the pong with its number | answered for it |
 #[derive(Debug, Default)]
-pub(crate) struct Challenge {
-    newcomer: Incarnation,
+pub(crate) struct LivenessCheck {
+    new_incarnation: Incarnation,
     number: u64,
     is_answered: bool,
 }
 
-impl Challenge {
+impl LivenessCheck {
     /// The number of the ping to send, unless one is on its way.
-    pub(crate) fn ask(&mut self, newcomer: Incarnation) -> Option<u64> {
+    pub(crate) fn ping(&mut self, new_incarnation: Incarnation) -> Option<u64> {
         if self.number > 0 && !self.is_answered {
             return None;
         }
-        *self = Self { newcomer, number: self.number + 1, is_answered: false };
+        *self = Self { new_incarnation, number: self.number + 1, is_answered: false };
         Some(self.number)
     }
 
     /// Takes a pong of this number.
-    pub(crate) fn answer(&mut self, number: u64) {
+    pub(crate) fn handle_pong(&mut self, number: u64) {
         self.is_answered |= number > 0 && number == self.number;
     }
 
     /// Whether the other side has shown to be alive since this newcomer came.
-    pub(crate) fn is_lost_by(&self, newcomer: Incarnation) -> bool {
-        self.is_answered && self.newcomer.is(newcomer)
+    pub(crate) fn is_answered_since(&self, new_incarnation: Incarnation) -> bool {
+        self.is_answered && self.new_incarnation.constant_time_eq(new_incarnation)
     }
 }
 
@@ -69,23 +69,23 @@ pub(crate) struct Link {
     pub(crate) session: Option<u32>,
     pub(crate) is_open: bool,
     /// Whom the other side's certificate names, if it had to show one.
-    pub(crate) certified: Option<Box<[u8]>>,
+    pub(crate) certificate_name: Option<Box<[u8]>>,
     /// Frames that are not messages, in line before those.
     pub(crate) control: Vec<u8>,
     /// The number of the last ping that was not answered, however many came: a flood of them takes
     /// no memory.
     pub(crate) pong_due: Option<u64>,
     /// What the other side is to show because somebody else has its id.
-    pub(crate) challenge: Challenge,
+    pub(crate) liveness: LivenessCheck,
     pub(crate) opened: Instant,
-    pub(crate) heard: Instant,
-    pub(crate) spoke: Instant,
+    pub(crate) received_at: Instant,
+    pub(crate) sent_at: Instant,
     /// It is on the list of links with something to send.
-    pub(crate) is_listed: bool,
+    pub(crate) is_queued: bool,
     /// [`Kind::Finish`] was said on it.
     pub(crate) has_finished: bool,
     /// It is closed once what it has to say is said.
-    pub(crate) is_ending: bool,
+    pub(crate) is_closing: bool,
 }
 
 impl Link {
@@ -96,28 +96,28 @@ impl Link {
             shared: None,
             session: None,
             is_open: false,
-            certified: None,
+            certificate_name: None,
             control: Vec::new(),
             pong_due: None,
-            challenge: Challenge::default(),
+            liveness: LivenessCheck::default(),
             opened: now,
-            heard: now,
-            spoke: now,
-            is_listed: false,
+            received_at: now,
+            sent_at: now,
+            is_queued: false,
             has_finished: false,
-            is_ending: false,
+            is_closing: false,
         }
     }
 
     /// The parts of what a session sends next, if that goes into the output that is being written.
-    pub(crate) fn next_chunk(
+    pub(crate) fn next_batch(
         &mut self,
         session: &mut Session,
         outbox: &Outbox,
     ) -> Option<Vec<Bytes>> {
         match &mut self.shared {
-            Some(shared) => shared.next_chunk(|| session.next_chunk(outbox)),
-            None => session.next_chunk(outbox),
+            Some(shared) => shared.next_batch(|| session.next_batch(outbox)),
+            None => session.next_batch(outbox),
         }
     }
 
@@ -133,7 +133,7 @@ impl Link {
     }
 
     /// Has the next output tell the peer that it may write to a slot again.
-    pub(crate) fn give_slot_back(&mut self, slot: usize) {
+    pub(crate) fn release_slot(&mut self, slot: usize) {
         if let Some(shared) = &mut self.shared {
             shared.give_back(slot);
         }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::buffer_pool::PooledBuffer;
+use crate::delivery_state::ReceiveCredit;
 use crate::frame::{Encoding, HEADER_BYTES, Header, Kind, SEGMENT_ENTRY_BYTES};
 use crate::identity::Identity;
-use crate::pool::Pooled;
 use crate::shared::View;
-use crate::standing::Intake;
 
 /// What a message counts beyond its length where memory is bounded, so that empty ones count too.
 pub const MESSAGE_WEIGHT: usize = 128;
@@ -84,7 +84,7 @@ pub enum Segment {
     /// Part of what one read brought, shared with its neighbours.
     Shared(Bytes),
     /// Memory of its own.
-    Owned(Pooled),
+    Owned(PooledBuffer),
     /// Memory that another process has, too.
     Mapped(View),
 }
@@ -112,7 +112,7 @@ impl Segment {
     }
 
     /// Leaves the neighbours.
-    pub(crate) fn part(&mut self) {
+    pub(crate) fn detach(&mut self) {
         if let Self::Shared(bytes) = self {
             *bytes = Bytes::copy_from_slice(bytes);
         }
@@ -130,10 +130,10 @@ pub enum Body {
 
 impl Body {
     /// Leaves what else the same read has brought.
-    pub(crate) fn part(&mut self) {
+    pub(crate) fn detach(&mut self) {
         match self {
-            Self::One(segment) => segment.part(),
-            Self::Many(segments) => segments.iter_mut().for_each(Segment::part),
+            Self::One(segment) => segment.detach(),
+            Self::Many(segments) => segments.iter_mut().for_each(Segment::detach),
         }
     }
 }
@@ -144,7 +144,7 @@ pub struct Incoming {
     /// Who sent it.
     pub peer: Identity,
     /// Where it is noted once it is taken.
-    pub intake: Arc<Intake>,
+    pub credit: Arc<ReceiveCredit>,
     /// Its number among the peer's.
     pub sequence: u64,
     /// What it counts in the inbox.

@@ -16,7 +16,7 @@ pub enum Acknowledge {
 
 /// What happens to a put for which there is no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Full {
+pub enum FullPolicy {
     /// It is refused.
     Error,
     /// It waits for room.
@@ -31,15 +31,15 @@ pub enum Full {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of messages for one peer that are not yet acknowledged, each counted with
-    /// [`MESSAGE_WEIGHT`](crate::message::MESSAGE_WEIGHT) more than its length, and with 64 bytes for
-    /// each segment but the first.
+    /// [`MESSAGE_WEIGHT`](crate::message::MESSAGE_WEIGHT) more than its length, and with 64 bytes
+    /// for each segment but the first.
     pub queue_bytes_max: usize,
     /// Bytes of one message, in either direction.
     pub message_bytes_max: usize,
     /// Bytes of messages that a peer may have under way to us and in our inbox.
     pub window_bytes: usize,
     /// What to do when a queue is full.
-    pub full: Full,
+    pub full: FullPolicy,
     /// What our messages wait for.
     pub acknowledge: Acknowledge,
     /// A link that is quiet for so long is asked for a sign of life, and given up after three times
@@ -66,7 +66,7 @@ impl Default for Options {
             queue_bytes_max: 1 << 30,
             message_bytes_max: 1 << 30,
             window_bytes: 16 << 20,
-            full: Full::Error,
+            full: FullPolicy::Error,
             acknowledge: Acknowledge::Received,
             keepalive: Duration::from_secs(10),
             expire: Duration::from_secs(30),

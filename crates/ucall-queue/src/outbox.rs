@@ -12,20 +12,20 @@ use std::time::Instant;
 use bytes::Bytes;
 use hashbrown::HashMap;
 
-use crate::bell::{Bell, Doorbell};
+use crate::delivery_state::DeliveryState;
 use crate::failure::Failure;
 use crate::frame::{self, HEADER_BYTES, Header, Kind};
 use crate::identity::Identity;
 use crate::message::{COPIED_BYTES_MAX, MESSAGE_WEIGHT, Outgoing};
-use crate::options::Full;
-use crate::standing::Standing;
+use crate::options::FullPolicy;
+use crate::wake::{EventCount, WakeFlag};
 
 /// A batch is closed when it has this many bytes.
 const BATCH_BYTES: usize = 64 * 1024;
 
 /// Frames that are sent and kept together.
 #[derive(Debug)]
-pub(crate) struct Chunk {
+pub(crate) struct Batch {
     pub(crate) first: u64,
     pub(crate) last: u64,
     /// What it counts in the peer's window and in our queue.
@@ -39,16 +39,16 @@ pub(crate) struct Chunk {
 #[derive(Clone, Debug)]
 pub enum Receipt {
     /// It went to one peer, under this number.
-    One(Arc<Standing>, u64),
+    One(Arc<DeliveryState>, u64),
     /// It went to several.
-    Many(Arc<[(Arc<Standing>, u64)]>),
+    Many(Arc<[(Arc<DeliveryState>, u64)]>),
     /// It goes nowhere: to which peer, if one was named, and why.
     None(Option<Identity>, Failure),
 }
 
 /// Why nothing was put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum PutError {
     /// There is no room in the queue for this peer.
     Full(Option<Identity>),
     /// The message is longer than this.
@@ -58,17 +58,17 @@ pub enum Refusal {
 /// The lines of all sessions.
 #[derive(Debug)]
 pub struct Outbox {
-    lines: Mutex<Lines>,
-    room: Bell,
-    doorbell: Arc<Doorbell>,
+    queues: Mutex<SendQueues>,
+    room: EventCount,
+    wake_flag: Arc<WakeFlag>,
     queue_bytes_max: usize,
     message_bytes_max: usize,
-    full: Full,
+    full: FullPolicy,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    lines: Vec<Option<Line>>,
+struct SendQueues {
+    queues: Vec<Option<SendQueue>>,
     by_peer: HashMap<Identity, u32>,
     /// Lines with something new.
     changed: Vec<u32>,
@@ -77,14 +77,14 @@ struct Lines {
 }
 
 #[derive(Debug)]
-struct Line {
-    standing: Arc<Standing>,
+struct SendQueue {
+    delivery: Arc<DeliveryState>,
     /// Dropped messages in front of the chunks.
     gap: Option<(u64, u64)>,
-    chunks: VecDeque<Chunk>,
+    batches: VecDeque<Batch>,
     next: u64,
     /// The weight of what is here, or sent and not acknowledged.
-    held: usize,
+    total_weight: usize,
     is_changed: bool,
     /// Nothing more may be put.
     ended: bool,
@@ -92,25 +92,32 @@ struct Line {
 
 impl Outbox {
     pub(crate) fn new(
-        doorbell: Arc<Doorbell>,
+        wake_flag: Arc<WakeFlag>,
         queue_bytes_max: usize,
         message_bytes_max: usize,
-        full: Full,
+        full: FullPolicy,
     ) -> Self {
-        let lines = Mutex::default();
-        Self { lines, room: Bell::default(), doorbell, queue_bytes_max, message_bytes_max, full }
+        let queues = Mutex::default();
+        Self {
+            queues,
+            room: EventCount::default(),
+            wake_flag,
+            queue_bytes_max,
+            message_bytes_max,
+            full,
+        }
     }
 
     /// Puts a message in line for these peers, or for all when none are named. Never waits.
-    pub fn put(&self, peers: &[Identity], message: &Outgoing<'_>) -> Result<Receipt, Refusal> {
+    pub fn put(&self, peers: &[Identity], message: &Outgoing<'_>) -> Result<Receipt, PutError> {
         let length = message.len();
         if length > self.message_bytes_max {
-            return Err(Refusal::TooLong(self.message_bytes_max));
+            return Err(PutError::TooLong(self.message_bytes_max));
         }
-        let mut lines = self.lock();
-        let receipt = lines.put(peers, message, self.queue_bytes_max, self.full)?;
-        drop(lines);
-        self.doorbell.ring();
+        let mut queues = self.lock();
+        let receipt = queues.put(peers, message, self.queue_bytes_max, self.full)?;
+        drop(queues);
+        self.wake_flag.notify();
         Ok(receipt)
     }
 
@@ -122,160 +129,160 @@ impl Outbox {
         deadline: Option<Instant>,
     ) -> bool {
         let fits = || {
-            let lines = self.lock();
-            let chosen = lines.choose(peers).ok()?;
+            let queues = self.lock();
+            let chosen = queues.select(peers).ok()?;
             let full = chosen.iter().any(|&index| {
-                lines.line(index).is_some_and(|line| line.is_full(weight, self.queue_bytes_max))
+                queues.queue(index).is_some_and(|queue| queue.is_full(weight, self.queue_bytes_max))
             });
             (!full).then_some(())
         };
         // Who is unknown, or gone, is not waited for.
-        let fits = || if self.lock().choose(peers).is_err() { Some(()) } else { fits() };
+        let fits = || if self.lock().select(peers).is_err() { Some(()) } else { fits() };
         self.room.wait(deadline, fits).is_some()
     }
 
     /// Takes a message back; `false` if it is on the wire, or was before.
-    pub fn cancel(&self, standing: &Standing, sequence: u64) -> bool {
-        let mut lines = self.lock();
-        let Some(line) = lines.line_mut(standing.index) else { return false };
-        let is_cancelled = std::ptr::eq(&*line.standing, standing) && line.cancel(sequence);
-        drop(lines);
+    pub fn cancel(&self, delivery: &DeliveryState, sequence: u64) -> bool {
+        let mut queues = self.lock();
+        let Some(queue) = queues.queue_mut(delivery.index) else { return false };
+        let is_cancelled = std::ptr::eq(&*queue.delivery, delivery) && queue.cancel(sequence);
+        drop(queues);
         if is_cancelled {
-            self.room.ring();
+            self.room.notify();
         }
         is_cancelled
     }
 
     /// The peers that there are.
     pub fn peers(&self) -> Vec<Identity> {
-        let lines = self.lock();
-        lines.lines.iter().flatten().filter_map(|line| line.standing.peer()).collect()
+        let queues = self.lock();
+        queues.queues.iter().flatten().filter_map(|queue| queue.delivery.peer()).collect()
     }
 
-    pub(crate) fn open(&self, standing: Arc<Standing>) {
-        let mut lines = self.lock();
-        let index = standing.index;
-        let place = index as usize;
-        if lines.lines.len() <= place {
-            lines.lines.resize_with(place + 1, || None);
+    pub(crate) fn open(&self, delivery: Arc<DeliveryState>) {
+        let mut queues = self.lock();
+        let index = delivery.index;
+        let position = index as usize;
+        if queues.queues.len() <= position {
+            queues.queues.resize_with(position + 1, || None);
         }
-        if let Some(peer) = standing.peer() {
-            lines.by_peer.insert(peer, index);
+        if let Some(peer) = delivery.peer() {
+            queues.by_peer.insert(peer, index);
         }
-        if let Some(line) = lines.lines.get_mut(place) {
-            *line = Some(Line::new(standing));
+        if let Some(queue) = queues.queues.get_mut(position) {
+            *queue = Some(SendQueue::new(delivery));
         }
     }
 
     /// The peer of a line is known now, or another one than before.
-    pub(crate) fn rename(&self, index: u32, peer: Identity) {
-        let mut lines = self.lock();
-        lines.by_peer.retain(|_, held| *held != index);
-        lines.by_peer.insert(peer, index);
+    pub(crate) fn set_peer(&self, index: u32, peer: Identity) {
+        let mut queues = self.lock();
+        queues.by_peer.retain(|_, other| *other != index);
+        queues.by_peer.insert(peer, index);
     }
 
     /// Ends a line: what is in it is gone.
     pub(crate) fn remove(&self, index: u32) {
-        let mut lines = self.lock();
-        let line = lines.lines.get_mut(index as usize).and_then(Option::take);
+        let mut queues = self.lock();
+        let queue = queues.queues.get_mut(index as usize).and_then(Option::take);
         // Not by a look at all: thousands may end at once.
-        if let Some(peer) = line.and_then(|line| line.standing.peer())
-            && lines.by_peer.get(&peer) == Some(&index)
+        if let Some(peer) = queue.and_then(|queue| queue.delivery.peer())
+            && queues.by_peer.get(&peer) == Some(&index)
         {
-            lines.by_peer.remove(&peer);
+            queues.by_peer.remove(&peer);
         }
-        drop(lines);
-        self.room.ring();
+        drop(queues);
+        self.room.notify();
     }
 
     /// Lets nothing more be put on any line.
     pub(crate) fn close(&self, failure: Failure) {
         self.lock().closed.get_or_insert(failure);
-        self.room.ring();
+        self.room.notify();
     }
 
     /// Lets nothing more be put on this line.
     pub(crate) fn end(&self, index: u32) {
-        if let Some(line) = self.lock().line_mut(index) {
-            line.ended = true;
+        if let Some(queue) = self.lock().queue_mut(index) {
+            queue.ended = true;
         }
-        self.room.ring();
+        self.room.notify();
     }
 
     /// The next number of a line that has ended, once it is empty.
     pub(crate) fn end_sequence(&self, index: u32) -> Option<u64> {
-        let mut lines = self.lock();
-        let line = lines.line_mut(index)?;
-        let is_empty = line.chunks.is_empty() && line.gap.is_none();
-        (line.ended && is_empty).then(|| {
-            line.next += 1;
-            line.next - 1
+        let mut queues = self.lock();
+        let queue = queues.queue_mut(index)?;
+        let is_empty = queue.batches.is_empty() && queue.gap.is_none();
+        (queue.ended && is_empty).then(|| {
+            queue.next += 1;
+            queue.next - 1
         })
     }
 
     /// Whether something waits in a line.
     pub(crate) fn is_empty(&self, index: u32) -> bool {
-        self.lock().line(index).is_none_or(|line| line.chunks.is_empty() && line.gap.is_none())
+        self.lock().queue(index).is_none_or(|queue| queue.batches.is_empty() && queue.gap.is_none())
     }
 
     /// Moves the lines that have something new to the end of `changed`.
     pub(crate) fn take_changed(&self, changed: &mut Vec<u32>) {
-        let mut lines = self.lock();
-        let lines = &mut *lines;
-        for index in lines.changed.drain(..) {
-            if let Some(line) = lines.lines.get_mut(index as usize).and_then(Option::as_mut) {
-                line.is_changed = false;
+        let mut queues = self.lock();
+        let queues = &mut *queues;
+        for index in queues.changed.drain(..) {
+            if let Some(queue) = queues.queues.get_mut(index as usize).and_then(Option::as_mut) {
+                queue.is_changed = false;
                 changed.push(index);
             }
         }
     }
 
     /// Takes what is sent next from a line.
-    pub(crate) fn take(&self, index: u32) -> Option<Chunk> {
-        self.lock().line_mut(index)?.take()
+    pub(crate) fn take(&self, index: u32) -> Option<Batch> {
+        self.lock().queue_mut(index)?.take()
     }
 
     /// Counts what was acknowledged out of the queue.
     pub(crate) fn release(&self, index: u32, weight: usize) {
-        if let Some(line) = self.lock().line_mut(index) {
-            line.held = line.held.saturating_sub(weight);
+        if let Some(queue) = self.lock().queue_mut(index) {
+            queue.total_weight = queue.total_weight.saturating_sub(weight);
         }
-        self.room.ring();
+        self.room.notify();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SendQueues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lines {
-    fn line(&self, index: u32) -> Option<&Line> {
-        self.lines.get(index as usize)?.as_ref()
+impl SendQueues {
+    fn queue(&self, index: u32) -> Option<&SendQueue> {
+        self.queues.get(index as usize)?.as_ref()
     }
 
-    fn line_mut(&mut self, index: u32) -> Option<&mut Line> {
-        self.lines.get_mut(index as usize)?.as_mut()
+    fn queue_mut(&mut self, index: u32) -> Option<&mut SendQueue> {
+        self.queues.get_mut(index as usize)?.as_mut()
     }
 
     /// The lines that lead to these peers, or all.
-    fn choose(&self, peers: &[Identity]) -> Result<Vec<u32>, Receipt> {
+    fn select(&self, peers: &[Identity]) -> Result<Vec<u32>, Receipt> {
         if let Some(failure) = &self.closed {
             return Err(Receipt::None(None, failure.clone()));
         }
         let mut chosen = Vec::with_capacity(peers.len().max(1));
         if peers.is_empty() {
-            let open = self.lines.iter().flatten().filter(|line| !line.ended);
-            chosen.extend(open.map(|line| line.standing.index));
+            let open = self.queues.iter().flatten().filter(|queue| !queue.ended);
+            chosen.extend(open.map(|queue| queue.delivery.index));
             if chosen.is_empty() {
-                let ended = self.lines.iter().flatten().find_map(|line| line.standing.peer());
+                let ended = self.queues.iter().flatten().find_map(|queue| queue.delivery.peer());
                 let failure = ended.map_or(Failure::Unknown, |_| Failure::PeerClosed);
                 return Err(Receipt::None(ended, failure));
             }
         }
         for peer in peers {
             let known = self.by_peer.get(peer).ok_or(Failure::Unknown);
-            let open = known.and_then(|&index| match self.line(index) {
-                Some(line) if !line.ended => Ok(index),
+            let open = known.and_then(|&index| match self.queue(index) {
+                Some(queue) if !queue.ended => Ok(index),
                 _ => Err(Failure::PeerClosed),
             });
             match open {
@@ -291,35 +298,35 @@ impl Lines {
         peers: &[Identity],
         message: &Outgoing<'_>,
         queue_bytes_max: usize,
-        full: Full,
-    ) -> Result<Receipt, Refusal> {
+        full: FullPolicy,
+    ) -> Result<Receipt, PutError> {
         // The only line there is, as a client has it, needs no list.
-        if let ([], [Some(line)], None) = (peers, &mut self.lines[..], &self.closed)
-            && !line.ended
-            && !line.is_full(message.weight(), queue_bytes_max)
+        if let ([], [Some(queue)], None) = (peers, &mut self.queues[..], &self.closed)
+            && !queue.ended
+            && !queue.is_full(message.weight(), queue_bytes_max)
         {
-            let receipt = Receipt::One(line.standing.clone(), line.push(message));
-            if !line.is_changed {
-                line.is_changed = true;
+            let receipt = Receipt::One(queue.delivery.clone(), queue.push(message));
+            if !queue.is_changed {
+                queue.is_changed = true;
                 self.changed.push(0);
             }
             return Ok(receipt);
         }
-        let chosen = match self.choose(peers) {
+        let chosen = match self.select(peers) {
             Ok(chosen) => chosen,
             Err(receipt) => return Ok(receipt),
         };
         let weight = message.weight();
         for &index in &chosen {
-            let Some(line) = self.line_mut(index) else { continue };
-            if full == Full::DropOldest {
-                line.make_room(weight, queue_bytes_max);
+            let Some(queue) = self.queue_mut(index) else { continue };
+            if full == FullPolicy::DropOldest {
+                queue.make_room(weight, queue_bytes_max);
             }
-            if line.is_full(weight, queue_bytes_max) {
-                let peer = line.standing.peer();
+            if queue.is_full(weight, queue_bytes_max) {
+                let peer = queue.delivery.peer();
                 return match full {
-                    Full::Error | Full::Block => Err(Refusal::Full(peer)),
-                    Full::DropOldest | Full::DropNewest => {
+                    FullPolicy::Error | FullPolicy::Block => Err(PutError::Full(peer)),
+                    FullPolicy::DropOldest | FullPolicy::DropNewest => {
                         Ok(Receipt::None(peer, Failure::Dropped))
                     }
                 };
@@ -327,14 +334,14 @@ impl Lines {
         }
         let mut receipts = Vec::with_capacity(chosen.len());
         for index in chosen {
-            let Some(line) = self.line_mut(index) else { continue };
-            receipts.push((line.standing.clone(), line.push(message)));
-            if !std::mem::replace(&mut line.is_changed, true) {
+            let Some(queue) = self.queue_mut(index) else { continue };
+            receipts.push((queue.delivery.clone(), queue.push(message)));
+            if !std::mem::replace(&mut queue.is_changed, true) {
                 self.changed.push(index);
             }
         }
         Ok(match receipts.pop() {
-            Some((standing, sequence)) if receipts.is_empty() => Receipt::One(standing, sequence),
+            Some((delivery, sequence)) if receipts.is_empty() => Receipt::One(delivery, sequence),
             last => {
                 receipts.extend(last);
                 Receipt::Many(receipts.into())
@@ -343,14 +350,14 @@ impl Lines {
     }
 }
 
-impl Line {
-    fn new(standing: Arc<Standing>) -> Self {
+impl SendQueue {
+    fn new(delivery: Arc<DeliveryState>) -> Self {
         Self {
-            standing,
+            delivery,
             gap: None,
-            chunks: VecDeque::new(),
+            batches: VecDeque::new(),
             next: 1,
-            held: 0,
+            total_weight: 0,
             is_changed: false,
             ended: false,
         }
@@ -358,14 +365,14 @@ impl Line {
 
     /// Whether there is no room for so much more. A queue with nothing in it takes anything.
     fn is_full(&self, weight: usize, queue_bytes_max: usize) -> bool {
-        self.held > 0 && self.held + weight > queue_bytes_max
+        self.total_weight > 0 && self.total_weight + weight > queue_bytes_max
     }
 
     fn push(&mut self, message: &Outgoing<'_>) -> u64 {
         let sequence = self.next;
         let weight = message.weight();
         self.next += 1;
-        self.held += weight;
+        self.total_weight += weight;
         if message.parts.is_empty() && message.copied.len() <= COPIED_BYTES_MAX {
             self.append(message, sequence, weight);
         } else {
@@ -376,7 +383,13 @@ impl Line {
             } else {
                 message.parts.clone()
             };
-            self.chunks.push_back(Chunk { first: sequence, last: sequence, weight, frames, parts });
+            self.batches.push_back(Batch {
+                first: sequence,
+                last: sequence,
+                weight,
+                frames,
+                parts,
+            });
         }
         sequence
     }
@@ -385,74 +398,76 @@ impl Line {
     #[inline]
     fn append(&mut self, message: &Outgoing<'_>, sequence: u64, weight: usize) {
         let takes_more =
-            |chunk: &&mut Chunk| chunk.parts.is_empty() && chunk.frames.len() < BATCH_BYTES;
-        if let Some(chunk) = self.chunks.back_mut().filter(takes_more) {
-            chunk.last = sequence;
-            chunk.weight += weight;
-            message.write_head(sequence, &mut chunk.frames);
-            chunk.frames.extend_from_slice(message.copied);
+            |batch: &&mut Batch| batch.parts.is_empty() && batch.frames.len() < BATCH_BYTES;
+        if let Some(batch) = self.batches.back_mut().filter(takes_more) {
+            batch.last = sequence;
+            batch.weight += weight;
+            message.write_head(sequence, &mut batch.frames);
+            batch.frames.extend_from_slice(message.copied);
             return;
         }
         let mut frames = Vec::with_capacity(HEADER_BYTES + message.copied.len());
         message.write_head(sequence, &mut frames);
         frames.extend_from_slice(message.copied);
         let parts = Vec::new();
-        self.chunks.push_back(Chunk { first: sequence, last: sequence, weight, frames, parts });
+        self.batches.push_back(Batch { first: sequence, last: sequence, weight, frames, parts });
     }
 
     fn cancel(&mut self, sequence: u64) -> bool {
-        let next = self.chunks.partition_point(|chunk| chunk.last < sequence);
-        let Some(chunk) = self.chunks.get_mut(next) else { return false };
-        if chunk.first > sequence {
+        let next = self.batches.partition_point(|batch| batch.last < sequence);
+        let Some(batch) = self.batches.get_mut(next) else { return false };
+        if batch.first > sequence {
             return false;
         }
-        if chunk.parts.is_empty() {
+        if batch.parts.is_empty() {
             // What is left of it counts as an empty message does.
-            let Some(freed) = frame::make_void(&mut chunk.frames, sequence) else { return false };
-            chunk.weight -= freed;
-            self.held -= freed;
+            let Some(freed) = frame::mark_cancelled(&mut batch.frames, sequence) else {
+                return false;
+            };
+            batch.weight -= freed;
+            self.total_weight -= freed;
             return true;
         }
-        let freed = chunk.weight - MESSAGE_WEIGHT;
-        *chunk = Chunk::gap(sequence, sequence);
-        chunk.weight = MESSAGE_WEIGHT;
-        self.held -= freed;
+        let freed = batch.weight - MESSAGE_WEIGHT;
+        *batch = Batch::gap(sequence, sequence);
+        batch.weight = MESSAGE_WEIGHT;
+        self.total_weight -= freed;
         true
     }
 
     /// Drops what was put first until there is room, or nothing is left to drop.
     fn make_room(&mut self, weight: usize, queue_bytes_max: usize) {
         while self.is_full(weight, queue_bytes_max) {
-            let Some(chunk) = self.chunks.front_mut() else { return };
-            let dropped = if chunk.first == chunk.last {
-                let chunk = self.chunks.pop_front();
-                chunk.map(|chunk| (chunk.first, chunk.weight))
+            let Some(batch) = self.batches.front_mut() else { return };
+            let dropped = if batch.first == batch.last {
+                let batch = self.batches.pop_front();
+                batch.map(|batch| (batch.first, batch.weight))
             } else {
-                frame::first_frame(&chunk.frames).map(|(header, length)| {
-                    chunk.frames.drain(..length.min(chunk.frames.len()));
+                frame::first_frame(&batch.frames).map(|(header, length)| {
+                    batch.frames.drain(..length.min(batch.frames.len()));
                     let weight = length - HEADER_BYTES + MESSAGE_WEIGHT;
-                    chunk.first += 1;
-                    chunk.weight -= weight;
+                    batch.first += 1;
+                    batch.weight -= weight;
                     (header.sequence, weight)
                 })
             };
             let Some((sequence, freed)) = dropped else { return };
-            self.held -= freed;
-            self.standing.drop_message(sequence);
+            self.total_weight -= freed;
+            self.delivery.drop_message(sequence);
             let first = self.gap.map_or(sequence, |(first, _)| first);
             self.gap = Some((first, sequence));
         }
     }
 
-    fn take(&mut self) -> Option<Chunk> {
+    fn take(&mut self) -> Option<Batch> {
         match self.gap.take() {
-            Some((first, last)) => Some(Chunk::gap(first, last)),
-            None => self.chunks.pop_front(),
+            Some((first, last)) => Some(Batch::gap(first, last)),
+            None => self.batches.pop_front(),
         }
     }
 }
 
-impl Chunk {
+impl Batch {
     /// In the place of messages that are not sent.
     pub(crate) fn gap(first: u64, last: u64) -> Self {
         let mut frames = Header::control(Kind::Gap, last, 8).write().to_vec();

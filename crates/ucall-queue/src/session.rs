@@ -18,34 +18,34 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use crate::delivery_state::{DeliveryState, ReceiveCredit};
 use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError, Sharing};
 use crate::identity::{Identity, Incarnation};
 use crate::link::LinkKey;
 use crate::message::COPIED_BYTES_MAX;
 use crate::options::Acknowledge;
-use crate::outbox::{Chunk, Outbox};
-use crate::standing::{Intake, Standing};
+use crate::outbox::{Batch, Outbox};
 
 /// What a peer may send beyond its window, because it looks only before it begins a chunk.
 const WINDOW_SLACK: u64 = 1 << 20;
 
 pub(crate) struct Session {
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) delivery: Arc<DeliveryState>,
     /// Ours.
     pub(crate) incarnation: Incarnation,
     pub(crate) peer: Option<Identity>,
     pub(crate) peer_incarnation: Incarnation,
     /// Whom the peer's certificate named when the session began, if it had to show one.
-    pub(crate) certified: Option<Box<[u8]>>,
+    pub(crate) certificate_name: Option<Box<[u8]>>,
     pub(crate) link: Option<LinkKey>,
     /// Since when there is no link.
-    pub(crate) gone_since: Instant,
+    pub(crate) disconnected_at: Instant,
     /// Its beginning was told.
-    pub(crate) is_told: bool,
+    pub(crate) start_reported: bool,
     pub(crate) ending: Ending,
-    outgoing: Sending,
-    incoming: Receiving,
+    outgoing: SendHalf,
+    incoming: ReceiveHalf,
 }
 
 /// How far our own end has come.
@@ -59,9 +59,9 @@ pub(crate) enum Ending {
     Sent(u64),
 }
 
-struct Sending {
+struct SendHalf {
     acknowledge: Acknowledge,
-    store: VecDeque<Kept>,
+    store: VecDeque<SentBatch>,
     /// The first in the store that was not sent on this link.
     next: usize,
     /// The last number that was ever sent.
@@ -75,19 +75,19 @@ struct Sending {
     untaken: VecDeque<(u64, u64)>,
     untaken_weight: u64,
     /// The peer was told that there is no room, and has not answered yet.
-    has_asked: bool,
+    has_sent_blocked: bool,
 }
 
 /// A chunk that was sent, for as long as it may have to be sent again.
-struct Kept {
+struct SentBatch {
     first: u64,
     last: u64,
     weight: usize,
     parts: Vec<Bytes>,
 }
 
-struct Receiving {
-    intake: Arc<Intake>,
+struct ReceiveHalf {
+    credit: Arc<ReceiveCredit>,
     received: u64,
     /// The number of the last real message, behind which others were cancelled.
     last_message: u64,
@@ -95,9 +95,9 @@ struct Receiving {
     /// The largest that was told on this link: what the peer is held to.
     window: u64,
     /// The one told last: what the peer keeps to.
-    told_window: u64,
+    advertised_window: u64,
     has_ended: bool,
-    told: Progress,
+    advertised: Progress,
     /// The peer wants to hear at once what was taken.
     wants_taken: bool,
     /// The peer waits for room, so that all that was taken is to be told, however little.
@@ -107,23 +107,23 @@ struct Receiving {
 
 impl Session {
     pub(crate) fn new(
-        standing: Arc<Standing>,
+        delivery: Arc<DeliveryState>,
         incarnation: Incarnation,
         acknowledge: Acknowledge,
         now: Instant,
     ) -> Self {
-        let index = standing.index;
+        let index = delivery.index;
         Self {
-            peer: standing.peer(),
-            standing,
+            peer: delivery.peer(),
+            delivery,
             incarnation,
             peer_incarnation: Incarnation::UNKNOWN,
-            certified: None,
+            certificate_name: None,
             link: None,
-            gone_since: now,
-            is_told: false,
+            disconnected_at: now,
+            start_reported: false,
             ending: Ending::Open,
-            outgoing: Sending {
+            outgoing: SendHalf {
                 acknowledge,
                 store: VecDeque::new(),
                 next: 0,
@@ -134,17 +134,17 @@ impl Session {
                 message_bytes_max: u64::MAX,
                 untaken: VecDeque::new(),
                 untaken_weight: 0,
-                has_asked: false,
+                has_sent_blocked: false,
             },
-            incoming: Receiving {
-                intake: Arc::new(Intake::new(index, 0, false)),
+            incoming: ReceiveHalf {
+                credit: Arc::new(ReceiveCredit::new(index, 0, false)),
                 received: 0,
                 last_message: 0,
                 weight: 0,
                 window: 0,
-                told_window: 0,
+                advertised_window: 0,
                 has_ended: false,
-                told: Progress::default(),
+                advertised: Progress::default(),
                 wants_taken: false,
                 is_peer_blocked: false,
                 is_due: false,
@@ -157,25 +157,25 @@ impl Session {
         self.incoming.window = window;
         let oldest = match self.ending {
             // Another life of the peer has to hear our end, too.
-            Ending::Sent(sequence) => sequence.min(self.standing.acknowledged() + 1),
-            Ending::Open | Ending::Flushing => self.standing.acknowledged() + 1,
+            Ending::Sent(sequence) => sequence.min(self.delivery.acknowledged() + 1),
+            Ending::Open | Ending::Flushing => self.delivery.acknowledged() + 1,
         };
         Hello {
             identity: us,
             incarnation: self.incarnation,
-            known: self.peer_incarnation,
-            progress: self.incoming.tell(window),
+            known_incarnation: self.peer_incarnation,
+            progress: self.incoming.advertise(window),
             oldest,
             message_bytes_max: message_bytes_max as u64,
             wants: self.outgoing.acknowledge,
-            has_finished: self.is_over(),
+            has_finished: self.is_closed(),
             sharing: Sharing::default(),
         }
     }
 
     /// Takes up the session on a new link, by what the peer said.
     pub(crate) fn resume(&mut self, hello: &Hello, outbox: &Outbox) -> Result<(), ProtocolError> {
-        let is_known = hello.incarnation.is(self.peer_incarnation);
+        let is_known = hello.incarnation.constant_time_eq(self.peer_incarnation);
         if !is_known {
             self.peer_incarnation = hello.incarnation;
             self.incoming.begin(hello.oldest - 1, hello.wants == Acknowledge::Explicit);
@@ -184,12 +184,12 @@ impl Session {
         self.incoming.is_peer_blocked = false;
         self.outgoing.window = hello.progress.window;
         self.outgoing.message_bytes_max = hello.message_bytes_max;
-        self.outgoing.has_asked = false;
-        if is_known && hello.known == self.incarnation {
+        self.outgoing.has_sent_blocked = false;
+        if is_known && hello.known_incarnation == self.incarnation {
             self.progress(&hello.progress, outbox)?;
             self.outgoing.rewind_to(hello.progress.received);
         } else {
-            self.outgoing.keep_end(self.ending);
+            self.outgoing.restore_end(self.ending);
             self.outgoing.rewind_to_begin();
         }
         Ok(())
@@ -207,7 +207,7 @@ impl Session {
             return Err(ProtocolError::OutOfOrder);
         }
         outgoing.window = progress.window;
-        outgoing.has_asked = false;
+        outgoing.has_sent_blocked = false;
         outgoing.received = outgoing.received.max(received);
         outgoing.taken = outgoing.taken.max(taken);
         outgoing.count_taken();
@@ -216,48 +216,48 @@ impl Session {
             Acknowledge::Taken => outgoing.taken,
             Acknowledge::Explicit => acknowledged,
         };
-        if acknowledged <= self.standing.acknowledged() {
+        if acknowledged <= self.delivery.acknowledged() {
             return Ok(false);
         }
         // First let go of their memory, which whoever put them may use again then.
         let freed = outgoing.drop_through(acknowledged);
-        self.standing.acknowledge(acknowledged);
-        outbox.release(self.standing.index, freed);
+        self.delivery.acknowledge(acknowledged);
+        outbox.release(self.delivery.index, freed);
         Ok(true)
     }
 
     /// The parts of the next chunk to send, unless there is none or no room for it.
-    pub(crate) fn next_chunk(&mut self, outbox: &Outbox) -> Option<Vec<Bytes>> {
+    pub(crate) fn next_batch(&mut self, outbox: &Outbox) -> Option<Vec<Bytes>> {
         if self.outgoing.untaken_weight >= self.outgoing.window {
             return None;
         }
-        if let Some(parts) = self.outgoing.resend(&self.standing) {
+        if let Some(parts) = self.outgoing.resend(&self.delivery) {
             return Some(parts);
         }
-        let chunk = outbox.take(self.standing.index).or_else(|| self.take_end(outbox))?;
-        Some(self.outgoing.send(chunk, &self.standing))
+        let batch = outbox.take(self.delivery.index).or_else(|| self.take_end(outbox))?;
+        Some(self.outgoing.send(batch, &self.delivery))
     }
 
     /// Whether the peer is to be told that something waits for room, which it has not been yet.
     pub(crate) fn wants_room(&mut self, outbox: &Outbox) -> bool {
         let outgoing = &self.outgoing;
-        let is_blocked = outgoing.untaken_weight >= outgoing.window && !outgoing.has_asked;
+        let is_blocked = outgoing.untaken_weight >= outgoing.window && !outgoing.has_sent_blocked;
         let has_more = || {
             let has_end = self.ending == Ending::Flushing;
-            has_end || outgoing.next < outgoing.store.len() || !outbox.is_empty(self.standing.index)
+            has_end || outgoing.next < outgoing.store.len() || !outbox.is_empty(self.delivery.index)
         };
         let wants_room = is_blocked && has_more();
-        self.outgoing.has_asked |= wants_room;
+        self.outgoing.has_sent_blocked |= wants_room;
         wants_room
     }
 
     /// The peer waits for room.
-    pub(crate) fn note_blocked_peer(&mut self) {
+    pub(crate) fn set_peer_blocked(&mut self) {
         self.incoming.is_peer_blocked = true;
     }
 
     /// Our end, once everything before it is out of the way.
-    fn take_end(&mut self, outbox: &Outbox) -> Option<Chunk> {
+    fn take_end(&mut self, outbox: &Outbox) -> Option<Batch> {
         // A peer that has ended takes no more, but another life of it may acknowledge the rest.
         let is_empty = self.outgoing.store.is_empty();
         let is_clear = match self.outgoing.acknowledge {
@@ -268,16 +268,16 @@ impl Session {
         if self.ending != Ending::Flushing || !is_clear {
             return None;
         }
-        let sequence = outbox.end_sequence(self.standing.index)?;
+        let sequence = outbox.end_sequence(self.delivery.index)?;
         self.ending = Ending::Sent(sequence);
-        Some(Chunk::end(sequence))
+        Some(Batch::end(sequence))
     }
 
     /// Whether any message of ours is not acknowledged. Our end is none.
     pub(crate) fn has_unsent(&self, outbox: &Outbox) -> bool {
-        let is_end = |kept: &Kept| self.ending == Ending::Sent(kept.first);
-        self.outgoing.store.front().is_some_and(|kept| !is_end(kept))
-            || !outbox.is_empty(self.standing.index)
+        let is_end = |sent_batch: &SentBatch| self.ending == Ending::Sent(sent_batch.first);
+        self.outgoing.store.front().is_some_and(|sent_batch| !is_end(sent_batch))
+            || !outbox.is_empty(self.delivery.index)
     }
 
     /// Whether what the peer leaves unacknowledged when it goes is kept for another life of it.
@@ -296,7 +296,7 @@ impl Session {
     }
 
     /// Whether both sides have ended, and the peer knows of ours.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.incoming.has_ended && self.our_end_is_known()
     }
 
@@ -313,9 +313,9 @@ impl Session {
         }
         // Before it counts as received: what is refused has to be sent again.
         let is_too_much = incoming.untaken() > incoming.window + WINDOW_SLACK
-            || incoming.intake.has_too_many_gaps();
+            || incoming.credit.has_too_many_gaps();
         if header.kind == Kind::Data && is_too_much {
-            return Err(ProtocolError::TooMuch);
+            return Err(ProtocolError::WindowExceeded);
         }
         incoming.received = header.sequence;
         incoming.has_ended |= header.kind == Kind::End;
@@ -324,12 +324,12 @@ impl Session {
     }
 
     /// Counts the weight of a message that was accepted, and gives where it is noted once taken.
-    pub(crate) fn count(&mut self, header: &Header, weight: usize) -> Arc<Intake> {
+    pub(crate) fn count_message(&mut self, header: &Header, weight: usize) -> Arc<ReceiveCredit> {
         let incoming = &mut self.incoming;
         incoming.weight += weight as u64;
         incoming.last_message = header.sequence;
-        incoming.intake.add(header.sequence);
-        incoming.intake.clone()
+        incoming.credit.add(header.sequence);
+        incoming.credit.clone()
     }
 
     /// The acknowledgement that is due, if one is. `window` is what the peer may have under way
@@ -338,15 +338,15 @@ impl Session {
         let incoming = &mut self.incoming;
         // Room that was given is not taken back at once: more may be under way.
         incoming.window = incoming.window.max(window);
-        let has_news = incoming.wants_taken && incoming.taken() > incoming.told.taken
-            || incoming.intake.acknowledged(incoming.received) > incoming.told.acknowledged;
-        let has_room = incoming.freed_since_told() >= incoming.told_window / 4
+        let has_update = incoming.wants_taken && incoming.taken() > incoming.advertised.taken
+            || incoming.credit.acknowledged(incoming.received) > incoming.advertised.acknowledged;
+        let has_room = incoming.freed_since_advertised() >= incoming.advertised_window / 4
             || incoming.is_peer_blocked && incoming.untaken() == 0;
-        if !(std::mem::take(&mut incoming.is_due) || has_news || has_room) {
-            incoming.wake_when_due();
+        if !(std::mem::take(&mut incoming.is_due) || has_update || has_room) {
+            incoming.notify_when_due();
             return None;
         }
-        Some(incoming.tell(window))
+        Some(incoming.advertise(window))
     }
 
     /// Whether something was taken while that was looked at.
@@ -357,26 +357,26 @@ impl Session {
     /// The session is over: the kept chunks are let go of, and nothing is acknowledged any more.
     pub(crate) fn close(&mut self, failure: &Failure) {
         self.outgoing.store.clear();
-        self.incoming.intake.close(failure.clone());
-        self.standing.fail(failure.clone());
+        self.incoming.credit.close(failure.clone());
+        self.delivery.fail(failure.clone());
     }
 }
 
-impl Kept {
+impl SentBatch {
     /// Leaves out what is longer than the peer takes: it would end every link.
-    fn fit(&mut self, message_bytes_max: u64, standing: &Standing) {
+    fn drop_oversized(&mut self, message_bytes_max: u64, delivery: &DeliveryState) {
         let Some(frames) = self.parts.first() else { return };
         let is_short = self.first < self.last && message_bytes_max >= COPIED_BYTES_MAX as u64;
         let is_too_long = |header: &Header| {
-            matches!(header.kind, Kind::Data | Kind::Void) && header.length > message_bytes_max
+            matches!(header.kind, Kind::Data | Kind::Cancelled) && header.length > message_bytes_max
         };
         let (mut rest, mut fitting) = (&frames[..], Vec::new());
         while !is_short && let Some((header, length)) = frame::first_frame(rest) {
             if is_too_long(&header) {
                 if header.kind == Kind::Data {
-                    standing.leave_out(header.sequence, message_bytes_max);
+                    delivery.mark_too_long(header.sequence, message_bytes_max);
                 }
-                fitting.extend(Chunk::gap(header.sequence, header.sequence).frames);
+                fitting.extend(Batch::gap(header.sequence, header.sequence).frames);
             } else if self.first == self.last {
                 return;
             } else {
@@ -390,32 +390,32 @@ impl Kept {
     }
 }
 
-impl Sending {
+impl SendHalf {
     /// The next chunk that was sent before and has to be again.
-    fn resend(&mut self, standing: &Standing) -> Option<Vec<Bytes>> {
-        let kept = self.store.get_mut(self.next)?;
-        kept.fit(self.message_bytes_max, standing);
+    fn resend(&mut self, delivery: &DeliveryState) -> Option<Vec<Bytes>> {
+        let sent_batch = self.store.get_mut(self.next)?;
+        sent_batch.drop_oversized(self.message_bytes_max, delivery);
         self.next += 1;
-        let (last, weight) = (kept.last, kept.weight as u64);
+        let (last, weight) = (sent_batch.last, sent_batch.weight as u64);
         if self.untaken.back().is_none_or(|&(before, _)| before < last) {
             self.untaken.push_back((last, weight));
             self.untaken_weight += weight;
         }
-        Some(kept.parts.clone())
+        Some(sent_batch.parts.clone())
     }
 
-    fn send(&mut self, chunk: Chunk, standing: &Standing) -> Vec<Bytes> {
-        let Chunk { first, last, weight, frames, parts: body } = chunk;
+    fn send(&mut self, batch: Batch, delivery: &DeliveryState) -> Vec<Bytes> {
+        let Batch { first, last, weight, frames, parts: body } = batch;
         let mut parts = Vec::with_capacity(1 + body.len());
         parts.push(Bytes::from(frames));
         parts.extend(body);
         self.sent = self.sent.max(last);
         self.untaken.push_back((last, weight as u64));
         self.untaken_weight += weight as u64;
-        let mut kept = Kept { first, last, weight, parts };
-        kept.fit(self.message_bytes_max, standing);
-        let parts = kept.parts.clone();
-        self.store.push_back(kept);
+        let mut sent_batch = SentBatch { first, last, weight, parts };
+        sent_batch.drop_oversized(self.message_bytes_max, delivery);
+        let parts = sent_batch.parts.clone();
+        self.store.push_back(sent_batch);
         self.next = self.store.len();
         parts
     }
@@ -423,8 +423,10 @@ impl Sending {
     /// Lets go of what was acknowledged; returns its weight.
     fn drop_through(&mut self, acknowledged: u64) -> usize {
         let mut freed = 0;
-        while let Some(kept) = self.store.front().filter(|kept| kept.last <= acknowledged) {
-            freed += kept.weight;
+        while let Some(sent_batch) =
+            self.store.front().filter(|sent_batch| sent_batch.last <= acknowledged)
+        {
+            freed += sent_batch.weight;
             self.store.pop_front();
             self.next = self.next.saturating_sub(1);
         }
@@ -443,7 +445,7 @@ impl Sending {
 
     /// Goes on behind what the peer has received.
     fn rewind_to(&mut self, received: u64) {
-        self.next = self.store.partition_point(|kept| kept.last <= received);
+        self.next = self.store.partition_point(|sent_batch| sent_batch.last <= received);
         while let Some(&(last, weight)) = self.untaken.back() {
             if last <= received {
                 return;
@@ -454,11 +456,11 @@ impl Sending {
     }
 
     /// Keeps our end for another life of the peer, although the one before has acknowledged it.
-    fn keep_end(&mut self, ending: Ending) {
+    fn restore_end(&mut self, ending: Ending) {
         let Ending::Sent(sequence) = ending else { return };
-        if self.store.back().is_none_or(|kept| kept.last < sequence) {
-            let Chunk { first, last, weight, frames, .. } = Chunk::end(sequence);
-            self.store.push_back(Kept { first, last, weight, parts: vec![frames.into()] });
+        if self.store.back().is_none_or(|sent_batch| sent_batch.last < sequence) {
+            let Batch { first, last, weight, frames, .. } = Batch::end(sequence);
+            self.store.push_back(SentBatch { first, last, weight, parts: vec![frames.into()] });
         }
     }
 
@@ -467,10 +469,10 @@ impl Sending {
         self.next = 0;
         self.untaken.clear();
         self.untaken_weight = 0;
-        let before = self.store.front().map_or(self.sent, |kept| kept.first - 1);
+        let before = self.store.front().map_or(self.sent, |sent_batch| sent_batch.first - 1);
         (self.received, self.taken) = (before, before);
-        for kept in &mut self.store {
-            if let Some(frames) = kept.parts.first_mut() {
+        for sent_batch in &mut self.store {
+            if let Some(frames) = sent_batch.parts.first_mut() {
                 let mut copy = frames.to_vec();
                 frame::mark_repeated(&mut copy, self.sent);
                 *frames = Bytes::from(copy);
@@ -479,53 +481,53 @@ impl Sending {
     }
 }
 
-impl Receiving {
+impl ReceiveHalf {
     /// Begins behind a number, with a peer that was not known.
     fn begin(&mut self, received: u64, is_explicit: bool) {
         // What its earlier life has put is not kept by anybody.
-        self.intake.close(Failure::PeerClosed);
-        self.intake = Arc::new(Intake::new(self.intake.index, received, is_explicit));
+        self.credit.close(Failure::PeerClosed);
+        self.credit = Arc::new(ReceiveCredit::new(self.credit.index, received, is_explicit));
         self.received = received;
         self.last_message = received;
         self.weight = 0;
         self.has_ended = false;
-        self.told = Progress::default();
+        self.advertised = Progress::default();
     }
 
     /// The last number that needs no more of anybody.
     fn taken(&self) -> u64 {
-        let taken = self.intake.taken();
+        let taken = self.credit.taken();
         if taken >= self.last_message { self.received } else { taken }
     }
 
     fn untaken(&self) -> u64 {
-        self.weight.saturating_sub(self.intake.freed())
+        self.weight.saturating_sub(self.credit.freed())
     }
 
-    /// Freed bytes that the peer does not know of: `told.window` keeps how many it does.
-    fn freed_since_told(&self) -> u64 {
-        self.intake.freed().saturating_sub(self.told.window)
+    /// Freed bytes that the peer does not know of: `advertised.window` keeps how many it does.
+    fn freed_since_advertised(&self) -> u64 {
+        self.credit.freed().saturating_sub(self.advertised.window)
     }
 
-    fn tell(&mut self, window: u64) -> Progress {
+    fn advertise(&mut self, window: u64) -> Progress {
         // In this order, because `get` notes them in the other: what it takes meanwhile wakes us.
-        let freed = self.intake.freed();
+        let freed = self.credit.freed();
         let (received, taken) = (self.received, self.taken());
-        let acknowledged = self.intake.acknowledged(received);
-        self.told = Progress { received, taken, acknowledged, window: freed };
-        self.told_window = window;
+        let acknowledged = self.credit.acknowledged(received);
+        self.advertised = Progress { received, taken, acknowledged, window: freed };
+        self.advertised_window = window;
         self.is_peer_blocked &= freed < self.weight;
-        self.wake_when_due();
-        Progress { window, ..self.told }
+        self.notify_when_due();
+        Progress { window, ..self.advertised }
     }
 
     /// Has `get` wake us once there is something to tell.
-    fn wake_when_due(&mut self) {
-        let bytes = if self.wants_taken { 1 } else { (self.told_window / 4).max(1) };
-        let mut freed = self.told.window + bytes;
+    fn notify_when_due(&mut self) {
+        let bytes = if self.wants_taken { 1 } else { (self.advertised_window / 4).max(1) };
+        let mut freed = self.advertised.window + bytes;
         if self.is_peer_blocked {
             freed = freed.min(self.weight);
         }
-        self.is_due |= !self.intake.wake_when_freed(freed);
+        self.is_due |= !self.credit.notify_when_freed(freed);
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use ucall_engine::Engine;
 use ucall_proto::http1::AccessRules;
-use ucall_proto::json::{Kind, Reader, write_i64};
-use ucall_proto::{Call, Outcome, Reply, RpcError};
-use ucall_server::{Caller, Config, Handler, Procedures, Worker};
+use ucall_proto::json::{Reader, ValueKind, write_i64};
+use ucall_proto::{Call, CallOutcome, Reply, RpcError};
+use ucall_server::{Caller, Handler, Procedures, Worker, WorkerConfig};
 
 struct Native;
 
@@ -23,19 +23,19 @@ impl Handler for Native {
         call: &Call<'_>,
         _caller: &Caller,
         reply: &mut Reply<'_>,
-    ) -> Outcome {
+    ) -> CallOutcome {
         match two_integers(call.params.unwrap_or_default()) {
             Some((a, b)) => write_i64(reply.result(), procedure(a, b)),
             None => reply.error(&RpcError::new(RpcError::INVALID_PARAMS, "Invalid params")),
         }
-        Outcome::Done
+        CallOutcome::Done
     }
 }
 
 fn two_integers(params: &[u8]) -> Option<(i64, i64)> {
     let mut reader = Reader::new(params);
     let (mut a, mut b) = (None, None);
-    if reader.kind() != Kind::Object {
+    if reader.kind() != ValueKind::Object {
         return None;
     }
     reader.enter();
@@ -53,7 +53,7 @@ fn serve(engine: impl Engine, port: u16) -> io::Result<()> {
     let procedures = Arc::new(Procedures::<fn(i64, i64) -> i64>::new());
     procedures.insert("sum", |a, b| a + b);
     let access = AccessRules::new(true, &[], &[]).map_err(io::Error::other)?;
-    let mut worker = Worker::new(engine, Native, procedures, Config::new(access));
+    let mut worker = Worker::new(engine, Native, procedures, WorkerConfig::new(access));
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listener = ucall_engine::bind(address, false)?;
     println!("listening on {}", listener.local_addr()?.port());

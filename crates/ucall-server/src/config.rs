@@ -11,7 +11,7 @@ use crate::tls::Tls;
 /// How a worker serves.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Config {
+pub struct WorkerConfig {
     /// Limits of each connection.
     pub limits: Limits,
     /// Which browsers may call.
@@ -21,13 +21,13 @@ pub struct Config {
     /// Connections at once. Past it, the longest idle one is closed for a newcomer.
     pub connections_max: usize,
     /// What a request that is not let in is asked for, by `WWW-Authenticate`; see
-    /// [`Handler::admit`](crate::Handler::admit).
+    /// [`Handler::authenticate`](crate::Handler::authenticate).
     pub challenge: Option<String>,
     /// How long a drain waits for calls that run.
     pub drain_timeout: Duration,
 }
 
-impl Config {
+impl WorkerConfig {
     /// Connections at once, unless told otherwise.
     pub const CONNECTIONS_MAX: usize = 16_384;
 

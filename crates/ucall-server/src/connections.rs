@@ -5,13 +5,13 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
-use ucall_proto::{Connection, Wish};
+use ucall_proto::{Connection, NextAction};
 
 use crate::handler::Caller;
 use crate::outgoing::Outgoing;
 
 /// How many of the longest idle connections are remembered.
-const IDLE_REMEMBERED: usize = 256;
+const IDLE_CACHED_MAX: usize = 256;
 
 /// Once a turn has read so much of a connection, the rest waits for the next turn, so that peers
 /// that pipeline delay no others. An engine may report many buffers of one connection.
@@ -56,7 +56,9 @@ impl Entry {
     /// Whether nothing is under way but the wait for the next request.
     #[inline(always)]
     pub(crate) fn is_idle_and_open(&self) -> bool {
-        self.outgoing.bytes() == 0 && !self.is_paused && self.proto.wish() == Wish::Receive
+        self.outgoing.bytes() == 0
+            && !self.is_paused
+            && self.proto.next_action() == NextAction::Receive
     }
 
     /// Whether this turn may read more of it.
@@ -116,12 +118,12 @@ impl Connections {
     }
 
     /// Places there are, with or without a connection.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn slot_count(&self) -> usize {
         self.entries.len()
     }
 
-    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut Entry> {
-        self.entries.get_mut(place)?.as_mut()
+    pub(crate) fn at_mut(&mut self, slot: usize) -> Option<&mut Entry> {
+        self.entries.get_mut(slot)?.as_mut()
     }
 
     #[inline]
@@ -135,8 +137,8 @@ impl Connections {
             self.entries.resize_with(index + 1, || None);
         }
         let entry = Entry::new(id, proto, now);
-        if let Some(place) = self.entries.get_mut(index)
-            && place.replace(entry).is_none()
+        if let Some(slot) = self.entries.get_mut(index)
+            && slot.replace(entry).is_none()
         {
             self.len += 1;
         }
@@ -188,9 +190,9 @@ impl Connections {
         let mut idle = mem::take(&mut self.idle);
         let found = self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id())));
         idle.extend(found.filter(|(since, _)| *since < bound));
-        if idle.len() > IDLE_REMEMBERED {
-            idle.select_nth_unstable_by_key(IDLE_REMEMBERED, |(since, _)| *since);
-            idle.truncate(IDLE_REMEMBERED);
+        if idle.len() > IDLE_CACHED_MAX {
+            idle.select_nth_unstable_by_key(IDLE_CACHED_MAX, |(since, _)| *since);
+            idle.truncate(IDLE_CACHED_MAX);
         }
         idle.sort_unstable_by_key(|(since, _)| Reverse(*since));
         self.idle = idle;
@@ -231,7 +233,7 @@ mod tests {
         assert!(connections.find(Id { index: 1, generation: 2 }).is_none());
         assert!(connections.remove(Id { index: 1, generation: 2 }).is_none());
         assert!(connections.remove(Id { index: 1, generation: 1 }).is_some());
-        assert_eq!((connections.len(), connections.places()), (1, 2));
+        assert_eq!((connections.len(), connections.slot_count()), (1, 2));
     }
 
     #[test]

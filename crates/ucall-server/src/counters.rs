@@ -37,15 +37,15 @@ impl AddAssign for Stats {
 
 /// The page itself: in the memory of its process, or in some that processes share.
 #[derive(Debug, Default)]
-pub struct Counters(Place);
+pub struct Counters(PageMemory);
 
 #[derive(Debug)]
-enum Place {
-    Own(Box<Page>),
-    Shared(&'static Page),
+enum PageMemory {
+    Own(Box<CounterPage>),
+    Shared(&'static CounterPage),
 }
 
-impl Default for Place {
+impl Default for PageMemory {
     fn default() -> Self {
         Self::Own(Box::default())
     }
@@ -55,7 +55,7 @@ impl Default for Place {
 /// page disturb nobody.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub struct Page {
+pub struct CounterPage {
     calls: AtomicU64,
     accepted: AtomicU64,
     connections: AtomicU64,
@@ -67,8 +67,8 @@ pub struct Page {
 
 impl Counters {
     /// Counters on a page that other processes read.
-    pub fn shared(page: &'static Page) -> Self {
-        Self(Place::Shared(page))
+    pub fn shared(page: &'static CounterPage) -> Self {
+        Self(PageMemory::Shared(page))
     }
 
     /// The counters at the end of the last turn.
@@ -83,15 +83,15 @@ impl Counters {
     }
 
     #[inline]
-    fn page(&self) -> &Page {
+    fn page(&self) -> &CounterPage {
         match &self.0 {
-            Place::Own(page) => page,
-            Place::Shared(page) => page,
+            PageMemory::Own(page) => page,
+            PageMemory::Shared(page) => page,
         }
     }
 }
 
-impl Page {
+impl CounterPage {
     /// What is on it.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -6,29 +6,29 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use ucall_engine::OwningProcess;
 use ucall_proto::http1::{Head, ReplyWriter};
 use ucall_proto::json::Text;
-use ucall_proto::tls::Session;
+use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    Call, Connection, Drain, Environment, Identity, LoadState, MemoryBudget, Outcome, Refusal,
-    Reply, RpcError, Scratch, Service,
+    AuthenticationError, Call, CallOutcome, CallerIdentity, Connection, Drain, Environment,
+    LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
 };
 
-use crate::config::Config;
+use crate::config::WorkerConfig;
 use crate::connections::Entry;
 use crate::handler::{Caller, Handler};
-use crate::procedures::{Procedures, View};
+use crate::procedures::{ProcedureCache, Procedures};
 
 /// What the steps of a worker's connections share.
 pub(crate) struct WorkerContext<H: Handler> {
     handler: H,
-    config: Config,
-    view: View<H::Procedure>,
+    config: WorkerConfig,
+    procedures: ProcedureCache<H::Procedure>,
     replies: ReplyWriter,
     now: Instant,
     calls: u64,
     drain: Drain,
     load: LoadState,
     /// What follows from both.
-    refusal: Option<Refusing>,
+    drain_error: Option<Refusing>,
     scratch: Scratch,
     /// The process that serves: a child forked by a function does not.
     process: OwningProcess,
@@ -38,7 +38,7 @@ impl<H: Handler> WorkerContext<H> {
     pub(crate) fn new(
         handler: H,
         procedures: Arc<Procedures<H::Procedure>>,
-        config: Config,
+        config: WorkerConfig,
         now: Instant,
     ) -> Self {
         let mut replies = ReplyWriter::default();
@@ -49,13 +49,13 @@ impl<H: Handler> WorkerContext<H> {
             scratch: Scratch::new(handler.memory_budget()),
             handler,
             config,
-            view: View::new(procedures),
+            procedures: ProcedureCache::new(procedures),
             replies,
             now,
             calls: 0,
             drain: Drain::No,
             load: LoadState::Normal,
-            refusal: None,
+            drain_error: None,
             process: OwningProcess::current(),
         }
     }
@@ -76,7 +76,7 @@ impl<H: Handler> WorkerContext<H> {
         self.handler.deadline()
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &WorkerConfig {
         &self.config
     }
 
@@ -99,7 +99,7 @@ impl<H: Handler> WorkerContext<H> {
     /// Whether procedures ask for the peers of their callers.
     #[inline]
     pub(crate) fn wants_peers(&self) -> bool {
-        self.view.wants_peers
+        self.procedures.wants_peers
     }
 
     /// Whether there is memory for more requests, as of the last update.
@@ -127,7 +127,7 @@ impl<H: Handler> WorkerContext<H> {
 
     #[cold]
     fn update_refusal(&mut self) {
-        self.refusal = match (self.drain, self.load) {
+        self.drain_error = match (self.drain, self.load) {
             (Drain::Refusing, _) => Some(Refusing::Drain),
             (_, LoadState::Overloaded) => Some(Refusing::Overload),
             _ => None,
@@ -140,7 +140,7 @@ impl<H: Handler> WorkerContext<H> {
         self.now = Instant::now();
         self.update_load();
         self.handler.turn_began(self.now);
-        self.view.refresh();
+        self.procedures.refresh();
     }
 
     /// Begins a sweep: sets the date of replies, reads TLS files that have changed, and releases
@@ -148,7 +148,7 @@ impl<H: Handler> WorkerContext<H> {
     pub(crate) fn begin_sweep(&mut self) {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.replies.set_time(unix_time.as_secs());
-        self.scratch.tidy();
+        self.scratch.release_unused();
         let Some(tls) = &self.config.tls else { return };
         if let Some(Err(error)) = tls.refresh() {
             let line = format!("the files of TLS have changed and cannot be used: {error}");
@@ -157,16 +157,16 @@ impl<H: Handler> WorkerContext<H> {
     }
 
     /// Whether memory is kept for a large request, until a sweep releases it.
-    pub(crate) fn keeps_memory(&self) -> bool {
-        self.scratch.keeps_memory()
+    pub(crate) fn has_cached_memory(&self) -> bool {
+        self.scratch.has_cached_memory()
     }
 
     /// A connection that was accepted just now; `None` if TLS cannot begin.
     pub(crate) fn new_connection(&mut self) -> Option<Connection> {
-        let Config { limits, tls, .. } = &self.config;
+        let WorkerConfig { limits, tls, .. } = &self.config;
         let Some(tls) = tls else { return Some(Connection::new(self.now, limits)) };
-        match tls.stage() {
-            Ok(stage) => Some(Connection::secure(self.now, limits, stage)),
+        match tls.accept() {
+            Ok(tls) => Some(Connection::with_tls(self.now, limits, tls)),
             Err(error) => {
                 self.handler.warn(&format!("cannot begin TLS: {error}"));
                 None
@@ -182,10 +182,10 @@ impl<H: Handler> WorkerContext<H> {
         step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
     ) {
         let mut service = Dispatch {
-            view: &self.view,
+            procedures: &self.procedures,
             handler: &mut self.handler,
             caller: &entry.caller,
-            refusal: self.refusal,
+            drain_error: self.drain_error,
             calls: &mut self.calls,
             process: self.process,
         };
@@ -213,10 +213,10 @@ enum Refusing {
 
 /// Finds and runs the procedures that one connection calls.
 pub(crate) struct Dispatch<'a, H: Handler> {
-    view: &'a View<H::Procedure>,
+    procedures: &'a ProcedureCache<H::Procedure>,
     handler: &'a mut H,
     caller: &'a Caller,
-    refusal: Option<Refusing>,
+    drain_error: Option<Refusing>,
     calls: &'a mut u64,
     process: OwningProcess,
 }
@@ -225,19 +225,19 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     const NEEDS_MEMBERS: bool = H::NEEDS_MEMBERS;
 
     #[inline(always)]
-    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         *self.calls += 1;
-        if let Some(refusing) = self.refusal {
-            reply.error(&refusal(refusing));
-            return Outcome::Done;
+        if let Some(refusing) = self.drain_error {
+            reply.error(&drain_error(refusing));
+            return CallOutcome::Done;
         }
         let found = match call.method.is_escaped() {
-            false => self.view.find(call.method.raw()),
-            true => find_escaped(self.view, call.method),
+            false => self.procedures.find(call.method.raw()),
+            true => find_escaped(self.procedures, call.method),
         };
         let Some(procedure) = found else {
             reply.error(&method_not_found(call.method));
-            return Outcome::Done;
+            return CallOutcome::Done;
         };
         let outcome = self.handler.call(procedure, call, self.caller, reply);
         self.process.end_child();
@@ -245,27 +245,27 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     #[inline]
-    fn is_guarded(&self) -> bool {
-        self.handler.is_guarded()
+    fn requires_authentication(&self) -> bool {
+        self.handler.requires_authentication()
     }
 
-    fn admit(
+    fn authenticate(
         &mut self,
         head: Option<&Head<'_>>,
-        session: Option<&Arc<Session>>,
-    ) -> Result<Identity, Refusal> {
-        let admitted = self.handler.admit(head, session, self.caller);
+        session: Option<&Arc<TlsSession>>,
+    ) -> Result<CallerIdentity, AuthenticationError> {
+        let admitted = self.handler.authenticate(head, session, self.caller);
         self.process.end_child();
         admitted
     }
 
-    fn enter(&mut self, identity: &Identity) {
-        self.handler.enter(identity);
+    fn set_identity(&mut self, identity: &CallerIdentity) {
+        self.handler.set_identity(identity);
     }
 }
 
 #[cold]
-fn refusal(refusing: Refusing) -> RpcError {
+fn drain_error(refusing: Refusing) -> RpcError {
     match refusing {
         Refusing::Drain => {
             RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop")
@@ -275,8 +275,8 @@ fn refusal(refusing: Refusing) -> RpcError {
 }
 
 #[cold]
-fn find_escaped<'v, P>(view: &'v View<P>, name: Text<'_>) -> Option<&'v P> {
-    view.find(&name.unescaped())
+fn find_escaped<'v, P>(procedures: &'v ProcedureCache<P>, name: Text<'_>) -> Option<&'v P> {
+    procedures.find(&name.unescaped())
 }
 
 #[cold]
@@ -301,19 +301,19 @@ mod tests {
     impl Handler for Silent {
         type Procedure = ();
 
-        fn call(&mut self, (): &(), _: &Call<'_>, _: &Caller, _: &mut Reply<'_>) -> Outcome {
-            Outcome::Done
+        fn call(&mut self, (): &(), _: &Call<'_>, _: &Caller, _: &mut Reply<'_>) -> CallOutcome {
+            CallOutcome::Done
         }
     }
 
     #[test]
     fn the_load_follows_the_budget_and_a_drain_that_refuses_comes_first() {
-        let mut config = Config::new(AccessRules::new(true, &[], &[]).expect("no rules"));
+        let mut config = WorkerConfig::new(AccessRules::new(true, &[], &[]).expect("no rules"));
         config.limits.held_bytes_max = 100;
         let procedures = Arc::new(Procedures::new());
         let mut context = WorkerContext::new(Silent, procedures, config, Instant::now());
         let (mut held, budget) = (Reservation::default(), context.budget().clone());
-        for (bytes, drain, load, refusal) in [
+        for (bytes, drain, load, drain_error) in [
             (100, Drain::No, LoadState::Normal, None),
             (101, Drain::No, LoadState::Overloaded, Some(Refusing::Overload)),
             (101, Drain::Serving, LoadState::Overloaded, Some(Refusing::Overload)),
@@ -323,7 +323,7 @@ mod tests {
             held.resize(bytes, &budget);
             context.update_load();
             context.set_drain(drain);
-            assert_eq!((context.load(), context.refusal), (load, refusal));
+            assert_eq!((context.load(), context.drain_error), (load, drain_error));
         }
     }
 }

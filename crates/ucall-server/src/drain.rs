@@ -2,7 +2,7 @@
 //!
 //! | since the drain began | a call that arrives | a connection without a call |
 //! |---|---|---|
-//! | less than [`GRACE`] | is served: its caller could not know | is closed once idle for so long |
+//! | less than [`GRACE_PERIOD`] | is served: its caller could not know | is closed once idle |
 //! | longer, refusing | is refused, the last of its connection | is closed |
 //! | longer, serving (a successor accepts already) | is served, HTTP's last | is closed |
 //! | `drain_timeout` | | every call is abandoned, and answered so |
@@ -17,16 +17,16 @@ use std::time::{Duration, Instant};
 use ucall_proto::Drain;
 
 /// How long requests count as sent before their callers could see the drain.
-pub(crate) const GRACE: Duration = Duration::from_millis(100);
+pub(crate) const GRACE_PERIOD: Duration = Duration::from_millis(100);
 /// How often connections are inspected meanwhile.
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A drain under way.
 #[derive(Debug)]
-pub(crate) struct Draining {
-    wanted: Drain,
-    began: Instant,
-    until: Instant,
+pub(crate) struct DrainState {
+    mode: Drain,
+    started_at: Instant,
+    deadline: Instant,
     next_inspection: Instant,
     /// When the turn before this one ended its wait: what had arrived by then has been read.
     previous_turn: Instant,
@@ -36,7 +36,7 @@ pub(crate) struct Draining {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DrainStep {
     Nothing,
-    /// Close the connections that had been idle for [`GRACE`] at this moment.
+    /// Close the connections that had been idle for [`GRACE_PERIOD`] at this moment.
     CloseIdle(Instant),
     /// The same, and treat requests by this drain from now on: its grace is over.
     EndGrace(Drain, Instant),
@@ -44,20 +44,20 @@ pub(crate) enum DrainStep {
     Expire,
 }
 
-impl Draining {
-    pub(crate) fn new(wanted: Drain, now: Instant, timeout: Duration) -> Self {
-        let until = now + timeout;
-        Self { wanted, began: now, until, next_inspection: now, previous_turn: now }
+impl DrainState {
+    pub(crate) fn new(mode: Drain, now: Instant, timeout: Duration) -> Self {
+        let deadline = now + timeout;
+        Self { mode, started_at: now, deadline, next_inspection: now, previous_turn: now }
     }
 
     /// A later request for a drain may refuse what an earlier one would serve, not the reverse.
-    pub(crate) fn restrict(&mut self, wanted: Drain) {
-        if wanted == Drain::Refusing {
-            self.wanted = wanted;
+    pub(crate) fn restrict(&mut self, mode: Drain) {
+        if mode == Drain::Refusing {
+            self.mode = mode;
         }
     }
 
-    /// When [`Draining::poll`] has something to do.
+    /// When [`DrainState::poll`] has something to do.
     pub(crate) fn next_inspection(&self) -> Instant {
         self.next_inspection
     }
@@ -65,17 +65,17 @@ impl Draining {
     /// What to do at the end of the turn that began at `now`.
     pub(crate) fn poll(&mut self, now: Instant) -> DrainStep {
         let previous_turn = mem::replace(&mut self.previous_turn, now);
-        if now >= self.until {
+        if now >= self.deadline {
             return DrainStep::Expire;
         }
         if now < self.next_inspection {
             return DrainStep::Nothing;
         }
-        self.next_inspection = (now + INSPECTION_INTERVAL).min(self.until);
+        self.next_inspection = (now + INSPECTION_INTERVAL).min(self.deadline);
         // A connection must have been idle before the last read: a call may have arrived since, and
         // a worker whose thread got no processor, or no interpreter, reads late.
-        if now >= self.began + GRACE {
-            DrainStep::EndGrace(self.wanted, previous_turn)
+        if now >= self.started_at + GRACE_PERIOD {
+            DrainStep::EndGrace(self.mode, previous_turn)
         } else {
             DrainStep::CloseIdle(previous_turn)
         }
@@ -90,17 +90,17 @@ mod tests {
 
     #[test]
     fn a_drain_serves_then_restricts_then_expires() {
-        let began = Instant::now();
-        let mut drain = Draining::new(Drain::Serving, began, 300 * MS);
+        let started_at = Instant::now();
+        let mut drain = DrainState::new(Drain::Serving, started_at, 300 * MS);
         drain.restrict(Drain::Refusing);
         drain.restrict(Drain::Serving);
-        assert_eq!(drain.poll(began), DrainStep::CloseIdle(began));
-        assert_eq!(drain.next_inspection(), began + INSPECTION_INTERVAL);
-        assert_eq!(drain.poll(began + 10 * MS), DrainStep::Nothing);
+        assert_eq!(drain.poll(started_at), DrainStep::CloseIdle(started_at));
+        assert_eq!(drain.next_inspection(), started_at + INSPECTION_INTERVAL);
+        assert_eq!(drain.poll(started_at + 10 * MS), DrainStep::Nothing);
         // The turn before this one began after 10 ms.
-        let step = DrainStep::EndGrace(Drain::Refusing, began + 10 * MS);
-        assert_eq!(drain.poll(began + 290 * MS), step);
-        assert_eq!(drain.next_inspection(), began + 300 * MS);
-        assert_eq!(drain.poll(began + 300 * MS), DrainStep::Expire);
+        let step = DrainStep::EndGrace(Drain::Refusing, started_at + 10 * MS);
+        assert_eq!(drain.poll(started_at + 290 * MS), step);
+        assert_eq!(drain.next_inspection(), started_at + 300 * MS);
+        assert_eq!(drain.poll(started_at + 300 * MS), DrainStep::Expire);
     }
 }

@@ -5,8 +5,11 @@ use std::time::Instant;
 
 use ucall_engine::{Id, Peer};
 use ucall_proto::http1::Head;
-use ucall_proto::tls::Session;
-use ucall_proto::{Call, ExchangeId, Identity, MemoryBudget, Outcome, Refusal, Reply, RpcError};
+use ucall_proto::tls::TlsSession;
+use ucall_proto::{
+    AuthenticationError, Call, CallOutcome, CallerIdentity, ExchangeId, MemoryBudget, Reply,
+    RpcError,
+};
 
 /// Names one call of one server for as long as somebody waits for its reply.
 ///
@@ -51,35 +54,36 @@ pub trait Handler {
     const NEEDS_MEMBERS: bool = true;
 
     /// Runs a call of `procedure`: writes the reply; or takes what it needs of the call, returns
-    /// [`Outcome::Deferred`], and replies to its [`CallId`] later: through the
-    /// [`Mailbox`](crate::Mailbox), or by [`Handler::next_reply`].
+    /// [`CallOutcome::Deferred`], and replies to its [`CallId`] later: through the
+    /// [`Mailbox`](crate::Mailbox), or by [`Handler::poll_reply`].
     fn call(
         &mut self,
         procedure: &Self::Procedure,
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
-    ) -> Outcome;
+    ) -> CallOutcome;
 
-    /// Whether requests have to be let in by [`Handler::admit`].
+    /// Whether requests have to be let in by [`Handler::authenticate`].
     #[inline]
-    fn is_guarded(&self) -> bool {
+    fn requires_authentication(&self) -> bool {
         false
     }
 
-    /// Lets a request in, or not; see [`Service::admit`](ucall_proto::Service::admit).
-    fn admit(
+    /// Lets a request in, or not; see
+    /// [`Service::authenticate`](ucall_proto::Service::authenticate).
+    fn authenticate(
         &mut self,
         head: Option<&Head<'_>>,
-        session: Option<&Arc<Session>>,
+        session: Option<&Arc<TlsSession>>,
         caller: &Caller,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session, caller);
-        Err(Refusal::Failed)
+        Err(AuthenticationError::Failed)
     }
 
     /// The calls that follow are of somebody who was let in.
-    fn enter(&mut self, identity: &Identity) {
+    fn set_identity(&mut self, identity: &CallerIdentity) {
         let _ = identity;
     }
 
@@ -92,8 +96,8 @@ pub trait Handler {
     /// The reply to a deferred call, if there is one: appends the JSON text of its result to
     /// `text`, or gives the error. Asked for before each wait, and until there are no more, so that
     /// what a handler finishes on the worker's own thread needs no message; another thread sends
-    /// [`Message::Look`](crate::Message::Look).
-    fn next_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    /// [`Message::PollReplies`](crate::Message::PollReplies).
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
         let _ = text;
         None
     }

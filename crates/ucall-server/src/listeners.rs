@@ -12,7 +12,7 @@ use ucall_engine::{Engine, Id, Listener};
 pub(crate) struct Listeners {
     ids: Vec<Id>,
     /// The same sockets: a drain accepts what still waits there.
-    sockets: Vec<Listener>,
+    listener_sockets: Vec<Listener>,
     is_paused: bool,
     is_shut_down: bool,
     /// Why accepting has failed in this turn.
@@ -31,7 +31,7 @@ impl Listeners {
         listener.set_nonblocking()?;
         let socket = listener.try_clone()?;
         self.ids.push(engine.listen(listener)?);
-        self.sockets.push(socket);
+        self.listener_sockets.push(socket);
         Ok(())
     }
 
@@ -67,17 +67,18 @@ impl Listeners {
     pub(crate) fn adopt_waiting(&mut self, engine: &mut impl Engine) -> Vec<Id> {
         let accept = |socket| std::iter::from_fn(move || Listener::accept(socket).ok());
         // A connection that fails at once is no loss.
-        let adopted = self.sockets.iter().flat_map(accept).map(|stream| engine.adopt(stream).ok());
+        let adopted =
+            self.listener_sockets.iter().flat_map(accept).map(|stream| engine.adopt(stream).ok());
         adopted.flatten().collect()
     }
 
     /// Closes the worker's own handles of the sockets.
     pub(crate) fn close(&mut self) {
-        self.sockets.clear();
+        self.listener_sockets.clear();
     }
 
     pub(crate) fn are_closed(&self) -> bool {
-        self.sockets.is_empty()
+        self.listener_sockets.is_empty()
     }
 
     /// Records that accepting has failed, which pauses it.

@@ -19,8 +19,8 @@ pub enum Message {
     Stop,
     /// End the run in order: see [`Drain`].
     Drain(Drain),
-    /// The handler has replies to give: see [`Handler::next_reply`](crate::Handler::next_reply).
-    Look,
+    /// The handler has replies to give: see [`Handler::poll_reply`](crate::Handler::poll_reply).
+    PollReplies,
     /// The outcome of a deferred call: the JSON text of its result, or an error.
     Complete(CallId, Result<Vec<u8>, RpcError>),
 }
@@ -33,9 +33,9 @@ pub struct Mailbox<T = Message> {
 struct Shared<T> {
     messages: Mutex<Vec<T>>,
     /// Whether there may be messages; looked at without the lock.
-    full: AtomicBool,
+    has_messages: AtomicBool,
     /// Whether the worker sleeps, or is about to.
-    sleeps: AtomicBool,
+    is_sleeping: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -50,8 +50,8 @@ impl<T> Mailbox<T> {
     pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let shared = Shared {
             messages: Mutex::new(Vec::new()),
-            full: AtomicBool::new(false),
-            sleeps: AtomicBool::new(false),
+            has_messages: AtomicBool::new(false),
+            is_sleeping: AtomicBool::new(false),
             wake: Box::new(wake),
         };
         Self { shared: Arc::new(shared) }
@@ -60,11 +60,11 @@ impl<T> Mailbox<T> {
     /// Sends a message, and wakes the worker if it sleeps.
     pub fn send(&self, message: T) {
         self.lock().push(message);
-        self.shared.full.store(true, Ordering::Relaxed);
+        self.shared.has_messages.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         // Only the one who takes the flag down wakes: a crowd of senders makes one wake.
-        if self.shared.sleeps.load(Ordering::Relaxed)
-            && self.shared.sleeps.swap(false, Ordering::AcqRel)
+        if self.shared.is_sleeping.load(Ordering::Relaxed)
+            && self.shared.is_sleeping.swap(false, Ordering::AcqRel)
         {
             (self.shared.wake)();
         }
@@ -73,37 +73,37 @@ impl<T> Mailbox<T> {
     /// Says that the worker is about to sleep. `false` when a message came before: then it must
     /// not.
     #[inline]
-    pub(crate) fn fall_asleep(&self) -> bool {
+    pub(crate) fn prepare_to_sleep(&self) -> bool {
         // Said before, and nobody has taken it down: who sends now will, and wakes.
-        self.shared.sleeps.load(Ordering::Relaxed) || self.begin_to_sleep()
+        self.shared.is_sleeping.load(Ordering::Relaxed) || self.announce_sleep()
     }
 
-    fn begin_to_sleep(&self) -> bool {
-        self.shared.sleeps.swap(true, Ordering::AcqRel);
+    fn announce_sleep(&self) -> bool {
+        self.shared.is_sleeping.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
-        let may_sleep = !self.shared.full.load(Ordering::Relaxed);
+        let may_sleep = !self.shared.has_messages.load(Ordering::Relaxed);
         if !may_sleep {
-            self.wake_up();
+            self.clear_sleeping();
         }
         may_sleep
     }
 
     /// Says that the worker is awake, and will look: whoever sends meanwhile need not wake it.
-    pub(crate) fn wake_up(&self) {
-        self.shared.sleeps.store(false, Ordering::Relaxed);
+    pub(crate) fn clear_sleeping(&self) {
+        self.shared.is_sleeping.store(false, Ordering::Relaxed);
     }
 
     /// Whether there are messages.
     #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.shared.full.load(Ordering::Relaxed)
+    pub(crate) fn has_messages(&self) -> bool {
+        self.shared.has_messages.load(Ordering::Relaxed)
     }
 
     /// Moves all messages to the end of `messages`.
     pub(crate) fn take(&self, messages: &mut Vec<T>) {
-        if self.is_full() {
+        if self.has_messages() {
             let mut waiting = self.lock();
-            self.shared.full.store(false, Ordering::Relaxed);
+            self.shared.has_messages.store(false, Ordering::Relaxed);
             messages.append(&mut waiting);
         }
     }
@@ -127,16 +127,16 @@ mod tests {
 
     /// In every interleaving, the worker ends with all messages: it never sleeps over one.
     #[test]
-    fn no_message_is_slept_over() {
-        sleeps_over_none(true);
+    fn no_wakeup_is_lost() {
+        loses_no_wakeup(true);
     }
 
     #[test]
-    fn nor_when_the_worker_never_says_that_it_is_awake() {
-        sleeps_over_none(false);
+    fn no_wakeup_is_lost_without_clearing_the_flag() {
+        loses_no_wakeup(false);
     }
 
-    fn sleeps_over_none(says_awake: bool) {
+    fn loses_no_wakeup(clears_the_flag: bool) {
         loom::model(move || {
             let notify = Arc::new(Notify::new());
             let wake = notify.clone();
@@ -150,10 +150,10 @@ mod tests {
             let mut messages = Vec::new();
             while messages.len() < 2 {
                 mailbox.take(&mut messages);
-                if messages.len() < 2 && mailbox.fall_asleep() {
+                if messages.len() < 2 && mailbox.prepare_to_sleep() {
                     notify.wait();
-                    if says_awake {
-                        mailbox.wake_up();
+                    if clears_the_flag {
+                        mailbox.clear_sleeping();
                     }
                 }
             }

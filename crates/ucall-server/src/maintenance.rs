@@ -17,7 +17,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const INSPECTED_PER_TURN: usize = 256;
 /// Connections that one turn of a sweep answers or closes: a reply and the end of a stream take
 /// some 10 microseconds.
-const ENDED_PER_TURN: usize = 4;
+const CLOSED_PER_TURN: usize = 4;
 
 /// How far the sweep has come.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Sweep {
             (self.place, self.due) = (None, self.next);
             return None;
         }
-        if self.inspected == INSPECTED_PER_TURN || self.ended == ENDED_PER_TURN {
+        if self.inspected == INSPECTED_PER_TURN || self.ended == CLOSED_PER_TURN {
             return None;
         }
         self.inspected += 1;
@@ -93,8 +93,8 @@ pub(crate) fn inspect(
     now: Instant,
 ) -> Due {
     let taken = engine.sent_bytes(entry.id());
-    let is_stuck = entry.outgoing.is_stuck(taken, now, limits.send_timeout);
-    if is_stuck || has_peer_left(entry, engine) {
+    let is_send_stalled = entry.outgoing.is_send_stalled(taken, now, limits.send_timeout);
+    if is_send_stalled || has_peer_left(entry, engine) {
         return Due::Close;
     }
     match entry.proto.deadline(limits) {
@@ -107,7 +107,7 @@ pub(crate) fn inspect(
 /// and nothing after it.
 fn has_peer_left(entry: &Entry, engine: &mut impl Engine) -> bool {
     let is_lost = |error: io::Error| error.kind() == io::ErrorKind::NotConnected;
-    entry.proto.only_answers() && engine.peer(entry.id()).is_err_and(is_lost)
+    entry.proto.is_half_closed() && engine.peer(entry.id()).is_err_and(is_lost)
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
         }
         assert!(sweep.due() <= now, "the sweep goes on");
         let (is_new, places) = turn(&mut sweep, 100, now);
-        assert!(!is_new && places.first() == Some(&ENDED_PER_TURN));
+        assert!(!is_new && places.first() == Some(&CLOSED_PER_TURN));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) struct Outgoing {
     in_flight: usize,
     /// How much of it the peer had taken when that last changed, as far as was inspected, and when.
     taken: usize,
-    taken_at: Instant,
+    send_progress_at: Instant,
     reserved: Reservation,
 }
 
@@ -24,7 +24,7 @@ impl Outgoing {
             queued: Payload::new(),
             in_flight: 0,
             taken: 0,
-            taken_at: now,
+            send_progress_at: now,
             reserved: Reservation::default(),
         }
     }
@@ -61,7 +61,7 @@ impl Outgoing {
     #[inline(always)]
     pub(crate) fn begin_send(&mut self, len: usize, now: Instant) {
         self.in_flight = len;
-        (self.taken, self.taken_at) = (0, now);
+        (self.taken, self.send_progress_at) = (0, now);
     }
 
     /// Records its end; `true` when output is queued after it, or memory is reserved.
@@ -79,11 +79,16 @@ impl Outgoing {
 
     /// Whether the peer, which has taken `taken` bytes of the send under way, has taken none for
     /// `timeout`.
-    pub(crate) fn is_stuck(&mut self, taken: usize, now: Instant, timeout: Duration) -> bool {
+    pub(crate) fn is_send_stalled(
+        &mut self,
+        taken: usize,
+        now: Instant,
+        timeout: Duration,
+    ) -> bool {
         if taken != self.taken {
-            (self.taken, self.taken_at) = (taken, now);
+            (self.taken, self.send_progress_at) = (taken, now);
         }
-        self.is_sending() && self.taken_at + timeout <= now
+        self.is_sending() && self.send_progress_at + timeout <= now
     }
 }
 
@@ -111,12 +116,15 @@ mod tests {
     fn a_peer_that_takes_nothing_in_time_is_stuck() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut outgoing = Outgoing::new(start);
-        assert!(!outgoing.is_stuck(0, start + 9 * second, second), "nothing is sent");
+        assert!(!outgoing.is_send_stalled(0, start + 9 * second, second), "nothing is sent");
         outgoing.begin_send(100, start);
-        for (taken, seconds, is_stuck) in [(0, 1, false), (10, 2, false), (10, 3, false)] {
-            assert_eq!(outgoing.is_stuck(taken, start + seconds * second, 2 * second), is_stuck);
+        for (taken, seconds, is_send_stalled) in [(0, 1, false), (10, 2, false), (10, 3, false)] {
+            assert_eq!(
+                outgoing.is_send_stalled(taken, start + seconds * second, 2 * second),
+                is_send_stalled
+            );
         }
-        assert!(outgoing.is_stuck(10, start + 4 * second, 2 * second));
+        assert!(outgoing.is_send_stalled(10, start + 4 * second, 2 * second));
     }
 
     #[test]

@@ -10,13 +10,13 @@ use std::mem;
 use ucall_buffer::Payload;
 
 /// Payloads kept for their next use.
-const SPARE_PAYLOADS_MAX: usize = 1024;
+const CACHED_PAYLOADS_MAX: usize = 1024;
 
 /// The output of the connection at hand.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     payload: Payload,
-    spare: Vec<Payload>,
+    cached: Vec<Payload>,
     /// Whether a large payload came back since the last look.
     was_large: bool,
 }
@@ -40,7 +40,7 @@ impl Output {
 
     /// Forgets what was written.
     pub(crate) fn clear(&mut self) {
-        self.payload.clear_keeping();
+        self.payload.clear_retaining_capacity();
     }
 
     /// Moves what was written behind `queued`.
@@ -53,17 +53,17 @@ impl Output {
 
     /// Moves what was written to `queued`, which is empty.
     #[inline(always)]
-    pub(crate) fn hand_to(&mut self, queued: &mut Payload) {
+    pub(crate) fn move_to(&mut self, queued: &mut Payload) {
         if self.payload.is_oversized() {
             *queued = self.copied();
             return;
         }
         mem::swap(&mut self.payload, queued);
         if !self.payload.has_memory()
-            && let Some(spare) = self.spare.pop()
+            && let Some(cached) = self.cached.pop()
         {
             // What it replaces holds nothing that would have to be dropped.
-            mem::forget(mem::replace(&mut self.payload, spare));
+            mem::forget(mem::replace(&mut self.payload, cached));
         }
     }
 
@@ -73,34 +73,34 @@ impl Output {
         if self.payload.is_oversized() {
             return self.copied();
         }
-        let next = self.spare.pop().unwrap_or_default();
+        let next = self.cached.pop().unwrap_or_default();
         mem::replace(&mut self.payload, next)
     }
 
     /// Takes back a payload that was sent.
     #[inline(always)]
-    pub(crate) fn give_back(&mut self, mut payload: Payload) {
+    pub(crate) fn recycle(&mut self, mut payload: Payload) {
         if payload.is_large() {
-            payload = self.keep_large(payload);
+            payload = self.cache_large(payload);
         }
         payload.clear();
-        if self.spare.len() < SPARE_PAYLOADS_MAX {
-            self.spare.push(payload);
+        if self.cached.len() < CACHED_PAYLOADS_MAX {
+            self.cached.push(payload);
         }
     }
 
     /// Writes to a large payload next if there is no larger one; gives what is to be spared.
     #[cold]
-    fn keep_large(&mut self, mut payload: Payload) -> Payload {
+    fn cache_large(&mut self, mut payload: Payload) -> Payload {
         if self.is_empty() && payload.capacity() > self.payload.capacity() {
-            payload.clear_keeping();
+            payload.clear_retaining_capacity();
             self.was_large = true;
             mem::swap(&mut self.payload, &mut payload);
         }
         payload
     }
 
-    /// Whether there is large memory that [`Output::tidy`] is to let go of.
+    /// Whether there is large memory that [`Output::release_unused`] is to let go of.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.payload.is_large()
@@ -108,7 +108,7 @@ impl Output {
 
     /// Lets go of large memory, if no large reply was sent since the last call. Nothing may be
     /// written that is not taken.
-    pub(crate) fn tidy(&mut self) {
+    pub(crate) fn release_unused(&mut self) {
         if !mem::take(&mut self.was_large) {
             self.payload.clear();
         }
@@ -116,9 +116,9 @@ impl Output {
 
     #[cold]
     fn copied(&mut self) -> Payload {
-        let mut copy = self.spare.pop().unwrap_or_default();
+        let mut copy = self.cached.pop().unwrap_or_default();
         copy.extend(self.payload.head());
-        self.payload.clear_keeping();
+        self.payload.clear_retaining_capacity();
         copy
     }
 }
@@ -136,21 +136,21 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_large_reply_is_written_to_again() {
+    fn the_memory_of_a_large_reply_is_reused() {
         let mut output = Output::default();
         let payload = sent(&mut output, 1_000_000);
         assert!(!output.is_large());
-        output.give_back(payload);
+        output.recycle(payload);
         assert!(output.is_large());
         let again = output.head_mut().as_ptr();
         assert_eq!(sent(&mut output, 1_000_000).head().as_ptr(), again);
     }
 
     #[test]
-    fn a_small_reply_takes_no_large_memory_along() {
+    fn a_small_reply_is_copied_out_of_large_memory() {
         let mut output = Output::default();
         let payload = sent(&mut output, 1_000_000);
-        output.give_back(payload);
+        output.recycle(payload);
         let capacity = output.head_mut().capacity();
         for len in [1, 100_000, capacity / 4 - 1] {
             let payload = sent(&mut output, len);
@@ -165,22 +165,22 @@ mod tests {
     }
 
     #[test]
-    fn large_memory_goes_when_it_has_lain_idle_from_one_look_to_the_next() {
+    fn large_memory_unused_between_two_calls_is_released() {
         let mut output = Output::default();
         let payload = sent(&mut output, 1_000_000);
-        output.give_back(payload);
-        output.tidy();
+        output.recycle(payload);
+        output.release_unused();
         assert!(output.is_large());
-        output.tidy();
+        output.release_unused();
         assert!(!output.is_large());
     }
 
     #[test]
-    fn what_comes_back_disturbs_nothing_that_is_being_written() {
+    fn a_recycled_payload_does_not_disturb_the_current_one() {
         let mut output = Output::default();
         let payload = sent(&mut output, 1_000_000);
         output.head_mut().extend_from_slice(b"begun");
-        output.give_back(payload);
+        output.recycle(payload);
         assert_eq!(output.take().head(), b"begun");
     }
 }

@@ -10,29 +10,29 @@ use ucall_buffer::has_same_ends;
 
 /// Names and what runs under them, as they were at one moment.
 #[derive(Debug)]
-pub(crate) struct Table<P> {
+pub(crate) struct ProcedureTable<P> {
     entries: Vec<(Box<[u8]>, Arc<P>)>,
-    places: HashMap<Box<[u8]>, usize, FixedState>,
+    indices: HashMap<Box<[u8]>, usize, FixedState>,
 }
 
-impl<P> Default for Table<P> {
+impl<P> Default for ProcedureTable<P> {
     fn default() -> Self {
-        Self { entries: Vec::new(), places: HashMap::default() }
+        Self { entries: Vec::new(), indices: HashMap::default() }
     }
 }
 
-impl<P> Clone for Table<P> {
+impl<P> Clone for ProcedureTable<P> {
     fn clone(&self) -> Self {
-        Self { entries: self.entries.clone(), places: self.places.clone() }
+        Self { entries: self.entries.clone(), indices: self.indices.clone() }
     }
 }
 
-impl<P> Table<P> {
+impl<P> ProcedureTable<P> {
     fn insert(&mut self, name: &[u8], procedure: Arc<P>) {
-        match self.places.get(name) {
-            Some(&place) => self.entries[place].1 = procedure,
+        match self.indices.get(name) {
+            Some(&index) => self.entries[index].1 = procedure,
             None => {
-                self.places.insert(name.into(), self.entries.len());
+                self.indices.insert(name.into(), self.entries.len());
                 self.entries.push((name.into(), procedure));
             }
         }
@@ -46,7 +46,7 @@ impl<P> Table<P> {
 /// the same as the last one.
 #[derive(Debug)]
 pub struct Procedures<P> {
-    table: Mutex<Arc<Table<P>>>,
+    table: Mutex<Arc<ProcedureTable<P>>>,
     version: AtomicU64,
     wants_peers: AtomicBool,
 }
@@ -54,7 +54,7 @@ pub struct Procedures<P> {
 impl<P> Default for Procedures<P> {
     fn default() -> Self {
         Self {
-            table: Mutex::new(Arc::new(Table::default())),
+            table: Mutex::new(Arc::new(ProcedureTable::default())),
             version: AtomicU64::new(0),
             wants_peers: AtomicBool::new(false),
         }
@@ -70,7 +70,7 @@ impl<P> Procedures<P> {
     /// Serves `procedure` under `name`, in place of what had that name before.
     pub fn insert(&self, name: &str, procedure: P) {
         let mut table = self.lock();
-        let mut changed = Table::clone(&table);
+        let mut changed = ProcedureTable::clone(&table);
         changed.insert(name.as_bytes(), Arc::new(procedure));
         *table = Arc::new(changed);
         self.version.fetch_add(1, Ordering::Release);
@@ -85,36 +85,36 @@ impl<P> Procedures<P> {
 
     /// Whether something is served under `name`.
     pub fn contains(&self, name: &str) -> bool {
-        self.lock().places.contains_key(name.as_bytes())
+        self.lock().indices.contains_key(name.as_bytes())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<Table<P>>> {
+    fn lock(&self) -> MutexGuard<'_, Arc<ProcedureTable<P>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The table that one worker saw last.
 #[derive(Debug)]
-pub(crate) struct View<P> {
+pub(crate) struct ProcedureCache<P> {
     procedures: Arc<Procedures<P>>,
-    table: Arc<Table<P>>,
+    table: Arc<ProcedureTable<P>>,
     /// Where in the table the procedure stands that was found last, which is often the next one.
     last: Cell<usize>,
     version: u64,
     pub(crate) wants_peers: bool,
 }
 
-impl<P> View<P> {
+impl<P> ProcedureCache<P> {
     pub(crate) fn new(procedures: Arc<Procedures<P>>) -> Self {
-        let mut view = Self {
+        let mut cache = Self {
             procedures,
             table: Arc::default(),
             last: Cell::new(0),
             version: u64::MAX,
             wants_peers: false,
         };
-        view.refresh();
-        view
+        cache.refresh();
+        cache
     }
 
     /// Takes the newest table, if there is a newer one.
@@ -122,12 +122,12 @@ impl<P> View<P> {
     pub(crate) fn refresh(&mut self) {
         let version = self.procedures.version.load(Ordering::Acquire);
         if version != self.version {
-            self.take_table(version);
+            self.reload(version);
         }
     }
 
     #[cold]
-    fn take_table(&mut self, version: u64) {
+    fn reload(&mut self, version: u64) {
         self.version = version;
         self.table = self.procedures.lock().clone();
         self.wants_peers = self.procedures.wants_peers.load(Ordering::Relaxed);
@@ -143,10 +143,10 @@ impl<P> View<P> {
 
     #[inline(never)]
     fn find_other(&self, name: &[u8]) -> Option<&P> {
-        let Table { entries, places } = &*self.table;
-        let place = *places.get(name)?;
-        self.last.set(place);
-        entries.get(place).map(|(_, procedure)| procedure.as_ref())
+        let ProcedureTable { entries, indices } = &*self.table;
+        let index = *indices.get(name)?;
+        self.last.set(index);
+        entries.get(index).map(|(_, procedure)| procedure.as_ref())
     }
 }
 
@@ -169,19 +169,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_sees_what_is_added_and_replaced_at_its_next_look() {
+    fn a_cache_sees_changes_at_its_next_refresh() {
         let procedures = Arc::new(Procedures::new());
         procedures.insert("a", 1);
-        let mut view = View::new(procedures.clone());
-        assert_eq!((view.find(b"a"), view.find(b"b")), (Some(&1), None));
+        let mut cache = ProcedureCache::new(procedures.clone());
+        assert_eq!((cache.find(b"a"), cache.find(b"b")), (Some(&1), None));
         procedures.insert("b", 2);
         procedures.insert("a", 3);
-        assert_eq!((view.find(b"a"), view.find(b"b")), (Some(&1), None));
-        view.refresh();
-        assert_eq!((view.find(b"a"), view.find(b"b")), (Some(&3), Some(&2)));
+        assert_eq!((cache.find(b"a"), cache.find(b"b")), (Some(&1), None));
+        cache.refresh();
+        assert_eq!((cache.find(b"a"), cache.find(b"b")), (Some(&3), Some(&2)));
         for _ in 0..2 {
             assert_eq!(
-                (view.find(b"b"), view.find(b"a"), view.find(b"c")),
+                (cache.find(b"b"), cache.find(b"a"), cache.find(b"c")),
                 (Some(&2), Some(&3), None)
             );
         }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_any_length_are_the_same_only_if_each_byte_is() {
+    fn names_of_any_length_are_equal_only_if_each_byte_is() {
         for len in 0..40 {
             let name = vec![b'n'; len];
             assert!(is_same(&name, &name.clone()) && !is_same(&name, &vec![b'n'; len + 1]));

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use ucall_buffer::Payload;
 use ucall_engine::{Engine, Id, SendState};
-use ucall_proto::{MemoryBudget, Wish};
+use ucall_proto::{MemoryBudget, NextAction};
 
 use crate::connections::{Connections, Entry};
 use crate::output::Output;
@@ -69,15 +69,15 @@ impl SendQueue {
         self.output.clear();
     }
 
-    /// Whether memory is kept for a large reply, until [`SendQueue::tidy`] releases it.
+    /// Whether memory is kept for a large reply, until [`SendQueue::release_unused`] releases it.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.output.is_large()
     }
 
     /// Releases memory that no large reply has used since the last call.
-    pub(crate) fn tidy(&mut self) {
-        self.output.tidy();
+    pub(crate) fn release_unused(&mut self) {
+        self.output.release_unused();
     }
 
     /// Bytes handed to the engine.
@@ -110,7 +110,7 @@ impl SendQueue {
         if was_queued {
             self.output.append_to(entry.outgoing.queued_mut());
         } else if !self.output.is_empty() {
-            self.output.hand_to(entry.outgoing.queued_mut());
+            self.output.move_to(entry.outgoing.queued_mut());
         } else {
             return Flushed::Done;
         }
@@ -119,7 +119,7 @@ impl SendQueue {
             self.needs_poll |= !was_queued;
             entry.outgoing.reserve(&self.budget);
         } else if E::SENDS_AT_ONCE
-            && entry.proto.wish() == Wish::Receive
+            && entry.proto.next_action() == NextAction::Receive
             && len <= MemoryBudget::UNRESERVED_BYTES
         {
             return if was_queued { Flushed::Done } else { self.enqueue(entry.id()) };
@@ -143,12 +143,12 @@ impl SendQueue {
             return Flushed::NotYet;
         }
         if E::SENDS_AT_ONCE {
-            self.output.hand_to(entry.outgoing.queued_mut());
+            self.output.move_to(entry.outgoing.queued_mut());
             return self.enqueue(entry.id());
         }
         self.bytes_sent += len as u64;
         match engine.send_last(entry.id(), self.output.take()) {
-            SendState::Done(payload) => self.output.give_back(payload),
+            SendState::Done(payload) => self.output.recycle(payload),
             SendState::Pending => entry.outgoing.begin_send(len, now),
         }
         Flushed::Done
@@ -191,13 +191,13 @@ impl SendQueue {
         let Some(payload) = entry.outgoing.take_next() else { return };
         let (id, len) = (entry.id(), payload.len());
         self.bytes_sent += len as u64;
-        let is_last = E::SENDS_AT_ONCE || entry.proto.wish() == Wish::Receive;
+        let is_last = E::SENDS_AT_ONCE || entry.proto.next_action() == NextAction::Receive;
         let state = match is_last {
             true => engine.send_last(id, payload),
             false => engine.send(id, payload),
         };
         match state {
-            SendState::Done(payload) => self.output.give_back(payload),
+            SendState::Done(payload) => self.output.recycle(payload),
             SendState::Pending => {
                 entry.outgoing.begin_send(len, now);
                 if len > MemoryBudget::UNRESERVED_BYTES {
@@ -211,9 +211,9 @@ impl SendQueue {
     /// queued, or with whatever waited for the send.
     #[inline(always)]
     pub(crate) fn sent(&mut self, entry: Option<&mut Entry>, payload: Payload) -> bool {
-        self.output.give_back(payload);
+        self.output.recycle(payload);
         let Some(entry) = entry else { return false };
-        entry.outgoing.end_send() || entry.proto.wish() != Wish::Receive
+        entry.outgoing.end_send() || entry.proto.next_action() != NextAction::Receive
     }
 
     /// Sends what is queued after a send that has ended.
@@ -230,7 +230,7 @@ impl SendQueue {
         let payload = self.output.take();
         self.bytes_sent += payload.len() as u64;
         if let SendState::Done(payload) = engine.send(entry.id(), payload) {
-            self.output.give_back(payload);
+            self.output.recycle(payload);
         }
     }
 }
@@ -240,7 +240,7 @@ mod tests {
     use std::net::TcpListener;
 
     use ucall_engine::Completion;
-    use ucall_engine::fake::{Fake, Network, Peer, Sends};
+    use ucall_engine::fake::{Fake, FakePeer, Network, SendMode};
     use ucall_proto::{Connection, Limits};
 
     use super::*;
@@ -264,7 +264,7 @@ mod tests {
             Self { queue, engine, network, connections, budget, now }
         }
 
-        fn connect(&mut self) -> (Peer, Id) {
+        fn connect(&mut self) -> (FakePeer, Id) {
             let peer = self.network.connect();
             let id = self.poll().into_iter().find_map(|completion| match completion {
                 Completion::Accepted { socket, .. } => Some(socket),
@@ -308,7 +308,7 @@ mod tests {
     fn large_output_goes_out_at_once_and_is_reserved_while_it_does() {
         let mut lab = Lab::new();
         let (peer, id) = lab.connect();
-        peer.set_sends(Sends::Stalled);
+        peer.set_send_mode(SendMode::Stalled);
         let large = MemoryBudget::UNRESERVED_BYTES + 1;
         lab.write(id, large);
         assert_eq!((lab.queue.bytes_sent(), lab.budget.bytes()), (large as u64, large));
@@ -320,7 +320,7 @@ mod tests {
     fn output_waits_for_the_send_under_way_and_polls_for_its_end() {
         let mut lab = Lab::new();
         let (peer, id) = lab.connect();
-        peer.set_sends(Sends::Stalled);
+        peer.set_send_mode(SendMode::Stalled);
         lab.write(id, 20_000);
         assert!(!lab.queue.take_poll());
         for len in [10, 20] {
@@ -328,7 +328,7 @@ mod tests {
         }
         assert!(lab.queue.take_poll() && !lab.queue.take_poll());
         assert_eq!(lab.budget.bytes(), 20_030);
-        peer.set_sends(Sends::InSteps(usize::MAX));
+        peer.set_send_mode(SendMode::InSteps(usize::MAX));
         let payload = lab.poll().iter_mut().find_map(|completion| completion.sent());
         let (socket, payload) = payload.expect("the send ends");
         assert_eq!(socket, id);

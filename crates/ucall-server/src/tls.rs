@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ucall_proto::tls::{
-    ClientAuth, Identity, ServerConfig, ServerSettings, SettingsError, Stage, TicketSecret,
+    ClientAuth, Identity, ServerConfig, ServerSettings, SettingsError, TicketSecret, TlsConnection,
     TlsError,
 };
 
-use crate::watched::Watched;
+use crate::file_changes::FileChangeDetector;
 
 /// The files that a server reads, and how to read them. All are PEM.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,7 @@ pub struct Tls {
     files: TlsFiles,
     tickets: TicketSecret,
     current: RwLock<Arc<ServerConfig>>,
-    watched: Watched,
+    changes: FileChangeDetector,
 }
 
 impl Tls {
@@ -84,24 +84,24 @@ impl Tls {
     /// A file cannot be read, or used.
     pub fn load(files: TlsFiles, tickets: TicketSecret) -> Result<Self, TlsFilesError> {
         // Looked at before they are read: what changes meanwhile is found the next time.
-        let watched = Watched::new(files.paths());
+        let changes = FileChangeDetector::new(files.paths());
         let current = files.config(&tickets)?;
-        Ok(Self { files, tickets, current: RwLock::new(current), watched })
+        Ok(Self { files, tickets, current: RwLock::new(current), changes })
     }
 
     /// The server's end of a connection that was accepted just now.
     ///
     /// # Errors
     /// rustls refuses to make one.
-    pub fn stage(&self) -> Result<Stage, TlsError> {
+    pub fn accept(&self) -> Result<TlsConnection, TlsError> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Stage::server(current)
+        TlsConnection::server(current)
     }
 
     /// Reads the files again if one of them has changed. `None` when none has, or when another
     /// worker is at it.
     pub fn refresh(&self) -> Option<Result<(), TlsFilesError>> {
-        if !self.watched.have_changed() {
+        if !self.changes.has_changed() {
             return None;
         }
         Some(self.files.config(&self.tickets).map(|config| {
@@ -132,11 +132,11 @@ impl TlsFiles {
             alpn: self.alpn,
             tickets,
         };
-        settings.build().map_err(|error| self.blame(&identities, error))
+        settings.build().map_err(|error| self.locate_error(&identities, error))
     }
 
     /// Names the file that an error comes from.
-    fn blame(&self, identities: &[Identity<'_>], error: SettingsError) -> TlsFilesError {
+    fn locate_error(&self, identities: &[Identity<'_>], error: SettingsError) -> TlsFilesError {
         for (identity, files) in identities.iter().zip(&self.identities) {
             if let Err(error) = identity.check() {
                 let path = match identity.check_certificates() {

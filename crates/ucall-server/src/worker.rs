@@ -15,10 +15,10 @@ use ucall_engine::{Completion, Engine, Id, Listener, Readiness};
 use ucall_proto::Drain;
 
 use crate::admission::AdmissionQueues;
-use crate::config::Config;
+use crate::config::WorkerConfig;
 use crate::counters::Counters;
 use crate::dispatch::WorkerContext;
-use crate::drain::{DrainStep, Draining};
+use crate::drain::{DrainState, DrainStep};
 use crate::driver::ConnectionDriver;
 use crate::handler::Handler;
 use crate::mailbox::{Mailbox, Message};
@@ -37,7 +37,7 @@ pub struct Turn {
     /// The descriptor of [`Worker::watch_loop`] became readable.
     pub ready: bool,
     /// Nothing happened.
-    pub quiet: bool,
+    pub idle: bool,
 }
 
 /// Serves the procedures of one handler on one engine.
@@ -45,7 +45,7 @@ pub struct Worker<E: Engine, H: Handler> {
     driver: ConnectionDriver<E, H>,
     admission: AdmissionQueues,
     sweep: Sweep,
-    drain: Option<Draining>,
+    drain: Option<DrainState>,
     signals: Option<Id>,
     event_loop: Option<Id>,
     /// Whether the event loop's descriptor is to be watched again.
@@ -68,7 +68,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         engine: E,
         handler: H,
         procedures: Arc<Procedures<H::Procedure>>,
-        config: Config,
+        config: WorkerConfig,
     ) -> Self {
         let now = Instant::now();
         let waker = engine.waker();
@@ -122,8 +122,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Prepares for a wait on the engine's descriptor by other code: until the next turn, messages
     /// make it readable. `false` if there is one already, and the next turn is due.
-    pub fn rest(&mut self) -> bool {
-        self.mailbox.fall_asleep()
+    pub fn prepare_to_wait(&mut self) -> bool {
+        self.mailbox.prepare_to_sleep()
     }
 
     /// When a turn is due, whatever else happens.
@@ -133,7 +133,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if self.drain.is_none() && !self.admission.is_waiting() && !self.driver.has_waiters() {
             return deadline;
         }
-        let drain = self.drain.as_ref().map(Draining::next_inspection);
+        let drain = self.drain.as_ref().map(DrainState::next_inspection);
         let goes_on = self.admission.is_waiting() || self.driver.may_resume_waiters();
         earlier(earlier(deadline, drain), goes_on.then(|| self.driver.now()))
     }
@@ -149,7 +149,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Counts on that page from now on.
-    pub fn count_on(&mut self, counters: Arc<Counters>) {
+    pub fn set_counters(&mut self, counters: Arc<Counters>) {
         self.counters = counters;
     }
 
@@ -171,17 +171,17 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
         // Between turns an event loop and signal handlers run functions.
         self.driver.context_mut().end_child();
-        self.driver.take_replies();
+        self.driver.poll_replies();
         self.driver.send_waiting();
         self.wait(deadline)?;
         self.begin_turn();
-        let quiet = self.completions.is_empty();
-        let mut turn = Turn { stopped: false, signalled: false, ready: false, quiet };
-        self.take_completions(&mut turn)?;
+        let idle = self.completions.is_empty();
+        let mut turn = Turn { stopped: false, signalled: false, ready: false, idle };
+        self.handle_completions(&mut turn)?;
         turn.stopped = self.read_mailbox();
         let now = self.driver.now();
         self.handler_mut().turn_ended(now);
-        self.driver.take_replies();
+        self.driver.poll_replies();
         if self.driver.has_waiters() {
             self.driver.resume_waiters();
         }
@@ -200,7 +200,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     ///
     /// # Errors
     /// The engine's.
-    pub fn end(&mut self) -> io::Result<()> {
+    pub fn shut_down(&mut self) -> io::Result<()> {
         self.turn_now()?;
         self.driver.close_all();
         self.turn_now()
@@ -221,14 +221,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             self.driver.engine_mut().rewatch(watch, READABLE)?;
         }
         let is_busy = H::WAITING_COSTS && self.arrivals > 1;
-        let polls = self.driver.take_poll() || is_busy || !self.mailbox.fall_asleep();
+        let polls = self.driver.take_poll() || is_busy || !self.mailbox.prepare_to_sleep();
         if polls && self.poll()? {
             return Ok(());
         }
         let until = earlier(deadline, self.deadline());
         let waited = self.driver.wait(until, &mut self.completions);
         if self.has_messages {
-            self.mailbox.wake_up();
+            self.mailbox.clear_sleeping();
         }
         waited
     }
@@ -238,7 +238,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn poll(&mut self) -> io::Result<bool> {
         let now = self.driver.now();
         self.driver.engine_mut().wait(Some(now), &mut self.completions)?;
-        Ok(!self.completions.is_empty() || !self.mailbox.fall_asleep())
+        Ok(!self.completions.is_empty() || !self.mailbox.prepare_to_sleep())
     }
 
     #[inline(always)]
@@ -251,7 +251,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Passes the completions of this turn to their connections.
     #[inline(always)]
-    fn take_completions(&mut self, turn: &mut Turn) -> io::Result<()> {
+    fn handle_completions(&mut self, turn: &mut Turn) -> io::Result<()> {
         let mut next = 0;
         while let Some(completion) = self.completions.get_mut(next) {
             next += 1;
@@ -265,7 +265,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.handle_completion(completion, turn)?;
             }
         }
-        Completion::forget_taken(&mut self.completions);
+        Completion::clear_taken(&mut self.completions);
         Ok(())
     }
 
@@ -303,7 +303,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Handles the messages of other threads; `true` if one asks to stop.
     #[inline]
     fn read_mailbox(&mut self) -> bool {
-        self.has_messages = self.mailbox.is_full();
+        self.has_messages = self.mailbox.has_messages();
         self.has_messages && self.read_messages()
     }
 
@@ -316,7 +316,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             match message {
                 Message::Stop => stopped = true,
                 Message::Drain(drain) => self.begin_drain(drain),
-                Message::Look => {}
+                Message::PollReplies => {}
                 Message::Complete(call, outcome) => self.driver.complete(call, outcome.as_deref()),
             }
         }
@@ -358,7 +358,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if self.sweep.begin_turn(self.driver.now()) {
             self.driver.begin_sweep(&mut self.admission, self.previous_turn);
         }
-        while let Some(place) = self.sweep.next_place(self.driver.connections().places()) {
+        while let Some(place) = self.sweep.next_place(self.driver.connections().slot_count()) {
             self.driver.inspect(place, &mut self.sweep);
         }
     }
@@ -374,7 +374,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         let context = self.driver.context_mut();
         context.set_drain(Drain::Serving);
-        self.drain = Some(Draining::new(wanted, context.now(), context.config().drain_timeout));
+        self.drain = Some(DrainState::new(wanted, context.now(), context.config().drain_timeout));
         self.driver.shut_down_listeners();
         self.driver.accept_waiting();
         if wanted == Drain::Refusing {
@@ -411,7 +411,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Abandons all calls, sends what they are answered with, and closes all connections.
     fn expire_drain(&mut self) {
         self.handler_mut().abandon();
-        self.driver.take_replies();
+        self.driver.poll_replies();
         self.driver.send_waiting();
         self.driver.close_all();
     }

@@ -15,10 +15,10 @@ from ucall.types.images import FORMATS, sniff_format
 if TYPE_CHECKING:
     from ucall._client.response import Response
 
-__all__ = ["printable", "refuse_output", "write"]
+__all__ = ["check_output", "printable", "write"]
 
 
-def refuse_output(kind: str, path: str | None) -> None:
+def check_output(kind: str, path: str | None) -> None:
     """Finds before the call what would be in the way after it.
 
     Raises:
@@ -68,7 +68,7 @@ def _json(response: Response, is_terminal: bool) -> bytes:
     """Pretty for people, compact for programs."""
     result = response.json
     if is_terminal:
-        text = _unsteering(json.dumps(result, indent=2, ensure_ascii=False))
+        text = _escape_controls(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         text = json.dumps(result, separators=(",", ":"), ensure_ascii=False)
     return text.encode() + b"\n"
@@ -77,7 +77,7 @@ def _json(response: Response, is_terminal: bool) -> bytes:
 def _raw(response: Response, is_terminal: bool) -> bytes:
     if not is_terminal:
         return response.text
-    return _unsteering(response.text.decode().rstrip()).encode() + b"\n"
+    return _escape_controls(response.text.decode().rstrip()).encode() + b"\n"
 
 
 def _bytes(response: Response, is_terminal: bool) -> bytes:
@@ -107,7 +107,7 @@ def _image(response: Response, is_terminal: bool) -> bytes:
     return data
 
 
-def _unsteering(text: str) -> str:
+def _escape_controls(text: str) -> str:
     """The same JSON without letters that steer a terminal, which stand only within its strings."""
     return "".join(
         letter if letter.isprintable() or letter in "\n\r\t" else json.dumps(letter)[1:-1]

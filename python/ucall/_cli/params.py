@@ -11,7 +11,7 @@ from typing import Any
 
 from ucall.types.images import FORMATS, sniff_format
 
-__all__ = ["Params", "UsageError", "guess"]
+__all__ = ["Params", "UsageError", "infer"]
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -68,7 +68,7 @@ class Params:
                 return name, _text_or_bytes(data)
             value = data.decode(errors="replace").strip()
         try:
-            return name, _TYPES[kind](value) if typed else guess(value)
+            return name, _TYPES[kind](value) if typed else infer(value)
         except ValueError:
             raise UsageError(f"{name}: {_shortened(value)} is no {kind}") from None
 
@@ -88,7 +88,7 @@ class Params:
     def _positional(self, text: str) -> object:
         if text == _STANDARD_INPUT:
             return _text_or_bytes(self._standard_input())
-        return guess(text)
+        return infer(text)
 
     def _read(self, path: str) -> bytes:
         if path == "-":
@@ -108,7 +108,7 @@ class Params:
         return sys.stdin.buffer.read()
 
 
-def guess(text: str) -> object:
+def infer(text: str) -> object:
     """What a value without a type is taken for.
 
     A JSON number, true, false and null are just that, and so is an array or object that parses.
@@ -149,11 +149,11 @@ def _bool(text: str) -> bool:
 
 
 def _strict_json(text: str) -> Any:
-    def refuse(constant: str) -> None:
+    def reject(constant: str) -> None:
         raise ValueError(constant)
 
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=reject)
     except RecursionError:
         raise ValueError from None
 

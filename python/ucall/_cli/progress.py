@@ -7,36 +7,36 @@ import time
 
 from ucall._cli.output import printable
 
-__all__ = ["Watch"]
+__all__ = ["ProgressObserver"]
 
 #: An upload that takes no longer has no bar.
-_PATIENCE_S = 0.5
+_BAR_DELAY_S = 0.5
 _REDRAW_S = 0.1
 _BAR_CELLS = 30
 #: Of a body, so much is shown.
 _SHOWN_BYTES = 8192
 
 
-class Watch:
+class ProgressObserver:
     """An observer of a connection (see `ucall._client.stream.Observer`). Writes to stderr."""
 
     def __init__(self, is_verbose: bool, has_bar: bool) -> None:
         self._is_verbose = is_verbose
         self._has_bar = has_bar
         self._received = b""
-        self._begun = 0.0
+        self._started_at = 0.0
         self._drawn = 0.0
 
     def sending(self, data: memoryview) -> None:
         """A whole request, before it goes."""
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         if self._is_verbose:
             _show(">", bytes(data[: 4 * _SHOWN_BYTES]), len(data))
 
     def sent(self, done_bytes: int, total_bytes: int) -> None:
         """So much of a request has gone."""
         now = time.monotonic()
-        if not self._has_bar or now - self._begun < _PATIENCE_S:
+        if not self._has_bar or now - self._started_at < _BAR_DELAY_S:
             return
         if done_bytes >= total_bytes:
             self._clear()

@@ -19,7 +19,7 @@ _SCHEMES = {
 _UNIX = {"unix": True, "http+unix": True, "tcp+unix": False}
 
 #: Addresses to listen on that mean this machine, and what to connect to.
-_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Address:
@@ -43,21 +43,23 @@ class Address:
         scheme, rest = (scheme.lower(), rest) if found else ("", uri)
         self.socket_path: str | None = None
         if scheme in _UNIX:
-            return self._reach_by_file(uri, scheme, rest, port)
+            return self._parse_unix(uri, scheme, rest, port)
         if scheme not in _SCHEMES or (found and not scheme):
             raise ValueError(f"{uri!r}: expected http://, https://, tcp://, tcps:// or unix://")
         self.scheme = scheme or "http"
-        self.is_http, self.is_secure, usual_port = _SCHEMES[scheme]
+        self.is_http, self.is_secure, default_port = _SCHEMES[scheme]
         authority, self.path = _split_path(uri, rest, self.is_http)
-        host, own_port = _split_port(uri, authority)
-        if port is not None and own_port is not None and port != own_port:
+        host, given_port = _split_port(uri, authority)
+        if port is not None and given_port is not None and port != given_port:
             raise ValueError(f"{uri!r}: has a port other than {port}")
-        self.port = own_port if own_port is not None else port if port is not None else usual_port
+        self.port = (
+            given_port if given_port is not None else port if port is not None else default_port
+        )
         if not 0 < self.port < 65536:
             raise ValueError(f"port: expected 1 to 65535, got {self.port}")
-        self.host = _HERE.get(host, host)
+        self.host = _WILDCARD_HOSTS.get(host, host)
 
-    def _reach_by_file(self, uri: str, scheme: str, path: str, port: int | None) -> None:
+    def _parse_unix(self, uri: str, scheme: str, path: str, port: int | None) -> None:
         if not path.startswith("/") or "\0" in path or port is not None:
             raise ValueError(
                 f"{uri!r}: expected the path of a socket from the root on, and no port"
@@ -79,8 +81,8 @@ class Address:
         if self.socket_path is not None:
             return self.host
         name = self.name
-        is_usual = self.port == _SCHEMES[self.scheme][2]
-        return name.rpartition(":")[0] if is_usual else name
+        is_default_port = self.port == _SCHEMES[self.scheme][2]
+        return name.rpartition(":")[0] if is_default_port else name
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.name}{self.path if self.path != '/' else ''}"

@@ -10,11 +10,11 @@ from typing import Any
 from ucall import _core
 from ucall.errors import ConnectionError
 
-__all__ = ["AsyncConnection", "ManyAtOnce", "OneAtATime"]
+__all__ = ["AsyncConnection", "HttpConnection", "RawConnection"]
 
 
 #: asyncio reads between our second look and our third, at the latest.
-_LOOKS_MAX = 3
+_PEEKS_MAX = 3
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -26,14 +26,14 @@ class AsyncConnection(asyncio.Protocol):
 
     async def is_alive(self) -> bool:
         """Whether it may be used (again). Lets asyncio take what has come meanwhile."""
-        for _ in range(_LOOKS_MAX):
-            if self._is_over():
+        for _ in range(_PEEKS_MAX):
+            if self._is_closed():
                 return False
             seen = self._peek()
             if seen != "bytes":
                 return seen == "quiet"
             await asyncio.sleep(0)
-        return not self._is_over()
+        return not self._is_closed()
 
     def abort(self) -> None:
         """Closes it at once. Who waits gets an error."""
@@ -49,17 +49,17 @@ class AsyncConnection(asyncio.Protocol):
             for reply in self._reader.feed(data):
                 self._deliver(reply)
         except OSError as error:
-            self._break(error)
+            self._abort_with(error)
 
     def eof_received(self) -> None:
         try:
             reply = self._reader.end()
         except OSError as error:
-            self._break(error)
+            self._abort_with(error)
             return
         if reply is not None:
             self._deliver(reply)
-        self._break(_closed())
+        self._abort_with(_closed())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(ConnectionError(f"the connection broke: {error}") if error else _closed())
@@ -69,14 +69,14 @@ class AsyncConnection(asyncio.Protocol):
         descriptor = self._transport.get_extra_info("socket").fileno()
         return _core.peek(descriptor) if descriptor >= 0 else "closed"
 
-    def _is_over(self) -> bool:
+    def _is_closed(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
     def _send(self, request: _core.Request) -> None:
         assert self._transport is not None
         self._transport.write(request.data)
 
-    def _break(self, error: Exception) -> None:
+    def _abort_with(self, error: Exception) -> None:
         self._fail(error)
         self.abort()
 
@@ -87,7 +87,7 @@ class AsyncConnection(asyncio.Protocol):
         raise NotImplementedError
 
 
-class OneAtATime(AsyncConnection):
+class HttpConnection(AsyncConnection):
     """Over HTTP. A call that is given up takes the connection with it."""
 
     _waiter: asyncio.Future[_core.Reply] | None = None
@@ -95,7 +95,7 @@ class OneAtATime(AsyncConnection):
     @property
     def is_reusable(self) -> bool:
         """Whether another request may be sent, as far as is known."""
-        return not self._is_over() and self._reader.is_reusable
+        return not self._is_closed() and self._reader.is_reusable
 
     async def exchange(self, request: _core.Request) -> _core.Reply:
         """Sends a request and returns its reply."""
@@ -122,7 +122,7 @@ class OneAtATime(AsyncConnection):
             self._waiter.set_exception(error)
 
 
-class ManyAtOnce(AsyncConnection):
+class RawConnection(AsyncConnection):
     """Over raw TCP, where replies come in any order. They are told apart by their ids."""
 
     def __init__(self, is_http: bool, reply_bytes_max: int) -> None:
@@ -153,7 +153,7 @@ class ManyAtOnce(AsyncConnection):
 
     def _deliver(self, reply: _core.Reply) -> None:
         parts = reply.split() if reply.is_batch else [reply]
-        found = (self._waiters.get(_known(part.id)) for part in parts if part.id is not None)
+        found = (self._waiters.get(_hashable(part.id)) for part in parts if part.id is not None)
         waiter = next((waiter for waiter in found if waiter is not None), None)
         if waiter is None and reply.is_error and reply.id is None:
             waiter = self._only_waiter()
@@ -173,7 +173,7 @@ class ManyAtOnce(AsyncConnection):
                 waiter.set_exception(copy.copy(error))
 
 
-def _known(id: Any) -> object:
+def _hashable(id: Any) -> object:
     """An id as it may be looked up; no id of ours is a list or dict."""
     return id if isinstance(id, int | float | str) else None
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ucall import _core
 from ucall._client.address import Address
-from ucall._client.aio_connection import AsyncConnection, ManyAtOnce, OneAtATime
-from ucall._client.sockets import cannot_connect, late
+from ucall._client.aio_connection import AsyncConnection, HttpConnection, RawConnection
+from ucall._client.sockets import connect_error, timeout_error
 from ucall.errors import TimeoutError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncPool", "pool_for"]
 
-Made = TypeVar("Made", bound=AsyncConnection)
+ConnectionT = TypeVar("ConnectionT", bound=AsyncConnection)
 
 
 class AsyncPool(Protocol):
@@ -55,7 +55,7 @@ class Connector:
         self._reply_bytes_max = reply_bytes_max
         self._tls = tls
 
-    async def connect(self, kind: Callable[[bool, int], Made]) -> Made:
+    async def connect(self, kind: Callable[[bool, int], ConnectionT]) -> ConnectionT:
         """A connection of that kind.
 
         Raises:
@@ -76,7 +76,7 @@ class Connector:
                 server_hostname=address.host if self._tls else None,
             )
         except (OSError, UnicodeError) as error:
-            raise cannot_connect(address, error, None) from None
+            raise connect_error(address, error, None) from None
         return made
 
 
@@ -87,7 +87,7 @@ class HttpPool:
         self._connector = connector
         self._connections_max = connections_max
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: list[OneAtATime] = []
+        self._idle: list[HttpConnection] = []
         self._slots = asyncio.Semaphore(connections_max)
 
     async def exchange(
@@ -101,7 +101,7 @@ class HttpPool:
                 connection = await self._take()
                 reply = await connection.exchange(request)
         except builtins.TimeoutError as error:
-            raise _late(error, timeout) from None
+            raise _timeout_error(error, timeout) from None
         if connection.is_reusable and idle is self._idle:
             idle.append(connection)
         else:
@@ -115,13 +115,13 @@ class HttpPool:
         for connection in idle:
             connection.abort()
 
-    async def _take(self) -> OneAtATime:
+    async def _take(self) -> HttpConnection:
         while self._idle:
             connection = self._idle.pop()
             if await connection.is_alive() and connection.is_reusable:
                 return connection
             connection.abort()
-        return await self._connector.connect(OneAtATime)
+        return await self._connector.connect(HttpConnection)
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Connections belong to the loop that they were made in."""
@@ -138,7 +138,7 @@ class RawPool:
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connection: ManyAtOnce | None = None
+        self._connection: RawConnection | None = None
         self._connecting = asyncio.Lock()
 
     async def exchange(
@@ -151,7 +151,7 @@ class RawPool:
                 connection = await self._take()
                 return await connection.exchange(request, ids)
         except builtins.TimeoutError as error:
-            raise _late(error, timeout) from None
+            raise _timeout_error(error, timeout) from None
 
     def close(self) -> None:
         """Closes it; calls under way fail."""
@@ -159,11 +159,11 @@ class RawPool:
         if connection is not None:
             connection.abort()
 
-    async def _take(self) -> ManyAtOnce:
+    async def _take(self) -> RawConnection:
         async with self._connecting:
             if self._connection is None or not await self._connection.is_alive():
                 self.close()
-                self._connection = await self._connector.connect(ManyAtOnce)
+                self._connection = await self._connector.connect(RawConnection)
             return self._connection
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -173,5 +173,5 @@ class RawPool:
             self._loop, self._connection, self._connecting = loop, None, asyncio.Lock()
 
 
-def _late(error: builtins.TimeoutError, timeout: float | None) -> Exception:
-    return error if isinstance(error, TimeoutError) else late(timeout)
+def _timeout_error(error: builtins.TimeoutError, timeout: float | None) -> Exception:
+    return error if isinstance(error, TimeoutError) else timeout_error(timeout)

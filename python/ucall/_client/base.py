@@ -77,7 +77,7 @@ class ClientBase:
         may have the same."""
         return Calls(lambda: next(self._ids), self._new_response)
 
-    def _whole(self, request: dict[str, Any]) -> tuple[Request, object]:
+    def _request_of(self, request: dict[str, Any]) -> tuple[Request, object]:
         """A request that was given as an object, and its id."""
         if not isinstance(request, dict):
             raise TypeError(f"expected a request as a dict, got {type(request).__name__}")

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from ucall._client.base import ClientBase
 from ucall._client.calls import Calls
-from ucall._client.names import Method, refuse_private
+from ucall._client.names import Method, check_public
 from ucall._client.response import Response
 from ucall._core import Request
 
@@ -35,7 +35,7 @@ class BatchBase(Generic[ClientT]):
         self._batched.notify(method, args, kwargs)
 
     def __getattr__(self, name: str) -> Method[Response]:
-        refuse_private(self, name)
+        check_public(self, name)
         return Method(self._add, name)
 
     def __len__(self) -> int:

@@ -61,7 +61,7 @@ class Calls:
         """All of them."""
         return writer.batch(self._requests, bool(self.responses))
 
-    def settle(self, reply: Reply) -> list[Response]:
+    def resolve(self, reply: Reply) -> list[Response]:
         """Fills the responses in, by id; returns them in the order of the calls.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["Call", "Method", "refuse_private"]
+__all__ = ["Call", "Method", "check_public"]
 
 T = TypeVar("T")
 
@@ -27,14 +27,14 @@ class Method(Generic[T]):
         return self._call(self._name, args, kwargs)
 
     def __getattr__(self, name: str) -> Method[T]:
-        refuse_private(self, name)
+        check_public(self, name)
         return Method(self._call, f"{self._name}.{name}")
 
     def __repr__(self) -> str:
         return f"<ucall method {self._name}>"
 
 
-def refuse_private(owner: object, name: str) -> None:
+def check_public(owner: object, name: str) -> None:
     """No method of a server is meant by names that Python and its tools look for.
 
     Raises:

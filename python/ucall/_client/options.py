@@ -24,7 +24,7 @@ class Unchanged:
 UNCHANGED: Final = Unchanged()
 
 #: Headers that only the client itself can get right.
-_OWN = {"connection", "content-length", "content-type", "host", "transfer-encoding"}
+_RESERVED = {"connection", "content-length", "content-type", "host", "transfer-encoding"}
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 
 
@@ -95,7 +95,7 @@ def _head(address: Address, headers: Mapping[str, str]) -> bytes:
     if "user-agent" not in given:
         lines.append(f"User-Agent: ucall/{_core.VERSION}")
     for name, value in headers.items():
-        _refuse_header(name, value)
+        _check_header(name, value)
         lines.append(f"{name}: {value.strip()}")
     return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
 
@@ -105,12 +105,12 @@ def _host(address: Address) -> str:
     return name if name.isascii() else name.encode("idna").decode("ascii")
 
 
-def _refuse_header(name: str, value: str) -> None:
+def _check_header(name: str, value: str) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError("headers: expected str for names and values")
     if not name or not _TOKEN.issuperset(name.lower()):
         raise ValueError(f"headers: {name!r} cannot be a header's name")
-    if name.lower() in _OWN:
+    if name.lower() in _RESERVED:
         raise ValueError(f"headers: {name} is set by the client itself")
     try:
         value.encode("latin-1")

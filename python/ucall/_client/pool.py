@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from ucall import _core
 from ucall._client.address import Address
-from ucall._client.sockets import Deadline, connect, encrypt, late
+from ucall._client.sockets import Deadline, connect, encrypt, timeout_error
 
 if TYPE_CHECKING:
     import ssl
@@ -64,12 +64,12 @@ class Pool:
             try:
                 reply = connection.exchange(request, left)
                 if reply is not None:
-                    self._keep(connection, idle)
+                    self._return_connection(connection, idle)
                     return reply
                 left = Deadline(timeout, began).left()
             except TimeoutError:
-                raise late(timeout) from None
-        return self._exchange_anew(request, Deadline(timeout, began), idle)
+                raise timeout_error(timeout) from None
+        return self._exchange_on_new(request, Deadline(timeout, began), idle)
 
     def close(self) -> None:
         """Closes the connections that are idle; those in use close after their exchange."""
@@ -77,11 +77,11 @@ class Pool:
         while idle:
             idle.pop().close()
 
-    def forget(self) -> None:
+    def abandon(self) -> None:
         """Leaves all connections to the process that this one was forked from."""
         self._idle = []
 
-    def _exchange_anew(
+    def _exchange_on_new(
         self, request: _core.Request, deadline: Deadline, idle: list[Connection]
     ) -> _core.Reply:
         connection = self._connect(deadline)
@@ -89,12 +89,12 @@ class Pool:
             reply = connection.exchange(request, deadline.left())
         except TimeoutError:
             connection.close()
-            raise late(deadline.seconds) from None
+            raise timeout_error(deadline.seconds) from None
         assert reply is not None, "a new connection cannot have been closed while it was idle"
-        self._keep(connection, idle)
+        self._return_connection(connection, idle)
         return reply
 
-    def _keep(self, connection: Connection, idle: list[Connection]) -> None:
+    def _return_connection(self, connection: Connection, idle: list[Connection]) -> None:
         """Keeps a connection for later, unless the client was closed since it was taken."""
         if connection.is_reusable and idle is self._idle and len(idle) < _IDLE_MAX:
             idle.append(connection)
@@ -104,7 +104,7 @@ class Pool:
     def _connect(self, deadline: Deadline) -> Connection:
         connected = connect(self._address, deadline)
         if self._tls is None and self._observer is None:
-            return self._native(connected)
+            return self._core_connection(connected)
         from ucall._client.stream import StreamConnection
 
         return StreamConnection(
@@ -114,7 +114,7 @@ class Pool:
             observer=self._observer,
         )
 
-    def _native(self, connected: socket.socket) -> Connection:
+    def _core_connection(self, connected: socket.socket) -> Connection:
         connected.settimeout(None)
         return _core.ClientConnection(
             connected.detach(),
@@ -126,10 +126,10 @@ class Pool:
 _pools: WeakSet[Pool] = WeakSet()
 
 
-def _forget_all() -> None:
+def _abandon_all() -> None:
     for pool in _pools:
-        pool.forget()
+        pool.abandon()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(after_in_child=_abandon_all)

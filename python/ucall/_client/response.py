@@ -33,22 +33,22 @@ class Response:
     @property
     def data(self) -> Any:
         """The whole reply object, error or not: ``{"jsonrpc": "2.0", "id": 1, "result": 5}``."""
-        return self._arrived().data()
+        return self._received().data()
 
     @property
     def id(self) -> Any:
         """The id that was replied to."""
-        return self._arrived().id
+        return self._received().id
 
     @property
     def text(self) -> bytes:
         """The reply object as it came."""
-        return self._arrived().text
+        return self._received().text
 
     @property
     def error(self) -> RPCError | None:
         """The error that the server replied with, if it did. It is not raised."""
-        reply = self._arrived()
+        reply = self._received()
         return _error_of(reply.error()) if reply.is_error else None
 
     def raise_for_status(self) -> None:
@@ -83,17 +83,17 @@ class Response:
             ImportError: NumPy is not installed.
             ValueError: It is none, is pickled, or claims another size than it has.
         """
-        from ucall.types.arrays import decode_array, refuse_dtype
-        from ucall.types.faults import needed
+        from ucall.types.arrays import check_dtype, decode_array
+        from ucall.types.messages import require
 
         if not isinstance(self.json, list):
             return decode_array(self.bytes)
-        needed("numpy", "response.numpy")
+        require("numpy", "response.numpy")
         import numpy
 
         array = numpy.array(self.json)
         try:
-            refuse_dtype(array.dtype)
+            check_dtype(array.dtype)
         except TypeError:
             raise ValueError("the result is no array of numbers") from None
         return array
@@ -115,13 +115,13 @@ class Response:
             return "<ucall.client.Response, not sent yet>"
         return f"<ucall.client.Response {self.text[:100].decode(errors='replace')}>"
 
-    def _arrived(self) -> Reply:
+    def _received(self) -> Reply:
         if self._reply is None:
             raise RuntimeError("the batch has not been sent yet")
         return self._reply
 
     def _succeeded(self) -> Reply:
-        reply = self._arrived()
+        reply = self._received()
         if reply.is_error:
             raise _error_of(reply.error())
         return reply

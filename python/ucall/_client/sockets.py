@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ucall._client.tls_socket import TlsSocket
 
-__all__ = ["Deadline", "cannot_connect", "connect", "encrypt", "late"]
+__all__ = ["Deadline", "connect", "connect_error", "encrypt", "timeout_error"]
 
 
 class Deadline:
@@ -51,13 +51,13 @@ def connect(address: Address, deadline: Deadline) -> socket.socket:
         ucall.TimeoutError: Nobody answered in time.
     """
     if address.socket_path is not None:
-        return _connect_to_file(address, address.socket_path, deadline)
+        return _connect_unix(address, address.socket_path, deadline)
     try:
         connected = _connect_to_host(address, deadline)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
     except (OSError, UnicodeError) as error:
-        raise cannot_connect(address, error, deadline.seconds) from None
+        raise connect_error(address, error, deadline.seconds) from None
 
 
 def _connect_to_host(address: Address, deadline: Deadline) -> socket.socket:
@@ -78,7 +78,7 @@ def _connect_to_host(address: Address, deadline: Deadline) -> socket.socket:
     raise failed
 
 
-def _connect_to_file(address: Address, path: str, deadline: Deadline) -> socket.socket:
+def _connect_unix(address: Address, path: str, deadline: Deadline) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX)
     try:
         connected.settimeout(deadline.left())
@@ -86,7 +86,7 @@ def _connect_to_file(address: Address, path: str, deadline: Deadline) -> socket.
         return connected
     except OSError as error:
         connected.close()
-        raise cannot_connect(address, error, deadline.seconds) from None
+        raise connect_error(address, error, deadline.seconds) from None
 
 
 def encrypt(
@@ -107,19 +107,19 @@ def encrypt(
         return secured
     except (OSError, ValueError) as error:
         connected.close()
-        raise cannot_connect(address, error, deadline.seconds) from None
+        raise connect_error(address, error, deadline.seconds) from None
 
 
-def cannot_connect(address: Address, error: Exception, seconds: float | None) -> Exception:
+def connect_error(address: Address, error: Exception, seconds: float | None) -> Exception:
     """The exception to raise in place of the system's."""
     if isinstance(error, builtins.TimeoutError) and not isinstance(error, TimeoutError):
-        return late(seconds, f"cannot connect to {address.name}")
+        return timeout_error(seconds, f"cannot connect to {address.name}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
         reason = "it speaks no TLS on this port"
     return ConnectionError(f"cannot connect to {address.name}: {reason}")
 
 
-def late(seconds: float | None, what: str = "no reply came") -> TimeoutError:
+def timeout_error(seconds: float | None, event: str = "no reply came") -> TimeoutError:
     """The exception for a deadline that passed."""
-    return TimeoutError(f"{what} within {seconds:g} s" if seconds else f"{what} in time")
+    return TimeoutError(f"{event} within {seconds:g} s" if seconds else f"{event} in time")

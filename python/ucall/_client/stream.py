@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from ucall import _core
-from ucall._client.sockets import Deadline, late
+from ucall._client.sockets import Deadline, timeout_error
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class StreamConnection:
         except BaseException as error:
             self.close()
             if isinstance(error, builtins.TimeoutError):
-                raise late(timeout) from None
+                raise timeout_error(timeout) from None
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
                 raise ConnectionError(f"the connection broke: {error}") from None
             raise

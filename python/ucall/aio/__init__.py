@@ -22,7 +22,7 @@ from ucall._client.base import (
     context_for,
 )
 from ucall._client.batch import BatchBase
-from ucall._client.names import Method, refuse_private
+from ucall._client.names import Method, check_public
 from ucall._client.response import Response
 from ucall._submodules import on_demand
 
@@ -80,7 +80,7 @@ class Client(ClientBase):
                 that is under way.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
-        written, id = self._whole(request)
+        written, id = self._request_of(request)
         return self._new_response(await self._pool.exchange(written, (id,), self._options.timeout))
 
     async def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
@@ -102,7 +102,7 @@ class Client(ClientBase):
         self._pool.close()
 
     def __getattr__(self, name: str) -> Method[Coroutine[Any, Any, Response]]:
-        refuse_private(self, name)
+        check_public(self, name)
         return Method(self._call, name)
 
     async def __aenter__(self) -> Self:
@@ -142,7 +142,7 @@ class Batch(BatchBase[Client]):
             return []
         (calls, request), client = self._take(), self._client
         ids, timeout = tuple(calls.responses), client._options.timeout
-        return calls.settle(await client._pool.exchange(request, ids, timeout))
+        return calls.resolve(await client._pool.exchange(request, ids, timeout))
 
     async def __aenter__(self) -> Self:
         return self

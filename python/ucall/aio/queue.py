@@ -46,9 +46,9 @@ class Communicator:
         self._pipe: tuple[int, int] | None = None
         self._puts: dict[Any, asyncio.Future[None]] = {}
         #: What came for gets that were cancelled.
-        self._given_back: deque[Message] = deque()
+        self._requeued: deque[Message] = deque()
         self._gets: deque[tuple[tuple[uuid.UUID, ...], asyncio.Future[Message]]] = deque()
-        self._is_looking = False
+        self._is_polling = False
 
     @property
     def id(self) -> uuid.UUID:
@@ -76,12 +76,12 @@ class Communicator:
         raises `FullError` when the queue is full: an event loop does not wait.
         """
         loop = self._attach()
-        receipt: Future = self._queue._put_now(data, *peers)
+        receipt: Future = self._queue._put_nowait(data, *peers)
         awaited: asyncio.Future[None] = loop.create_future()
         self._puts[receipt] = awaited
         self._queue._watch(receipt)
         awaited.add_done_callback(lambda it: receipt.cancel() if it.cancelled() else None)
-        self._look_soon()
+        self._poll_soon()
         return awaited
 
     async def get(self, *peers: uuid.UUID, timeout: float | None = None) -> Message:
@@ -92,14 +92,14 @@ class Communicator:
                 return self._take(peers)
         awaited: asyncio.Future[Message] = loop.create_future()
         self._gets.append((peers, awaited))
-        self._look_soon()
+        self._poll_soon()
         try:
             return await asyncio.wait_for(awaited, timeout)
         except BaseException:
             if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
                 # It came just as this was cancelled, and is the next one's.
-                self._given_back.append(awaited.result())
-                self._look_soon()
+                self._requeued.append(awaited.result())
+                self._poll_soon()
             raise
 
     def on_start(self, callback: Callable[[uuid.UUID], object]) -> None:
@@ -113,7 +113,7 @@ class Communicator:
     async def close(self, timeout: float | None = None) -> None:
         """Ends in order. See `ucall.queue.Communicator.close`."""
         await asyncio.to_thread(self._queue.close, timeout)
-        self._look()
+        self._poll()
         if self._loop is not None and self._pipe is not None:
             self._loop.remove_reader(self._pipe[0])
             for descriptor in self._pipe:
@@ -135,32 +135,32 @@ class Communicator:
             self._pipe = os.pipe()
             for descriptor in self._pipe:
                 os.set_blocking(descriptor, False)
-            self._queue._notify(self._pipe[1])
-            loop.add_reader(self._pipe[0], self._woken)
+            self._queue._set_wake_pipe(self._pipe[1])
+            loop.add_reader(self._pipe[0], self._handle_wake)
         elif self._loop is not loop:
             raise RuntimeError("a communicator belongs to the event loop that it was first used in")
         return loop
 
-    def _look_soon(self) -> None:
+    def _poll_soon(self) -> None:
         # Once for all that is put in one step of the event loop.
-        if not self._is_looking and self._loop is not None:
-            self._is_looking = True
-            self._loop.call_soon(self._look)
+        if not self._is_polling and self._loop is not None:
+            self._is_polling = True
+            self._loop.call_soon(self._poll)
 
-    def _woken(self) -> None:
+    def _handle_wake(self) -> None:
         if self._pipe is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._pipe[0], 64)
-        self._look()
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Gives all that there is, and asks to be woken for the rest."""
-        self._is_looking = False
-        self._queue._sleep()
-        while self._settle_puts() or self._settle_gets():
-            self._queue._sleep()
+        self._is_polling = False
+        self._queue._arm_wake()
+        while self._resolve_puts() or self._resolve_gets():
+            self._queue._arm_wake()
 
-    def _settle_puts(self) -> bool:
+    def _resolve_puts(self) -> bool:
         futures, sessions = self._queue._next_changes(0)
         for future in futures:
             awaited = self._puts.pop(future, None)
@@ -180,21 +180,21 @@ class Communicator:
         return bool(futures or sessions)
 
     def _take(self, peers: tuple[uuid.UUID, ...]) -> Message:
-        for message in self._given_back:
+        for message in self._requeued:
             if not peers or message.peer in peers:
-                self._given_back.remove(message)
+                self._requeued.remove(message)
                 return message
         return self._queue.get(*peers, timeout=0)
 
-    def _settle_gets(self) -> bool:
-        settled = False
+    def _resolve_gets(self) -> bool:
+        resolved = False
         for _ in range(len(self._gets)):
             peers, awaited = self._gets.popleft()
             if awaited.done():
                 continue
             try:
                 awaited.set_result(self._take(peers))
-                settled = True
+                resolved = True
             except TimeoutError:
                 self._gets.append((peers, awaited))
                 if not peers:
@@ -203,5 +203,5 @@ class Communicator:
                     break
             except Exception as error:
                 awaited.set_exception(error)
-                settled = True
-        return settled
+                resolved = True
+        return resolved

@@ -9,17 +9,17 @@ from __future__ import annotations
 import typing
 from typing import Any
 
-from ucall.types.faults import Unserved, shown
+from ucall.types.messages import UnsupportedType, type_name
 
-__all__ = ["MADE_OF_ITSELF", "bounds_of", "meant"]
+__all__ = ["RECURSIVE_ALIAS", "bounds_of", "resolve_alias"]
 
-MADE_OF_ITSELF = "it is made of itself; Any may stand there"
+RECURSIVE_ALIAS = "it is made of itself; Any may stand there"
 
 _NAMES_MAX = 100
 """For one another, before it is said that they lead nowhere."""
 
 
-def meant(annotation: Any) -> Any:
+def resolve_alias(annotation: Any) -> Any:
     """What stands behind a name, and behind the name that this stands for; others as they are.
 
     Raises:
@@ -28,14 +28,14 @@ def meant(annotation: Any) -> Any:
     """
     last = annotation
     for _ in range(_NAMES_MAX):
-        behind = _behind(last)
-        if behind is None:
+        value = _alias_value(last)
+        if value is None:
             return last
-        (last,) = behind
-    raise Unserved(shown(annotation), MADE_OF_ITSELF)
+        (last,) = value
+    raise UnsupportedType(type_name(annotation), RECURSIVE_ALIAS)
 
 
-def _behind(annotation: Any) -> tuple[Any] | None:
+def _alias_value(annotation: Any) -> tuple[Any] | None:
     """What the name stands for; ``None`` if it is no name."""
     try:
         if isinstance(annotation, typing.NewType):
@@ -43,9 +43,9 @@ def _behind(annotation: Any) -> tuple[Any] | None:
         if _is_alias(annotation):
             return (annotation.__value__,)
         if _is_alias(typing.get_origin(annotation)):
-            return (_with_arguments(typing.get_origin(annotation), typing.get_args(annotation)),)
+            return (_substitute(typing.get_origin(annotation), typing.get_args(annotation)),)
     except NameError as error:
-        raise _lost(annotation, error) from None
+        raise _unresolved(annotation, error) from None
     return None
 
 
@@ -61,7 +61,7 @@ def bounds_of(annotation: Any) -> tuple[Any, ...]:
         bound = annotation.__bound__
         return annotation.__constraints__ if bound is None else (bound,)
     except NameError as error:
-        raise _lost(annotation, error) from None
+        raise _unresolved(annotation, error) from None
 
 
 def _is_alias(annotation: Any) -> bool:
@@ -70,7 +70,7 @@ def _is_alias(annotation: Any) -> bool:
     return kind.__name__ == "TypeAliasType" and kind.__module__ in ("typing", "typing_extensions")
 
 
-def _with_arguments(alias: Any, arguments: tuple[Any, ...]) -> Any:
+def _substitute(alias: Any, arguments: tuple[Any, ...]) -> Any:
     value, parameters = alias.__value__, alias.__type_params__
     wanted = getattr(value, "__parameters__", ())
     try:
@@ -81,8 +81,8 @@ def _with_arguments(alias: Any, arguments: tuple[Any, ...]) -> Any:
             return given[value]
         return value[tuple(given[parameter] for parameter in wanted)] if wanted else value
     except (TypeError, ValueError):  # One that takes any number of arguments, for example.
-        raise Unserved(shown(alias[arguments])) from None
+        raise UnsupportedType(type_name(alias[arguments])) from None
 
 
-def _lost(annotation: Any, error: NameError) -> Unserved:
-    return Unserved(shown(annotation), f"it names what cannot be found: {error}")
+def _unresolved(annotation: Any, error: NameError) -> UnsupportedType:
+    return UnsupportedType(type_name(annotation), f"it names what cannot be found: {error}")

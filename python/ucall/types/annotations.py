@@ -14,11 +14,11 @@ import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ucall.types.aliases import MADE_OF_ITSELF, bounds_of, meant
-from ucall.types.faults import Unserved, shown
+from ucall.types.aliases import RECURSIVE_ALIAS, bounds_of, resolve_alias
+from ucall.types.messages import UnsupportedType, type_name
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Types
+    from ucall.types.registry import TypeRegistry
 
 __all__ = ["Takes", "describe_annotation", "parts_of"]
 
@@ -45,10 +45,10 @@ _PLAIN: dict[object, Takes] = {
 _PYDANTIC = ("pydantic", "pydantic_core", "pydantic_extra_types", "annotated_types")
 
 #: Whose notes are understood, or are only for readers.
-_NOTES = (*_PYDANTIC, "typing_extensions")
+_METADATA_PACKAGES = (*_PYDANTIC, "typing_extensions")
 
 
-def describe_annotation(annotation: Any, known: Types) -> Takes:
+def describe_annotation(annotation: Any, registry: TypeRegistry) -> Takes:
     """Describes what an annotation takes; ``known`` has the registered types.
 
     Raises:
@@ -56,35 +56,35 @@ def describe_annotation(annotation: Any, known: Types) -> Takes:
         ImportError: What could is not installed.
     """
     try:
-        return _described(annotation, known)
+        return _describe(annotation, registry)
     except RecursionError:
-        raise Unserved(shown(annotation), MADE_OF_ITSELF) from None
+        raise UnsupportedType(type_name(annotation), RECURSIVE_ALIAS) from None
 
 
-def _described(annotation: Any, known: Types) -> Takes:
+def _describe(annotation: Any, registry: TypeRegistry) -> Takes:
     try:
-        return _native(annotation, known)
+        return _native(annotation, registry)
     except _NotNative:
         pass
-    annotation = meant(annotation)
+    annotation = resolve_alias(annotation)
     parts = list(parts_of(annotation))
-    _refuse_unknown_notes(parts)
+    _check_metadata(parts)
     if any(_is_pydantic(part) for part in parts):
         from ucall.types import models
 
         return models.describe(annotation)
     from ucall.types import structured
 
-    return structured.describe(annotation, known)
+    return structured.describe(annotation, registry)
 
 
 class _NotNative(Exception):
     """The core cannot build it."""
 
 
-def _native(annotation: Any, known: Types) -> Takes:
-    annotation = meant(annotation)
-    decoder = known.decoder_of(annotation)
+def _native(annotation: Any, registry: TypeRegistry) -> Takes:
+    annotation = resolve_alias(annotation)
+    decoder = registry.decoder_of(annotation)
     if decoder is not None:
         return decoder.takes()
     try:
@@ -93,22 +93,22 @@ def _native(annotation: Any, known: Types) -> Takes:
         pass
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is list and len(arguments) < 2:
-        return "list", _native(arguments[0] if arguments else Any, known)
+        return "list", _native(arguments[0] if arguments else Any, registry)
     if origin is dict and (not arguments or arguments[0] in (str, Any)):
-        return "dict", _native(arguments[1] if arguments else Any, known)
+        return "dict", _native(arguments[1] if arguments else Any, registry)
     if origin in (typing.Union, types.UnionType):
-        return _native_union(arguments, known)
+        return _native_union(arguments, registry)
     if origin is typing.Annotated and all(isinstance(note, str) for note in arguments[1:]):
-        return _native(arguments[0], known)
+        return _native(arguments[0], registry)
     raise _NotNative
 
 
-def _native_union(arguments: tuple[Any, ...], known: Types) -> Takes:
+def _native_union(arguments: tuple[Any, ...], registry: TypeRegistry) -> Takes:
     """Of unions, the core builds only ``T | None``."""
     others = [argument for argument in arguments if argument is not type(None)]
     if len(others) == len(arguments) or len(others) != 1:
         raise _NotNative
-    return "optional", _native(others[0], known)
+    return "optional", _native(others[0], registry)
 
 
 def parts_of(annotation: Any, seen: list[Any] | None = None) -> Iterator[Any]:
@@ -122,10 +122,10 @@ def parts_of(annotation: Any, seen: list[Any] | None = None) -> Iterator[Any]:
     if typing.get_origin(annotation) is typing.Literal:
         return
     seen = [] if seen is None else seen
-    parts, behind = [*_types_in(annotation), *bounds_of(annotation)], meant(annotation)
-    if behind is not annotation and annotation not in seen:
+    parts, resolved = [*_types_in(annotation), *bounds_of(annotation)], resolve_alias(annotation)
+    if resolved is not annotation and annotation not in seen:
         seen.append(annotation)
-        parts.append(behind)
+        parts.append(resolved)
     for part in parts:
         yield from parts_of(part, seen)
 
@@ -136,7 +136,7 @@ def _types_in(annotation: Any) -> tuple[Any, ...]:
     return arguments[:1] if is_noted else arguments
 
 
-def _notes(part: Any) -> tuple[Any, ...]:
+def _metadata(part: Any) -> tuple[Any, ...]:
     is_noted = typing.get_origin(part) is typing.Annotated
     return typing.get_args(part)[1:] if is_noted else ()
 
@@ -145,16 +145,16 @@ def _is_pydantic(part: Any) -> bool:
     """Whether it is pydantic's, was made by it, or is annotated for it."""
     if isinstance(part, type):
         return hasattr(part, "__pydantic_validator__") or _is_of(part, _PYDANTIC)
-    return any(_is_of(type(note), _PYDANTIC) for note in _notes(part))
+    return any(_is_of(type(note), _PYDANTIC) for note in _metadata(part))
 
 
-def _refuse_unknown_notes(parts: list[Any]) -> None:
+def _check_metadata(parts: list[Any]) -> None:
     """A note that nobody here understands may be a rule, which must not be passed over."""
     meta = getattr(sys.modules.get("msgspec"), "Meta", ())
     for part in parts:
-        for note in _notes(part):
-            if not isinstance(note, (str, meta)) and not _is_of(type(note), _NOTES):
-                raise Unserved(shown(part))
+        for note in _metadata(part):
+            if not isinstance(note, (str, meta)) and not _is_of(type(note), _METADATA_PACKAGES):
+                raise UnsupportedType(type_name(part))
 
 
 def _is_of(kind: type, packages: tuple[str, ...]) -> bool:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from ucall.types.arrays import decode_array, refuse_dtype
-from ucall.types.faults import Unserved, kind_of, kind_shown, shown
+from ucall.types.arrays import check_dtype, decode_array
+from ucall.types.messages import UnsupportedType, kind_name, kind_of, type_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["decoder"]
 
-_HOW = "(.npy in base64, or nested lists)"
+_FORMS = "(.npy in base64, or nested lists)"
 
 _ABSTRACT = (
     numpy.number,
@@ -53,7 +53,7 @@ def decoder(annotation: Any) -> tuple[Callable[[Any], NDArray[Any]], str]:
     """
     parameters = typing.get_args(annotation)
     arrays = _Arrays(_dimensions(parameters), _wanted(annotation, parameters))
-    return arrays.decode, arrays.shown
+    return arrays.decode, arrays.type_name
 
 
 class _Arrays:
@@ -69,8 +69,8 @@ class _Arrays:
         self.dimensions = dimensions
         self.wanted = wanted
         size = "" if dimensions is None else f"{dimensions}-d "
-        named = " or ".join(_dtype_shown(dtype) for dtype in wanted)
-        self.shown = f"{size}array{' of ' if named else ''}{named} {_HOW}"
+        named = " or ".join(_dtype_name(dtype) for dtype in wanted)
+        self.type_name = f"{size}array{' of ' if named else ''}{named} {_FORMS}"
 
     def decode(self, value: Any) -> NDArray[Any]:
         """The array that a `.npy` or a list stands for.
@@ -83,40 +83,40 @@ class _Arrays:
         elif isinstance(value, list):
             array = self._of_list(value)
         else:
-            raise self._misfit(kind_of(value))
+            raise self._mismatch(kind_of(value))
         if self.dimensions not in (None, array.ndim):
-            raise self._misfit(f"one of {array.ndim} dimensions")
+            raise self._mismatch(f"one of {array.ndim} dimensions")
         return array
 
     def _of_file(self, data: bytearray) -> NDArray[Any]:
         try:
             array = decode_array(data)
         except ValueError as error:
-            raise ValueError(f"expected {self.shown}: {error}") from None
+            raise ValueError(f"expected {self.type_name}: {error}") from None
         if not self.wanted or any(_is_exactly(array.dtype, dtype) for dtype in self.wanted):
             return array
         for dtype in self.wanted:
             if isinstance(dtype, numpy.dtype) and numpy.can_cast(array.dtype, dtype, "safe"):
                 return array.astype(dtype)
-        raise self._misfit(f"one of {array.dtype}")
+        raise self._mismatch(f"one of {array.dtype}")
 
     def _of_list(self, items: list[Any]) -> NDArray[Any]:
         leaves = _leaves(items)
-        strange = leaves - {bool, int, float}
-        if strange:
-            raise self._misfit(f"a list with {kind_shown(strange.pop())} in it")
+        unsupported = leaves - {bool, int, float}
+        if unsupported:
+            raise self._mismatch(f"a list with {kind_name(unsupported.pop())} in it")
         try:
             for dtype in self.wanted or (None,):
                 array = _of_leaves(items, leaves, dtype)
                 if array is not None:
                     return array
         except (OverflowError, ValueError) as error:
-            raise ValueError(f"expected {self.shown}: {error}") from None
+            raise ValueError(f"expected {self.type_name}: {error}") from None
         found = " and ".join(sorted(leaf.__name__ for leaf in leaves))
-        raise self._misfit(f"a list of {found}")
+        raise self._mismatch(f"a list of {found}")
 
-    def _misfit(self, got: str) -> ValueError:
-        return ValueError(f"expected {self.shown}, got {got}")
+    def _mismatch(self, got: str) -> ValueError:
+        return ValueError(f"expected {self.type_name}, got {got}")
 
 
 def _leaves(items: list[Any]) -> set[type]:
@@ -137,16 +137,16 @@ def _of_leaves(items: list[Any], leaves: set[type], dtype: Any) -> NDArray[Any] 
     if bool in leaves and len(leaves) > 1:
         return None
     if not isinstance(dtype, numpy.dtype):
-        array = _as_numpy_has_it(items, leaves)
+        array = _numpy_array(items, leaves)
         return array if dtype is None or numpy.issubdtype(array.dtype, dtype) else None
     if not leaves <= _LEAVES[dtype.kind]:
         return None
     if dtype.kind in "fc":
         return _rounded(numpy.array(items, numpy.float64), dtype)
-    return _within(_as_numpy_has_it(items, leaves), dtype)
+    return _within(_numpy_array(items, leaves), dtype)
 
 
-def _as_numpy_has_it(items: list[Any], leaves: set[type]) -> NDArray[Any]:
+def _numpy_array(items: list[Any], leaves: set[type]) -> NDArray[Any]:
     """Of ints beyond 64 bits, NumPy makes floats or objects."""
     array = numpy.array(items)
     if leaves == {int} and array.dtype.kind not in "iu":
@@ -182,7 +182,7 @@ def _is_exactly(dtype: numpy.dtype[Any], wanted: Any) -> bool:
     return bool(numpy.issubdtype(dtype, wanted))
 
 
-def _dtype_shown(dtype: Any) -> str:
+def _dtype_name(dtype: Any) -> str:
     return str(dtype) if isinstance(dtype, numpy.dtype) else str(dtype.__name__)
 
 
@@ -212,7 +212,7 @@ def _wanted_dtype(annotation: Any, scalar: Any) -> Any:
         return kind
     try:
         dtype = numpy.dtype(scalar)
-        refuse_dtype(dtype)
+        check_dtype(dtype)
     except TypeError as error:
-        raise Unserved(shown(annotation), str(error)) from None
+        raise UnsupportedType(type_name(annotation), str(error)) from None
     return dtype

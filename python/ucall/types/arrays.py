@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-__all__ = ["array_pieces", "decode_array", "encode_array", "refuse_dtype"]
+__all__ = ["array_pieces", "check_dtype", "decode_array", "encode_array"]
 
 #: NumPy's letters for bool, integers with and without sign, floats and complex numbers.
 _KINDS = "biufc"
@@ -29,7 +29,7 @@ def encode_array(array: NDArray[Any]) -> memoryview:
     """
     from numpy.lib import format as npy
 
-    refuse_dtype(array.dtype)
+    check_dtype(array.dtype)
     out = io.BytesIO()
     npy.write_array(out, array, allow_pickle=False)
     return out.getbuffer()
@@ -44,7 +44,7 @@ def array_pieces(array: NDArray[Any]) -> tuple[bytes, NDArray[numpy.uint8]]:
     import numpy
     from numpy.lib import format as npy
 
-    refuse_dtype(array.dtype)
+    check_dtype(array.dtype)
     if isinstance(array, numpy.ma.MaskedArray):
         raise TypeError("a masked array cannot be sent: fill it (array.filled())")
     array = numpy.asarray(array)
@@ -84,7 +84,7 @@ def decode_array(data: bytes | bytearray | memoryview) -> NDArray[Any]:
         raise ValueError(f"the .npy has a shape that no array can have: {error}") from None
 
 
-def refuse_dtype(dtype: numpy.dtype[Any]) -> None:
+def check_dtype(dtype: numpy.dtype[Any]) -> None:
     """Lets pass bool and every kind of number.
 
     Raises:
@@ -111,7 +111,7 @@ def _header(data: bytes | bytearray | memoryview) -> tuple[Any, tuple[int, ...],
     except Exception as error:  # NumPy raises what its own parsing happens to raise.
         raise ValueError(f"no .npy that can be read: {error}") from None
     try:
-        refuse_dtype(dtype)
+        check_dtype(dtype)
     except TypeError as error:
         raise ValueError(str(error)) from None
     # NumPy takes a bool for an int here, and not as a shape.

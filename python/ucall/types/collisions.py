@@ -27,7 +27,7 @@ from ucall.types.annotations import parts_of
 if TYPE_CHECKING:
     from ucall.types.registry import Explained
 
-__all__ = ["guarded"]
+__all__ = ["with_collision_check"]
 
 Decode: TypeAlias = Callable[[bytes], Any]
 Explain: TypeAlias = Callable[[BaseException, bytes], "Explained"]
@@ -35,13 +35,13 @@ Explain: TypeAlias = Callable[[BaseException, bytes], "Explained"]
 _TEXT_BYTES_MIN = 16 << 10
 """A text that is no longer can hold too few to matter."""
 
-_ALIKE_MAX = 100
+_COLLISIONS_MAX = 100
 """Different items of one list or dict that may have one hash."""
 
 _DIGITS_MAX = 4300
 """As Python has it. Longer ones are refused by whoever builds the value."""
 
-_HASHED_WITH_A_SECRET = (str, bytes)
+_RANDOMIZED_HASH_TYPES = (str, bytes)
 
 _UUID = re.compile(r"(?:urn:uuid:)?\{?([0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12})\}?", re.I)
 _NUMBER = re.compile(r"[\s+-]*[0-9.][0-9_.]*(?:e[+-]?[0-9]+)?\s*", re.I)
@@ -51,20 +51,22 @@ class _Colliding(ValueError):
     pass
 
 
-def guarded(annotation: Any, decode: Decode, explain: Explain) -> tuple[Decode, Explain]:
+def with_collision_check(
+    annotation: Any, decode: Decode, explain: Explain
+) -> tuple[Decode, Explain]:
     """Both as they are, or with that look before, if the annotation has any use for it."""
     if not _hashes_numbers(annotation, set()):
         return decode, explain
 
-    def decode_guarded(raw: bytes) -> Any:
+    def decode_checked(raw: bytes) -> Any:
         if len(raw) >= _TEXT_BYTES_MIN:
-            _refuse(_parsed(raw))
+            _check(_parsed(raw))
         return decode(raw)
 
-    def explain_guarded(error: BaseException, raw: bytes) -> Explained:
+    def explain_checked(error: BaseException, raw: bytes) -> Explained:
         return (str(error), []) if isinstance(error, _Colliding) else explain(error, raw)
 
-    return decode_guarded, explain_guarded
+    return decode_checked, explain_checked
 
 
 def _hashes_numbers(annotation: Any, seen: set[int]) -> bool:
@@ -75,7 +77,7 @@ def _hashes_numbers(annotation: Any, seen: set[int]) -> bool:
             continue
         seen.add(id(part))
         first = (*typing.get_args(part), None)[0]
-        if issubclass(kind, collections.abc.Set) and first not in _HASHED_WITH_A_SECRET:
+        if issubclass(kind, collections.abc.Set) and first not in _RANDOMIZED_HASH_TYPES:
             return True
         if issubclass(kind, collections.abc.Mapping) and first not in (*_JSON_KEYS, None):
             return True
@@ -84,7 +86,7 @@ def _hashes_numbers(annotation: Any, seen: set[int]) -> bool:
     return False
 
 
-_JSON_KEYS = (*_HASHED_WITH_A_SECRET, Any)
+_JSON_KEYS = (*_RANDOMIZED_HASH_TYPES, Any)
 
 
 def _fields(kind: type) -> Iterable[Any]:
@@ -104,22 +106,22 @@ def _parsed(raw: bytes) -> Any:
         return json.loads(raw, parse_int=lambda digits: int(digits[:_DIGITS_MAX]))
 
 
-def _refuse(value: Any) -> None:
+def _check(value: Any) -> None:
     """Raises if any list or dict in the value has too many items, or keys, that hash alike."""
     rest = [value]
     while rest:
         value = rest.pop()
         items: list[Any] = list(value.values()) if isinstance(value, dict) else value
         hashed = value if isinstance(value, dict) else items
-        if len(hashed) > _ALIKE_MAX and _most_alike(hashed) > _ALIKE_MAX:
-            raise _Colliding(f"expected at most {_ALIKE_MAX} keys or items that hash alike")
+        if len(hashed) > _COLLISIONS_MAX and _largest_collision(hashed) > _COLLISIONS_MAX:
+            raise _Colliding(f"expected at most {_COLLISIONS_MAX} keys or items that hash alike")
         rest += [item for item in items if isinstance(item, (list, dict))]
 
 
-def _most_alike(items: Iterable[Any]) -> int:
+def _largest_collision(items: Iterable[Any]) -> int:
     """How many different items have the most frequent hash."""
     hashes = list(map(_hash, items))
-    most = {found for found, count in Counter(hashes).items() if count > _ALIKE_MAX}
+    most = {found for found, count in Counter(hashes).items() if count > _COLLISIONS_MAX}
     different = {
         (found, repr(it)) for found, it in zip(hashes, items, strict=True) if found in most
     }

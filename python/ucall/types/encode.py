@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ucall._core import Pieces, Unwritable
-from ucall.types.faults import needed, shown
+from ucall.types.messages import require, type_name
 
 __all__ = ["Encoder", "is_derived"]
 
@@ -22,7 +22,7 @@ Encode: TypeAlias = Callable[[Any], object]
 _WRITTEN = (bool, int, float, str, list, tuple, dict, bytes, bytearray, memoryview, type(None))
 
 #: What the core writes where msgspec would not leave it as it is.
-_LEFT_TO_CORE = (bytes, bytearray, memoryview, Pieces)
+_CORE_TYPES = (bytes, bytearray, memoryview, Pieces)
 
 #: Kinds of NumPy's scalars: bool, integers, floats.
 _NUMBERS = "biuf"
@@ -55,7 +55,7 @@ class Encoder:
             TypeError: The core writes such objects by itself, and would never ask.
         """
         if issubclass(kind, _WRITTEN):
-            raise TypeError(f"{shown(kind)} is written as what it derives from")
+            raise TypeError(f"{type_name(kind)} is written as what it derives from")
         self._registered[kind] = encode
         self._known.clear()
 
@@ -68,53 +68,53 @@ class Encoder:
         kind = type(value)
         encode = self._known.get(kind)
         if encode is None:
-            encode = self._known[kind] = self._found(kind)
+            encode = self._known[kind] = self._find_encoder(kind)
         return encode(value)
 
-    def _found(self, kind: type) -> Encode:
+    def _find_encoder(self, kind: type) -> Encode:
         for base in kind.__mro__:
             if base in self._registered:
                 return self._registered[base]
-        for module, name, encode in _OURS:
+        for module, name, encode in _BUILTIN_ENCODERS:
             if is_derived(kind, module, name):
                 return encode
         if hasattr(kind, "__pydantic_serializer__") or kind.__module__.startswith("pydantic"):
             return self._by_pydantic
         if hasattr(kind, "__dataclass_fields__") or any(is_derived(kind, *n) for n in _BY_MSGSPEC):
             return self._by_msgspec
-        return _refuse
+        return _reject
 
     def _by_msgspec(self, value: Any) -> object:
         """Dicts, lists and scalars; the parts of other types as they are encoded here."""
-        msgspec = _needed_to_write("msgspec", value)
+        msgspec = _require("msgspec", value)
         try:
             return msgspec.to_builtins(
-                value, builtin_types=_LEFT_TO_CORE, str_keys=True, enc_hook=self.encode
+                value, builtin_types=_CORE_TYPES, str_keys=True, enc_hook=self.encode
             )
         except (TypeError, ValueError) as error:
             if isinstance(error, Unwritable):
                 raise
-            raise Unwritable(f"{_named(value)} cannot be written as JSON: {error}") from error
+            raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from error
 
     def _by_pydantic(self, value: Any) -> object:
         """As pydantic writes JSON, by the names that it reads."""
-        pydantic_core = _needed_to_write("pydantic_core", value)
+        pydantic_core = _require("pydantic_core", value)
         serializer = getattr(type(value), "__pydantic_serializer__", None)
         try:
             if serializer is not None:
                 return serializer.to_python(
-                    value, mode="json", by_alias=True, fallback=self._inside_model
+                    value, mode="json", by_alias=True, fallback=self._encode_in_model
                 )
             return pydantic_core.to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
         except ValueError as error:
             if isinstance(error, Unwritable):
                 raise
-            raise Unwritable(f"{_named(value)} cannot be written as JSON: {error}") from error
+            raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from error
 
-    def _inside_model(self, value: Any) -> object:
+    def _encode_in_model(self, value: Any) -> object:
         """What pydantic does not know. Bytes are no base64 to it, so it would read others back."""
         encoded = self.encode(value)
-        return _refuse(value) if isinstance(encoded, (bytes, Pieces)) else encoded
+        return _reject(value) if isinstance(encoded, (bytes, Pieces)) else encoded
 
 
 def _array(value: Any) -> object:
@@ -135,7 +135,7 @@ def _scalar(value: Any) -> object:
         return float(value) if type(item) is type(value) else item
     if kind == "M":
         return str(value)
-    raise Unwritable(f"{_named(value)} cannot be written as JSON")
+    raise Unwritable(f"{_type_name(value)} cannot be written as JSON")
 
 
 def _image(value: Any) -> object:
@@ -144,14 +144,14 @@ def _image(value: Any) -> object:
     try:
         return encode_image(value)
     except (OSError, ValueError) as error:
-        raise Unwritable(f"{_named(value)} cannot be written: {error}") from None
+        raise Unwritable(f"{_type_name(value)} cannot be written: {error}") from None
 
 
-def _refuse(value: Any) -> object:
-    raise Unwritable(f"{_named(value)} cannot be written as JSON")
+def _reject(value: Any) -> object:
+    raise Unwritable(f"{_type_name(value)} cannot be written as JSON")
 
 
-_OURS: tuple[tuple[str, str, Encode], ...] = (
+_BUILTIN_ENCODERS: tuple[tuple[str, str, Encode], ...] = (
     ("numpy", "ndarray", _array),
     ("numpy", "generic", _scalar),
     ("PIL.Image", "Image", _image),
@@ -164,14 +164,14 @@ def is_derived(kind: type, module: str, name: str) -> bool:
     return isinstance(base, type) and issubclass(kind, base)
 
 
-def _needed_to_write(module: str, value: object) -> Any:
+def _require(module: str, value: object) -> Any:
     try:
-        return needed(module, _named(value))
+        return require(module, _type_name(value))
     except ImportError as error:
         raise Unwritable(str(error)) from None
 
 
-def _named(value: object) -> str:
+def _type_name(value: object) -> str:
     kind = type(value)
     package = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return f"{package}{kind.__qualname__}"

@@ -12,7 +12,7 @@ from ucall.errors import RPCError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "PIXELS_MAX", "HeldPixels", "decode_image", "encode_image", "sniff_format"]
+__all__ = ["FORMATS", "PIXELS_MAX", "PixelBudget", "decode_image", "encode_image", "sniff_format"]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP")
 """The formats that are written and read, by Pillow's names."""
@@ -20,7 +20,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP")
 PIXELS_MAX = 64 * 1024 * 1024
 """Width times height that an image may have, by default."""
 
-HELD_PIXELS_MAX = 4 * PIXELS_MAX
+PIXEL_BUDGET_MAX = 4 * PIXELS_MAX
 """Width times height of all images together that a server has taken and still holds, by default."""
 
 #: What is not the format itself, and counts as it.
@@ -38,31 +38,31 @@ _SIGNATURES = (
 )
 
 
-class HeldPixels:
+class PixelBudget:
     """Counts the pixels of images for as long as these are there, up to a limit.
 
     A file of a kilobyte may hold millions of pixels, and a call, or many at once, many such files.
     """
 
-    def __init__(self, pixels_max: int = HELD_PIXELS_MAX) -> None:
+    def __init__(self, pixels_max: int = PIXEL_BUDGET_MAX) -> None:
         self._pixels_max = pixels_max
-        self._held = 0
+        self._reserved = 0
         # Images end on any thread, and at any moment: they are only noted there.
         self._freed: deque[int] = deque()
 
-    def admit(self, image: Image) -> None:
+    def reserve(self, image: Image) -> None:
         """Counts an image that is not decoded yet.
 
         Raises:
             RPCError: There are too many already (-32003).
         """
         while self._freed:
-            self._held -= self._freed.popleft()
+            self._reserved -= self._freed.popleft()
         pixels = image.width * image.height
-        if self._held + pixels > self._pixels_max:
+        if self._reserved + pixels > self._pixels_max:
             data = {"retry_after_ms": 1000, "max_held_image_pixels": self._pixels_max}
             raise RPCError(-32003, "Overloaded", data)
-        self._held += pixels
+        self._reserved += pixels
         weakref.finalize(image, self._freed.append, pixels).atexit = False
 
 
@@ -84,7 +84,7 @@ def encode_image(image: Image) -> bytes:
 def decode_image(
     data: bytes | bytearray | memoryview,
     pixels_max: int = PIXELS_MAX,
-    held: HeldPixels | None = None,
+    budget: PixelBudget | None = None,
 ) -> Image:
     """Reads an image, whole, so that one which is broken is found here.
 
@@ -95,7 +95,7 @@ def decode_image(
 
     Raises:
         ValueError: It is in none of `FORMATS`, has too many pixels, or is broken.
-        RPCError: ``held`` has too many.
+        RPCError: ``budget`` has too many.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -112,8 +112,8 @@ def decode_image(
         raise ValueError(
             f"the image has {width} x {height} pixels, more than max_image_pixels ({pixels_max})"
         )
-    if held is not None:
-        held.admit(image)
+    if budget is not None:
+        budget.reserve(image)
     try:
         image.load()
     except Exception as error:

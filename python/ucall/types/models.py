@@ -16,8 +16,8 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from ucall.types.annotations import parts_of
-from ucall.types.collisions import guarded
-from ucall.types.faults import Unserved, kind_of, needed, shown, value_shown
+from ucall.types.collisions import with_collision_check
+from ucall.types.messages import UnsupportedType, kind_of, require, type_name, value_text
 
 if TYPE_CHECKING:
     from ucall.types.annotations import Takes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe"]
 
-_FAULTS_MAX = 1_000
+_ERRORS_MAX = 1_000
 """Of which the first is told."""
 
 _LISTS = ("list", "tuple", "set", "frozenset")
@@ -49,15 +49,15 @@ def describe(annotation: Any) -> Takes:
         Unserved: It cannot.
         ImportError: pydantic is not installed.
     """
-    pydantic = needed("pydantic", shown(annotation))
+    pydantic = require("pydantic", type_name(annotation))
     try:
         adapter = pydantic.TypeAdapter(annotation)
     except (TypeError, NameError, pydantic.errors.PydanticUserError) as error:
         first_line = str(error).partition("\n")[0]
-        raise Unserved(shown(annotation), first_line) from None
+        raise UnsupportedType(type_name(annotation), first_line) from None
     strict = None if _holds_model(annotation) else True
     decode = functools.partial(_validator(adapter).validate_json, strict=strict)
-    return "custom", ("text", *guarded(annotation, decode, explain), _name(annotation))
+    return "custom", ("text", *with_collision_check(annotation, decode, explain), _name(annotation))
 
 
 def is_model(kind: object) -> bool:
@@ -79,9 +79,9 @@ def decode_part(kind: Any, value: Any) -> Any:
         explained = explain(error, b"")
         if explained is None:
             raise
-        what, steps = explained
+        problem, steps = explained
         path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-        raise ValueError(f"${path}: {what}") from None
+        raise ValueError(f"${path}: {problem}") from None
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def _validator(adapter: Any) -> Any:
     # Models within it would otherwise be validated by their own validators, which do not.
     options: Any = {"_use_prebuilt": False}
     try:
-        schema = _stopping_early(adapter.core_schema)
+        schema = _with_fail_fast(adapter.core_schema)
         try:
             return SchemaValidator(schema, **options)
         except TypeError:  # Before pydantic 2.12 there is no such option, and no need of it.
@@ -107,12 +107,12 @@ def _validator(adapter: Any) -> Any:
         return adapter
 
 
-def _stopping_early(schema: Any) -> Any:
+def _with_fail_fast(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_stopping_early(part) for part in schema]
+        return [_with_fail_fast(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    copied = {name: _stopping_early(part) for name, part in schema.items()}
+    copied = {name: _with_fail_fast(part) for name, part in schema.items()}
     return copied | {"fail_fast": True} if schema.get("type") in _LISTS else copied
 
 
@@ -122,36 +122,36 @@ def explain(error: BaseException, raw: bytes) -> Explained:
 
     if not isinstance(error, ValidationError):
         return None
-    if error.error_count() > _FAULTS_MAX:
+    if error.error_count() > _ERRORS_MAX:
         return f"expected something else in {error.error_count()} places", []
-    faults = error.errors(include_url=False, include_context=False)
-    first = faults[0]
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return _told(first) + more, list(first["loc"])
+    messages = error.errors(include_url=False, include_context=False)
+    first = messages[0]
+    more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
+    return _message(first) + more, list(first["loc"])
 
 
-def _told(fault: Any) -> str:
+def _message(fault: Any) -> str:
     if fault["type"] == "missing":
         return "missing"
     if fault["type"] == "extra_forbidden":
         return "unexpected"
     message, value = str(fault["msg"]), fault["input"]
     # What a caller has sent may be in it, in quotes: no regular expression looks through that.
-    subject, _, what = message.partition(" should ")
-    is_known = subject.replace(" ", "").isalpha() and what.startswith(("be ", "have ", "match "))
+    subject, _, problem = message.partition(" should ")
+    is_known = subject.replace(" ", "").isalpha() and problem.startswith(("be ", "have ", "match "))
     if not is_known:
         return message[:1].lower() + message[1:]
-    got = kind_of(value) if fault["type"].endswith("_type") else value_shown(value)
+    got = kind_of(value) if fault["type"].endswith("_type") else value_text(value)
     if fault["type"].endswith("_parsing"):
-        what = what.partition(", ")[0]  # The rest is the parser's own complaint.
-    return f"expected {_expected(what)}, got {got}"
+        problem = problem.partition(", ")[0]  # The rest is the parser's own complaint.
+    return f"expected {_expected(problem)}, got {got}"
 
 
-def _expected(what: str) -> str:
-    what = re.sub(r"^be (an? valid |an? )?", "", what)
-    if what in _WORDS:
-        return _WORDS[what]
-    return re.sub(r"^(greater|less) than", r"a value \1 than", what)
+def _expected(problem: str) -> str:
+    problem = re.sub(r"^be (an? valid |an? )?", "", problem)
+    if problem in _WORDS:
+        return _WORDS[problem]
+    return re.sub(r"^(greater|less) than", r"a value \1 than", problem)
 
 
 def _holds_model(annotation: Any) -> bool:
@@ -160,4 +160,4 @@ def _holds_model(annotation: Any) -> bool:
 
 def _name(annotation: Any) -> str:
     is_noted = typing.get_origin(annotation) is typing.Annotated
-    return shown(typing.get_args(annotation)[0] if is_noted else annotation)
+    return type_name(typing.get_args(annotation)[0] if is_noted else annotation)

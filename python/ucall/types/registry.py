@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ucall.types.annotations import Takes
 from ucall.types.encode import Encoder
-from ucall.types.faults import kind_of, shown
+from ucall.types.messages import kind_of, type_name
 
 if TYPE_CHECKING:
-    from ucall.types.images import HeldPixels
+    from ucall.types.images import PixelBudget
 
-__all__ = ["Decoder", "Types"]
+__all__ = ["Decoder", "TypeRegistry"]
 
 Explained: TypeAlias = tuple[str, list[str | int]] | None
 """What to tell the caller, and the way to it; ``None`` when the value is not to blame."""
@@ -37,16 +37,16 @@ class Decoder:
 
     form: Literal["text", "value", "binary"]
     decode: Callable[[Any], Any]
-    shown: str
+    type_name: str
 
     def takes(self) -> Takes:
         """As the extension module wants it described."""
-        return "custom", (self.form, self.decode, explain, self.shown)
+        return "custom", (self.form, self.decode, explain, self.type_name)
 
     def decode_part(self, value: Any) -> Any:
         """Builds the value from what ``msgspec`` found within another."""
         if self.form == "binary" and isinstance(value, str):
-            value = bytearray(_of_base64(value, self.shown))
+            value = bytearray(_of_base64(value, self.type_name))
         return self.decode(value)
 
 
@@ -55,7 +55,7 @@ def explain(error: BaseException, given: object) -> Explained:
     return (str(error), []) if isinstance(error, (ValueError, TypeError)) else None
 
 
-class Types:
+class TypeRegistry:
     """Decoders and encoders beyond those of JSON.
 
     Args:
@@ -66,7 +66,7 @@ class Types:
     def __init__(self, max_image_pixels: int, max_held_image_pixels: int) -> None:
         self._max_image_pixels = max_image_pixels
         self._max_held_image_pixels = max_held_image_pixels
-        self._held: HeldPixels | None = None
+        self._reserved: PixelBudget | None = None
         self._registered: dict[Any, Decoder] = {}
         self._found: dict[Any, Decoder] = {}
         self._encoder = Encoder()
@@ -79,14 +79,14 @@ class Types:
         if not isinstance(kind, type):
             raise TypeError(f"{kind!r} is not a class")
         if not callable(encode) or not callable(decode):
-            raise TypeError(f"{shown(kind)}: encode and decode must be callable")
+            raise TypeError(f"{type_name(kind)}: encode and decode must be callable")
         self._encoder.register(kind, encode)
-        named = functools.partial(_decode_registered, decode, shown(kind))
-        self._registered[kind] = Decoder("value", named, shown(kind))
+        named = functools.partial(_decode_registered, decode, type_name(kind))
+        self._registered[kind] = Decoder("value", named, type_name(kind))
 
     def is_registered(self, kind: object) -> bool:
         """Whether a user has registered it."""
-        return _looked_up(self._registered, kind) is not None
+        return _lookup(self._registered, kind) is not None
 
     def decoder_of(self, annotation: Any) -> Decoder | None:
         """The decoder of a registered type, an array or an image; ``None`` for all else.
@@ -94,31 +94,31 @@ class Types:
         Raises:
             Unserved: It is an array, but of what cannot be sent.
         """
-        known = _looked_up(self._registered, annotation) or _looked_up(self._found, annotation)
+        known = _lookup(self._registered, annotation) or _lookup(self._found, annotation)
         if known is None:
-            known = self._fitting(annotation)
+            known = self._find_decoder(annotation)
             if known is not None:
                 self._found[annotation] = known
         return known
 
-    def _fitting(self, annotation: Any) -> Decoder | None:
+    def _find_decoder(self, annotation: Any) -> Decoder | None:
         kind = typing.get_origin(annotation) or annotation
         if _is_named(kind, "numpy", "ndarray"):
             from ucall.types import array_params
 
             return Decoder("binary", *array_params.decoder(annotation))
         if _is_named(kind, "PIL.Image", "Image"):
-            decode = functools.partial(_decode_image, self._max_image_pixels, self._held_pixels())
+            decode = functools.partial(_decode_image, self._max_image_pixels, self._pixel_budget())
             return Decoder("binary", decode, _IMAGE)
         return None
 
-    def _held_pixels(self) -> HeldPixels:
+    def _pixel_budget(self) -> PixelBudget:
         """One count for all parameters that are images."""
-        if self._held is None:
-            from ucall.types.images import HeldPixels
+        if self._reserved is None:
+            from ucall.types.images import PixelBudget
 
-            self._held = HeldPixels(self._max_held_image_pixels)
-        return self._held
+            self._reserved = PixelBudget(self._max_held_image_pixels)
+        return self._reserved
 
     def decode_part(self, kind: Any, value: Any) -> Any:
         """Builds a part of what ``msgspec`` builds (its ``dec_hook``)."""
@@ -133,13 +133,13 @@ class Types:
 _IMAGE = "image in base64"
 
 
-def _decode_image(pixels_max: int, held: HeldPixels, value: Any) -> Any:
+def _decode_image(pixels_max: int, budget: PixelBudget, value: Any) -> Any:
     if not isinstance(value, bytearray):
         raise ValueError(f"expected {_IMAGE}, got {kind_of(value)}")
     from ucall.types.images import decode_image
 
     try:
-        return decode_image(value, pixels_max, held)
+        return decode_image(value, pixels_max, budget)
     except ValueError as error:
         raise ValueError(f"expected {_IMAGE}: {error}") from None
 
@@ -163,7 +163,7 @@ def _is_named(kind: object, module: str, name: str) -> bool:
     return kind is not None and kind is getattr(sys.modules.get(module), name, None)
 
 
-def _looked_up(registered: dict[Any, Decoder], kind: object) -> Decoder | None:
+def _lookup(registered: dict[Any, Decoder], kind: object) -> Decoder | None:
     try:
         return registered.get(kind)
     except TypeError:  # It cannot be hashed.

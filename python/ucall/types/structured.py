@@ -14,21 +14,21 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucall.types.annotations import parts_of
-from ucall.types.collisions import guarded
+from ucall.types.collisions import with_collision_check
 from ucall.types.expected import described
-from ucall.types.faults import Unserved, kind_of, needed, shown, value_shown
+from ucall.types.messages import UnsupportedType, kind_of, require, type_name, value_text
 from ucall.types.models import is_model
 
 if TYPE_CHECKING:
     from ucall.types.annotations import Takes
-    from ucall.types.registry import Explained, Types
+    from ucall.types.registry import Explained, TypeRegistry
 
 __all__ = ["describe"]
 
 Decode: TypeAlias = Callable[[bytes], Any]
 
-_WAY = re.compile(r"(?P<key>`key` in )?`\$(?P<path>[^`]*)`")
-_WAY_LENGTH_MAX = 4096
+_PATH = re.compile(r"(?P<key>`key` in )?`\$(?P<path>[^`]*)`")
+_PATH_LENGTH_MAX = 4096
 """Of types that are nested as deep as can be; one that is longer was made up by the caller."""
 
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[(\.\.\.)\]")
@@ -48,25 +48,31 @@ _UNKNOWN: Any = object()
 """A type or a value that the path does not lead to."""
 
 
-def describe(annotation: Any, known: Types) -> Takes:
+def describe(annotation: Any, registry: TypeRegistry) -> Takes:
     """Describes an annotation that `msgspec` can build, with the types that ``known`` has.
 
     Raises:
         Unserved: It cannot, or a part of it is nobody's.
         ImportError: It is not installed.
     """
-    msgspec = needed("msgspec", shown(annotation))
-    inspect = needed("msgspec.inspect", shown(annotation))
+    msgspec = require("msgspec", type_name(annotation))
+    inspect = require("msgspec.inspect", type_name(annotation))
     try:
         info = inspect.type_info(annotation)
-        decoder = msgspec.json.Decoder(annotation, dec_hook=known.decode_part)
+        decoder = msgspec.json.Decoder(annotation, dec_hook=registry.decode_part)
     except NameError as error:
-        raise Unserved(shown(annotation), f"it names what cannot be found: {error}") from None
+        raise UnsupportedType(
+            type_name(annotation), f"it names what cannot be found: {error}"
+        ) from None
     except (TypeError, ValueError) as error:
-        raise _unserved(annotation, str(error)) from None
-    _refuse_strangers(annotation, info, known)
-    told = functools.partial(explain, info, decoder.decode)
-    return "custom", ("text", *guarded(annotation, decoder.decode, told), described(info))
+        raise _unsupported(annotation, str(error)) from None
+    _check_classes(annotation, info, registry)
+    explain_error = functools.partial(explain, info, decoder.decode)
+    return "custom", (
+        "text",
+        *with_collision_check(annotation, decoder.decode, explain_error),
+        described(info),
+    )
 
 
 def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Explained:
@@ -75,31 +81,31 @@ def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Expl
 
     if not isinstance(error, msgspec.DecodeError):
         return None
-    what, path, is_key = _parsed(str(error))
+    problem, path, is_key = _parsed(str(error))
     document = msgspec.json.decode(raw)
     steps = _steps(path, document, lambda: _message(decode, document) == str(error), len(raw))
     if is_key:
-        return f"key: {_translated(what)}", steps
-    part = _PART.fullmatch(what)
+        return f"key: {_translated(problem)}", steps
+    part = _PART.fullmatch(problem)
     if part:
         return part["what"], [*steps, *_steps(part["path"], None, lambda: False, 0)]
-    leaf, value = _followed(info, document, steps)
-    field = _FIELD.fullmatch(what)
+    leaf, value = _resolve(info, document, steps)
+    field = _FIELD.fullmatch(problem)
     if field:
         return _field(leaf, field["what"], field["name"]), [*steps, field["name"]]
-    return _told(what, leaf, value), steps
+    return _explained(problem, leaf, value), steps
 
 
 def _parsed(message: str) -> tuple[str, str, bool]:
     """What is wrong, the way to it, and whether it is a key. In front of the way, which comes last,
     there may be what the caller has sent, and that may look like one."""
-    what, _, way = message.rpartition(" - at ")
-    found = _WAY.fullmatch(way) if len(way) <= _WAY_LENGTH_MAX else None
-    return (what, found["path"], bool(found["key"])) if found else (message, "", False)
+    problem, _, path_text = message.rpartition(" - at ")
+    found = _PATH.fullmatch(path_text) if len(path_text) <= _PATH_LENGTH_MAX else None
+    return (problem, found["path"], bool(found["key"])) if found else (message, "", False)
 
 
 def _steps(
-    path: str, document: Any, is_the_same: Callable[[], bool], bytes_in_all: int
+    path: str, document: Any, is_same_error: Callable[[], bool], bytes_in_all: int
 ) -> list[str | int]:
     """The keys and indices that a path consists of. It leaves out a key of a dict that is no class:
     that key is found by trying which one causes the same error alone."""
@@ -110,20 +116,20 @@ def _steps(
         if any_key:
             step = _ANY_KEY
             if isinstance(value, dict) and len(value) * bytes_in_all <= _SEARCH_BYTES_MAX:
-                step = _culprit(value, is_the_same)
+                step = _failing_key(value, is_same_error)
         steps.append(step)
         value = _part_of_value(value, step)
     return steps
 
 
-def _culprit(members: dict[str, Any], is_the_same: Callable[[], bool]) -> str:
+def _failing_key(members: dict[str, Any], is_same_error: Callable[[], bool]) -> str:
     """The key whose value causes an error even when it is alone. Leaves the dict as it was."""
     every = dict(members)
     try:
         for key, value in every.items():
             members.clear()
             members[key] = value
-            if is_the_same():
+            if is_same_error():
                 return key
         return _ANY_KEY
     finally:
@@ -141,31 +147,31 @@ def _message(decode: Decode, document: Any) -> str:
     return ""
 
 
-def _field(leaf: Any, what: str, name: str) -> str:
-    if what == "contains unknown":
+def _field(leaf: Any, problem: str, name: str) -> str:
+    if problem == "contains unknown":
         return "unexpected"
     expected = _part(leaf, _UNKNOWN, name)[0]
     return "missing" if expected is _UNKNOWN else f"missing, expected {described(expected)}"
 
 
-def _told(what: str, leaf: Any, value: Any) -> str:
-    if not what.startswith(_OURS):
-        return what  # A decoder's or a class's own words.
+def _explained(problem: str, leaf: Any, value: Any) -> str:
+    if not problem.startswith(_OURS):
+        return problem  # A decoder's or a class's own words.
     if leaf is _UNKNOWN or value is _UNKNOWN or type(leaf).__name__ == "CustomType":
-        return _translated(what)
-    got = _GOT.fullmatch(what)
+        return _translated(problem)
+    got = _GOT.fullmatch(problem)
     if got and _KINDS.get(got["got"], got["got"]) == kind_of(value):
         return f"expected {described(leaf)}, got {kind_of(value)}"
-    return f"expected {described(leaf)}, got {value_shown(value)}"
+    return f"expected {described(leaf)}, got {value_text(value)}"
 
 
-def _translated(what: str) -> str:
+def _translated(problem: str) -> str:
     for theirs, ours in _WORDS.items():
-        what = what.replace(theirs, ours)
-    return what[:1].lower() + what[1:]
+        problem = problem.replace(theirs, ours)
+    return problem[:1].lower() + problem[1:]
 
 
-def _followed(leaf: Any, value: Any, steps: list[str | int]) -> tuple[Any, Any]:
+def _resolve(leaf: Any, value: Any, steps: list[str | int]) -> tuple[Any, Any]:
     for step in steps:
         leaf, value = _part(leaf, value, step)
     return leaf, value
@@ -207,34 +213,38 @@ def _part_of_value(value: Any, step: str | int) -> Any:
     return _UNKNOWN
 
 
-def _unserved(annotation: Any, why: str) -> Unserved:
-    is_all_it_says = why.startswith("Type '") and why.endswith("' is not supported")
-    return Unserved(shown(annotation), "" if is_all_it_says else _translated(why))
+def _unsupported(annotation: Any, reason: str) -> UnsupportedType:
+    is_generic = reason.startswith("Type '") and reason.endswith("' is not supported")
+    return UnsupportedType(type_name(annotation), "" if is_generic else _translated(reason))
 
 
-def _refuse_strangers(annotation: Any, info: Any, known: Types) -> None:
+def _check_classes(annotation: Any, info: Any, registry: TypeRegistry) -> None:
     """Refuses classes that neither ``msgspec`` nor the server can build, wherever they are."""
     for part in parts_of(annotation):
-        known.decoder_of(part)
+        registry.decoder_of(part)
     for where, node in _nodes(info, "", set()):
         kind = getattr(node, "cls", None)
-        is_stranger = type(node).__name__ == "CustomType"
-        if is_stranger and known.decoder_of(kind) is None and not is_model(kind):
-            raise Unserved(where + shown(annotation if node is info else kind))
-        if not is_stranger and kind is not None and known.is_registered(kind):
-            raise Unserved(where + shown(kind), "msgspec builds it there, not what was registered")
-        if kind is not None and hasattr(kind, "__annotations__") and not is_stranger:
-            _refuse_arrays(kind, known)
+        is_custom = type(node).__name__ == "CustomType"
+        if is_custom and registry.decoder_of(kind) is None and not is_model(kind):
+            raise UnsupportedType(where + type_name(annotation if node is info else kind))
+        if not is_custom and kind is not None and registry.is_registered(kind):
+            raise UnsupportedType(
+                where + type_name(kind), "msgspec builds it there, not what was registered"
+            )
+        if kind is not None and hasattr(kind, "__annotations__") and not is_custom:
+            _check_arrays(kind, registry)
 
 
-def _refuse_arrays(kind: type, known: Types) -> None:
+def _check_arrays(kind: type, registry: TypeRegistry) -> None:
     """Refuses arrays of what cannot be sent, of which the type's description tells nothing."""
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         try:
             for part in parts_of(hint):
-                known.decoder_of(part)
-        except Unserved as unserved:
-            raise Unserved(f"{kind.__name__}.{name}: {unserved.what}", unserved.why) from None
+                registry.decoder_of(part)
+        except UnsupportedType as unsupported:
+            raise UnsupportedType(
+                f"{kind.__name__}.{name}: {unsupported.problem}", unsupported.reason
+            ) from None
 
 
 def _nodes(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

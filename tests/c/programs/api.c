@@ -22,12 +22,12 @@
 
 static uint32_t engine;
 
-static void nothing(ucall_call_t call, ucall_callback_tag_t tag) {
+static void ignore(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_reply_content(call, "null", 0);
 }
 
-static ucall_server_t made(ucall_config_t *config) {
+static ucall_server_t make_server(ucall_config_t *config) {
     ucall_server_t server = NULL;
     config->pick_port = true;
     config->engine = engine;
@@ -35,35 +35,35 @@ static ucall_server_t made(ucall_config_t *config) {
     return server;
 }
 
-static bool says(char const *word) {
+static bool last_error_contains(char const *word) {
     return strstr(ucall_last_error(), word) != NULL;
 }
 
 /* On a port that the system gives nobody by itself, so that it is still free once it is let go. */
-static ucall_server_t made_on_a_port_to_be_had_again(ucall_config_t *config) {
+static ucall_server_t make_server_on_a_reusable_port(ucall_config_t *config) {
     ucall_server_t server = NULL;
     config->engine = engine;
     config->port = (uint16_t)(10000 + getpid() % 10000);
-    for (; !ucall_init(config, &server); ++config->port) CHECK(says("in use"));
+    for (; !ucall_init(config, &server); ++config->port) CHECK(last_error_contains("in use"));
     return server;
 }
 
 static void nulls_do_nothing(void) {
     ucall_config_t config = {0};
-    ucall_server_t server = made(&config);
+    ucall_server_t server = make_server(&config);
     bool truth = true;
     int64_t integer = 7;
     double number = 7;
     ucall_str_t text = "kept";
     size_t length = 4;
 
-    CHECK(!ucall_init_sized(&config, sizeof config, NULL) && says("server is NULL"));
-    CHECK(!ucall_add_procedure(NULL, "a", nothing, NULL) && says("server is NULL"));
-    CHECK(!ucall_add_procedure(server, NULL, nothing, NULL) && says("name is NULL"));
-    CHECK(!ucall_add_procedure(server, "a", NULL, NULL) && says("callback is NULL"));
-    CHECK(!ucall_add_procedure(server, "\xff", nothing, NULL) && says("UTF-8"));
-    CHECK(!ucall_take_call(NULL, 0) && says("server is NULL"));
-    CHECK(!ucall_take_calls(NULL, 0) && says("server is NULL"));
+    CHECK(!ucall_init_sized(&config, sizeof config, NULL) && last_error_contains("server is NULL"));
+    CHECK(!ucall_add_procedure(NULL, "a", ignore, NULL) && last_error_contains("server is NULL"));
+    CHECK(!ucall_add_procedure(server, NULL, ignore, NULL) && last_error_contains("name is NULL"));
+    CHECK(!ucall_add_procedure(server, "a", NULL, NULL) && last_error_contains("callback is NULL"));
+    CHECK(!ucall_add_procedure(server, "\xff", ignore, NULL) && last_error_contains("UTF-8"));
+    CHECK(!ucall_take_call(NULL, 0) && last_error_contains("server is NULL"));
+    CHECK(!ucall_take_calls(NULL, 0) && last_error_contains("server is NULL"));
     ucall_stop(NULL);
     ucall_free(NULL);
 
@@ -95,7 +95,7 @@ static void nulls_do_nothing(void) {
 
 static void defaults_are_written_back(void) {
     ucall_config_t config = {0};
-    ucall_server_t server = made(&config);
+    ucall_server_t server = make_server(&config);
     CHECK(!strcmp(config.hostname, "127.0.0.1") && config.port != 0);
     CHECK(config.queue_depth == 512 && config.max_callbacks == 1024 && config.max_threads == 1);
     CHECK(config.logs_file_descriptor == -1 && !strcmp(config.logs_format, "human"));
@@ -116,73 +116,73 @@ static void defaults_are_written_back(void) {
     ucall_free(server);
 }
 
-static bool refuses(ucall_config_t config, char const *word) {
+static bool is_refused(ucall_config_t config, char const *word) {
     ucall_config_t const before = config;
     ucall_server_t server = (ucall_server_t)&config;
-    bool refused = !ucall_init(&config, &server) && !server && says(word);
+    bool refused = !ucall_init(&config, &server) && !server && last_error_contains(word);
     return refused && !memcmp(&before, &config, sizeof config);
 }
 
-static void what_cannot_be_done_is_refused(void) {
+static void invalid_configurations_are_refused(void) {
     ucall_config_t config;
     memset(&config, 0, sizeof config);
     config.pick_port = true;
     config.use_ssl = true;
-    CHECK(refuses(config, "ssl_certificates_paths"));
+    CHECK(is_refused(config, "ssl_certificates_paths"));
     char const *certificates = "no-such-certificate.pem";
     config.ssl_certificates_paths = &certificates;
     config.ssl_certificates_count = 1;
-    CHECK(refuses(config, "no-such-certificate.pem"));
+    CHECK(is_refused(config, "no-such-certificate.pem"));
     config.ssl_client_auth = 4;
-    CHECK(refuses(config, "ssl_client_auth"));
+    CHECK(is_refused(config, "ssl_client_auth"));
     config.ssl_client_auth = UCALL_CLIENT_AUTH_DEFAULT;
     config.ssl_certificates_paths = NULL;
     config.ssl_certificates_count = 0;
     config.use_ssl = false;
     config.engine = 9;
-    CHECK(refuses(config, "engine"));
+    CHECK(is_refused(config, "engine"));
     config.engine = engine;
     config.logs_format = "xml";
-    CHECK(refuses(config, "logs_format"));
+    CHECK(is_refused(config, "logs_format"));
     config.logs_format = NULL;
     config.logs_file_descriptor = 999999;
-    CHECK(refuses(config, "logs_file_descriptor: 999999 is not open"));
+    CHECK(is_refused(config, "logs_file_descriptor: 999999 is not open"));
     config.logs_file_descriptor = 0;
     config.unix_mode = 01000;
-    CHECK(refuses(config, "unix_mode"));
+    CHECK(is_refused(config, "unix_mode"));
     config.unix_mode = 0;
     config.max_nesting = 1025;
-    CHECK(refuses(config, "max_nesting"));
+    CHECK(is_refused(config, "max_nesting"));
     config.max_nesting = 0;
     config.hostname = "no.such.host.invalid";
-    CHECK(refuses(config, "no.such.host.invalid"));
+    CHECK(is_refused(config, "no.such.host.invalid"));
     config.hostname = "\xff";
-    CHECK(refuses(config, "UTF-8"));
+    CHECK(is_refused(config, "UTF-8"));
     config.hostname = "192.0.2.1"; /* of nobody (RFC 5737) */
-    CHECK(refuses(config, "192.0.2.1"));
+    CHECK(is_refused(config, "192.0.2.1"));
     config.hostname = NULL;
     char const *hosts[] = {"good.example", "not/a/host"};
     config.allowed_hosts = hosts;
     config.allowed_hosts_count = 2;
-    CHECK(refuses(config, "not/a/host"));
+    CHECK(is_refused(config, "not/a/host"));
 }
 
-static void a_port_is_taken_once(void) {
+static void a_port_is_bound_once(void) {
     for (uint16_t threads = 1; threads <= 2; ++threads) {
         ucall_config_t config = {0};
         config.max_threads = threads;
-        ucall_server_t server = made_on_a_port_to_be_had_again(&config), second = NULL;
+        ucall_server_t server = make_server_on_a_reusable_port(&config), second = NULL;
         ucall_config_t same = {0};
         same.port = config.port;
         same.max_threads = threads;
-        CHECK(!ucall_init(&same, &second) && !second && says("in use"));
+        CHECK(!ucall_init(&same, &second) && !second && last_error_contains("in use"));
         ucall_free(server);
         CHECK(ucall_init(&same, &second));
         ucall_free(second);
     }
 }
 
-static void programs_of_other_headers_go_on(void) {
+static void programs_built_against_other_headers_work(void) {
     /* An older header ended before `engine`, and behind it the program keeps something else. */
     struct {
         ucall_config_t config;
@@ -196,7 +196,7 @@ static void programs_of_other_headers_go_on(void) {
         CHECK(now.config.port == 8545 && now.config.max_batch_size == 1000);
         ucall_free(server);
     } else {
-        CHECK(says("8545"));
+        CHECK(last_error_contains("8545"));
     }
     CHECK(now.config.engine == 0x5a5a5a5a && now.behind[0] == 0x5a);
     /* A newer header has more, which counts only if it is set. */
@@ -206,30 +206,30 @@ static void programs_of_other_headers_go_on(void) {
     ucall_free(server);
     memset(&now, 0, sizeof now);
     now.behind[63] = 1;
-    CHECK(!ucall_init_sized(&now.config, sizeof now, &server) && says("newer"));
-    CHECK(!ucall_init_sized(&now.config, SIZE_MAX, &server) && says("no version"));
+    CHECK(!ucall_init_sized(&now.config, sizeof now, &server) && last_error_contains("newer"));
+    CHECK(!ucall_init_sized(&now.config, SIZE_MAX, &server) && last_error_contains("no version"));
 }
 
 static void procedures_are_counted_by_name(void) {
     ucall_config_t config = {0};
     config.max_callbacks = 2;
-    ucall_server_t server = made(&config);
-    CHECK(ucall_add_procedure(server, "a", nothing, NULL));
-    CHECK(ucall_add_procedure(server, "b", nothing, NULL));
-    CHECK(ucall_add_procedure(server, "b", nothing, NULL));
-    CHECK(!ucall_add_procedure(server, "c", nothing, NULL) && says("max_callbacks"));
+    ucall_server_t server = make_server(&config);
+    CHECK(ucall_add_procedure(server, "a", ignore, NULL));
+    CHECK(ucall_add_procedure(server, "b", ignore, NULL));
+    CHECK(ucall_add_procedure(server, "b", ignore, NULL));
+    CHECK(!ucall_add_procedure(server, "c", ignore, NULL) && last_error_contains("max_callbacks"));
     ucall_free(server);
 }
 
-static void a_stop_before_is_remembered(void) {
+static void a_stop_before_serving_is_kept(void) {
     ucall_config_t config = {0};
-    ucall_server_t server = made(&config);
+    ucall_server_t server = make_server(&config);
     errno = 77;
     ucall_stop(server);
     CHECK(errno == 77);
     CHECK(ucall_take_calls(server, 0) && !*ucall_last_error());
     CHECK(!ucall_take_call(server, 0) && !*ucall_last_error());
-    CHECK(!ucall_take_calls(server, 1) && says("max_threads"));
+    CHECK(!ucall_take_calls(server, 1) && last_error_contains("max_threads"));
     ucall_free(server);
 }
 
@@ -238,7 +238,7 @@ static void *drive(void *server) {
     return NULL;
 }
 
-static void pause_a_little(void) {
+static void sleep_briefly(void) {
     struct timespec pause = {0, 20000000};
     nanosleep(&pause, NULL);
 }
@@ -266,16 +266,16 @@ static void wait_until_served(uint16_t port) {
 
 static void another_thread_stops_and_frees(void) {
     ucall_config_t config = {0};
-    ucall_server_t server = made(&config);
+    ucall_server_t server = make_server(&config);
     pthread_t thread;
     CHECK(!pthread_create(&thread, NULL, drive, server));
     wait_until_served(config.port);
-    CHECK(!ucall_take_call(server, 0) && says("already"));
+    CHECK(!ucall_take_call(server, 0) && last_error_contains("already"));
     ucall_stop(server);
     CHECK(!pthread_join(thread, NULL));
     ucall_free(server);
     /* Freeing stops, and waits for the other thread. */
-    server = made(&config);
+    server = make_server(&config);
     CHECK(!pthread_create(&thread, NULL, drive, server));
     wait_until_served(config.port);
     ucall_free(server);
@@ -285,7 +285,7 @@ static void another_thread_stops_and_frees(void) {
 static ucall_server_t woken;
 
 static void *stop_it(void *unused) {
-    pause_a_little();
+    sleep_briefly();
     ucall_stop(woken);
     return unused;
 }
@@ -302,7 +302,7 @@ static void *drive_once(void *server) {
 static void turns_end_with_a_stop(void) {
     ucall_config_t config = {0};
     pthread_t thread;
-    woken = made(&config);
+    woken = make_server(&config);
     CHECK(!pthread_create(&thread, NULL, drive_once, woken));
     CHECK(!pthread_join(thread, NULL));
     ucall_free(woken);
@@ -313,22 +313,22 @@ static void *drive_one_turn(void *server) {
     return NULL;
 }
 
-static void a_thread_that_left_keeps_no_port(void) {
+static void a_thread_that_ended_keeps_no_port(void) {
     ucall_config_t config = {0}, same = {0};
-    ucall_server_t server = made_on_a_port_to_be_had_again(&config);
+    ucall_server_t server = make_server_on_a_reusable_port(&config);
     pthread_t thread;
     int peer = connected(config.port);
     char byte;
     CHECK(!pthread_create(&thread, NULL, drive_one_turn, server));
     CHECK(!pthread_join(thread, NULL));
-    CHECK(!ucall_take_call(server, 0) && says("drove it first"));
+    CHECK(!ucall_take_call(server, 0) && last_error_contains("drove it first"));
     ucall_free(server);
     CHECK(recv(peer, &byte, 1, 0) <= 0);
     close(peer);
     same.port = config.port;
     same.engine = engine;
     /* The kernel may take a moment to let go of a ring whose thread is gone. */
-    for (int at = 0; at < 500 && !ucall_init(&same, &server); ++at) pause_a_little();
+    for (int at = 0; at < 500 && !ucall_init(&same, &server); ++at) sleep_briefly();
     CHECK(server);
     ucall_free(server);
 }
@@ -351,16 +351,16 @@ int main(int argc, char **argv) {
              UCALL_VERSION_PATCH);
     CHECK(!strcmp(ucall_version(), version));
     if (argc > 2 && !strcmp(argv[2], "left")) {
-        a_thread_that_left_keeps_no_port();
+        a_thread_that_ended_keeps_no_port();
         return 0;
     }
     nulls_do_nothing();
     defaults_are_written_back();
-    what_cannot_be_done_is_refused();
-    a_port_is_taken_once();
-    programs_of_other_headers_go_on();
+    invalid_configurations_are_refused();
+    a_port_is_bound_once();
+    programs_built_against_other_headers_work();
     procedures_are_counted_by_name();
-    a_stop_before_is_remembered();
+    a_stop_before_serving_is_kept();
     another_thread_stops_and_frees();
     turns_end_with_a_stop();
     errors_belong_to_their_thread();

@@ -23,38 +23,38 @@ static bool is(ucall_str_t text, size_t length, char const *what) {
 }
 
 /* A reader by name (`name` not NULL) or by position. */
-typedef struct place {
+typedef struct param_key {
     ucall_str_t name;
     size_t length, index;
-} place;
+} param_key;
 
-static bool read_bool(ucall_call_t call, place at, bool *out) {
+static bool read_bool(ucall_call_t call, param_key at, bool *out) {
     return at.name ? ucall_param_named_bool(call, at.name, at.length, out)
                    : ucall_param_positional_bool(call, at.index, out);
 }
 
-static bool read_i64(ucall_call_t call, place at, int64_t *out) {
+static bool read_i64(ucall_call_t call, param_key at, int64_t *out) {
     return at.name ? ucall_param_named_i64(call, at.name, at.length, out)
                    : ucall_param_positional_i64(call, at.index, out);
 }
 
-static bool read_f64(ucall_call_t call, place at, double *out) {
+static bool read_f64(ucall_call_t call, param_key at, double *out) {
     return at.name ? ucall_param_named_f64(call, at.name, at.length, out)
                    : ucall_param_positional_f64(call, at.index, out);
 }
 
-static bool read_str(ucall_call_t call, place at, ucall_str_t *out, size_t *length) {
+static bool read_str(ucall_call_t call, param_key at, ucall_str_t *out, size_t *length) {
     return at.name ? ucall_param_named_str(call, at.name, at.length, out, length)
                    : ucall_param_positional_str(call, at.index, out, length);
 }
 
-static bool read_json(ucall_call_t call, place at, ucall_str_t *out, size_t *length) {
+static bool read_json(ucall_call_t call, param_key at, ucall_str_t *out, size_t *length) {
     return at.name ? ucall_param_named_json(call, at.name, at.length, out, length)
                    : ucall_param_positional_json(call, at.index, out, length);
 }
 
 /* Replies with the param at `at`, read as `how` says; with error 404 if there is none like it. */
-static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, place at) {
+static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, param_key at) {
     bool truth;
     int64_t integer;
     double number;
@@ -78,7 +78,7 @@ static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, p
 static void named(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t how;
     size_t how_length;
-    place at = {NULL, 0, 0};
+    param_key at = {NULL, 0, 0};
     (void)tag;
     if (!ucall_param_named_str(call, "how", 0, &how, &how_length) ||
         !ucall_param_named_str(call, "name", 4, &at.name, &at.length)) {
@@ -93,7 +93,7 @@ static void positional(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t how;
     size_t how_length;
     int64_t index;
-    place at = {NULL, 0, 0};
+    param_key at = {NULL, 0, 0};
     (void)tag;
     if (!ucall_param_positional_str(call, 0, &how, &how_length) ||
         !ucall_param_positional_i64(call, 1, &index)) {
@@ -234,7 +234,7 @@ static void returned(ucall_call_t call, ucall_callback_tag_t tag) {
 }
 
 /* Frees the server that runs it, which then ends behind this reply. */
-static void suicide(ucall_call_t call, ucall_callback_tag_t tag) {
+static void free_server(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_reply_bool(call, true);
     ucall_free(server);
@@ -248,7 +248,7 @@ static struct {
                         {"content", content}, {"twice", twice},           {"never", never},
                         {"fails", fails},     {"released", released},     {"quit", quit},
                         {"tagged", tagged},   {"add", add},               {"inside", inside},
-                        {"inherited", inherited}, {"forked", forked},     {"suicide", suicide},
+                        {"inherited", inherited}, {"forked", forked},     {"free_server", free_server},
                         {"returned", returned}};
 
 static void *serve(void *unused) {

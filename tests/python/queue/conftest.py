@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from broker import Broker
 from certificates import Authority, authority  # noqa: F401
-from held import shared_maps
 from pairs import PROTOCOLS, Pairs
+from resources import shared_maps
 
 from harness import eventually
 from ucall import queue as nq

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
-GREETING_BYTES = 16
-KNOCK = b"ucall-q1 shared\n"
-HELLO, WELCOME, REFUSE, DATA, VOID, GAP, END, ACKNOWLEDGE = range(1, 9)
+PREAMBLE_BYTES = 16
+CLIENT_PREAMBLE = b"ucall-q1 shared\n"
+HELLO, WELCOME, REFUSE, DATA, CANCELLED, GAP, END, ACKNOWLEDGE = range(1, 9)
 SHARED, RELEASE, FINISH = 11, 12, 14
 BYTES = 2
 TAKES_SHARED, TRUSTS = 2, 4

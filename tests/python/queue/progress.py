@@ -19,19 +19,19 @@ class Progress:
         count: How often.
     """
 
-    def __init__(self, what: str, count: int) -> None:
-        self._what, self._count = what, count
-        self._began = self._told = time.monotonic()
+    def __init__(self, label: str, count: int) -> None:
+        self._what, self._count = label, count
+        self._began = self._reported_at = time.monotonic()
         self._is_long = bool(os.environ.get("UCALL_QUEUE_LONG"))
 
-    def tell(self, done: int, more: str = "") -> None:
+    def update(self, done: int, more: str = "") -> None:
         """So many are done."""
         now = time.monotonic()
-        if now - self._told > EVERY_S:
-            self._told = now
-            self.say(f"{done:,} of {self._count:,}{more}")
+        if now - self._reported_at > EVERY_S:
+            self._reported_at = now
+            self.write(f"{done:,} of {self._count:,}{more}")
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Says something else, at once."""
         if self._is_long:
             passed_s = time.monotonic() - self._began
@@ -46,4 +46,4 @@ class Progress:
         raised: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.say("failed" if raised else f"all {self._count:,}")
+        self.write("failed" if raised else f"all {self._count:,}")

@@ -15,11 +15,11 @@ class Proxy:
     """Between one address and another, in threads, until `close`."""
 
     def __init__(
-        self, target: tuple[str, int] | str, path: str | None = None, greeting: int = 0
+        self, target: tuple[str, int] | str, path: str | None = None, preamble: int = 0
     ) -> None:
-        """``greeting``: so many bytes from the target come first, with a descriptor."""
+        """``preamble``: so many bytes from the target come first, with a descriptor."""
         self._target = target
-        self._greeting = greeting
+        self._greeting = preamble
         self._random = random.Random(7)
         if path is None:
             self._listener = socket.create_server(("127.0.0.1", 0))
@@ -39,38 +39,38 @@ class Proxy:
     def _accept(self) -> None:
         while self._open:
             try:
-                near, _ = self._listener.accept()
+                client_side, _ = self._listener.accept()
             except OSError:
                 return
             kind = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
-            far = socket.socket(kind)
+            server_side = socket.socket(kind)
             try:
                 if kind == socket.AF_INET:
                     # The delays are those that are made below, and none of the system's.
-                    for end in (near, far):
+                    for end in (client_side, server_side):
                         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                far.connect(self._target)
-                self._pass_greeting(far, near)
+                server_side.connect(self._target)
+                self._relay_preamble(server_side, client_side)
             except OSError:
-                near.close()
+                client_side.close()
                 continue
-            self.openings.append(near.recv(1, socket.MSG_PEEK))
-            for source, target in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+            self.openings.append(client_side.recv(1, socket.MSG_PEEK))
+            for source, target in ((client_side, server_side), (server_side, client_side)):
+                threading.Thread(target=self._relay, args=(source, target), daemon=True).start()
 
-    def _pass_greeting(self, far: socket.socket, near: socket.socket) -> None:
+    def _relay_preamble(self, server_side: socket.socket, client_side: socket.socket) -> None:
         if not self._greeting:
             return
-        data, descriptors, _, _ = socket.recv_fds(far, self._greeting, 1)
+        data, descriptors, _, _ = socket.recv_fds(server_side, self._greeting, 1)
         # Whoever gets it reads nothing more from it than from the stream.
-        socket.send_fds(near, [data], descriptors)
+        socket.send_fds(client_side, [data], descriptors)
         for descriptor in descriptors:
             if self._random.random() < 0.3:
-                self._break_later(descriptor)
+                self._cut_later(descriptor)
             else:
                 os.close(descriptor)
 
-    def _break_later(self, descriptor: int) -> None:
+    def _cut_later(self, descriptor: int) -> None:
         """Cuts the way of the descriptors alone."""
 
         def cut() -> None:
@@ -79,7 +79,7 @@ class Proxy:
 
         threading.Timer(0.01 * self._random.random(), cut).start()
 
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+    def _relay(self, source: socket.socket, target: socket.socket) -> None:
         left = -1
         try:
             while self._open:

@@ -19,7 +19,7 @@ Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
 WAIT_S = 60
 
 
-def test_objects_arrive_as_they_were_put(pair: Pair) -> None:
+def test_objects_arrive_unchanged(pair: Pair) -> None:
     server, client = pair()
     objects: list[Any] = [
         None,
@@ -45,7 +45,7 @@ def test_objects_arrive_as_they_were_put(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 5, 100_000, 1_000_000])
-def test_arrays_come_in_memory_of_their_own(pairs: Pairs, count: int) -> None:
+def test_arrays_arrive_in_their_own_memory(pairs: Pairs, count: int) -> None:
     server = pairs.server()
     client = pairs.client(server)
     sent = {"f": np.arange(count, dtype=np.float64), "o": np.ones((3, count), order="F")}
@@ -61,7 +61,7 @@ def test_arrays_come_in_memory_of_their_own(pairs: Pairs, count: int) -> None:
             got[name][...] = 7
 
 
-def test_a_broadcast_then_a_targeted_message_come_in_order(pairs: Pairs) -> None:
+def test_a_broadcast_and_a_targeted_message_arrive_in_order(pairs: Pairs) -> None:
     server = pairs.server()
     clients = [pairs.client(server) for _ in range(5)]
     for client in clients:
@@ -79,7 +79,7 @@ def test_a_broadcast_then_a_targeted_message_come_in_order(pairs: Pairs) -> None
         assert client.peers() == [server.id]
 
 
-def test_get_from_certain_peers_leaves_the_others(pairs: Pairs) -> None:
+def test_get_from_some_peers_keeps_messages_of_others(pairs: Pairs) -> None:
     server = pairs.server()
     clients = [pairs.client(server) for _ in range(3)]
     for client in clients:
@@ -91,17 +91,17 @@ def test_get_from_certain_peers_leaves_the_others(pairs: Pairs) -> None:
     assert [peer for peer, _ in rest] == [clients[0].id] * 2 + [clients[1].id, clients[2].id]
 
 
-def test_a_put_to_nobody_fails(pairs: Pairs) -> None:
+def test_a_put_without_peers_fails(pairs: Pairs) -> None:
     server = pairs.server()
-    stranger = uuid.uuid4()
+    unknown = uuid.uuid4()
     with pytest.raises(ConnectionError) as caught:
-        server.put("x", stranger).result(WAIT_S)
-    assert caught.value.peer == stranger  # type: ignore[attr-defined]
+        server.put("x", unknown).result(WAIT_S)
+    assert caught.value.peer == unknown  # type: ignore[attr-defined]
     with pytest.raises(ConnectionError):
         server.put("x").result(WAIT_S)
 
 
-def test_get_gives_up_in_time(pair: Pair) -> None:
+def test_get_times_out(pair: Pair) -> None:
     server, _ = pair()
     with pytest.raises(TimeoutError):
         server.get(timeout=0.01)
@@ -141,7 +141,7 @@ def test_closing_the_server_flushes_both_ways(pair: Pair) -> None:
             communicator.get(timeout=WAIT_S)
 
 
-def test_futures_are_futures(pair: Pair) -> None:
+def test_put_returns_a_concurrent_future(pair: Pair) -> None:
     server, client = pair(ack="taken")
     future = client.put("x")
     called = threading.Event()
@@ -157,7 +157,7 @@ def test_futures_are_futures(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
-def test_a_future_is_not_done_while_somebody_looks_at_it(pair: Pair) -> None:
+def test_a_future_keeps_its_state_under_its_lock(pair: Pair) -> None:
     """`concurrent.futures.wait` looks twice with the lock held, and counts on seeing the same."""
     server, client = pair(ack="taken")
     future = client.put("x")
@@ -183,7 +183,7 @@ def test_futures_are_awaited_by_asyncio(pair: Pair) -> None:
     asyncio.run(main())
 
 
-def test_taken_waits_for_get(pair: Pair) -> None:
+def test_ack_taken_waits_for_get(pair: Pair) -> None:
     server, client = pair(ack="taken")
     futures = [client.put(number) for number in range(3)]
     with pytest.raises(TimeoutError):
@@ -215,7 +215,7 @@ def test_a_message_is_cancelled_until_it_is_on_the_wire(pairs: Pairs) -> None:
     assert not futures[0].cancel()
 
 
-def test_what_went_to_several_cannot_be_taken_back(pairs: Pairs) -> None:
+def test_a_broadcast_cannot_be_cancelled(pairs: Pairs) -> None:
     server = pairs.server()
     clients = [pairs.client(server) for _ in range(2)]
     for client in clients:
@@ -227,7 +227,7 @@ def test_what_went_to_several_cannot_be_taken_back(pairs: Pairs) -> None:
     assert not future.cancelled()
 
 
-def test_sessions_are_told(pairs: Pairs) -> None:
+def test_session_callbacks_are_called(pairs: Pairs) -> None:
     server = pairs.server()
     began: list[uuid.UUID] = []
     ended = threading.Event()
@@ -241,7 +241,7 @@ def test_sessions_are_told(pairs: Pairs) -> None:
     assert server.peers() == []
 
 
-def test_nobody_is_waited_for_longer_than_told(pairs: Pairs) -> None:
+def test_close_waits_no_longer_than_its_timeout(pairs: Pairs) -> None:
     server = pairs.server()
     server.close()
     client = pairs.client(server, expire_s=0.1)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from held import shared_maps, wait_until
 from pairs import Pairs
+from resources import shared_maps, wait_until
 
 from harness import program
 from ucall import queue as nq
@@ -22,7 +22,7 @@ Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
 WAIT_S = 60
 tcp = pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 # Each side puts, and the other one gets.
-ways = pytest.mark.parametrize("putter", ["client", "server"])
+connect_by = pytest.mark.parametrize("putter", ["client", "server"])
 
 
 def met(pairs: Pairs, putter: str, **given: Any) -> tuple[nq.Communicator, nq.Communicator]:
@@ -52,7 +52,7 @@ def taken(getter: nq.Communicator, count: int) -> list[nq.Message]:
     return [getter.get(timeout=WAIT_S) for _ in range(count)]
 
 
-@ways
+@connect_by
 def test_acknowledged_in_any_order_the_futures_end_in_theirs(pairs: Pairs, putter: str) -> None:
     ours, getter = met(pairs, putter)
     futures = [ours.put(number) for number in range(6)]
@@ -95,7 +95,7 @@ def test_any_thread_acknowledges(pair: Pair) -> None:
         thread.join(WAIT_S)
 
 
-@ways
+@connect_by
 def test_get_returns_what_follows_and_queue_size_is_the_bound(pairs: Pairs, putter: str) -> None:
     # Ten times what may be under way.
     ours, getter = met(pairs, putter, transport_size=65_536, queue_size=660_000)
@@ -133,7 +133,7 @@ def test_others_are_acknowledged_already(pairs: Pairs, ack: str) -> None:
     nq.Message(client.id, "made by hand").ack()
 
 
-@ways
+@connect_by
 def test_a_side_that_closes_leaves_the_rest_to_its_next_life(pairs: Pairs, putter: str) -> None:
     ours, getter = met(pairs, putter)
     futures = [ours.put(number) for number in range(5)]
@@ -157,16 +157,16 @@ def test_a_side_that_closes_leaves_the_rest_to_its_next_life(pairs: Pairs, putte
     futures.append(ours.put(5))
     assert not any(future.done() for future in futures[1:])
     getter = again(pairs, getter, ours)
-    came = taken(getter, 5)
-    assert [(it.data, it.redelivered) for it in came[:4]] == [(it, True) for it in range(1, 5)]
-    assert came[4].data == 5
-    for message in reversed(came):
+    received = taken(getter, 5)
+    assert [(it.data, it.redelivered) for it in received[:4]] == [(it, True) for it in range(1, 5)]
+    assert received[4].data == 5
+    for message in reversed(received):
         message.ack()
     for future in futures:
         future.result(WAIT_S)
 
 
-@ways
+@connect_by
 def test_close_waits_until_all_is_acknowledged(pairs: Pairs, putter: str) -> None:
     ours, getter = met(pairs, putter)
     futures = [ours.put(number) for number in range(3)]
@@ -185,7 +185,7 @@ def test_close_waits_until_all_is_acknowledged(pairs: Pairs, putter: str) -> Non
         future.result(0)
 
 
-@ways
+@connect_by
 def test_close_waits_no_longer_than_told(pairs: Pairs, putter: str) -> None:
     ours, getter = met(pairs, putter)
     future = ours.put("x")

@@ -82,10 +82,10 @@ def test_a_message_of_a_get_that_was_cancelled_is_not_acknowledged(pairs: Pairs)
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
-def test_an_event_loop_does_not_wait_for_room(pairs: Pairs) -> None:
+def test_a_full_queue_raises_in_asyncio(pairs: Pairs) -> None:
     async def main() -> None:
-        lonely = pairs.client(pairs.server(), ack="taken", full="block", queue_size=2_000)
-        client = anq.Communicator(lonely)
+        unconnected = pairs.client(pairs.server(), ack="taken", full="block", queue_size=2_000)
+        client = anq.Communicator(unconnected)
         first = client.put(b"x" * 1500)
         with pytest.raises(nq.FullError):
             client.put(b"x" * 1500)
@@ -96,7 +96,7 @@ def test_an_event_loop_does_not_wait_for_room(pairs: Pairs) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
-def test_a_callback_that_raises_keeps_no_message_back(pairs: Pairs) -> None:
+def test_a_raising_callback_delays_no_message(pairs: Pairs) -> None:
     async def main() -> None:
         told: list[str] = []
         loop = asyncio.get_running_loop()

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from frames import frame, hello
-from held import wait_until
 from pairs import Pairs
+from resources import wait_until
 
 from harness import eventually
 from ucall import queue as nq
@@ -29,7 +29,7 @@ tcp = pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 
 
 @contextlib.contextmanager
-def silence(pairs: Pairs, folder: Path) -> Iterator[nq.NetworkLocation]:
+def silent_server(pairs: Pairs, folder: Path) -> Iterator[nq.NetworkLocation]:
     """Somebody who accepts connections, and never says a word."""
     is_path = pairs.protocol in ("unix", "shm")
     with socket.socket(socket.AF_UNIX if is_path else socket.AF_INET) as listener:
@@ -41,10 +41,10 @@ def silence(pairs: Pairs, folder: Path) -> Iterator[nq.NetworkLocation]:
             yield nq.NetworkLocation(*listener.getsockname())
 
 
-def test_making_one_and_putting_wait_for_nobody(pairs: Pairs, tmp_path: Path) -> None:
-    with silence(pairs, tmp_path) as nobody:
+def test_construction_and_put_never_block(pairs: Pairs, tmp_path: Path) -> None:
+    with silent_server(pairs, tmp_path) as silent_address:
         # One that waited would wait for ever.
-        client = pairs.client(pairs.server(), netloc=nobody)
+        client = pairs.client(pairs.server(), netloc=silent_address)
         futures = [client.put(data) for data in ("x", np.zeros(50_000), b"x" * 1_000_000)]
         assert not any(future.done() for future in futures)
         assert client.peers() == []
@@ -54,20 +54,20 @@ def test_making_one_and_putting_wait_for_nobody(pairs: Pairs, tmp_path: Path) ->
         client.close(0)
 
 
-def test_a_payload_that_looks_like_a_handshake_is_a_payload(pair: Pair) -> None:
+def test_a_payload_like_a_handshake_is_data(pair: Pair) -> None:
     server, client = pair()
     ids = (client.id, server.id, uuid.UUID(int=0))
-    looks_like: list[Any] = [it for id in ids for it in (id.bytes, id, str(id))]
-    looks_like += [b"ucall-q2", hello(client.id.bytes), hello(server.id.bytes, kind=2), frame(7, 0)]
+    payloads: list[Any] = [it for id in ids for it in (id.bytes, id, str(id))]
+    payloads += [b"ucall-q2", hello(client.id.bytes), hello(server.id.bytes, kind=2), frame(7, 0)]
     # The first on their connection, and later ones; there and back.
     for _ in range(2):
         for sender, taker in ((client, server), (server, client)):
-            for data in looks_like:
+            for data in payloads:
                 sender.put(data)
-            assert [taker.get(timeout=WAIT_S).data for _ in looks_like] == looks_like
+            assert [taker.get(timeout=WAIT_S).data for _ in payloads] == payloads
 
 
-def test_an_id_is_no_message_whatever_serializes_it(pairs: Pairs) -> None:
+def test_an_id_is_not_a_message_with_any_serializer(pairs: Pairs) -> None:
     serializer = nq.BytesSerializer()
     given = {"serialization": nq.SerializationOptions(serializer.load, serializer.dump)}
     server = pairs.server(**given)
@@ -80,7 +80,7 @@ def test_an_id_is_no_message_whatever_serializes_it(pairs: Pairs) -> None:
     assert client.get(timeout=WAIT_S).data == client.id.bytes
 
 
-def test_a_server_serializes_once_for_all(pairs: Pairs) -> None:
+def test_a_broadcast_is_serialized_once(pairs: Pairs) -> None:
     dumped = []
 
     def dump(data: bytes) -> list[bytes]:
@@ -98,9 +98,9 @@ def test_a_server_serializes_once_for_all(pairs: Pairs) -> None:
     assert dumped == [b"all"]
 
 
-def test_what_is_put_is_sent_from_where_it_lies_and_let_go(pairs: Pairs, tmp_path: Path) -> None:
-    with silence(pairs, tmp_path) as nobody:
-        waiting = pairs.client(pairs.server(), netloc=nobody)
+def test_put_is_zero_copy_and_releases_the_object(pairs: Pairs, tmp_path: Path) -> None:
+    with silent_server(pairs, tmp_path) as silent_address:
+        waiting = pairs.client(pairs.server(), netloc=silent_address)
         array = np.zeros(50_000)
         future, kept = waiting.put(array), weakref.ref(array)
         del array
@@ -128,31 +128,31 @@ def test_what_is_put_is_sent_from_where_it_lies_and_let_go(pairs: Pairs, tmp_pat
     raise AssertionError("an array is kept that has arrived")
 
 
-def test_get_from_certain_peers_in_time(pairs: Pairs) -> None:
+def test_get_from_some_peers_times_out(pairs: Pairs) -> None:
     server = pairs.server()
-    quiet, loud = pairs.client(server), pairs.client(server)
-    for client in (quiet, loud):
+    quiet, talking = pairs.client(server), pairs.client(server)
+    for client in (quiet, talking):
         client.put("here").result(WAIT_S)
         assert server.get(client.id, timeout=WAIT_S).data == "here"
     for number in range(100):
-        loud.put(number)
+        talking.put(number)
     with pytest.raises(TimeoutError):
         server.get(quiet.id, timeout=0.05)
     with pytest.raises(TimeoutError):
         server.get(quiet.id, uuid.uuid4(), timeout=0)
     # One that waits is woken by its peer's message, and by no other.
-    came: list[Any] = []
-    waits = threading.Thread(target=lambda: came.append(server.get(quiet.id, timeout=WAIT_S)))
+    received: list[Any] = []
+    waits = threading.Thread(target=lambda: received.append(server.get(quiet.id, timeout=WAIT_S)))
     waits.start()
     for number in range(100, 200):
-        loud.put(number)
+        talking.put(number)
     quiet.put("mine").result(WAIT_S)
     waits.join(WAIT_S)
-    assert [(message.peer, message.data) for message in came] == [(quiet.id, "mine")]
+    assert [(message.peer, message.data) for message in received] == [(quiet.id, "mine")]
     assert [server.get(timeout=WAIT_S).data for _ in range(200)] == list(range(200))
 
 
-def test_what_cannot_be_pickled_is_told_and_nothing_else_happens(pair: Pair) -> None:
+def test_an_unpicklable_object_raises_and_changes_nothing(pair: Pair) -> None:
     server, client = pair(queue_size=10_000)
     for bad in (threading.Lock(), lambda: None, [b"x" * 9_000, threading.Lock()]):
         # Of a function within another Python raises the last of these, from 3.14 on.
@@ -162,7 +162,7 @@ def test_what_cannot_be_pickled_is_told_and_nothing_else_happens(pair: Pair) -> 
     assert server.get(timeout=WAIT_S).data == "good"
 
 
-def test_a_load_that_raises_costs_one_message(pairs: Pairs) -> None:
+def test_a_raising_load_loses_one_message(pairs: Pairs) -> None:
     def load(stream: nq.Stream) -> str:
         return bytes(stream.read()).decode()
 
@@ -178,7 +178,7 @@ def test_a_load_that_raises_costs_one_message(pairs: Pairs) -> None:
         future.result(WAIT_S)
 
 
-def test_close_wakes_all_who_wait(pairs: Pairs) -> None:
+def test_close_wakes_all_waiting_calls(pairs: Pairs) -> None:
     server = pairs.server()
     client = pairs.client(server)
     ended: list[type[BaseException]] = []
@@ -192,20 +192,20 @@ def test_close_wakes_all_who_wait(pairs: Pairs) -> None:
 
     def put() -> None:
         # Nobody takes them: after a few there is no room.
-        futures = [lonely.put(b"x" * 1000) for _ in range(10)]
+        futures = [unconnected.put(b"x" * 1000) for _ in range(10)]
         try:
             futures[-1].result(WAIT_S)
         except ConnectionError as error:
             ended.append(type(error))
 
-    lonely = pairs.client(pairs.server(), full="block", queue_size=3_000, ack="taken")
+    unconnected = pairs.client(pairs.server(), full="block", queue_size=3_000, ack="taken")
     works = [threading.Thread(target=get, args=(side,)) for side in (server, server, client)]
     works.append(threading.Thread(target=put))
     for work in works:
         work.start()
     client.close(1)
     server.close(1)
-    lonely.close(0.2)
+    unconnected.close(0.2)
     for work in works:
         work.join(WAIT_S)
     assert not any(work.is_alive() for work in works)
@@ -214,12 +214,12 @@ def test_close_wakes_all_who_wait(pairs: Pairs) -> None:
 
 def test_callbacks_may_put_get_and_close(pairs: Pairs) -> None:
     server = pairs.server()
-    came: list[Any] = []
+    received: list[Any] = []
     over = threading.Event()
 
     def started(peer: uuid.UUID) -> None:
         server.put("welcome", peer)
-        came.append(server.get(peer, timeout=WAIT_S).data)
+        received.append(server.get(peer, timeout=WAIT_S).data)
 
     def ended(peer: uuid.UUID) -> None:
         server.close(1)
@@ -245,16 +245,14 @@ def test_callbacks_may_put_get_and_close(pairs: Pairs) -> None:
     client.put("first").add_done_callback(again)
     assert counted.wait(WAIT_S)
     assert over.wait(WAIT_S)
-    assert came == ["here"]
+    assert received == ["here"]
     assert [server.get().data for _ in range(200)] == ["first", *range(199, 0, -1)]
     with pytest.raises(ConnectionError):
         server.get()
 
 
 @tcp
-def test_a_callback_that_raises_keeps_nobody_from_theirs(
-    pairs: Pairs, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_raising_callback_stops_no_other(pairs: Pairs, caplog: pytest.LogCaptureFixture) -> None:
     server = pairs.server()
 
     def leave(peer: uuid.UUID) -> None:
@@ -282,7 +280,7 @@ def test_a_callback_that_raises_keeps_nobody_from_theirs(
 
 
 @tcp
-def test_futures_are_called_for_though_nobody_keeps_their_queue(pairs: Pairs) -> None:
+def test_future_callbacks_run_after_the_queue_is_dropped(pairs: Pairs) -> None:
     server = pairs.server(ack="taken")
 
     def put() -> nq.Future:
@@ -300,17 +298,17 @@ def test_futures_are_called_for_though_nobody_keeps_their_queue(pairs: Pairs) ->
     assert late_called.wait(WAIT_S)
 
 
-def test_a_communicator_that_nobody_keeps_ends_in_order(pairs: Pairs) -> None:
+def test_a_dropped_communicator_closes_in_order(pairs: Pairs) -> None:
     server = pairs.server()
     client = pairs.client(server)
     client.put("first").result(WAIT_S)
     for number in range(100):
         client.put(np.full(10_000, number))
-    gone = weakref.ref(client)
+    reference = weakref.ref(client)
     pairs.made.remove(client)
     del client
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert server.get(timeout=WAIT_S).data == "first"
     assert [server.get(timeout=WAIT_S).data[0] for _ in range(100)] == list(range(100))
     wait_until(lambda: server.peers() == [])
@@ -323,14 +321,14 @@ def test_a_peer_is_named_by_its_id(pair: Pair) -> None:
     for call in (lambda: server.put("x", str(client.id)), lambda: server.get("nobody", timeout=0)):  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"expected a uuid.UUID as an id, not str"):
             call()
-    stranger = uuid.uuid4()
+    unknown = uuid.uuid4()
     with pytest.raises(ConnectionError) as caught:
-        client.put("x", stranger).result(WAIT_S)
-    assert caught.value.peer == stranger  # type: ignore[attr-defined]
+        client.put("x", unknown).result(WAIT_S)
+    assert caught.value.peer == unknown  # type: ignore[attr-defined]
     client.put("to the server", server.id).result(WAIT_S)
 
 
-def test_the_second_of_two_that_live_under_one_id_is_told_so(pairs: Pairs) -> None:
+def test_the_second_peer_with_one_id_is_refused(pairs: Pairs) -> None:
     server = pairs.server()
     first = pairs.client(server)
     first.put("first").result(WAIT_S)
@@ -349,7 +347,7 @@ def test_the_second_of_two_that_live_under_one_id_is_told_so(pairs: Pairs) -> No
 
 
 @tcp
-def test_messages_are_shared_out_among_those_who_get(pairs: Pairs) -> None:
+def test_messages_are_distributed_among_getters(pairs: Pairs) -> None:
     server = pairs.server()
     clients = [pairs.client(server) for _ in range(3)]
     taken: list[list[tuple[uuid.UUID, int]]] = [[] for _ in range(4)]

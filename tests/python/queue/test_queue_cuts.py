@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from frames import GREETING_BYTES
+from frames import PREAMBLE_BYTES
 from pairs import STREAMS, Pairs
 from progress import Progress
 from proxy import Proxy
@@ -90,7 +90,7 @@ def take(
     indirect=["pairs"],
 )
 @pytest.mark.parametrize("ack", ["received", "taken", "explicit"])
-def test_each_message_comes_once_and_in_order(
+def test_each_message_arrives_once_and_in_order(
     pairs: Pairs, tmp_path: Path, ack: str, trusted: bool, request: pytest.FixtureRequest
 ) -> None:
     given = {"ack": ack, "reconnect": (0.001, 0.01), "full": "block", "queue_size": 1 << 26}
@@ -100,8 +100,8 @@ def test_each_message_comes_once_and_in_order(
         proxy = Proxy(("127.0.0.1", server.options.netloc.port))
         netloc = nq.NetworkLocation(*proxy.address)
     elif server.address is None:
-        greeting = GREETING_BYTES if pairs.protocol == "shm" else 0
-        proxy = Proxy(server.options.netloc.host, str(tmp_path / "proxy.sock"), greeting)
+        preamble = PREAMBLE_BYTES if pairs.protocol == "shm" else 0
+        proxy = Proxy(server.options.netloc.host, str(tmp_path / "proxy.sock"), preamble)
         netloc = nq.NetworkLocation(proxy.address, 0)
     else:
         proxy = Proxy(server.address)
@@ -119,9 +119,9 @@ def test_each_message_comes_once_and_in_order(
         threads.append(threading.Thread(target=take, args=(side, taken, failures)))
     for thread in threads:
         thread.start()
-    what = f"each way over {request.node.callspec.id}"
+    label = f"each way over {request.node.callspec.id}"
     give_up_at, kills = time.monotonic() + 2 * WAIT_S, 0
-    with Progress(what, COUNT) as progress:
+    with Progress(label, COUNT) as progress:
         while working := [thread for thread in threads if thread.is_alive()]:
             assert time.monotonic() < give_up_at
             working[0].join(0.2)
@@ -132,7 +132,7 @@ def test_each_message_comes_once_and_in_order(
                 pairs.broker.start()
                 kills += 1
             told = f", {proxy.cuts} cuts" + (f", broker killed {kills} times" if kills else "")
-            progress.tell(done, told)
+            progress.update(done, told)
         assert not failures, failures[0]
     client.close()
     server.close()

@@ -46,7 +46,7 @@ AWAITED_CLIENT = AWAITED.format(
     lines='        await queue.put("Hello, Server!")\n        message = await queue.get()',
 )
 # Others may use the usual port at the same time.
-ELSEWHERE = """
+OTHER_PORT = """
 from ucall.queue.core import CommunicatorOptions, NetworkLocation
 defaults = CommunicatorOptions.__init__.__defaults__
 CommunicatorOptions.__init__.__defaults__ = tuple(
@@ -89,25 +89,25 @@ def run(programs: list[str], before: list[str]) -> list[str]:
     command = [*before, sys.executable, "-c", LAUNCH, json.dumps(programs)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    said: list[str] = json.loads(done.stdout)
-    return said
+    output: list[str] = json.loads(done.stdout)
+    return output
 
 
 @PROGRAMS
 def test_example(programs: tuple[str, str]) -> None:
-    elsewhere = ELSEWHERE.format(*free_location())
-    said = run([elsewhere + source for source in programs], [])
-    assert said == ["Hello, Client!\n", "Hello, Server!\n"]
+    on_other_port = OTHER_PORT.format(*free_location())
+    output = run([on_other_port + source for source in programs], [])
+    assert output == ["Hello, Client!\n", "Hello, Server!\n"]
 
 
 @PROGRAMS
-def test_example_where_it_is_by_default(programs: tuple[str, str]) -> None:
+def test_example_on_the_default_port(programs: tuple[str, str]) -> None:
     assert nq.CommunicatorOptions().netloc == ("127.0.0.1", 51966)
-    said = run([*programs], where_nobody_listens())
-    assert said == ["Hello, Client!\n", "Hello, Server!\n"]
+    output = run([*programs], free_address())
+    assert output == ["Hello, Client!\n", "Hello, Server!\n"]
 
 
-def where_nobody_listens() -> list[str]:
+def free_address() -> list[str]:
     """What has programs run where the usual port is free."""
     if shutil.which("unshare") and not subprocess.run([*ALONE, "true"], check=False).returncode:
         return ALONE

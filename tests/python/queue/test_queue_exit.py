@@ -113,18 +113,18 @@ def run(source: str, protocol: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "shm", "grpc"])
-def test_a_program_ends_under_load(protocol: str, tmp_path: Path) -> None:
+def test_a_program_exits_under_load(protocol: str, tmp_path: Path) -> None:
     assert run(UNDER_LOAD, protocol, tmp_path) == "done\n"
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "grpc"])
-def test_a_program_ends_while_a_queue_calls_others(protocol: str, tmp_path: Path) -> None:
+def test_a_program_exits_during_queue_callbacks(protocol: str, tmp_path: Path) -> None:
     assert run(WITHIN_CALLS, protocol, tmp_path) == "finalised\n"
 
 
-def test_ctrl_c_ends_a_wait_and_nothing_else(tmp_path: Path) -> None:
+def test_ctrl_c_interrupts_only_the_wait(tmp_path: Path) -> None:
     with program(BEGINNING + INTERRUPTED, "tcp", "") as process:
         assert process.stdout.readline() == "waits\n"
         process.send_signal(signal.SIGINT)
-        said, errors = process.communicate(timeout=WAIT_S)
-    assert (said, errors) == ("interrupted\n[0, 1, 2]\n", "")
+        output, errors = process.communicate(timeout=WAIT_S)
+    assert (output, errors) == ("interrupted\n[0, 1, 2]\n", "")

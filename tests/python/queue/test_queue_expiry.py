@@ -12,8 +12,8 @@ import weakref
 
 import numpy as np
 import pytest
-from held import descriptors, shared_maps, wait_until
 from pairs import Pairs
+from resources import descriptors, shared_maps, wait_until
 
 from harness import program
 
@@ -40,7 +40,7 @@ queue.close(20)
 
 
 @pytest.mark.parametrize("pairs", ["tcp", "unix", "shm", "mqtt", "grpc"], indirect=True)
-def test_a_peer_that_is_gone_fails_and_frees_all_that_was_kept_for_it(pairs: Pairs) -> None:
+def test_an_expired_peer_fails_and_frees_its_messages(pairs: Pairs) -> None:
     server = pairs.server(expire_s=0.5, ack="taken")
     other = pairs.client(server)
     other.put("here").result(WAIT_S)
@@ -87,7 +87,7 @@ def test_a_peer_that_is_gone_fails_and_frees_all_that_was_kept_for_it(pairs: Pai
 
 @pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt"], indirect=True)
 @pytest.mark.parametrize("expire_s", [30, 0.4])
-def test_a_peer_that_stands_still_goes_on_or_is_given_up(pairs: Pairs, expire_s: float) -> None:
+def test_a_stopped_peer_resumes_or_expires(pairs: Pairs, expire_s: float) -> None:
     server = pairs.server(expire_s=expire_s, keepalive_s=0.1)
     at = server.options.netloc if server.address is None else server.address
     arguments = [str(it) for it in (*at, server.options.broker.topic)]
@@ -95,7 +95,7 @@ def test_a_peer_that_stands_still_goes_on_or_is_given_up(pairs: Pairs, expire_s:
         peer = uuid.UUID(process.stdout.readline().strip())
         process.stdin.write("\n")
         process.stdin.flush()
-        come = [server.get(timeout=WAIT_S).data for _ in range(10)]
+        received = [server.get(timeout=WAIT_S).data for _ in range(10)]
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         futures = [server.put(number, peer) for number in range(10)]
@@ -109,12 +109,12 @@ def test_a_peer_that_stands_still_goes_on_or_is_given_up(pairs: Pairs, expire_s:
         process.send_signal(signal.SIGCONT)
         # What it puts comes in order, and once. Only where the session was given up before it had
         # read what was acknowledged, it puts that again, and says so.
-        while come[-1] != 199:
+        while received[-1] != 199:
             message = server.get(timeout=WAIT_S)
             assert expire_s < 1 or not message.redelivered
-            if not (message.redelivered and message.data in come):
-                come.append(message.data)
-        assert come == ["first", "second", *range(200)]
+            if not (message.redelivered and message.data in received):
+                received.append(message.data)
+        assert received == ["first", "second", *range(200)]
         if expire_s > 1:
             for future in futures:
                 future.result(WAIT_S)

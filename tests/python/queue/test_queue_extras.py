@@ -39,16 +39,16 @@ with nq.new("tcp", "server", here) as server:
 
 def run(source: str, without: str) -> str:
     with program(WITHOUT + source, without) as process:
-        said, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
     assert errors == ""
-    return str(said)
+    return str(output)
 
 
-def test_grpc_says_what_to_install() -> None:
+def test_a_missing_grpc_names_its_package() -> None:
     told = "a queue over grpc needs grpcio: pip install grpcio\n"
     assert run(NEEDS_GRPC, "grpc") == told * 2 + "no thread stays\n"
 
 
-def test_queues_need_no_other_library() -> None:
+def test_other_queues_work_without_extras() -> None:
     others = "grpc numpy msgspec PIL pydantic paho"
     assert run(EVERYTHING_ELSE, others) == "True\n" * 3

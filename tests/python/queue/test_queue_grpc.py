@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 from frames import hello
-from held import wait_until
+from resources import wait_until
 
 from ucall import queue as nq
 
@@ -24,8 +24,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"".join(
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    authority, stranger = trustme.CA(), trustme.CA()
-    for name, ca in (("server", authority), ("client", authority), ("other", stranger)):
+    authority, other_ca = trustme.CA(), trustme.CA()
+    for name, ca in (("server", authority), ("client", authority), ("other", other_ca)):
         issued = ca.issue_cert("localhost")
         issued.private_key_pem.write_to_path(tmp_path / f"{name}.key")
         issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
@@ -56,7 +56,7 @@ def test_both_sides_verify_each_other(certificates: Path) -> None:
         other.close(0)
 
 
-def test_a_client_may_come_before_its_server() -> None:
+def test_a_client_may_start_before_its_server() -> None:
     probe = nq.new("grpc", "server", nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0)))
     assert probe.address is not None
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*probe.address))
@@ -70,7 +70,7 @@ def test_a_client_may_come_before_its_server() -> None:
             client.close()
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
     with nq.new("grpc", "server", options) as server:
         assert server.address is not None
@@ -95,18 +95,18 @@ def test_connections_without_a_link_are_closed_in_time() -> None:
         with nq.new("grpc", "client", there) as client:
             client.put("before").result(WAIT_S)
             strangers = [socket.create_connection(server.address, WAIT_S) for _ in range(20)]
-            for stranger in strangers[::2]:
-                stranger.sendall(PREFACE)
-            for stranger in strangers:
+            for other_ca in strangers[::2]:
+                other_ca.sendall(PREFACE)
+            for other_ca in strangers:
                 with contextlib.suppress(ConnectionError):
-                    while stranger.recv(65536):
+                    while other_ca.recv(65536):
                         pass
-                stranger.close()
+                other_ca.close()
             client.put("after").result(WAIT_S)
             assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["before", "after"]
 
 
-def test_no_more_is_read_than_the_communicator_takes_in() -> None:
+def test_reading_pauses_while_the_communicator_is_full() -> None:
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
     server = nq.new("grpc", "server", options)
     is_busy, goes_on = threading.Event(), threading.Event()

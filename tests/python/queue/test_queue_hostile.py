@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from frames import frame, hello
 from pairs import Pairs
-from strangers import sent
+from raw_links import sent
 
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
@@ -85,14 +85,14 @@ def test_a_pickle_runs_nothing(pairs: Pairs, tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_only_what_is_listed_is_loaded(hostile: Any) -> None:
+def test_only_allowed_names_are_loaded(hostile: Any) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(pickle.UnpicklingError):
         load(pickle.dumps(hostile, 5))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
-def test_an_array_has_as_many_bytes_as_its_shape_says() -> None:
+def test_an_arrays_bytes_match_its_shape() -> None:
     array = np.arange(6.0).reshape(2, 3)
     kind, arguments, state = array.__reduce__()
 
@@ -111,7 +111,7 @@ def test_an_array_has_as_many_bytes_as_its_shape_says() -> None:
             load(pickle.dumps(Lies(), 5))
 
 
-def test_more_is_allowed_by_name_and_some_things_never() -> None:
+def test_names_can_be_allowed_except_forbidden_ones() -> None:
     from types import SimpleNamespace
 
     data = pickle.dumps(SimpleNamespace(a=1), 5)
@@ -153,14 +153,14 @@ FAR_FIELD = b"(K\x03X\x01\0\0\0|N" + text("f") + b"\x85}" + text("f") + F8 + b"K
     ],
     ids=["a field outside", "a subarray", "more bytes"],
 )
-def test_a_dtype_never_looks_beyond_its_bytes(state: bytes) -> None:
+def test_a_dtype_never_reads_past_its_bytes(state: bytes) -> None:
     kind = named("numpy", "dtype") + text("V1") + b"\x85R" + state + b"b"
     scalar = named("numpy._core.multiarray", "scalar") + kind + b"C\x01a\x86R."
     with pytest.raises(pickle.UnpicklingError):
         load(b"\x80\x05" + scalar)
 
 
-def test_a_dtype_that_changes_later_changes_no_array() -> None:
+def test_a_later_dtype_change_changes_no_array() -> None:
     kind = named("numpy", "dtype") + text("S1") + b"\x85R\x94"
     array = named("numpy._core.numeric", "_frombuffer") + b"(C\x04abcdh\0K\x04\x85X\x01\0\0\0CtR"
     later = b"h\0(K\x03X\x01\0\0\0|NNNK\x40K\x01K\0tb0"
@@ -172,23 +172,23 @@ def test_a_dtype_that_changes_later_changes_no_array() -> None:
     "kind",
     ["f8", ">i4", "?", "S5", "U3", "M8[25us]", "m8[D]", "c16", "V3"],
 )
-def test_arrays_of_every_kind_come_back(kind: str) -> None:
+def test_arrays_of_every_kind_round_trip(kind: str) -> None:
     array = np.zeros((2, 3), dtype=kind)
     for sent_array in (array, array[:, ::2]):
-        came = load(pickle.dumps(sent_array, 5))
+        received = load(pickle.dumps(sent_array, 5))
         # NumPy itself turns numbers into this machine's order on their way in.
-        assert came.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
-        assert came.tolist() == sent_array.tolist()
+        assert received.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+        assert received.tolist() == sent_array.tolist()
     if array.dtype.kind != "V":
-        came = load(pickle.dumps(array[0, 0], 5))
-        assert (came, came.dtype) == (array[0, 0], array[0, 0].dtype)
+        received = load(pickle.dumps(array[0, 0], 5))
+        assert (received, received.dtype) == (array[0, 0], array[0, 0].dtype)
 
 
-def test_structured_arrays_come_back() -> None:
+def test_structured_arrays_round_trip() -> None:
     array = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "<i4"), ("b", "<f8")])
-    came = load(pickle.dumps(array, 5))
-    assert came.dtype == array.dtype
-    assert came.tolist() == array.tolist()
+    received = load(pickle.dumps(array, 5))
+    assert received.dtype == array.dtype
+    assert received.tolist() == array.tolist()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_structured_arrays_come_back() -> None:
     ],
     ids=repr,
 )
-def test_names_lead_nowhere_else(names: tuple[str, str, str]) -> None:
+def test_names_resolve_to_nothing_else(names: tuple[str, str, str]) -> None:
     allowed, module, name = names
     serializer = PickleSerializer(PickleSerializer.allow_by_name(allowed))
     with pytest.raises(pickle.UnpicklingError, match="is not allowed"):
@@ -236,14 +236,14 @@ def test_constructors_cannot_be_changed() -> None:
     ],
     ids=["deep", "memo", "bytes", "frame", "shared", "extension", "text", "empty stack", "nothing"],
 )
-def test_what_a_pickle_claims_is_checked_first(hostile: bytes) -> None:
+def test_claims_of_a_pickle_are_validated_first(hostile: bytes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(pickle.UnpicklingError):
         load(b"\x80\x05" + hostile)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-STRANGER = b"c" * 16
+UNKNOWN_PEER = b"c" * 16
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,10 @@ STRANGER = b"c" * 16
         frame(4, 1 << 60),
         frame(1, 1 << 60),
         hello(b"s" * 16),
-        hello(STRANGER) + frame(4, 1 << 60, sequence=1, segments=1),
-        hello(STRANGER) + frame(4, 10, b"x" * 10, sequence=5, segments=1),
-        hello(STRANGER) + frame(4, 1 << 20, struct.pack("<Q", 1 << 60), 1, 2),
-        hello(STRANGER) + hello(STRANGER),
+        hello(UNKNOWN_PEER) + frame(4, 1 << 60, sequence=1, segments=1),
+        hello(UNKNOWN_PEER) + frame(4, 10, b"x" * 10, sequence=5, segments=1),
+        hello(UNKNOWN_PEER) + frame(4, 1 << 20, struct.pack("<Q", 1 << 60), 1, 2),
+        hello(UNKNOWN_PEER) + hello(UNKNOWN_PEER),
     ],
     ids=["http", "garbage", "early", "long hello", "own id", "huge", "number", "table", "twice"],
 )
@@ -275,21 +275,21 @@ def test_hostile_bytes_are_refused(pairs: Pairs, sent_bytes: bytes) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-def test_claimed_lengths_take_no_memory(pairs: Pairs) -> None:
+def test_claimed_lengths_allocate_no_memory(pairs: Pairs) -> None:
     server = pairs.server()
     client = pairs.client(server)
     client.put("before").result(WAIT_S)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with contextlib.ExitStack() as strangers:
+    with contextlib.ExitStack() as unidentified:
         for number in range(50):
             begun = hello(bytes([number + 1]) * 16) + frame(4, 1 << 30, b"x" * 99, 1, 1)
-            strangers.enter_context(sent(pairs, server, begun))
+            unidentified.enter_context(sent(pairs, server, begun))
         client.put("still here").result(WAIT_S)
         assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["before", "still here"]
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
-def test_what_a_stranger_pickles_runs_nothing(pairs: Pairs, tmp_path: Path) -> None:
+def test_a_pickle_from_an_unidentified_peer_runs_nothing(pairs: Pairs, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     data = pickle.dumps(Runs(ran), 5)
     server = pairs.server()
@@ -297,7 +297,7 @@ def test_what_a_stranger_pickles_runs_nothing(pairs: Pairs, tmp_path: Path) -> N
     # A broker keeps nothing for a server that has not subscribed yet.
     client.put("before").result(WAIT_S)
     assert server.get(timeout=WAIT_S).data == "before"
-    with sent(pairs, server, hello(STRANGER) + frame(4, len(data), data, 1, 1)):
+    with sent(pairs, server, hello(UNKNOWN_PEER) + frame(4, len(data), data, 1, 1)):
         with pytest.raises(pickle.UnpicklingError, match="system is not allowed"):
             server.get(timeout=WAIT_S)
         client.put("still here").result(WAIT_S)

@@ -77,7 +77,9 @@ def most_of_others(threads: Path, poller: str) -> int:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "unix", "shm", "mqtt", "grpc"])
-def test_nobody_polls(protocol: str, tmp_path: Path, shared_broker: Callable[[], Broker]) -> None:
+def test_idle_threads_do_not_poll(
+    protocol: str, tmp_path: Path, shared_broker: Callable[[], Broker]
+) -> None:
     host, port = "127.0.0.1", 0
     if protocol == "mqtt":
         port = shared_broker().port

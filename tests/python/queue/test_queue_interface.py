@@ -55,7 +55,7 @@ def test_each_protocol_has_its_classes(protocol: nq.Protocol) -> None:
         assert getattr(nq, name) is getattr(ucall.queue.utils.stream, name)
 
 
-def test_new_makes_the_class_that_it_is_told() -> None:
+def test_new_makes_the_requested_class() -> None:
     with nq.new(options=nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=1))) as client:
         assert type(client) is importlib.import_module("ucall.queue.tcp.client").Communicator
         client._close(True)
@@ -64,7 +64,7 @@ def test_new_makes_the_class_that_it_is_told() -> None:
             nq.new(*wrong)  # type: ignore[arg-type]
 
 
-def test_persistent_ids_stand_for_what_is_not_sent(pairs: Pairs) -> None:
+def test_persistent_ids_replace_unsent_objects(pairs: Pairs) -> None:
     here, there = object(), object()
     names = {id(here): "it"}
     sending = PickleSerializer(dump=lambda it: names.get(id(it)))
@@ -74,13 +74,13 @@ def test_persistent_ids_stand_for_what_is_not_sent(pairs: Pairs) -> None:
     client = pairs.client(server, serialization=sender)
     client.put([here, b"x" * 100_000, "text"])
     client.put(b"plain")
-    came = server.get(timeout=WAIT_S).data
-    assert came[0] is there
-    assert came[1:] == [b"x" * 100_000, "text"]
+    received = server.get(timeout=WAIT_S).data
+    assert received[0] is there
+    assert received[1:] == [b"x" * 100_000, "text"]
     assert server.get(timeout=WAIT_S).data == b"plain"
 
 
-def test_an_id_that_nobody_asked_for_is_refused() -> None:
+def test_an_unexpected_persistent_id_is_refused() -> None:
     class Naming(pickle.Pickler):
         def persistent_id(self, obj: Any) -> Any:
             return "it" if obj == 7 else None
@@ -91,7 +91,7 @@ def test_an_id_that_nobody_asked_for_is_refused() -> None:
         PickleSerializer().load(Stream([data.getvalue()]))
 
 
-def test_names_are_allowed_together_and_all_only_by_name() -> None:
+def test_allowed_names_can_be_combined() -> None:
     def load(data: Any, allow: Any) -> Any:
         return PickleSerializer(allow).load(Stream([pickle.dumps(data, 5)]))
 
@@ -103,15 +103,15 @@ def test_names_are_allowed_together_and_all_only_by_name() -> None:
     assert load(eval, lambda _: True) is eval
 
 
-def test_bytes_pass_through(pairs: Pairs) -> None:
+def test_bytes_serializer_passes_bytes_through(pairs: Pairs) -> None:
     serializer = nq.BytesSerializer()
     given = {"serialization": nq.SerializationOptions(serializer.load, serializer.dump)}
     server = pairs.server(**given)
     client = pairs.client(server, **given)
     for data in (b"", b"x", bytearray(b"y" * 100_000), memoryview(b"z" * 9_000)):
         client.put(data)
-        came = server.get(timeout=WAIT_S).data
-        assert (type(came), came) == (bytes, bytes(data))
+        received = server.get(timeout=WAIT_S).data
+        assert (type(received), received) == (bytes, bytes(data))
     with pytest.raises(TypeError):
         client.put("text")
     with pytest.raises(TypeError):

@@ -132,9 +132,9 @@ def test_a_killed_server(
         futures.append(client.put(numbered(protocol, 4)))
         second = start(protocol, "server", *where, 3 if ack == "taken" else 1, server_id, *ours)
         # The last one may have gone to the dead, too: nobody can tell.
-        came = [line.split() for line in lines(second)]
-        assert [data for data, _ in came] == (["2", "3", "4"] if ack == "taken" else ["4"])
-        assert all(redelivered == "True" for _, redelivered in came[:-1])
+        received = [line.split() for line in lines(second)]
+        assert [data for data, _ in received] == (["2", "3", "4"] if ack == "taken" else ["4"])
+        assert all(redelivered == "True" for _, redelivered in received[:-1])
         for future in futures:
             future.result(WAIT_S)
         kill(second)
@@ -165,9 +165,9 @@ def test_a_killed_client(
         futures.append(server.put(numbered(protocol, 4), client_id))
         second = start(protocol, "client", *where, 3 if ack == "taken" else 1, client_id, *theirs)
         # The last one may have gone to the dead, too: nobody can tell.
-        came = [line.split() for line in lines(second)]
-        assert [data for data, _ in came] == (["2", "3", "4"] if ack == "taken" else ["4"])
-        assert all(redelivered == "True" for _, redelivered in came[:-1])
+        received = [line.split() for line in lines(second)]
+        assert [data for data, _ in received] == (["2", "3", "4"] if ack == "taken" else ["4"])
+        assert all(redelivered == "True" for _, redelivered in received[:-1])
         for future in futures:
             future.result(WAIT_S)
         kill(second)
@@ -226,7 +226,7 @@ def test_one_that_is_killed_before_and_after_it_acknowledged(
     queue.close(0)
 
 
-def test_a_client_that_dies_is_given_up(start: Start) -> None:
+def test_a_killed_client_expires(start: Start) -> None:
     where = free_location()
     connection = nq.ConnectionOptions(expire_s=0.2, ack="taken")
     given = nq.CommunicatorOptions(netloc=where, connection=connection)

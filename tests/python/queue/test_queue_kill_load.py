@@ -63,7 +63,7 @@ while number != given["last"]:
 queue.close(10)
 """
 #: The numbers that one life of a process has read, and which of them were marked.
-Life = list[tuple[int, bool]]
+Incarnation = list[tuple[int, bool]]
 
 
 class Killed:
@@ -73,14 +73,14 @@ class Killed:
         self._command = [sys.executable, "-c", READER, json.dumps(given)]
         self._progress = progress
         self._random = random.Random(11)
-        self.lives: list[Life] = []
+        self.incarnations: list[Incarnation] = []
         #: Nobody is killed any more.
         self.is_safe = threading.Event()
 
     def run(self) -> None:
         """All lives; the last one is not killed, and reads until the last number."""
         for kills in range(KILLS + 1):
-            self.lives.append([])
+            self.incarnations.append([])
             if kills == KILLS:
                 self.is_safe.set()
             # The last one may have to read all of them: those before it may have had no time.
@@ -90,28 +90,30 @@ class Killed:
         process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         # What it waits for may be gone with the life before.
-        patience = threading.Timer(PATIENCE_S, lambda: self.is_safe.is_set() or process.kill())
-        patience.start()
+        select_timeout = threading.Timer(
+            PATIENCE_S, lambda: self.is_safe.is_set() or process.kill()
+        )
+        select_timeout.start()
         for line in process.stdout:
             number, repeated = map(int, line.split())
-            self.lives[-1].append((number, bool(repeated)))
-            self._progress.tell(number)
-            if len(self.lives[-1]) == count:
+            self.incarnations[-1].append((number, bool(repeated)))
+            self._progress.update(number)
+            if len(self.incarnations[-1]) == count:
                 # SIGKILL. What it has said by then it has said.
                 process.kill()
         process.wait()
-        patience.cancel()
+        select_timeout.cancel()
 
 
-def check(lives: list[Life], ack: str) -> None:
+def check(incarnations: list[Incarnation], ack: str) -> None:
     """What the contract says of one life after another."""
     read_up_to = -1
-    for life in lives:
-        numbers = [number for number, _ in life]
+    for incarnation in incarnations:
+        numbers = [number for number, _ in incarnation]
         if not numbers:
             continue
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "out of order"
-        for number, repeated in life:
+        for number, repeated in incarnation:
             assert repeated or number > read_up_to, f"{number} came again, and was not marked"
         if ack == "taken":
             # One may have been taken by a process that was killed before it could say so.
@@ -119,14 +121,14 @@ def check(lives: list[Life], ack: str) -> None:
         if ack == "explicit":
             assert numbers[0] <= read_up_to + 1, f"lost before {numbers[0]}, after {read_up_to}"
         read_up_to = max(read_up_to, numbers[-1])
-    assert lives[-1][-1][0] == read_up_to == COUNT - 1
+    assert incarnations[-1][-1][0] == read_up_to == COUNT - 1
 
 
 @pytest.mark.timeout(3 * WAIT_S)
 @pytest.mark.parametrize("protocol", PROTOCOLS if LONG else ["tcp", "shm"])
 @pytest.mark.parametrize("ack", ["received", "taken", "explicit"])
 @pytest.mark.parametrize("killed", ["client", "server"])
-def test_whoever_is_killed_under_load(
+def test_either_side_may_be_killed_under_load(
     protocol: str,
     ack: str,
     killed: str,
@@ -189,8 +191,8 @@ def test_whoever_is_killed_under_load(
         reading.join(WAIT_S)
         assert not reading.is_alive()
         side.close(1)
-    check(reader.lives, ack)
-    assert len(reader.lives) > 1
+    check(reader.incarnations, ack)
+    assert len(reader.incarnations) > 1
 
 
 def numbered(protocol: str, number: int) -> object:

@@ -59,8 +59,8 @@ def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
         clients = [pairs.client(server, engine="posix") for _ in range(1000)]
         for client in clients:
             client.put("here")
-        came = {server.get(timeout=WAIT_S).peer for _ in clients}
-        assert came == {client.id for client in clients}
+        received = {server.get(timeout=WAIT_S).peer for _ in clients}
+        assert received == {client.id for client in clients}
         everyone = server.put("all")
         last = server.put("you", clients[-1].id)
         everyone.result(WAIT_S)
@@ -76,7 +76,7 @@ def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
 
 @pytest.mark.timeout(5 * WAIT_S)
 @pytest.mark.parametrize("protocol", ONE_LARGE_OVER)
-def test_a_large_message_takes_twice_its_size_at_most(
+def test_a_large_message_takes_at_most_twice_its_size(
     protocol: str, tmp_path: Path, shared_broker: Callable[[], Broker]
 ) -> None:
     size = 4 << 30 if LONG else 256 << 20
@@ -92,16 +92,16 @@ def test_a_large_message_takes_twice_its_size_at_most(
             stack.enter_context(program(ONE_LARGE, protocol, purpose, *arguments))
             for purpose in ("server", "client")
         ]
-        said = [side.communicate(timeout=4 * WAIT_S) for side in sides]
-        assert [errors for _, errors in said] == ["", ""]
-        peaks = [int(peak) for peak, _ in said]
-        told.say("peaks of {:,} and {:,} MiB".format(*(peak >> 20 for peak in peaks)))
+        output = [side.communicate(timeout=4 * WAIT_S) for side in sides]
+        assert [errors for _, errors in output] == ["", ""]
+        peaks = [int(peak) for peak, _ in output]
+        told.write("peaks of {:,} and {:,} MiB".format(*(peak >> 20 for peak in peaks)))
     # And what the interpreter takes. Over gRPC, what its library has read ahead besides.
     own = 512 << 20 if protocol == "grpc" else 64 << 20
     assert max(peaks) < 2 * size + own
 
 
-def test_a_message_is_as_long_as_allowed_and_no_longer(pairs: Pairs) -> None:
+def test_a_message_may_be_exactly_message_size(pairs: Pairs) -> None:
     server = pairs.server(message_size=1000)
     client = pairs.client(server, message_size=1000)
     client.put(b"x" * 1000)
@@ -110,7 +110,7 @@ def test_a_message_is_as_long_as_allowed_and_no_longer(pairs: Pairs) -> None:
         client.put(b"x" * 1001)
 
 
-def test_a_message_longer_than_the_peer_takes_fails_alone(pairs: Pairs) -> None:
+def test_a_message_past_the_peers_limit_fails_alone(pairs: Pairs) -> None:
     server = pairs.server(message_size=1000)
     client = pairs.client(server)
     for length in (1001, 100_000):

@@ -88,11 +88,11 @@ def run(program: str, timeout_s: float) -> str:
     return done.stdout
 
 
-def test_a_forked_child_has_no_queue_and_ends_all_the_same() -> None:
+def test_a_forked_child_has_no_queue_and_exits() -> None:
     assert run(FORKS, WAIT_S).split() == ["refused"] * 4 + ["7", "['before',", "'after']"]
 
 
-def test_a_program_ends_with_communicators_open() -> None:
+def test_a_program_exits_with_open_communicators() -> None:
     # Peers that never answer take 5 seconds together, and not each.
     assert run(EXITS, 90) == "done\n"
 
@@ -128,7 +128,7 @@ def test_a_communicator_in_a_cycle_is_collected(pairs: Pairs) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
-def test_puts_cancels_and_closes_of_many_threads_lose_nothing(pairs: Pairs) -> None:
+def test_concurrent_puts_cancels_and_closes_lose_nothing(pairs: Pairs) -> None:
     server = pairs.server()
     client = pairs.client(server, transport_size=100_000)
     kept: list[list[int]] = [[] for _ in range(4)]
@@ -145,21 +145,21 @@ def test_puts_cancels_and_closes_of_many_threads_lose_nothing(pairs: Pairs) -> N
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    come: list[int] = []
+    received: list[int] = []
     closing = threading.Thread(target=lambda: ([it.join() for it in threads], client.close()))
     closing.start()
     while True:
         try:
-            come.append(server.get(timeout=1).data[0])
+            received.append(server.get(timeout=1).data[0])
         except TimeoutError:
             if not closing.is_alive():
                 break
     for number in range(4):
-        assert [name for name in come if name // 10_000 == number] == kept[number]
+        assert [name for name in received if name // 10_000 == number] == kept[number]
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
-def test_a_future_called_for_at_the_end_is_called(pairs: Pairs) -> None:
+def test_a_future_callback_added_late_is_called(pairs: Pairs) -> None:
     for _ in range(20):
         server = pairs.server()
         client = pairs.client(server)
@@ -177,13 +177,13 @@ def test_a_future_called_for_at_the_end_is_called(pairs: Pairs) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
-def test_a_get_that_is_cancelled_loses_no_message(pairs: Pairs) -> None:
+def test_a_cancelled_get_loses_no_message(pairs: Pairs) -> None:
     async def main() -> None:
         async with anq.Communicator(pairs.server()) as server:
             client = pairs.client(server._queue)
             client.put(0)
             assert (await server.get(timeout=WAIT_S)).data == 0
-            come: list[int] = []
+            received: list[int] = []
             choices = random.Random(7)
             sent = 0
             while sent < 300:
@@ -196,10 +196,10 @@ def test_a_get_that_is_cancelled_loses_no_message(pairs: Pairs) -> None:
                     await asyncio.sleep(0)
                 getting.cancel()
                 try:
-                    come.append((await getting).data)
+                    received.append((await getting).data)
                 except asyncio.CancelledError:
-                    come.append((await server.get(timeout=WAIT_S)).data)
-            assert come == list(range(1, 301))
+                    received.append((await server.get(timeout=WAIT_S)).data)
+            assert received == list(range(1, 301))
             with pytest.raises(TimeoutError):
                 await server.get(timeout=0)
 
@@ -244,7 +244,7 @@ def server_once_free(pairs: Pairs, options: nq.CommunicatorOptions) -> nq.Commun
 
 @pytest.mark.parametrize("purpose", ["server", "client"])
 @pytest.mark.parametrize("pairs", ["tcp", "unix", "shm", "mqtt"], indirect=True)
-def test_a_parent_that_is_killed_is_missed_although_its_child_lives(
+def test_a_killed_parent_expires_while_its_child_lives(
     pairs: Pairs, purpose: str, tmp_path: Path
 ) -> None:
     netloc, topic = free_location(), ""

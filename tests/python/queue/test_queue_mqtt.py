@@ -53,7 +53,7 @@ def check(messages: list[bytes]) -> None:
         assert hashlib.blake2b(message[16:], digest_size=8).digest() == message[8:16]
 
 
-def test_a_broker_that_is_killed_loses_nothing(broker: Broker) -> None:
+def test_a_killed_broker_loses_nothing(broker: Broker) -> None:
     with (
         nq.new("mqtt", "server", options(broker)) as server,
         nq.new("mqtt", "client", options(broker)) as client,
@@ -89,7 +89,7 @@ def test_a_broker_that_is_killed_loses_nothing(broker: Broker) -> None:
         check(got[client])
 
 
-def test_a_client_may_come_before_its_server_and_its_broker() -> None:
+def test_a_client_may_start_before_its_server_and_its_broker() -> None:
     broker = Broker()
     with nq.new("mqtt", "client", options(broker)) as client:
         put = client.put("early")
@@ -99,7 +99,7 @@ def test_a_client_may_come_before_its_server_and_its_broker() -> None:
             client.close()
 
 
-def test_a_broker_acknowledges_nothing_for_a_peer(broker: Broker) -> None:
+def test_the_broker_does_not_acknowledge_for_a_peer(broker: Broker) -> None:
     with nq.new("mqtt", "client", options(broker)) as client:
         puts = [client.put(data) for data in ("short", b"x" * 1_000_000)]
         # The broker is there and takes all it is given; the server is not.
@@ -112,7 +112,7 @@ def test_a_broker_acknowledges_nothing_for_a_peer(broker: Broker) -> None:
             client.close()
 
 
-def test_a_broker_that_wants_a_password_gets_it(tmp_path: Path) -> None:
+def test_a_broker_with_a_password_is_authenticated_to(tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "ann", "secret"], check=True)
     with Broker(f"password_file {passwords}") as broker:
@@ -126,7 +126,7 @@ def test_a_broker_that_wants_a_password_gets_it(tmp_path: Path) -> None:
         assert "secret" not in repr(login)
 
 
-def test_a_wrong_password_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     passwords = tmp_path / "passwords"
     subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "ann", "secret"], check=True)
     with Broker(f"password_file {passwords}") as broker:
@@ -160,13 +160,13 @@ class Certificates:
     folder: Path
 
     def __post_init__(self) -> None:
-        authority, stranger = trustme.CA(), trustme.CA()
+        authority, other_ca = trustme.CA(), trustme.CA()
         for name in ("broker", "client"):
             issued = authority.issue_cert("localhost")
             issued.private_key_pem.write_to_path(self.folder / f"{name}.key")
             issued.cert_chain_pems[0].write_to_path(self.folder / f"{name}.pem")
         authority.cert_pem.write_to_path(self.folder / "authority.pem")
-        stranger.cert_pem.write_to_path(self.folder / "stranger.pem")
+        other_ca.cert_pem.write_to_path(self.folder / "stranger.pem")
         self.lines = [f"certfile {self.folder}/broker.pem", f"keyfile {self.folder}/broker.key"]
 
 
@@ -188,9 +188,9 @@ def test_a_broker_with_tls_is_verified(
             large = os.urandom(5_000_000)
             client.put(large).result(WAIT_S)
             assert server.get(timeout=WAIT_S).data == large
-            wary = nq.SecurityOptions(authority=folder / "stranger.pem")
+            distrusting = nq.SecurityOptions(authority=folder / "stranger.pem")
             connection = nq.ConnectionOptions(expire_s=0.5)
-            given = options(broker, security=wary, connection=connection)
+            given = options(broker, security=distrusting, connection=connection)
             other = nq.new("mqtt", "client", given)
             with pytest.raises(ConnectionError, match="TLS with the broker"):
                 other.put("out").result(WAIT_S)
@@ -200,7 +200,7 @@ def test_a_broker_with_tls_is_verified(
                 server.get(timeout=0.1)
 
 
-def test_a_broker_may_want_a_certificate(certificates: Certificates) -> None:
+def test_a_broker_may_require_a_certificate(certificates: Certificates) -> None:
     folder = certificates.folder
     lines = [*certificates.lines, f"cafile {folder}/authority.pem", "require_certificate true"]
     with Broker(*lines) as broker:
@@ -215,7 +215,7 @@ def test_a_broker_may_want_a_certificate(certificates: Certificates) -> None:
             assert server.get(timeout=WAIT_S).data == "in"
 
 
-class OlderBroker:
+class Mqtt3Broker:
     """A broker that knows MQTT 3.1.1 and nothing newer: mosquitto, behind a doorkeeper.
 
     Args:
@@ -233,23 +233,23 @@ class OlderBroker:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
-                threading.Thread(target=self._open, args=(near,), daemon=True).start()
+                client_side, _ = self._listener.accept()
+                threading.Thread(target=self._open, args=(client_side,), daemon=True).start()
 
-    def _open(self, near: socket.socket) -> None:
+    def _open(self, client_side: socket.socket) -> None:
         # One byte of length, as we say so little; then the name of the protocol, and its version.
-        beginning = near.recv(9, socket.MSG_WAITALL)
+        beginning = client_side.recv(9, socket.MSG_WAITALL)
         self.asked.append(beginning[8])
         if beginning[8] > 4:
-            near.sendall(self._refusal)
-            near.close()
+            client_side.sendall(self._refusal)
+            client_side.close()
             return
-        far = socket.create_connection(("127.0.0.1", self._broker.port))
-        far.sendall(beginning)
-        for source, target in ((near, far), (far, near)):
-            threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+        server_side = socket.create_connection(("127.0.0.1", self._broker.port))
+        server_side.sendall(beginning)
+        for source, target in ((client_side, server_side), (server_side, client_side)):
+            threading.Thread(target=self._relay, args=(source, target), daemon=True).start()
 
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+    def _relay(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 target.sendall(data)
@@ -262,9 +262,9 @@ class OlderBroker:
 @pytest.mark.parametrize(
     "refusal", [b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00", b""], ids=["3.1.1", "5", "silent"]
 )
-def test_an_older_broker_is_spoken_to_in_its_own_version(broker: Broker, refusal: bytes) -> None:
-    older = OlderBroker(broker, refusal)
-    netloc = nq.NetworkLocation("127.0.0.1", older.port)
+def test_an_mqtt_3_broker_is_supported(broker: Broker, refusal: bytes) -> None:
+    mqtt3_broker = Mqtt3Broker(broker, refusal)
+    netloc = nq.NetworkLocation("127.0.0.1", mqtt3_broker.port)
     with (
         nq.new("mqtt", "server", nq.CommunicatorOptions(netloc=netloc)) as server,
         nq.new("mqtt", "client", nq.CommunicatorOptions(netloc=netloc)) as client,
@@ -274,16 +274,16 @@ def test_an_older_broker_is_spoken_to_in_its_own_version(broker: Broker, refusal
         assert server.get(timeout=WAIT_S).data == large
         server.put("back").result(WAIT_S)
         assert client.get(timeout=WAIT_S).data == "back"
-    assert sorted(older.asked) == [4, 4, 5, 5]
-    older.close()
+    assert sorted(mqtt3_broker.asked) == [4, 4, 5, 5]
+    mqtt3_broker.close()
 
 
 @pytest.mark.parametrize("limit", ["message_size_limit 10000", "max_packet_size 20000"])
 @pytest.mark.parametrize("version", [5, 4])
-def test_a_broker_that_takes_only_short_packets_gets_short_ones(limit: str, version: int) -> None:
+def test_a_brokers_packet_limit_is_respected(limit: str, version: int) -> None:
     with Broker(limit) as broker:
-        older = OlderBroker(broker, b"\x20\x02\x00\x01") if version == 4 else None
-        netloc = nq.NetworkLocation("127.0.0.1", older.port if older else broker.port)
+        mqtt3_broker = Mqtt3Broker(broker, b"\x20\x02\x00\x01") if version == 4 else None
+        netloc = nq.NetworkLocation("127.0.0.1", mqtt3_broker.port if mqtt3_broker else broker.port)
         connection = nq.ConnectionOptions(keepalive_s=0.2, reconnect=(0.01, 0.1))
         given = nq.CommunicatorOptions(netloc=netloc, connection=connection)
         with (
@@ -296,22 +296,22 @@ def test_a_broker_that_takes_only_short_packets_gets_short_ones(limit: str, vers
             assert server.get(timeout=WAIT_S).data == "behind"
             for put in puts:
                 put.result(WAIT_S)
-        if older:
-            older.close()
+        if mqtt3_broker:
+            mqtt3_broker.close()
 
 
-def test_what_strangers_publish_changes_nothing(broker: Broker) -> None:
+def test_foreign_publications_change_nothing(broker: Broker) -> None:
     with (
         nq.new("mqtt", "server", options(broker)) as server,
         nq.new("mqtt", "client", options(broker)) as client,
     ):
         client.put("before").result(WAIT_S)
-        stranger = paho.Client(CallbackAPIVersion.VERSION2)
-        stranger.connect("localhost", broker.port)
-        stranger.loop_start()
+        other_ca = paho.Client(CallbackAPIVersion.VERSION2)
+        other_ca.connect("localhost", broker.port)
+        other_ca.loop_start()
         for payload in [b"", b"x", b"\0" * 9, b"\0" * 9 + b"garbage" * 10, os.urandom(500)]:
-            stranger.publish("ucall/queue/up/stranger", payload, qos=1).wait_for_publish(WAIT_S)
-        stranger.disconnect()
-        stranger.loop_stop()
+            other_ca.publish("ucall/queue/up/stranger", payload, qos=1).wait_for_publish(WAIT_S)
+        other_ca.disconnect()
+        other_ca.loop_stop()
         client.put("after").result(WAIT_S)
         assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["before", "after"]

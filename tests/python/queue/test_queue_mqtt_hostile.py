@@ -37,10 +37,10 @@ class Hostile:
         self.socket = self.accept()
 
     def accept(self) -> socket.socket:
-        near, _ = self._listener.accept()
-        near.settimeout(WAIT_S)
-        near.recv(65536)
-        return near
+        client_side, _ = self._listener.accept()
+        client_side.settimeout(WAIT_S)
+        client_side.recv(65536)
+        return client_side
 
     def is_spoken_to(self) -> bool:
         """Has the communicator say something of a new link; whether it does."""
@@ -51,10 +51,10 @@ class Hostile:
         return self.hears(b"ucall-q1")
 
     def hears(self, words: bytes) -> bool:
-        said = b""
-        while words not in said and (more := self.socket.recv(65536)):
-            said += more
-        return words in said
+        output = b""
+        while words not in output and (more := self.socket.recv(65536)):
+            output += more
+        return words in output
 
     def is_left(self) -> bool:
         """Waits until the communicator has closed the connection."""

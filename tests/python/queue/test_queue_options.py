@@ -24,17 +24,17 @@ def full_client(pairs: Pairs, full: str) -> tuple[nq.Communicator, list[nq.Futur
     return client, [client.put(bytes([number]) * 1000) for number in range(2)]
 
 
-def come_to(pairs: Pairs, client: nq.Communicator) -> list[Any]:
+def receive_all(pairs: Pairs, client: nq.Communicator) -> list[Any]:
     """What a server gets that is there at last: two, and then nothing more."""
     server = pairs.server(netloc=client.options.netloc)
-    come = [server.get(timeout=WAIT_S).data for _ in range(2)]
+    received = [server.get(timeout=WAIT_S).data for _ in range(2)]
     client.close()
     with pytest.raises(TimeoutError):
         server.get(timeout=0.2)
-    return come
+    return received
 
 
-def test_a_full_queue_blocks_if_asked(pairs: Pairs) -> None:
+def test_full_block_waits_for_room(pairs: Pairs) -> None:
     client, futures = full_client(pairs, "block")
     puts: list[nq.Future] = []
     blocked = threading.Thread(target=lambda: puts.append(client.put(b"late")))
@@ -45,31 +45,31 @@ def test_a_full_queue_blocks_if_asked(pairs: Pairs) -> None:
     assert futures[1].cancel()
     blocked.join(WAIT_S)
     assert not blocked.is_alive()
-    assert come_to(pairs, client) == [bytes(1000), b"late"]
+    assert receive_all(pairs, client) == [bytes(1000), b"late"]
     puts[0].result(WAIT_S)
 
 
-def test_a_full_queue_drops_the_oldest_if_asked(pairs: Pairs) -> None:
+def test_full_drop_oldest_drops_the_oldest(pairs: Pairs) -> None:
     client, futures = full_client(pairs, "drop_oldest")
     futures.append(client.put(b"new"))
     with pytest.raises(nq.FullError):
         futures[0].result(WAIT_S)
-    assert come_to(pairs, client) == [b"\1" * 1000, b"new"]
+    assert receive_all(pairs, client) == [b"\1" * 1000, b"new"]
     for future in futures[1:]:
         future.result(WAIT_S)
 
 
-def test_a_full_queue_drops_the_newest_if_asked(pairs: Pairs) -> None:
+def test_full_drop_newest_drops_the_newest(pairs: Pairs) -> None:
     client, futures = full_client(pairs, "drop_newest")
     with pytest.raises(nq.FullError):
         client.put(b"new").result(WAIT_S)
-    assert come_to(pairs, client) == [bytes(1000), b"\1" * 1000]
+    assert receive_all(pairs, client) == [bytes(1000), b"\1" * 1000]
     for future in futures:
         future.result(WAIT_S)
 
 
 @pytest.mark.parametrize("merge", [True, False])
-def test_get_merge_hands_the_stream_over_as_one_block(pairs: Pairs, merge: bool) -> None:
+def test_get_merge_gives_load_one_chunk(pairs: Pairs, merge: bool) -> None:
     def load(stream: nq.Stream) -> tuple[int, int]:
         return len(stream.chunks), stream.nbytes
 
@@ -82,7 +82,7 @@ def test_get_merge_hands_the_stream_over_as_one_block(pairs: Pairs, merge: bool)
 
 
 @pytest.mark.parametrize("merge", [True, False])
-def test_put_merge_joins_what_dump_makes(pairs: Pairs, merge: bool) -> None:
+def test_put_merge_joins_the_chunks_of_dump(pairs: Pairs, merge: bool) -> None:
     pieces = [bytearray(b"a" * 10_000), bytearray(b"b" * 10_000)]
     serialization = nq.SerializationOptions(
         dump=lambda _: nq.Stream(pieces), load=lambda stream: stream.read()
@@ -98,7 +98,7 @@ def test_put_merge_joins_what_dump_makes(pairs: Pairs, merge: bool) -> None:
     assert server.get(timeout=WAIT_S).data == first * 10_000 + b"b" * 10_000
 
 
-def test_transport_size_bounds_what_is_not_taken(pairs: Pairs) -> None:
+def test_transport_size_bounds_untaken_messages(pairs: Pairs) -> None:
     server = pairs.server(transport_size=1_000_000)
     client = pairs.client(server, full="block", queue_size=4_000_000)
     first = client.put(b"x" * 100_000)

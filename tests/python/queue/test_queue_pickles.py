@@ -116,12 +116,12 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_values_come_back(value: Any) -> None:
-    for came in both_ways([value, (value, value)]):
-        assert came == [value, (value, value)]
-        assert type(came[0]) is type(value)
+    for received in both_ways([value, (value, value)]):
+        assert received == [value, (value, value)]
+        assert type(received[0]) is type(value)
         # Numbers are written again each time.
         if not isinstance(value, int | float):
-            assert came[0] is came[1][0] is came[1][1]
+            assert received[0] is received[1][0] is received[1][1]
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_values_come_back(value: Any) -> None:
 def test_exceptions_come_back(error: Exception) -> None:
     error.add_note("a note")
     error.seen = [1]  # type: ignore[attr-defined]
-    for came in both_ways(error):
-        assert type(came) is type(error)
-        assert repr(came.args) == repr(error.args)
-        assert (came.__notes__, came.seen) == (["a note"], [1])
-        assert str(came) == str(error)
+    for received in both_ways(error):
+        assert type(received) is type(error)
+        assert repr(received.args) == repr(error.args)
+        assert (received.__notes__, received.seen) == (["a note"], [1])
+        assert str(received) == str(error)
 
 
 def test_an_error_of_text_points_into_its_text() -> None:
@@ -184,11 +184,11 @@ ARRAYS = [
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{array.shape}")
 def test_arrays_come_back(array: np.ndarray[Any, Any]) -> None:
-    for came in both_ways({"array": array, "again": [array]}):
-        assert came["again"][0] is came["array"]
-        assert came["array"].shape == array.shape
-        assert came["array"].dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
-        assert came["array"].tolist() == array.tolist()
+    for received in both_ways({"array": array, "again": [array]}):
+        assert received["again"][0] is received["array"]
+        assert received["array"].shape == array.shape
+        assert received["array"].dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+        assert received["array"].tolist() == array.tolist()
 
 
 @pytest.mark.parametrize(
@@ -207,29 +207,29 @@ def test_arrays_come_back(array: np.ndarray[Any, Any]) -> None:
     ids=repr,
 )
 def test_scalars_come_back(scalar: Any) -> None:
-    for came in both_ways(scalar):
-        assert came == scalar
-        assert type(came) is type(scalar)
-        assert came.dtype == scalar.dtype
+    for received in both_ways(scalar):
+        assert received == scalar
+        assert type(received) is type(scalar)
+        assert received.dtype == scalar.dtype
 
 
 def test_containers_may_hold_themselves() -> None:
     inner: list[Any] = []
     inner.append(inner)
-    for came in both_ways(inner):
-        assert came[0] is came
+    for received in both_ways(inner):
+        assert received[0] is received
     mapping: dict[str, Any] = {}
     mapping["self"] = (mapping, [mapping])
-    for came in both_ways(mapping):
-        assert came["self"][0] is came["self"][1][0] is came
+    for received in both_ways(mapping):
+        assert received["self"][0] is received["self"][1][0] is received
     pair: tuple[Any, ...] = ([],)
     pair[0].append(pair)
-    for came in both_ways(pair):
-        assert came[0][0] is came
+    for received in both_ways(pair):
+        assert received[0][0] is received
     queue: collections.deque[Any] = collections.deque()
     queue.append(queue)
-    for came in both_ways(queue):
-        assert came[0] is came
+    for received in both_ways(queue):
+        assert received[0] is received
 
 
 # --- classes of the program's own
@@ -247,7 +247,7 @@ class Flags(enum.Flag):
 @dataclasses.dataclass
 class Point:
     x: int
-    near: list[Point]
+    client_side: list[Point]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -319,24 +319,24 @@ OWN_VALUES: list[Callable[[], Any]] = [
 @pytest.mark.parametrize("make", OWN_VALUES)
 @pytest.mark.usefixtures("allowed")
 def test_allowed_classes_come_back(make: Callable[[], Any]) -> None:
-    for came in both_ways(make()):
-        assert came == make()
-        assert type(came) is type(make())
+    for received in both_ways(make()):
+        assert received == make()
+        assert type(received) is type(make())
 
 
 @pytest.mark.usefixtures("allowed")
 def test_state_and_slots_come_back() -> None:
-    for came in both_ways(slotted()):
-        assert came.a == 1
-        assert not hasattr(came, "b")
+    for received in both_ways(slotted()):
+        assert received.a == 1
+        assert not hasattr(received, "b")
     error = Failure("text", 5)
     error.code = 7  # type: ignore[attr-defined]
-    for came in both_ways(error):
-        assert (type(came), came.args, came.code) == (Failure, ("text", 5), 7)
+    for received in both_ways(error):
+        assert (type(received), received.args, received.code) == (Failure, ("text", 5), 7)
     point = Point(1, [])
-    point.near.append(point)
-    for came in both_ways(point):
-        assert came.near[0] is came
+    point.client_side.append(point)
+    for received in both_ways(point):
+        assert received.client_side[0] is received
 
 
 def test_only_allowed_classes_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,8 +527,8 @@ def test_persistent_ids_need_a_loader() -> None:
         dump=lambda value: "shared" if value is shared else None,
         load=lambda name: {"shared": shared}[name],
     )
-    came = serializer.load(serializer.dump([shared, {"x": shared}]))
-    assert came[0] is came[1]["x"] is shared
+    received = serializer.load(serializer.dump([shared, {"x": shared}]))
+    assert received[0] is received[1]["x"] is shared
     with pytest.raises(pickle.UnpicklingError, match="persistent id"):
         PickleSerializer().load(serializer.dump([shared]))
 

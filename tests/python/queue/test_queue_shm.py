@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from frames import GREETING_BYTES
-from held import descriptors, shared_maps, wait_until
+from frames import PREAMBLE_BYTES
 from pairs import Pairs
+from resources import descriptors, shared_maps, wait_until
 
 from ucall import queue as nq
 
@@ -94,7 +94,7 @@ def test_arrays_are_views_that_keep_their_memory(pairs: Pairs, engine: str) -> N
     wait_until(lambda: shared_maps() == 0)
 
 
-def test_what_is_viewed_begins_behind_what_is_copied(pairs: Pairs, engine: str) -> None:
+def test_viewed_messages_start_past_the_copy_limit(pairs: Pairs, engine: str) -> None:
     server = pairs.server(engine=engine)
     client = pairs.client(server, engine=engine)
     for more in (0, 1):
@@ -109,7 +109,7 @@ def test_what_is_viewed_begins_behind_what_is_copied(pairs: Pairs, engine: str) 
         assert (shared_maps("r--s"), shared_maps("r--p")) == (1, more)
 
 
-def test_copies_are_ones_own_while_their_memory_is_used_again(pairs: Pairs, engine: str) -> None:
+def test_copies_survive_slot_reuse(pairs: Pairs, engine: str) -> None:
     server = pairs.server(engine=engine)
     client = pairs.client(server, engine=engine)
     held = []
@@ -130,7 +130,7 @@ def test_copies_are_ones_own_while_their_memory_is_used_again(pairs: Pairs, engi
     wait_until(lambda: shared_maps() == 0)
 
 
-def test_without_room_for_slots_messages_go_through_the_socket(pairs: Pairs, engine: str) -> None:
+def test_messages_fall_back_to_the_socket_without_slots(pairs: Pairs, engine: str) -> None:
     server = pairs.server(engine=engine)
     client = pairs.client(server, engine=engine, transport_size=1 << 16)
     for number in range(3):
@@ -140,7 +140,7 @@ def test_without_room_for_slots_messages_go_through_the_socket(pairs: Pairs, eng
 
 
 @pytest.mark.parametrize("trusting", ["both", "server", "client"])
-def test_memory_is_viewed_again_only_by_two_that_trust_each_other(
+def test_slots_are_reused_only_between_trusted_peers(
     pairs: Pairs, engine: str, trusting: str
 ) -> None:
     server = pairs.server(engine=engine, trusted=trusting != "client")
@@ -165,7 +165,7 @@ def test_memory_is_viewed_again_only_by_two_that_trust_each_other(
         assert array.flags.writeable == (trusting != "both")
 
 
-def test_what_is_viewed_again_begins_at_256_kib(pairs: Pairs, engine: str) -> None:
+def test_trusted_views_start_at_256_kib(pairs: Pairs, engine: str) -> None:
     server = pairs.server(engine=engine, trusted=True)
     client = pairs.client(server, engine=engine, trusted=True)
     for more in (-1, 0):
@@ -178,7 +178,7 @@ def test_what_is_viewed_again_begins_at_256_kib(pairs: Pairs, engine: str) -> No
         assert got.flags.writeable == (more < 0)
 
 
-def test_more_is_under_way_than_slots_hold(pairs: Pairs, engine: str) -> None:
+def test_more_messages_in_flight_than_slots(pairs: Pairs, engine: str) -> None:
     given = {"engine": engine, "trusted": True, "transport_size": 1 << 20}
     server = pairs.server(**given)
     client = pairs.client(server, **given)
@@ -191,7 +191,7 @@ def test_more_is_under_way_than_slots_hold(pairs: Pairs, engine: str) -> None:
     futures[-1].result(WAIT_S)
 
 
-def test_what_cannot_be_viewed_is_as_it_was(pairs: Pairs, engine: str) -> None:
+def test_unviewable_objects_arrive_unchanged(pairs: Pairs, engine: str) -> None:
     server = pairs.server(engine=engine, trusted=True)
     client = pairs.client(server, engine=engine, trusted=True)
     for data in (b"b" * LONG, "t" * LONG, "\N{SNOWMAN}" * LONG, ["x" * LONG, b"y" * LONG]):
@@ -201,7 +201,7 @@ def test_what_cannot_be_viewed_is_as_it_was(pairs: Pairs, engine: str) -> None:
     assert shared_maps("r--s") > 0
 
 
-def test_broadcasts_come_to_all(pairs: Pairs, engine: str) -> None:
+def test_broadcasts_reach_all_clients(pairs: Pairs, engine: str) -> None:
     server = pairs.server(engine=engine)
     clients = [pairs.client(server, engine=engine) for _ in range(5)]
     for client in clients:
@@ -214,7 +214,7 @@ def test_broadcasts_come_to_all(pairs: Pairs, engine: str) -> None:
 
 
 @pytest.mark.parametrize("count", [10 << 20, 40 << 20])
-def test_a_message_longer_than_a_turn(pairs: Pairs, engine: str, count: int) -> None:
+def test_a_message_longer_than_one_turn(pairs: Pairs, engine: str, count: int) -> None:
     server = pairs.server(engine=engine)
     client = pairs.client(server, engine=engine)
     array = np.random.default_rng(1).integers(0, 256, count, np.uint8)
@@ -226,7 +226,9 @@ def test_a_message_longer_than_a_turn(pairs: Pairs, engine: str, count: int) -> 
 
 
 @pytest.mark.parametrize("refuse", ["memory", "descriptors"])
-def test_what_is_refused_goes_through_the_socket(pairs: Pairs, engine: str, refuse: str) -> None:
+def test_refused_shared_memory_falls_back_to_the_socket(
+    pairs: Pairs, engine: str, refuse: str
+) -> None:
     server = pairs.server(engine=engine)
     command = [sys.executable, "-c", REFUSED, server.options.netloc.host, refuse, engine]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -264,7 +266,7 @@ def test_another_user_gets_no_channel(pairs: Pairs, reachable: str) -> None:
     server = pairs.server(netloc=nq.NetworkLocation(path, 0))
     for reached in (folder, path):
         os.chmod(reached, 0o777)
-    near, far = socket.socketpair()
+    client_side, server_side = socket.socketpair()
     stranger = socket.socket(socket.AF_UNIX)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -273,20 +275,20 @@ def test_another_user_gets_no_channel(pairs: Pairs, reachable: str) -> None:
         try:
             os.setuid(65534)
             stranger.connect(path)
-            data, descriptors, _, _ = socket.recv_fds(stranger, GREETING_BYTES, 2)
-            far.sendall(bytes([len(data), len(descriptors)]))
+            data, descriptors, _, _ = socket.recv_fds(stranger, PREAMBLE_BYTES, 2)
+            server_side.sendall(bytes([len(data), len(descriptors)]))
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    near.settimeout(WAIT_S)
-    assert near.recv(2) == bytes([GREETING_BYTES, 0])
+    client_side.settimeout(WAIT_S)
+    assert client_side.recv(2) == bytes([PREAMBLE_BYTES, 0])
     client = pairs.client(server)
     client.put(np.arange(LONG))
     assert (server.get(timeout=WAIT_S).data == np.arange(LONG)).all()
     server.close(0.2)
 
 
-def test_memory_that_is_viewed_is_counted_once(pairs: Pairs) -> None:
+def test_viewed_memory_is_counted_once(pairs: Pairs) -> None:
     server = pairs.server(message_size=1 << 30)
     client = pairs.client(server, message_size=1 << 30)
     array = np.ones(64 << 20, np.uint8)
@@ -299,7 +301,7 @@ def test_memory_that_is_viewed_is_counted_once(pairs: Pairs) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("unix", "shm"), ("shm", "unix")])
-def test_one_side_alone_says_shm(
+def test_a_shm_mismatch_is_reported(
     pairs: Pairs, ours: str, theirs: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "ucall")

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 from frames import (
-    GREETING_BYTES,
+    CLIENT_PREAMBLE,
     HEADER,
-    KNOCK,
+    PREAMBLE_BYTES,
     RELEASE,
     SHARED,
     TAKES_SHARED,
@@ -29,8 +29,8 @@ from frames import (
     hello,
     shared,
 )
-from held import descriptors, shared_maps, wait_until
 from pairs import Pairs
+from resources import descriptors, shared_maps, wait_until
 
 from ucall import queue as nq
 
@@ -39,7 +39,7 @@ WAIT_S = 60
 LONG = 300_000
 SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 ALL = SIZE | fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE
-AGAIN = SIZE | fcntl.F_SEAL_SEAL
+REUSED = SIZE | fcntl.F_SEAL_SEAL
 
 
 pytestmark = pytest.mark.parametrize("pairs", ["shm"], indirect=True)
@@ -84,15 +84,15 @@ def huge_pages() -> int:
     return descriptor
 
 
-class Stranger:
+class RawClient:
     """A client that says what it likes."""
 
     def __init__(self, server: nq.Communicator, trusts: bool = False) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(WAIT_S)
         self.socket.connect(server.options.netloc.host)
-        self.socket.sendall(KNOCK)
-        _, (channel,), _, _ = socket.recv_fds(self.socket, GREETING_BYTES, 2)
+        self.socket.sendall(CLIENT_PREAMBLE)
+        _, (channel,), _, _ = socket.recv_fds(self.socket, PREAMBLE_BYTES, 2)
         self.channel = socket.socket(fileno=channel)
         flags = TAKES_SHARED | (TRUSTS if trusts else 0)
         self.socket.sendall(hello(os.urandom(16), flags))
@@ -100,7 +100,7 @@ class Stranger:
         assert welcome[0] == 2
         assert struct.unpack_from("<Q", welcome, 120)[0] & TAKES_SHARED
 
-    def give(self, number: int, *given: int) -> None:
+    def send_descriptors(self, number: int, *given: int) -> None:
         """Sends descriptors over the channel, and closes them here."""
         try:
             socket.send_fds(self.channel, [number.to_bytes(8, "little")], list(given))
@@ -137,7 +137,7 @@ CASES: dict[str, tuple[Given, bytes]] = {
     "told no number": ([(1, [memory])], shared(1, 0, 0, LONG)),
     "told a huge number": ([(1, [memory])], shared(1, 0, (1 << 64) - 1, LONG)),
     "not sealed": ([(1, [lambda: memory(seals=0)])], WHOLE),
-    "may be written": ([(1, [lambda: memory(seals=AGAIN)])], WHOLE),
+    "may be written": ([(1, [lambda: memory(seals=REUSED)])], WHOLE),
     "may be unsealed": ([(1, [lambda: memory(seals=SIZE | fcntl.F_SEAL_WRITE)])], WHOLE),
     "may shrink": ([(1, [lambda: memory(seals=ALL & ~fcntl.F_SEAL_SHRINK)])], WHOLE),
     "may grow": ([(1, [lambda: memory(seals=ALL & ~fcntl.F_SEAL_GROW)])], WHOLE),
@@ -168,19 +168,19 @@ CASES: dict[str, tuple[Given, bytes]] = {
 TRUSTED_CASES: dict[str, tuple[Given, bytes]] = {
     "not sealed": ([(1, [lambda: memory(seals=0)])], shared(1, 1, 1, LONG)),
     "may shrink": ([(1, [lambda: memory(seals=fcntl.F_SEAL_GROW)])], shared(1, 1, 1, LONG)),
-    "the second first": ([(1, [lambda: memory(seals=AGAIN)])], shared(1, 2, 1, LONG)),
-    "a huge slot": ([(1, [lambda: memory(seals=AGAIN)])], shared(1, (1 << 64) - 1, 1, LONG)),
-    "longer than the slot": ([(1, [lambda: memory(seals=AGAIN)])], shared(1, 1, 1, LONG + 1)),
-    "holes": ([(1, [lambda: memory(seals=AGAIN, size=1 << 30)])], shared(1, 1, 1, LONG)),
+    "the second first": ([(1, [lambda: memory(seals=REUSED)])], shared(1, 2, 1, LONG)),
+    "a huge slot": ([(1, [lambda: memory(seals=REUSED)])], shared(1, (1 << 64) - 1, 1, LONG)),
+    "longer than the slot": ([(1, [lambda: memory(seals=REUSED)])], shared(1, 1, 1, LONG + 1)),
+    "holes": ([(1, [lambda: memory(seals=REUSED, size=1 << 30)])], shared(1, 1, 1, LONG)),
     "a slot in use": (
-        [(1, [lambda: memory(seals=AGAIN)])],
+        [(1, [lambda: memory(seals=REUSED)])],
         shared(1, 1, 1, LONG) + shared(2, 1, 0, LONG),
     ),
     "other memory for a slot in use": (
-        [(1, [lambda: memory(seals=AGAIN)]), (2, [lambda: memory(seals=AGAIN)])],
+        [(1, [lambda: memory(seals=REUSED)]), (2, [lambda: memory(seals=REUSED)])],
         shared(1, 1, 1, LONG) + shared(2, 1, 2, LONG),
     ),
-    "may be written, once": ([(1, [lambda: memory(seals=AGAIN)])], WHOLE),
+    "may be written, once": ([(1, [lambda: memory(seals=REUSED)])], WHOLE),
 }
 
 
@@ -189,7 +189,7 @@ def slot(size: int = 2 * LONG) -> int:
     descriptor = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     os.posix_fallocate(descriptor, 0, size)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, AGAIN)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, REUSED)
     return descriptor
 
 
@@ -211,12 +211,12 @@ def refuse(pairs: Pairs, trusts: bool, given: Given, sent: bytes) -> None:
     client.put("before").result(WAIT_S)
     assert server.get(timeout=WAIT_S).data == "before"
     before = descriptors()
-    stranger = Stranger(server, trusts)
+    raw_client = RawClient(server, trusts)
     for number, makers in given:
-        stranger.give(number, *[make() for make in makers])
-    stranger.socket.sendall(sent)
-    stranger.wait_closed()
-    stranger.close()
+        raw_client.send_descriptors(number, *[make() for make in makers])
+    raw_client.socket.sendall(sent)
+    raw_client.wait_closed()
+    raw_client.close()
     client.put("still here").result(WAIT_S)
     peers = set()
     while True:
@@ -232,29 +232,29 @@ def refuse(pairs: Pairs, trusts: bool, given: Given, sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_not_as_agreed_is_refused(pairs: Pairs, case: str) -> None:
+def test_invalid_shared_memory_is_refused(pairs: Pairs, case: str) -> None:
     refuse(pairs, False, *CASES[case])
 
 
 @pytest.mark.parametrize("case", [*TRUSTED_CASES, *UNTRUSTED_CASES])
-def test_memory_that_is_copied_out_is_checked_all_the_same(pairs: Pairs, case: str) -> None:
+def test_copied_memory_is_validated(pairs: Pairs, case: str) -> None:
     refuse(pairs, False, *(TRUSTED_CASES | UNTRUSTED_CASES)[case])
 
 
 @pytest.mark.parametrize("case", TRUSTED_CASES)
-def test_who_is_trusted_is_checked_all_the_same(pairs: Pairs, case: str) -> None:
+def test_memory_of_trusted_peers_is_validated(pairs: Pairs, case: str) -> None:
     refuse(pairs, True, *TRUSTED_CASES[case])
 
 
-def test_descriptors_that_nobody_tells_of_are_let_go(pairs: Pairs) -> None:
+def test_unannounced_descriptors_are_closed(pairs: Pairs) -> None:
     server = pairs.server()
     before = descriptors()
-    stranger = Stranger(server)
-    stranger.channel.setblocking(False)
+    raw_client = RawClient(server)
+    raw_client.channel.setblocking(False)
     with contextlib.suppress(BlockingIOError, OSError):
         for number in range(1, 10_000):
-            stranger.give(number, memory(b"x"))
-    stranger.close()
+            raw_client.send_descriptors(number, memory(b"x"))
+    raw_client.close()
     wait_until(lambda: descriptors() <= before)
     client = pairs.client(server)
     client.put(np.arange(LONG)).result(WAIT_S)
@@ -264,32 +264,32 @@ def test_descriptors_that_nobody_tells_of_are_let_go(pairs: Pairs) -> None:
 @pytest.mark.parametrize("trusts", [False, True], ids=["stranger", "trusted"])
 def test_slots_that_are_as_long_as_they_may_be_are_taken(pairs: Pairs, trusts: bool) -> None:
     server = pairs.server(trusted=trusts)
-    stranger = Stranger(server, trusts)
+    raw_client = RawClient(server, trusts)
     for number in (1, 2):
-        stranger.give(number, slot(LONGEST // 2))
-        stranger.socket.sendall(shared(number, number, number, LONG))
+        raw_client.send_descriptors(number, slot(LONGEST // 2))
+        raw_client.socket.sendall(shared(number, number, number, LONG))
         with pytest.raises(pickle.UnpicklingError):
             server.get(timeout=WAIT_S)
-    stranger.wait_released(2)
+    raw_client.wait_released(2)
     # Other memory in the place of the first counts in its place.
-    stranger.give(3, slot(LONGEST // 2))
-    stranger.socket.sendall(shared(3, 1, 3, LONG))
+    raw_client.send_descriptors(3, slot(LONGEST // 2))
+    raw_client.socket.sendall(shared(3, 1, 3, LONG))
     with pytest.raises(pickle.UnpicklingError):
         server.get(timeout=WAIT_S)
-    stranger.close()
+    raw_client.close()
 
 
 def test_a_peer_that_takes_no_answers_gets_none_that_wait(pairs: Pairs) -> None:
     server = pairs.server()
-    stranger = Stranger(server)
-    stranger.give(1, slot())
-    stranger.socket.sendall(shared(1, 1, 1, LONG))
+    raw_client = RawClient(server)
+    raw_client.send_descriptors(1, slot())
+    raw_client.socket.sendall(shared(1, 1, 1, LONG))
     # Each, were it taken, would be answered with half its length; and the socket takes some.
     again = shared(1, 1, 0, LONG) * 1000
     with pytest.raises(ConnectionError):
         for _ in range(200):
-            stranger.socket.sendall(again)
-    stranger.close()
+            raw_client.socket.sendall(again)
+    raw_client.close()
 
 
 def array_in(data: bytearray | mmap.mmap, value: int) -> tuple[int, int]:
@@ -303,19 +303,19 @@ def array_in(data: bytearray | mmap.mmap, value: int) -> tuple[int, int]:
     return len(stream), LONG
 
 
-def test_memory_that_changes_under_the_reader_stays_readable(pairs: Pairs) -> None:
+def test_concurrently_modified_memory_stays_readable(pairs: Pairs) -> None:
     server = pairs.server(trusted=True)
-    stranger = Stranger(server, trusts=True)
+    raw_client = RawClient(server, trusts=True)
     descriptor = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 2 * LONG)
     libc = ctypes.CDLL(None, use_errno=True)
     offset = ctypes.c_long
     assert libc.fallocate(descriptor, 0, offset(0), offset(2 * LONG)) == 0
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, AGAIN)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, REUSED)
     written = mmap.mmap(descriptor, 2 * LONG)
     lengths = array_in(written, 7)
-    stranger.give(1, os.dup(descriptor))
-    stranger.socket.sendall(shared(1, 1, 1, *lengths))
+    raw_client.send_descriptors(1, os.dup(descriptor))
+    raw_client.socket.sendall(shared(1, 1, 1, *lengths))
     array = server.get(timeout=WAIT_S).data
     assert (array == 7).all()
     assert not array.flags.writeable
@@ -334,13 +334,13 @@ def test_memory_that_changes_under_the_reader_stays_readable(pairs: Pairs) -> No
     assert (array == 0).all()
     written.close()
     os.close(descriptor)
-    stranger.close()
+    raw_client.close()
     assert (array == 0).all()
 
 
-def test_what_was_copied_out_changes_for_nobody(pairs: Pairs) -> None:
+def test_copies_never_change(pairs: Pairs) -> None:
     server = pairs.server()
-    stranger = Stranger(server)
+    raw_client = RawClient(server)
     descriptor = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 2 * LONG)
     written = mmap.mmap(descriptor, 2 * LONG)
@@ -351,55 +351,57 @@ def test_what_was_copied_out_changes_for_nobody(pairs: Pairs) -> None:
         if value == 7:
             written[2 * LONG - 1] = 1
             os.posix_fallocate(descriptor, 0, 2 * LONG)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, AGAIN)
-            stranger.give(1, os.dup(descriptor))
-        stranger.socket.sendall(shared(value - 6, 1, int(value == 7), *lengths))
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, REUSED)
+            raw_client.send_descriptors(1, os.dup(descriptor))
+        raw_client.socket.sendall(shared(value - 6, 1, int(value == 7), *lengths))
         held.append(server.get(timeout=WAIT_S).data)
         written[:] = bytes(2 * LONG)
     assert [set(array.tolist()) for array in held] == [{7}, {8}, {9}]
     held[0][:] = 1
     written.close()
     os.close(descriptor)
-    stranger.close()
+    raw_client.close()
     assert (held[0] == 1).all()
     assert (held[2] == 9).all()
 
 
-def test_sealed_memory_changes_for_nobody(pairs: Pairs) -> None:
+def test_sealed_memory_never_changes(pairs: Pairs) -> None:
     server = pairs.server()
-    stranger = Stranger(server)
+    raw_client = RawClient(server)
     data = bytearray(2 * LONG)
     lengths = array_in(data, 7)
     descriptor = memory(bytes(data))
-    stranger.give(1, os.dup(descriptor))
-    stranger.socket.sendall(shared(1, 0, 1, *lengths))
+    raw_client.send_descriptors(1, os.dup(descriptor))
+    raw_client.socket.sendall(shared(1, 0, 1, *lengths))
     array = server.get(timeout=WAIT_S).data
     with pytest.raises(PermissionError):
         os.pwrite(descriptor, b"x", 0)
     with pytest.raises(PermissionError):
         mmap.mmap(descriptor, LONG)
     os.close(descriptor)
-    stranger.close()
+    raw_client.close()
     assert (array == 7).all()
 
 
-WORD = b"ucall-q1 memory\n"
-GREETINGS: dict[str, tuple[bytes, Callable[[], list[int]]]] = {
+SERVER_PREAMBLE = b"ucall-q1 memory\n"
+SERVER_PREAMBLES: dict[str, tuple[bytes, Callable[[], list[int]]]] = {
     "another word": (b"x" * 16, list),
-    "a short one": (WORD[:15], list),
-    "a long one": (WORD + b"x" * 100, list),
-    "two descriptors": (WORD, lambda: [memory(), memory()]),
-    "many descriptors": (WORD, lambda: [memory() for _ in range(50)]),
-    "no socket": (WORD, lambda: [memory()]),
-    "a stream": (WORD, lambda: [socket.socket(socket.AF_UNIX).detach()]),
-    "another family": (WORD, lambda: [socket.socket(socket.AF_INET).detach()]),
+    "a short one": (SERVER_PREAMBLE[:15], list),
+    "a long one": (SERVER_PREAMBLE + b"x" * 100, list),
+    "two descriptors": (SERVER_PREAMBLE, lambda: [memory(), memory()]),
+    "many descriptors": (SERVER_PREAMBLE, lambda: [memory() for _ in range(50)]),
+    "no socket": (SERVER_PREAMBLE, lambda: [memory()]),
+    "a stream": (SERVER_PREAMBLE, lambda: [socket.socket(socket.AF_UNIX).detach()]),
+    "another family": (SERVER_PREAMBLE, lambda: [socket.socket(socket.AF_INET).detach()]),
     "nothing": (b"", list),
 }
 
 
-@pytest.mark.parametrize("case", GREETINGS)
-def test_a_server_that_greets_wrongly_is_left(pairs: Pairs, tmp_path: Path, case: str) -> None:
-    told, make = GREETINGS[case]
+@pytest.mark.parametrize("case", SERVER_PREAMBLES)
+def test_a_wrong_server_preamble_closes_the_connection(
+    pairs: Pairs, tmp_path: Path, case: str
+) -> None:
+    told, make = SERVER_PREAMBLES[case]
     path = str(tmp_path / "hostile.sock")
     before = descriptors()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -410,19 +412,19 @@ def test_a_server_that_greets_wrongly_is_left(pairs: Pairs, tmp_path: Path, case
         future = client.put(np.arange(LONG))
         held = descriptors()
         for _ in range(3):
-            near, _ = listener.accept()
-            near.settimeout(WAIT_S)
+            client_side, _ = listener.accept()
+            client_side.settimeout(WAIT_S)
             descriptors_given = make()
             if told:
-                socket.send_fds(near, [told], descriptors_given)
+                socket.send_fds(client_side, [told], descriptors_given)
             for descriptor in descriptors_given:
                 os.close(descriptor)
             if not told:
-                near.shutdown(socket.SHUT_WR)
+                client_side.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionError):
-                while near.recv(4096):
+                while client_side.recv(4096):
                     pass
-            near.close()
+            client_side.close()
         # Its next attempt may have begun.
         assert descriptors() <= held + 4
         os.unlink(path)

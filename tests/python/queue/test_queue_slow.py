@@ -16,7 +16,7 @@ from ucall import queue as nq
 SIZE = 3 << 20
 
 
-def carry_slowly(source: socket.socket, target: socket.socket, bytes_a_second: int) -> None:
+def relay_slowly(source: socket.socket, target: socket.socket, bytes_a_second: int) -> None:
     piece = bytes_a_second // 100
     # Until one end is closed.
     with contextlib.suppress(OSError):
@@ -45,12 +45,16 @@ def is_arriving(pairs: Pairs, engine: str, scale: int) -> bool:
         client = pairs.client(server, netloc=nq.NetworkLocation(*listener.getsockname()), **given)
         put = client.put(b"x" * SIZE)
         listener.settimeout(60)
-        near, _ = listener.accept()
-        with near, socket.create_connection(server.address) as far:
-            back = threading.Thread(target=carry_slowly, args=(far, near, 1 << 20), daemon=True)
+        client_side, _ = listener.accept()
+        with client_side, socket.create_connection(server.address) as server_side:
+            back = threading.Thread(
+                target=relay_slowly, args=(server_side, client_side, 1 << 20), daemon=True
+            )
             back.start()
             speed = SIZE // 2 // scale
-            there = threading.Thread(target=carry_slowly, args=(near, far, speed), daemon=True)
+            there = threading.Thread(
+                target=relay_slowly, args=(client_side, server_side, speed), daemon=True
+            )
             there.start()
             # Over this one connection: another is not accepted.
             done = concurrent.futures.wait([put], timeout=10 * scale).done

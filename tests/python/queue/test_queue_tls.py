@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from typing import Any
 
 import pytest
 from certificates import Authority, Files
+from handshakes import client_hello, resident_bytes
 from pairs import Pairs, free_location, sockets
 from proxy import Proxy
 from serving import NO_URING
@@ -37,7 +37,7 @@ plain = pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def other_ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """An authority that nobody trusts."""
     return Authority(tmp_path_factory.mktemp("stranger"))
 
@@ -94,37 +94,37 @@ def assert_refused(client: nq.Communicator, reason: str) -> None:
         client.put("y").result(WAIT_S)
 
 
-def assert_soon(holds: Callable[[], bool]) -> None:
+def assert_eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 @secure
-def test_a_server_that_is_not_trusted(
-    pairs: Pairs, stranger: Authority, logged: Callable[[str], str]
+def test_an_untrusted_server_is_refused(
+    pairs: Pairs, other_ca: Authority, logged: Callable[[str], str]
 ) -> None:
     server = pairs.server()
     before = sockets()
-    wary = pairs.client(server, security=trusting(stranger))
-    assert_refused(wary, "UnknownIssuer")
+    distrusting = pairs.client(server, security=trusting(other_ca))
+    assert_refused(distrusting, "UnknownIssuer")
     assert "UnknownCA" in logged("a connection with .* is closed: TLS: .*alert")
-    wary.close()
-    assert_soon(lambda: sockets() <= before)
+    distrusting.close()
+    assert_eventually(lambda: sockets() <= before)
     assert server.peers() == []
     assert_works(server, pairs.client(server))
 
 
 @secure
-def test_a_certificate_that_has_expired(pairs: Pairs, authority: Authority) -> None:
+def test_an_expired_certificate_is_refused(pairs: Pairs, authority: Authority) -> None:
     expired = authority.sign("localhost", "127.0.0.1", file="expired", valid_days=(-9, -1))
     server = pairs.server(security=shown(expired))
     assert_refused(pairs.client(server), "certificate expired")
 
 
 @secure
-def test_a_certificate_for_another_name(pairs: Pairs, authority: Authority) -> None:
+def test_a_certificate_for_another_name_is_refused(pairs: Pairs, authority: Authority) -> None:
     server = pairs.server(security=shown(authority.sign("example.com", "192.0.2.1")))
     assert_refused(pairs.client(server), "not valid for name")
     assert_works(server, pairs.client(server, security=trusting(authority, name="example.com")))
@@ -153,14 +153,14 @@ def test_the_host_is_what_is_verified(authority: Authority) -> None:
 
 
 @secure
-def test_clients_show_a_certificate_where_one_is_asked_for(
-    pairs: Pairs, authority: Authority, stranger: Authority, logged: Callable[[str], str]
+def test_clients_present_a_required_certificate(
+    pairs: Pairs, authority: Authority, other_ca: Authority, logged: Callable[[str], str]
 ) -> None:
     files = authority.sign("localhost", "127.0.0.1")
     server = pairs.server(security=shown(files, authority))
     assert_refused(pairs.client(server), "CertificateRequired")
     assert "no certificates" in logged("is closed: TLS: peer sent no certificates")
-    other = shown(stranger.sign("client"), authority)
+    other = shown(other_ca.sign("client"), authority)
     assert_refused(pairs.client(server, security=other), "alert: (UnknownCA|BadCertificate)")
     expired = authority.sign("client", file="old", valid_days=(-9, -1))
     assert_refused(
@@ -171,7 +171,7 @@ def test_clients_show_a_certificate_where_one_is_asked_for(
 
 
 @secure
-def test_a_client_without_tls(pairs: Pairs, logged: Callable[[str], str]) -> None:
+def test_a_client_without_tls_is_refused(pairs: Pairs, logged: Callable[[str], str]) -> None:
     server = pairs.server()
     assert_refused(pairs.client(server, security=None), "TLS is spoken here")
     logged("is closed: the other side does not speak TLS")
@@ -179,7 +179,7 @@ def test_a_client_without_tls(pairs: Pairs, logged: Callable[[str], str]) -> Non
 
 
 @plain
-def test_a_server_without_tls(
+def test_a_server_without_tls_is_refused(
     pairs: Pairs, authority: Authority, logged: Callable[[str], str]
 ) -> None:
     server = pairs.server()
@@ -188,11 +188,11 @@ def test_a_server_without_tls(
     assert_works(server, pairs.client(server))
 
 
-def test_who_was_met_is_waited_for(authority: Authority, stranger: Authority) -> None:
+def test_a_known_server_is_waited_for(authority: Authority, other_ca: Authority) -> None:
     """What is in the way meanwhile, on purpose or not, ends no session; and is told in the end."""
     netloc = free_location()
     good = shown(authority.sign("127.0.0.1", file="good"))
-    bad = shown(stranger.sign("127.0.0.1", file="bad"))
+    bad = shown(other_ca.sign("127.0.0.1", file="bad"))
     connection = nq.ConnectionOptions(reconnect=(0.01, 0.02), expire_s=600)
     options = nq.CommunicatorOptions(
         netloc=netloc, security=trusting(authority), connection=connection
@@ -221,10 +221,10 @@ def kill(server: nq.Communicator) -> None:
     server._wait_closed(None)
 
 
-def test_a_client_that_is_cut_off_asks_seldom_and_says_why_in_the_end(
+def test_a_disconnected_client_backs_off_and_reports_the_cause(
     authority: Authority,
 ) -> None:
-    came = []
+    received = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
@@ -233,14 +233,14 @@ def test_a_client_that_is_cut_off_asks_seldom_and_says_why_in_the_end(
                     accepted, _ = listener.accept()
                 except OSError:
                     return
-                came.append(time.monotonic())
+                received.append(time.monotonic())
                 accepted.recv(1)
                 accepted.close()
 
         threading.Thread(target=accept, daemon=True).start()
         # A slow machine may need more of it to come twice.
         for expire_s in (1, 5, 25):
-            came.clear()
+            received.clear()
             connection = nq.ConnectionOptions(reconnect=(0.1, 0.4), expire_s=expire_s)
             options = nq.CommunicatorOptions(
                 netloc=nq.NetworkLocation(*listener.getsockname()),
@@ -252,15 +252,15 @@ def test_a_client_that_is_cut_off_asks_seldom_and_says_why_in_the_end(
             with pytest.raises(nq.ConnectionError, match=reason):
                 client.put("x").result(WAIT_S)
             client.close()
-            if len(came) > 1:
+            if len(received) > 1:
                 break
-        assert len(came) >= 2
-        assert all(later - sooner > 0.04 for sooner, later in itertools.pairwise(came))
+        assert len(received) >= 2
+        assert all(later - earlier > 0.04 for earlier, later in itertools.pairwise(received))
         listener.shutdown(socket.SHUT_RDWR)
 
 
 @secure
-def test_a_session_goes_on_after_another_handshake(pairs: Pairs, tmp_path: Path) -> None:
+def test_a_session_resumes_after_another_handshake(pairs: Pairs, tmp_path: Path) -> None:
     server = pairs.server()
     if server.address is None:
         proxy = Proxy(server.options.netloc.host, str(tmp_path / "proxy.sock"))
@@ -301,7 +301,7 @@ def test_large_messages_both_ways_at_once(pairs: Pairs) -> None:
         future.result(WAIT_S)
 
 
-def test_what_a_peer_does_not_take_is_not_sent(authority: Authority) -> None:
+def test_sending_pauses_while_the_peer_does_not_read(authority: Authority) -> None:
     files = authority.sign("localhost", "127.0.0.1")
     options = nq.CommunicatorOptions(
         netloc=nq.NetworkLocation(port=0),
@@ -323,13 +323,13 @@ def test_what_a_peer_does_not_take_is_not_sent(authority: Authority) -> None:
 
 
 @secure
-def test_stalled_handshakes_hold_nobody_up(pairs: Pairs, engine: str) -> None:
+def test_stalled_handshakes_delay_no_other_connection(pairs: Pairs, engine: str) -> None:
     server = pairs.server(handshake_s=1.0, engine=engine)
     before = sockets()
     # A record of 16,000 bytes, of which some have come; and all of a handshake's first word, which
     # is answered by a signature.
     began = b"\x16\x03\x01\x3e\x80\x01\x00\x3e\x7c\x03\x03" + bytes(3000)
-    hello = first_word(pairs)
+    hello = client_hello(pairs)
     stalled = []
     for number in range(200):
         one = socket.socket(socket.AF_INET if server.address else socket.AF_UNIX)
@@ -344,23 +344,7 @@ def test_stalled_handshakes_hold_nobody_up(pairs: Pairs, engine: str) -> None:
         while one.recv(65536):
             pass
         one.close()
-    assert_soon(lambda: sockets() <= before)
-
-
-def first_word(pairs: Pairs) -> bytes:
-    """What a client of TLS says first."""
-    assert pairs.authority is not None
-    context = ssl.create_default_context(cafile=pairs.authority.path)
-    context.set_alpn_protocols(["ucall-queue"])
-    out = ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
-    return out.read()
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert_eventually(lambda: sockets() <= before)
 
 
 def test_handshakes_take_little_memory(engine: str, authority: Authority) -> None:
@@ -376,19 +360,19 @@ def test_handshakes_take_little_memory(engine: str, authority: Authority) -> Non
     long = b"\x16\x03\x01\x40\x00\x01\xff\xff\xff" + bytes((1 << 14) - 4) + record * 100
     with nq.new("tcp", "server", options) as server:
         before = resident_bytes()
-        strangers = []
+        raw_connections = []
         for _ in range(200):
             one = socket.create_connection(server.address)  # type: ignore[arg-type]
             one.setblocking(False)
             with contextlib.suppress(OSError):
                 one.sendall(long)
-            strangers.append(one)
+            raw_connections.append(one)
         netloc = nq.NetworkLocation(*server.address)  # type: ignore[misc]
         there = nq.CommunicatorOptions(netloc=netloc, security=trusting(authority))
         with nq.new("tcp", "client", there) as client:
             assert_works(server, client)
         assert resident_bytes() - before < 20 << 20
-        for one in strangers:
+        for one in raw_connections:
             one.close()
 
 
@@ -420,7 +404,7 @@ def test_a_key_may_have_a_password(authority: Authority) -> None:
         server("wrong")
 
 
-def test_options_that_make_no_sense(authority: Authority, tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(authority: Authority, tmp_path: Path) -> None:
     files = authority.sign("localhost")
     other = authority.sign("other")
     (tmp_path / "empty").write_text("")
@@ -448,7 +432,7 @@ def test_options_that_make_no_sense(authority: Authority, tmp_path: Path) -> Non
             nq.new("tcp", "client", nq.CommunicatorOptions(security=given))
 
 
-def test_the_systems_store_is_trusted_by_default(authority: Authority, stranger: Authority) -> None:
+def test_the_system_store_is_trusted_by_default(authority: Authority, other_ca: Authority) -> None:
     options = nq.CommunicatorOptions(
         netloc=nq.NetworkLocation(port=0),
         security=shown(authority.sign("localhost", "127.0.0.1")),
@@ -467,17 +451,17 @@ with nq.new("tcp", "client", there) as client:
 """
     with nq.new("tcp", "server", options) as server:
         port = str(server.address[1])  # type: ignore[index]
-        for store, said in ((authority.path, ""), (stranger.path, "UnknownIssuer")):
+        for store, output in ((authority.path, ""), (other_ca.path, "UnknownIssuer")):
             environment = {**os.environ, "SSL_CERT_FILE": str(store), "SSL_CERT_DIR": "/nowhere"}
             command = [sys.executable, "-c", program, port]
             run = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=60, check=True
             )
-            assert (said in run.stdout) and bool(said) == bool(run.stdout), run.stdout
+            assert (output in run.stdout) and bool(output) == bool(run.stdout), run.stdout
 
 
 def test_files_are_read_again_when_they_change(
-    authority: Authority, stranger: Authority, tmp_path: Path, logged: Callable[[str], str]
+    authority: Authority, other_ca: Authority, tmp_path: Path, logged: Callable[[str], str]
 ) -> None:
     def put(files: Files) -> None:
         for source, name in ((files.key, "key"), (files.certificate, "certificate")):
@@ -496,10 +480,10 @@ def test_files_are_read_again_when_they_change(
                 assert_works(server, client)
 
         try_it(authority)
-        put(stranger.sign("localhost", "127.0.0.1"))
-        try_it(stranger)
+        put(other_ca.sign("localhost", "127.0.0.1"))
+        try_it(other_ca)
         (tmp_path / "key").write_text("nonsense")
-        try_it(stranger)
+        try_it(other_ca)
         logged("the files of TLS have changed and cannot be used: .*key")
 
 
@@ -542,7 +526,7 @@ def test_a_queue_belongs_to_its_certificate(
 
 
 @pytest.mark.parametrize("protocol", [*nq.Protocol])
-def test_options_that_mean_nothing_are_refused(protocol: nq.Protocol, authority: Authority) -> None:
+def test_options_without_effect_are_rejected(protocol: nq.Protocol, authority: Authority) -> None:
     files = authority.sign("localhost")
     name, password = {"name": "localhost"}, {"password": Files.PASSWORD}
     pair = {"key": files.encrypted_key, "certificate": files.certificate}
@@ -566,7 +550,7 @@ def test_options_that_mean_nothing_are_refused(protocol: nq.Protocol, authority:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "grpc"])
-def test_without_an_authority_the_systems_store_is_trusted(
+def test_the_system_store_is_trusted_without_an_authority(
     protocol: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = authority.sign("localhost", "127.0.0.1")
@@ -579,7 +563,7 @@ def test_without_an_authority_the_systems_store_is_trusted(
             assert_works(server, client)
 
 
-def test_asyncio(authority: Authority) -> None:
+def test_asyncio_queues(authority: Authority) -> None:
     files = authority.sign("localhost", "127.0.0.1")
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=shown(files))
 
@@ -594,7 +578,7 @@ def test_asyncio(authority: Authority) -> None:
     asyncio.run(main())
 
 
-def test_both_engines(engine: str, authority: Authority) -> None:
+def test_tls_on_both_engines(engine: str, authority: Authority) -> None:
     files = authority.sign("localhost", "127.0.0.1")
     options = nq.CommunicatorOptions(
         netloc=nq.NetworkLocation(port=0),

@@ -26,9 +26,9 @@ def whole(kind: int, body: bytes, sequence: int = 0, flags: int = 0) -> bytes:
 def read(stream: socket.socket, length: int) -> bytes:
     data = b""
     while len(data) < length:
-        came = stream.recv(length - len(data))
-        assert came, "the stream has ended"
-        data += came
+        received = stream.recv(length - len(data))
+        assert received, "the stream has ended"
+        data += received
     return data
 
 
@@ -80,7 +80,7 @@ def server(authority: Authority, files: Files) -> Iterator[nq.Communicator]:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_client_by_pythons_ssl(
+def test_python_ssl_as_a_client(
     server: nq.Communicator, authority: Authority, version: ssl.TLSVersion
 ) -> None:
     context = authority.context(authority.sign("client"))
@@ -103,7 +103,7 @@ def test_a_client_by_pythons_ssl(
         end_with(stream, server)
 
 
-def test_a_client_that_says_goodbye_hears_it(server: nq.Communicator, authority: Authority) -> None:
+def test_close_notify_is_answered(server: nq.Communicator, authority: Authority) -> None:
     context = authority.context(authority.sign("client"))
     assert server.address is not None
     with socket.create_connection(server.address, timeout=WAIT_S) as connected:
@@ -114,7 +114,7 @@ def test_a_client_that_says_goodbye_hears_it(server: nq.Communicator, authority:
         stream.unwrap().close()
 
 
-def test_a_server_by_pythons_ssl(authority: Authority, files: Files) -> None:
+def test_python_ssl_as_a_server(authority: Authority, files: Files) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.certificate, files.key)
     context.load_verify_locations(authority.path)
@@ -157,8 +157,8 @@ def test_openssl_as_a_client(server: nq.Communicator, authority: Authority) -> N
     ) as process:
         try:
             assert process.stdin is not None and process.stdout is not None
-            said = hello(b"o" * 16) + whole(DATA, b"from openssl", 1, BYTES)
-            process.stdin.write(said)
+            output = hello(b"o" * 16) + whole(DATA, b"from openssl", 1, BYTES)
+            process.stdin.write(output)
             process.stdin.flush()
             assert server.get(timeout=WAIT_S).data == b"from openssl"
             assert process.stdout.read(24)[0] == WELCOME

@@ -20,7 +20,7 @@ from PIL import Image
 from harness import http, request
 from target import Target
 
-Act = Callable[[Target], str]
+Scenario = Callable[[Target], str]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Case:
     #: What must come back.
     expected: str
     #: The bytes themselves; or what does it all, and tells what came back.
-    sent: bytes | Act
+    sent: bytes | Scenario
     #: Whether a valid request goes before it on the same connection, and has to be answered.
     behind: bool = False
     #: Which of the servers it goes to.
@@ -340,7 +340,7 @@ def browsers() -> list[Case]:
     ]
 
 
-STRANGERS = [
+UNAUTHENTICATED = [
     ("bytes of no protocol", b"\x00\x01\x02\x03"),
     ("65 spaces", b" " * 65 + CALL),
     ("an SSH client", b"SSH-2.0-OpenSSH_9.2\r\n"),
@@ -348,11 +348,11 @@ STRANGERS = [
 ]
 
 
-def strangers() -> list[Case]:
+def unauthenticated() -> list[Case]:
     replies = {"an SSH client": "400, closed"}
     return [
         Case("Other protocols", name, replies.get(name, "-32700, closed"), data)
-        for name, data in STRANGERS
+        for name, data in UNAUTHENTICATED
     ]
 
 

@@ -16,7 +16,7 @@ class Seen:
 
     group: str
     name: str
-    came_back: str
+    reply: str
     setting: tuple[str, str]
     #: How much more memory the process held than before, once it had calmed down.
     grown_kib: int
@@ -47,9 +47,9 @@ def table(settings: list[tuple[str, str]]) -> str:
         rows = [row for row in seen if row.group == group]
         for name in dict.fromkeys(row.name for row in rows):
             of_name = {row.setting: row for row in rows if row.name == name}
-            [came_back] = {row.came_back for row in of_name.values()}
+            [reply] = {row.reply for row in of_name.values()}
             cells = [_cell(of_name.get(setting)) for setting in settings]
-            lines.append(f"| {plain(name)} | {came_back} | " + " | ".join(cells) + " |")
+            lines.append(f"| {plain(name)} | {reply} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

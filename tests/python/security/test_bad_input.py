@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import acts
 import cases
 import pytest
 import report
+import scenarios
 import trustme
 from cases import Case
 from serving import NO_URING
@@ -32,17 +32,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 #: A process keeps what its largest requests took for the next ones, and no more with each time:
 #: glibc keeps up to twice the largest block that it has freed, which is a body of 16 MiB.
-KEPT_KIB = 36 * 1024
+GROWTH_MAX_KIB = 36 * 1024
 
 ALL: list[Case] = [
     *cases.framing(),
     *cases.limits(),
     *cases.documents(),
     *cases.browsers(),
-    *cases.strangers(),
-    *acts.crowds(),
-    *acts.pipelines(),
-    *acts.timed(),
+    *cases.unauthenticated(),
+    *scenarios.concurrency(),
+    *scenarios.pipelines(),
+    *scenarios.timed(),
 ]
 
 
@@ -97,7 +97,7 @@ def targets(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def timed(targets: Targets) -> Iterator[Timed]:
     """What comes of the cases that take their time: all under way at once."""
-    cases = acts.timed()
+    cases = scenarios.timed()
     with ThreadPoolExecutor(len(cases)) as pool:
         yield {
             case.name: pool.submit(case.sent, targets[case.server])
@@ -122,23 +122,23 @@ def test_bad_input(case: Case, setting: Setting, targets: Targets, timed: Timed)
     before = 0 if is_shared else target.descriptors()
     resident_kib = target.resident_kib()
     if is_shared:
-        came_back = timed[case.name].result(200)
+        reply = timed[case.name].result(200)
     elif callable(case.sent):
-        came_back = case.sent(target)
+        reply = case.sent(target)
     else:
-        came_back = _answer(case, case.sent, target)
-    assert came_back == case.expected
+        reply = _answer(case, case.sent, target)
+    assert reply == case.expected
     assert target.answers()
     # Those who share a server are done when the last of them is; see below.
     assert is_shared or target.has_descriptors_back(before)
     grown = lambda: target.resident_kib() - resident_kib  # noqa: E731
-    assert eventually(lambda: grown() < KEPT_KIB), f"{grown()} KiB more than before"
-    seen = report.Seen(case.group, case.name, came_back, setting, grown())
+    assert eventually(lambda: grown() < GROWTH_MAX_KIB), f"{grown()} KiB more than before"
+    seen = report.Seen(case.group, case.name, reply, setting, grown())
     report.seen.append(seen)
 
 
-def test_nothing_stays_of_the_slow_ones(targets: Targets, timed: Timed) -> None:
-    for case in acts.timed():
+def test_slow_peers_leave_nothing_behind(targets: Targets, timed: Timed) -> None:
+    for case in scenarios.timed():
         timed[case.name].result(200)
     assert eventually(lambda: targets["timed"].state()["connections"] == 1)
 
@@ -153,11 +153,11 @@ def _answer(case: Case, data: bytes, target: Target) -> str:
         with contextlib.suppress(OSError):
             wire.send(data)
         if case.behind:
-            assert acts.next_word(wire) in ("200", "result")
-        heard = [acts.next_word(wire) or "closed" for _ in range(words)]
-        if heard[-1] != "closed":
-            heard += _goes_on(wire, data)
-    return ", ".join(heard)
+            assert scenarios.next_summary(wire) in ("200", "result")
+        replies = [scenarios.next_summary(wire) or "closed" for _ in range(words)]
+        if replies[-1] != "closed":
+            replies += _goes_on(wire, data)
+    return ", ".join(replies)
 
 
 def _before(data: bytes) -> bytes:

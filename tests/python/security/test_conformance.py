@@ -25,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("conformance")
 Connect = Callable[[], Wire]
 PATIENCE_S = 0.5
 #: For those who are slow because their machine is.
-PATIENT = {"head_timeout_s": 3000, "body_timeout_s": 3000}
+LONG_TIMEOUTS = {"head_timeout_s": 3000, "body_timeout_s": 3000}
 #: What came back, by suite and name, and on all engines and transports the same.
 seen: dict[tuple[str, str], str] = {}
 
@@ -40,9 +40,9 @@ def connect(
 ) -> Connect:
     """Connects to a server, on each engine in turn."""
     if request.param == "plain":
-        server = serve(add, **PATIENT)
+        server = serve(add, **LONG_TIMEOUTS)
         return lambda: Wire(server.port)
-    secure = serve(add, ssl_certfile=files.both, **PATIENT)
+    secure = serve(add, ssl_certfile=files.both, **LONG_TIMEOUTS)
     context = authority.context()
     return lambda: SecureWire(secure.port, context)
 
@@ -56,15 +56,15 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
         report.write(Path(path), "conformance", _table())
 
 
-def test_what_is_asked_for_comes_back(connect: Connect) -> None:
-    came_back = {demand: _statuses(demand, connect) for demand in DEMANDS}
-    assert {d.name: words for d, words in came_back.items() if not _is_as_told(d, words)} == {}
-    both = {(demand.suite, demand.name): words for demand, words in came_back.items()}
+def test_replies_match_the_demands(connect: Connect) -> None:
+    reply = {demand: _statuses(demand, connect) for demand in DEMANDS}
+    assert {d.name: words for d, words in reply.items() if not _is_as_expected(d, words)} == {}
+    both = {(demand.suite, demand.name): words for demand, words in reply.items()}
     assert seen in ({}, both), "not the same on all engines and transports"
     seen.update(both)
 
 
-def test_the_server_waits_for_the_rest(connect: Connect) -> None:
+def test_the_server_waits_for_fragments(connect: Connect) -> None:
     with ExitStack() as stack:
         wires = {begun: stack.enter_context(connect()) for begun in FRAGMENTS.values()}
         for begun, wire in wires.items():
@@ -87,17 +87,17 @@ def _statuses(demand: Demand, connect: Connect) -> str:
         return ", ".join(str(wire.reply()[0] or "closed") for _ in range(count))
 
 
-def _is_as_told(demand: Demand, came_back: str) -> bool:
+def _is_as_expected(demand: Demand, reply: str) -> bool:
     """Whether it is what the suite accepts or, where something else is told, that."""
     if demand.instead:
-        return came_back == demand.instead and not _is_accepted(demand, came_back)
-    return _is_accepted(demand, came_back)
+        return reply == demand.instead and not _is_accepted(demand, reply)
+    return _is_accepted(demand, reply)
 
 
-def _is_accepted(demand: Demand, came_back: str) -> bool:
+def _is_accepted(demand: Demand, reply: str) -> bool:
     return any(
-        len(pattern) <= len(came_back)
-        and all(p in ("x", c) for p, c in zip(pattern, came_back, strict=False))
+        len(pattern) <= len(reply)
+        and all(p in ("x", c) for p, c in zip(pattern, reply, strict=False))
         for pattern in demand.accepted
     )
 
@@ -118,7 +118,7 @@ def _table() -> str:
 
 
 def _line(demand: Demand) -> str:
-    came_back = seen[demand.suite, demand.name]
+    reply = seen[demand.suite, demand.name]
     mark = "differs" if demand.instead else "✓"
-    cells = (demand.name, " or ".join(demand.accepted), came_back, mark)
+    cells = (demand.name, " or ".join(demand.accepted), reply, mark)
     return f"| {' | '.join(map(report.plain, cells))} |"

@@ -71,14 +71,14 @@ def test_every_limit_by_its_option(serve: Serve, security: Security, limit: Limi
     limit.check(Peer(server.port, context), limit.value)
 
 
-def test_every_limit_in_time_by_its_option(serve: Serve, security: Security) -> None:
+def test_every_timeout_by_its_option(serve: Serve, security: Security) -> None:
     options, context = security
     times = {f"{name}_s": TIMEOUT_S for name in TIMEOUTS}
     server = serve(*functions(), **options, **times)
     limits.check_timeouts(Peer(server.port, context))
 
 
-def test_no_limit_is_left_out() -> None:
+def test_every_limit_is_tested() -> None:
     tried = {limit.python for limit in LIMITS} | {f"{name}_s" for name in TIMEOUTS}
     # These bound what runs and not what comes: test_threads, test_drain and test_loop try them.
     others = {"max_threads", "drain_timeout_s", "slow_call_s"}

@@ -29,7 +29,7 @@ def test_every_limit_is_listed_with_its_default() -> None:
     assert set(_core.Server.default_limits()) - {"slow_call_s"} <= set(listed)
 
 
-def test_the_options_in_c_are_those_of_the_header() -> None:
+def test_c_options_match_the_header() -> None:
     listed = [row[2].strip("`") for row in ROWS if row[2].startswith("`")]
     assert len(listed) > 15
     assert [name for name in listed if f" {name};" not in HEADER] == []

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use crate::boundary::guard;
+use crate::boundary::catch_panic;
 use crate::call::Call;
 
 type CallPointer = *mut Call<'static, 'static>;
@@ -14,7 +14,7 @@ type CallPointer = *mut Call<'static, 'static>;
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_defer(call: CallPointer) -> CallPointer {
-    guard(ptr::null_mut(), || {
+    catch_panic(ptr::null_mut(), || {
         // SAFETY: our caller says that it is alive and ours alone.
         let deferred = unsafe { call.as_mut() }.and_then(|call| call.defer());
         deferred.map_or(ptr::null_mut(), Box::into_raw)
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn ucall_call_defer(call: CallPointer) -> CallPointer {
 /// `call` is NULL, or alive and used by this thread alone; a deferred one is not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_release(call: CallPointer) {
-    guard((), || {
+    catch_panic((), || {
         // SAFETY: our caller says that it is alive and ours alone.
         if unsafe { call.as_ref() }.is_some_and(Call::may_be_released) {
             // SAFETY: a deferred call came from `Box::into_raw`, and the program gives it up.
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn ucall_call_release(call: CallPointer) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_is_cancelled(call: *const Call<'static, 'static>) -> bool {
     // SAFETY: our caller says that it is alive.
-    guard(true, || unsafe { call.as_ref() }.is_none_or(Call::is_cancelled))
+    catch_panic(true, || unsafe { call.as_ref() }.is_none_or(Call::is_cancelled))
 }
 
 /// The moment by which a call must be answered, in microseconds of CLOCK_MONOTONIC.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn ucall_call_deadline(
     output: *mut i64,
 ) -> bool {
     // SAFETY: our caller says that it is alive.
-    let deadline = guard(None, || unsafe { call.as_ref() }?.deadline());
+    let deadline = catch_panic(None, || unsafe { call.as_ref() }?.deadline());
     let Some(deadline) = deadline else { return false };
     if !output.is_null() {
         // SAFETY: our caller says that it is writable.

@@ -1,7 +1,7 @@
 //! The functions of the header, which says what each does.
 //!
-//! Every one checks its pointers, stands behind [`guard`](crate::boundary::guard), and writes its
-//! outputs last.
+//! Every one checks its pointers, stands behind [`catch_panic`](crate::boundary::catch_panic), and
+//! writes its outputs last.
 
 mod deferral;
 mod params;

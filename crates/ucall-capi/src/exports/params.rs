@@ -2,9 +2,9 @@
 
 use std::ffi::c_char;
 
-use crate::boundary::{bytes, guard};
+use crate::boundary::{bytes, catch_panic};
 use crate::call::Call;
-use crate::params::{Look, Which, boolean, double, integer, plain_string, short_integer};
+use crate::params::{Lookup, ParamKey, boolean, double, integer, plain_string, short_integer};
 
 type CallPointer = *mut Call<'static, 'static>;
 
@@ -17,11 +17,11 @@ const SHORT: usize = 16;
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[inline(always)]
-unsafe fn look<'a>(call: CallPointer, which: Option<Which<'_>>) -> Look<'a> {
+unsafe fn lookup<'a>(call: CallPointer, key: Option<ParamKey<'_>>) -> Lookup<'a> {
     // SAFETY: our caller says that it is alive and ours alone.
-    match (which, unsafe { call.as_ref() }) {
-        (Some(which), Some(call)) => call.look(which),
-        _ => Look::Unknown,
+    match (key, unsafe { call.as_ref() }) {
+        (Some(key), Some(call)) => call.lookup(key),
+        _ => Lookup::Unknown,
     }
 }
 
@@ -49,14 +49,14 @@ unsafe fn short_name<'a>(name: *const c_char, length: usize) -> Option<&'a [u8]>
 #[inline]
 unsafe fn read<'a, T>(
     call: CallPointer,
-    which: Option<Which<'_>>,
-    read: impl FnOnce(&'a mut Call<'static, 'static>, Which<'_>) -> Option<T>,
+    key: Option<ParamKey<'_>>,
+    read: impl FnOnce(&'a mut Call<'static, 'static>, ParamKey<'_>) -> Option<T>,
 ) -> Option<T> {
-    let which = which?;
-    guard(None, || {
+    let key = key?;
+    catch_panic(None, || {
         // SAFETY: our caller says that it is alive and ours alone.
         let call = unsafe { call.as_mut() }?;
-        read(call, which)
+        read(call, key)
     })
 }
 
@@ -65,7 +65,7 @@ unsafe fn read<'a, T>(
 /// # Safety
 /// `output` is NULL or writable.
 #[inline]
-unsafe fn give<T>(value: Option<T>, output: *mut T) -> bool {
+unsafe fn write_output<T>(value: Option<T>, output: *mut T) -> bool {
     let Some(value) = value else { return false };
     if !output.is_null() {
         // SAFETY: our caller says that it is writable.
@@ -80,29 +80,33 @@ unsafe fn give<T>(value: Option<T>, output: *mut T) -> bool {
 /// # Safety
 /// Both are NULL or writable.
 #[inline]
-unsafe fn give_text(text: Option<&[u8]>, output: *mut *const c_char, length: *mut usize) -> bool {
+unsafe fn write_text_output(
+    text: Option<&[u8]>,
+    output: *mut *const c_char,
+    length: *mut usize,
+) -> bool {
     let start = |text: &[u8]| if text.is_empty() { c"".as_ptr() } else { text.as_ptr().cast() };
     // SAFETY: passed on to our caller.
     unsafe {
-        give(text.map(<[u8]>::len), length);
-        give(text.map(start), output)
+        write_output(text.map(<[u8]>::len), length);
+        write_output(text.map(start), output)
     }
 }
 
 /// # Safety
 /// As for [`bytes`].
 #[inline]
-unsafe fn named<'a>(name: *const c_char, length: usize) -> Option<Which<'a>> {
+unsafe fn named<'a>(name: *const c_char, length: usize) -> Option<ParamKey<'a>> {
     // SAFETY: passed on to our caller.
-    unsafe { bytes(name, length) }.ok().map(Which::Named)
+    unsafe { bytes(name, length) }.ok().map(ParamKey::Named)
 }
 
-/// An export that looks up one of the params and reads it: with `$look` if `$short` is all that it
-/// takes to say which is meant; or else, or if the value is unusual, with `$read`.
+/// An export that looks up one of the params and reads it: with `$lookup` if `$short` is all that
+/// it takes to say which is meant; or else, or if the value is unusual, with `$read`.
 macro_rules! getter {
     (
-        $export:ident, $what:expr, ($($input:ident: $of:ty),+), $short:expr, $which:expr,
-        ($($output:ident: $type:ty),+), $give:ident, $look:expr, $read:expr
+        $export:ident, $what:expr, ($($input:ident: $of:ty),+), $short:expr, $key:expr,
+        ($($output:ident: $type:ty),+), $write_output:ident, $lookup:expr, $read:expr
     ) => {
         #[doc = $what]
         ///
@@ -119,24 +123,24 @@ macro_rules! getter {
             /// As for the export.
             #[cold]
             #[inline(never)]
-            unsafe extern "C" fn unusual(
+            unsafe extern "C" fn general(
                 call: CallPointer,
                 $($input: $of,)+
                 $($output: *mut $type),+
             ) -> bool {
                 // SAFETY: passed on to our caller.
-                unsafe { $give(read(call, $which, $read), $($output),+) }
+                unsafe { $write_output(read(call, $key, $read), $($output),+) }
             }
             // SAFETY: passed on to our caller.
             unsafe {
-                match look(call, $short) {
-                    Look::Absent => return false,
-                    Look::Found(value) => if let Some(value) = $look(value) {
-                        return $give(Some(value), $($output),+);
+                match lookup(call, $short) {
+                    Lookup::Absent => return false,
+                    Lookup::Found(value) => if let Some(value) = $lookup(value) {
+                        return $write_output(Some(value), $($output),+);
                     }
-                    Look::Unknown => {}
+                    Lookup::Unknown => {}
                 }
-                unusual(call, $($input,)+ $($output),+)
+                general(call, $($input,)+ $($output),+)
             }
         }
     };
@@ -149,7 +153,7 @@ macro_rules! getters {
             $named,
             concat!("One of the params by name, if it is ", $what, "."),
             (name: *const c_char, name_length: usize),
-            short_name(name, name_length).map(Which::Named),
+            short_name(name, name_length).map(ParamKey::Named),
             named(name, name_length),
             $($how)+
         );
@@ -157,8 +161,8 @@ macro_rules! getters {
             $positional,
             concat!("One of the params by position, if it is ", $what, "."),
             (index: usize),
-            Some(Which::At(index)),
-            Some(Which::At(index)),
+            Some(ParamKey::At(index)),
+            Some(ParamKey::At(index)),
             $($how)+
         );
     };
@@ -169,34 +173,34 @@ getters!(
     ucall_param_positional_bool,
     "`true` or `false`",
     (output: bool),
-    give,
+    write_output,
     boolean,
-    |call, which| boolean(call.param(which)?)
+    |call, key| boolean(call.param(key)?)
 );
 getters!(
     ucall_param_named_i64,
     ucall_param_positional_i64,
     "an integer in range",
     (output: i64),
-    give,
+    write_output,
     short_integer,
-    |call, which| integer(call.param(which)?)
+    |call, key| integer(call.param(key)?)
 );
 getters!(
     ucall_param_named_f64,
     ucall_param_positional_f64,
     "a number in range",
     (output: f64),
-    give,
-    |value| guard(None, || double(value)),
-    |call, which| double(call.param(which)?)
+    write_output,
+    |value| catch_panic(None, || double(value)),
+    |call, key| double(call.param(key)?)
 );
 getters!(
     ucall_param_named_str,
     ucall_param_positional_str,
     "a string",
     (output: *const c_char, output_length: usize),
-    give_text,
+    write_text_output,
     plain_string,
     Call::string
 );
@@ -205,7 +209,7 @@ getters!(
     ucall_param_positional_json,
     "there",
     (output: *const c_char, output_length: usize),
-    give_text,
+    write_text_output,
     Some,
     Call::param
 );

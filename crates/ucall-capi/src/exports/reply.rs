@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use ucall_proto::RpcError;
 use ucall_proto::json::{write_f64, write_i64, write_string};
 
-use crate::boundary::{NoString, bytes, guard};
+use crate::boundary::{NoString, bytes, catch_panic};
 use crate::call::Call;
 
 type CallPointer = *mut Call<'static, 'static>;
@@ -16,8 +16,8 @@ type CallPointer = *mut Call<'static, 'static>;
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[inline]
-unsafe fn with(call: CallPointer, reply: impl FnOnce(&mut Call<'static, 'static>)) {
-    let has_returned = guard(false, || {
+unsafe fn with_call(call: CallPointer, reply: impl FnOnce(&mut Call<'static, 'static>)) {
+    let has_returned = catch_panic(false, || {
         // SAFETY: our caller says that it is alive and ours alone.
         if let Some(call) = unsafe { call.as_mut() } {
             reply(call);
@@ -31,11 +31,11 @@ unsafe fn with(call: CallPointer, reply: impl FnOnce(&mut Call<'static, 'static>
 }
 
 /// # Safety
-/// As for [`with`].
+/// As for [`with_call`].
 #[cold]
 #[inline(never)]
 unsafe fn roll_back(call: CallPointer) {
-    guard((), || {
+    catch_panic((), || {
         // SAFETY: our caller says that it is alive and ours alone.
         if let Some(call) = unsafe { call.as_mut() } {
             call.fail("could not reply: a bug in ucall");
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ucall_call_reply_content(
         Err(fault) => call.fail(&format!("replied with JSON that {fault}")),
     };
     // SAFETY: as above.
-    unsafe { with(call, reply) }
+    unsafe { with_call(call, reply) }
 }
 
 /// Replies with `true` or `false`.
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn ucall_call_reply_content(
 pub unsafe extern "C" fn ucall_call_reply_bool(call: CallPointer, value: bool) {
     let text: &[u8] = if value { b"true" } else { b"false" };
     // SAFETY: passed on to our caller.
-    unsafe { with(call, |call| call.reply(|out| out.extend_from_slice(text))) }
+    unsafe { with_call(call, |call| call.reply(|out| out.extend_from_slice(text))) }
 }
 
 /// Replies with an integer.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ucall_call_reply_bool(call: CallPointer, value: bool) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_reply_i64(call: CallPointer, value: i64) {
     // SAFETY: passed on to our caller.
-    unsafe { with(call, |call| call.reply(|out| write_i64(out, value))) }
+    unsafe { with_call(call, |call| call.reply(|out| write_i64(out, value))) }
 }
 
 /// Replies with a double; JSON has no NaN and no infinity.
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn ucall_call_reply_f64(call: CallPointer, value: f64) {
         false => call.fail("replied with a number that is not finite"),
     };
     // SAFETY: passed on to our caller.
-    unsafe { with(call, reply) }
+    unsafe { with_call(call, reply) }
 }
 
 /// Replies with a string, escaped as JSON wants it.
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn ucall_call_reply_str(
         Err(fault) => call.fail(&format!("replied with a string that {fault}")),
     };
     // SAFETY: as above.
-    unsafe { with(call, reply) }
+    unsafe { with_call(call, reply) }
 }
 
 /// Replies with an error of the program's own.
@@ -145,14 +145,14 @@ pub unsafe extern "C" fn ucall_call_reply_error(
         Err(fault) => call.fail(&format!("replied with an error whose message {fault}")),
     };
     // SAFETY: as above.
-    unsafe { with(call, reply) }
+    unsafe { with_call(call, reply) }
 }
 
 /// # Safety
 /// As for the exports.
-unsafe fn standard(call: CallPointer, code: i64, message: &'static str) {
+unsafe fn reply_standard_error(call: CallPointer, code: i64, message: &'static str) {
     // SAFETY: passed on to our caller.
-    unsafe { with(call, |call| call.reply_error(RpcError::new(code, message))) }
+    unsafe { with_call(call, |call| call.reply_error(RpcError::new(code, message))) }
 }
 
 /// Replies that params are missing or of the wrong type.
@@ -162,7 +162,7 @@ unsafe fn standard(call: CallPointer, code: i64, message: &'static str) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_reply_error_invalid_params(call: CallPointer) {
     // SAFETY: passed on to our caller.
-    unsafe { standard(call, RpcError::INVALID_PARAMS, "Invalid params") }
+    unsafe { reply_standard_error(call, RpcError::INVALID_PARAMS, "Invalid params") }
 }
 
 /// Replies that memory ran out.
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn ucall_call_reply_error_invalid_params(call: CallPointer
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_reply_error_out_of_memory(call: CallPointer) {
     // SAFETY: passed on to our caller.
-    unsafe { standard(call, RpcError::INTERNAL_ERROR, "Out of memory") }
+    unsafe { reply_standard_error(call, RpcError::INTERNAL_ERROR, "Out of memory") }
 }
 
 /// Replies that something failed.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn ucall_call_reply_error_out_of_memory(call: CallPointer)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_reply_error_unknown(call: CallPointer) {
     // SAFETY: passed on to our caller.
-    unsafe { standard(call, RpcError::INTERNAL_ERROR, "Internal error") }
+    unsafe { reply_standard_error(call, RpcError::INTERNAL_ERROR, "Internal error") }
 }
 
 #[cfg(test)]
@@ -195,26 +195,26 @@ mod tests {
     use ucall_engine::Id;
     use ucall_proto::http1::{AccessRules, ReplyWriter};
     use ucall_proto::{
-        Call as Request, Connection, Drain, Environment, Limits, LoadState, Outcome, Reply,
+        Call as Request, CallOutcome, Connection, Drain, Environment, Limits, LoadState, Reply,
         Scratch, Service,
     };
     use ucall_server::{Caller, Handler};
 
     use super::*;
-    use crate::desk::{Callback, Desk};
-    use crate::ledger::Ledger;
+    use crate::callback_handler::{Callback, CallbackHandler};
+    use crate::deferred_calls::DeferredCalls;
     use crate::log::{Format, Log};
 
     /// Runs one callback for every call.
     struct Only {
-        desk: Desk,
+        handler: CallbackHandler,
         callback: Callback,
     }
 
     impl Service for Only {
-        fn call(&mut self, call: &Request<'_>, reply: &mut Reply<'_>) -> Outcome {
+        fn call(&mut self, call: &Request<'_>, reply: &mut Reply<'_>) -> CallOutcome {
             let connection = Id { index: 0, generation: 0 };
-            self.desk.call(&self.callback, call, &Caller { connection, peer: None }, reply)
+            self.handler.call(&self.callback, call, &Caller { connection, peer: None }, reply)
         }
     }
 
@@ -227,14 +227,14 @@ mod tests {
             });
         };
         // SAFETY: the call is alive until the callback returns.
-        unsafe { with(call, reply) };
+        unsafe { with_call(call, reply) };
     }
 
     #[test]
     fn a_panic_takes_back_what_was_written() {
-        let ledger = Ledger::new(Arc::new(Log::new(None, Format::Human)), None, 1);
+        let deferred_calls = DeferredCalls::new(Arc::new(Log::new(None, Format::Human)), None, 1);
         let callback = Callback { name: "x".into(), function: panics, tag: ptr::null_mut() };
-        let mut service = Only { desk: Desk::new(ledger), callback };
+        let mut service = Only { handler: CallbackHandler::new(deferred_calls), callback };
         let (limits, now) = (Limits::default(), Instant::now());
         let mut connection = Connection::new(now, &limits);
         let mut environment = Environment {

@@ -5,10 +5,10 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::boundary::{guard, last_error, string, succeeds};
-use crate::choose::Far;
+use crate::boundary::{catch_panic, last_error, report_result, string};
+use crate::callback_handler::{Callback, Function};
 use crate::config::Config;
-use crate::desk::{Callback, Function};
+use crate::engine_kind::RunMode;
 use crate::server::Server;
 
 /// The version of the library.
@@ -20,7 +20,7 @@ pub extern "C" fn ucall_version() -> *const c_char {
 /// Why the last function that can fail has failed on this thread; empty when it has not.
 #[unsafe(no_mangle)]
 pub extern "C" fn ucall_last_error() -> *const c_char {
-    guard(c"".as_ptr(), last_error)
+    catch_panic(c"".as_ptr(), last_error)
 }
 
 /// Makes a server and binds its port.
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn ucall_init_sized(
         // SAFETY: our caller says that it is writable.
         unsafe { server.write(ptr::null()) };
     }
-    succeeds(|| {
+    report_result(|| {
         if server.is_null() {
             return Err("server is NULL".into());
         }
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ucall_add_procedure(
     callback: Option<Function>,
     tag: *mut c_void,
 ) -> bool {
-    succeeds(|| {
+    report_result(|| {
         // SAFETY: our caller says that it is NULL or alive.
         let server = unsafe { server.as_ref() }.ok_or("server is NULL")?;
         let function = callback.ok_or("callback is NULL")?;
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn ucall_add_procedure(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_take_call(server: *const Server, thread: u16) -> bool {
     // SAFETY: passed on to our caller.
-    succeeds(|| unsafe { held(server)? }.enter(thread)?.go(Far::OneTurn))
+    report_result(|| unsafe { retain(server)? }.acquire_slot(thread)?.run(RunMode::OneTurn))
 }
 
 /// Turns of a thread, until the server is stopped.
@@ -94,10 +94,10 @@ pub unsafe extern "C" fn ucall_take_call(server: *const Server, thread: u16) -> 
 /// `server` is NULL or alive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_take_calls(server: *const Server, thread: u16) -> bool {
-    succeeds(|| {
+    report_result(|| {
         // SAFETY: passed on to our caller.
-        let server = unsafe { held(server)? };
-        server.enter(thread)?.go(Far::ToTheEnd)?;
+        let server = unsafe { retain(server)? };
+        server.acquire_slot(thread)?.run(RunMode::UntilStopped)?;
         Ok(true)
     })
 }
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn ucall_take_calls(server: *const Server, thread: u16) ->
 ///
 /// # Safety
 /// `server` is NULL or alive.
-unsafe fn held(server: *const Server) -> Result<Arc<Server>, String> {
+unsafe fn retain(server: *const Server) -> Result<Arc<Server>, String> {
     if server.is_null() {
         return Err("server is NULL".into());
     }
@@ -136,9 +136,9 @@ pub unsafe extern "C" fn ucall_free(server: *const Server) {
     if server.is_null() {
         return;
     }
-    guard((), || {
+    catch_panic((), || {
         // SAFETY: it came from `Arc::into_raw`, and our caller gives up the program's count of it.
         let server = unsafe { Arc::from_raw(server) };
-        server.end();
+        server.shut_down();
     });
 }

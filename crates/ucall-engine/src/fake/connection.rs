@@ -9,7 +9,7 @@ use crate::{Arrival, Completion, Id};
 
 /// How sends go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sends {
+pub enum SendMode {
     /// All at once, without a completion, as on a socket with room enough.
     AtOnce,
     /// At most this many bytes a wait; the completion follows the last of them. With `usize::MAX`,
@@ -25,7 +25,7 @@ pub(super) struct Connection {
     pub(super) socket: Option<Id>,
     pub(super) inbox: VecDeque<Inbound>,
     pub(super) sent: Vec<u8>,
-    pub(super) sends: Sends,
+    pub(super) send_mode: SendMode,
     pub(super) sending: Option<(Payload, usize)>,
     pub(super) shut_down: bool,
     pub(super) closed: bool,
@@ -33,9 +33,9 @@ pub(super) struct Connection {
     pub(super) paused: bool,
     /// The end was received; it stays in the inbox for targets that come too late.
     pub(super) ended: bool,
-    pub(super) arrival: Report,
+    pub(super) arrival: ReportState,
     /// Arrivals to be reported with nothing behind them.
-    pub(super) false_alarms: usize,
+    pub(super) spurious_arrivals: usize,
 }
 
 pub(super) enum Inbound {
@@ -47,7 +47,7 @@ pub(super) enum Inbound {
 /// How far the report of the foremost arrival is. What was reported and not taken by the next wait
 /// is reported again.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Report {
+pub(super) enum ReportState {
     #[default]
     None,
     Delayed,
@@ -61,52 +61,52 @@ impl Inbound {
 }
 
 impl Connection {
-    pub(super) fn new(socket: Option<Id>, sends: Sends) -> Self {
+    pub(super) fn new(socket: Option<Id>, send_mode: SendMode) -> Self {
         Self {
             socket,
             inbox: VecDeque::new(),
             sent: Vec::new(),
-            sends,
+            send_mode,
             sending: None,
             shut_down: false,
             closed: false,
             target: None,
             paused: false,
             ended: false,
-            arrival: Report::None,
-            false_alarms: 0,
+            arrival: ReportState::None,
+            spurious_arrivals: 0,
         }
     }
 
     /// Payloads and targets that it has and somebody else owns.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn outstanding(&self) -> usize {
         usize::from(self.sending.is_some()) + usize::from(self.target.is_some())
     }
 
     /// Lets happen what can happen in one wait.
     pub(super) fn advance(&mut self, socket: Id, happened: &mut Vec<Completion>) {
         happened.extend(self.advance_send(socket));
-        if self.arrival == Report::Delayed {
+        if self.arrival == ReportState::Delayed {
             return;
         }
-        self.arrival = Report::None;
+        self.arrival = ReportState::None;
         happened.extend(self.fill(socket));
         let silent = self.paused || self.ended || self.inbox.is_empty();
-        let is_alarmed = self.false_alarms > 0 && !self.paused && !self.ended;
-        self.false_alarms -= usize::from(is_alarmed);
-        if self.target.is_none() && (!silent || is_alarmed) {
-            self.arrival = Report::Delayed;
-            happened.push(Completion::Received(Arrival { socket, place: 0 }));
+        let is_spurious = self.spurious_arrivals > 0 && !self.paused && !self.ended;
+        self.spurious_arrivals -= usize::from(is_spurious);
+        if self.target.is_none() && (!silent || is_spurious) {
+            self.arrival = ReportState::Delayed;
+            happened.push(Completion::Received(Arrival { socket, delivery_index: 0 }));
         }
     }
 
     fn advance_send(&mut self, socket: Id) -> Option<Completion> {
         let (payload, mut sent) = self.sending.take()?;
-        let step = match self.sends {
-            Sends::AtOnce => usize::MAX,
-            Sends::InSteps(bytes) => bytes,
-            Sends::Stalled => 0,
-            Sends::Failing(kind) => {
+        let step = match self.send_mode {
+            SendMode::AtOnce => usize::MAX,
+            SendMode::InSteps(bytes) => bytes,
+            SendMode::Stalled => 0,
+            SendMode::Failing(kind) => {
                 return Some(Completion::Sent { socket, payload, result: Err(kind.into()) });
             }
         };

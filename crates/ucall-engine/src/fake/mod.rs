@@ -4,8 +4,8 @@
 //! with the test, which plays everybody else with it: peers that connect, write, stall and vanish,
 //! and a kernel that refuses, delays and reorders.
 //!
-//! Each call of [`Peer::write`] is one arrival, and a wait reports at most one arrival a socket, so
-//! a test decides how a message is cut up.
+//! Each call of [`FakePeer::write`] is one arrival, and a wait reports at most one arrival a
+//! socket, so a test decides how a message is cut up.
 //!
 //! ```
 //! use std::net::TcpListener;
@@ -32,7 +32,7 @@
 
 mod connection;
 mod network;
-mod world;
+mod state;
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -45,13 +45,13 @@ use ucall_buffer::{Payload, Target};
 
 use crate::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState, Waker};
 
-pub use connection::Sends;
-pub use network::{Network, Peer};
-use world::{Node, World};
+pub use connection::SendMode;
+pub use network::{FakePeer, Network};
+use state::{FakeState, Node};
 
 /// The engine in memory.
 pub struct Fake {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<FakeState>>,
     /// What was handed out last.
     bytes: Vec<u8>,
 }
@@ -59,18 +59,18 @@ pub struct Fake {
 impl Fake {
     /// An engine with nothing in it, and the test's end of it.
     pub fn new() -> (Self, Network) {
-        let world = Arc::new(Mutex::new(World::new()));
-        (Self { world: world.clone(), bytes: Vec::new() }, Network { world })
+        let state = Arc::new(Mutex::new(FakeState::new()));
+        (Self { state: state.clone(), bytes: Vec::new() }, Network { state })
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
-        lock(&self.world)
+    fn state(&self) -> MutexGuard<'_, FakeState> {
+        lock(&self.state)
     }
 }
 
 /// A test that panicked elsewhere is no reason to panic here, too.
-fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<FakeState>) -> MutexGuard<'_, FakeState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine for Fake {
@@ -79,87 +79,87 @@ impl Engine for Fake {
 
     /// The listener is closed at once: connections come from [`Network::connect`].
     fn listen(&mut self, _listener: impl Into<Listener>) -> io::Result<Id> {
-        Ok(self.world().nodes.insert(Node::listener()))
+        Ok(self.state().nodes.insert(Node::listener()))
     }
 
     /// The socket is closed at once: [`Network::peer`] plays its other end.
     fn adopt(&mut self, _stream: OwnedFd) -> io::Result<Id> {
-        Ok(self.world().adopt())
+        Ok(self.state().adopt())
     }
 
     /// The socket is closed at once: datagrams come from [`Network::write_datagram`].
     fn bind_datagrams(&mut self, _socket: UdpSocket) -> io::Result<Id> {
-        Ok(self.world().nodes.insert(Node::datagrams()))
+        Ok(self.state().nodes.insert(Node::datagrams()))
     }
 
     /// The descriptor is not looked at: [`Network::make_ready`] says what it is ready for.
     fn watch(&mut self, _descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id> {
-        Ok(self.world().nodes.insert(Node::watch(interest)))
+        Ok(self.state().nodes.insert(Node::watch(interest)))
     }
 
     fn rewatch(&mut self, watch: Id, interest: Readiness) -> io::Result<()> {
-        if let Some(Node::Watch(watch)) = self.world().nodes.get_mut(watch) {
+        if let Some(Node::Watch(watch)) = self.state().nodes.get_mut(watch) {
             watch.armed = Some(interest);
         }
         Ok(())
     }
 
     fn pause(&mut self, id: Id) {
-        self.world().set_paused(id, true);
+        self.state().set_paused(id, true);
     }
 
     fn resume(&mut self, id: Id) {
-        self.world().set_paused(id, false);
+        self.state().set_paused(id, false);
     }
 
     fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]> {
-        self.bytes = lock(&self.world).receive(arrival.socket)?;
+        self.bytes = lock(&self.state).receive(arrival.socket)?;
         Ok(&mut self.bytes)
     }
 
     fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
-        let (bytes, peer) = lock(&self.world).receive_from(arrival.socket)?;
+        let (bytes, peer) = lock(&self.state).receive_from(arrival.socket)?;
         self.bytes = bytes;
         Ok((&mut self.bytes, peer))
     }
 
     fn receive_into(&mut self, socket: Id, target: Target) {
-        self.world().receive_into(socket, target);
+        self.state().receive_into(socket, target);
     }
 
     fn filled_bytes(&self, socket: Id) -> usize {
-        let mut world = self.world();
-        let target = world.connection_of(socket).and_then(|connection| connection.target.as_ref());
+        let mut state = self.state();
+        let target = state.connection_of(socket).and_then(|connection| connection.target.as_ref());
         target.map_or(0, Target::filled)
     }
 
     fn send(&mut self, socket: Id, payload: Payload) -> SendState {
-        self.world().send(socket, payload)
+        self.state().send(socket, payload)
     }
 
     fn sent_bytes(&self, socket: Id) -> usize {
-        let mut world = self.world();
+        let mut state = self.state();
         let sending =
-            world.connection_of(socket).and_then(|connection| connection.sending.as_ref());
+            state.connection_of(socket).and_then(|connection| connection.sending.as_ref());
         sending.map_or(0, |(_, sent)| *sent)
     }
 
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
-        self.world().send_to(socket, payload, peer)
+        self.state().send_to(socket, payload, peer)
     }
 
     fn shutdown(&mut self, socket: Id) {
-        if let Some(connection) = self.world().connection_of(socket) {
+        if let Some(connection) = self.state().connection_of(socket) {
             connection.shut_down = true;
         }
     }
 
     fn close(&mut self, id: Id) {
-        self.world().close(id);
+        self.state().close(id);
     }
 
     fn peer(&mut self, socket: Id) -> io::Result<crate::Peer> {
-        self.world().address_of(socket).map(crate::Peer::Address)
+        self.state().address_of(socket).map(crate::Peer::Address)
     }
 
     /// Returns at once, and remembers the deadline.
@@ -168,12 +168,12 @@ impl Engine for Fake {
         deadline: Option<Instant>,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        self.world().wait(deadline, completions);
+        self.state().wait(deadline, completions);
         Ok(())
     }
 
     fn waker(&self) -> Waker {
-        let woken = self.world().woken.clone();
+        let woken = self.state().woken.clone();
         Waker(Arc::new(move || {
             woken.store(true, Ordering::Release);
             Ok(())
@@ -182,6 +182,6 @@ impl Engine for Fake {
 
     /// Waits, there being no others.
     fn system_calls(&self) -> u64 {
-        self.world().waits
+        self.state().waits
     }
 }

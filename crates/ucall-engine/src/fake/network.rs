@@ -5,21 +5,21 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use super::connection::{Connection, Inbound, Sends};
+use super::connection::{Connection, Inbound, SendMode};
 use super::lock;
-use super::world::{Node, World};
+use super::state::{FakeState, Node};
 use crate::{Id, Readiness};
 
 /// Everybody but the code under test: its peers and its kernel. Clones are the same network.
 #[derive(Clone)]
 pub struct Network {
-    pub(super) world: Arc<Mutex<World>>,
+    pub(super) state: Arc<Mutex<FakeState>>,
 }
 
 /// The far end of one connection. Clones are the same end.
 #[derive(Clone)]
-pub struct Peer {
-    world: Arc<Mutex<World>>,
+pub struct FakePeer {
+    state: Arc<Mutex<FakeState>>,
     connection: usize,
 }
 
@@ -29,10 +29,10 @@ impl Network {
     ///
     /// # Panics
     /// When nobody listens.
-    pub fn connect(&self) -> Peer {
-        let mut world = self.world();
-        let listener = world.nodes.ids().into_iter().find(|id| world.is_listener(*id));
-        drop(world);
+    pub fn connect(&self) -> FakePeer {
+        let mut state = self.state();
+        let listener = state.nodes.ids().into_iter().find(|id| state.is_listener(*id));
+        drop(state);
         match listener {
             Some(listener) => self.connect_to(listener),
             None => panic!("nobody listens"),
@@ -43,100 +43,102 @@ impl Network {
     ///
     /// # Panics
     /// When it does not listen any more.
-    pub fn connect_to(&self, listener: Id) -> Peer {
-        let mut world = self.world();
-        let connection = world.connect(None);
-        let Some(Node::Listener(held)) = world.nodes.get_mut(listener) else {
+    pub fn connect_to(&self, listener: Id) -> FakePeer {
+        let mut state = self.state();
+        let connection = state.connect(None);
+        let Some(Node::Listener(found)) = state.nodes.get_mut(listener) else {
             panic!("nobody listens")
         };
-        held.backlog.push_back(connection);
-        drop(world);
-        Peer { world: self.world.clone(), connection }
+        found.backlog.push_back(connection);
+        drop(state);
+        FakePeer { state: self.state.clone(), connection }
     }
 
     /// The far end of a socket that was adopted (or accepted) and is still open.
     ///
     /// # Panics
     /// When there is no such socket.
-    pub fn peer(&self, socket: Id) -> Peer {
-        let Some(connection) = self.world().key_of(socket) else { panic!("no such socket") };
-        Peer { world: self.world.clone(), connection }
+    pub fn peer(&self, socket: Id) -> FakePeer {
+        let Some(connection) = self.state().connection_index(socket) else {
+            panic!("no such socket")
+        };
+        FakePeer { state: self.state.clone(), connection }
     }
 
     /// Makes the next attempt to accept on each listener fail like this, and pause it.
     pub fn fail_accept(&self, kind: io::ErrorKind) {
-        self.world().accept_failure = Some(kind);
+        self.state().accept_failure = Some(kind);
     }
 
-    /// How sends go on connections made from now on; see [`Peer::set_sends`].
-    pub fn set_sends(&self, sends: Sends) {
-        self.world().sends = sends;
+    /// How sends go on connections made from now on; see [`FakePeer::set_send_mode`].
+    pub fn set_send_mode(&self, send_mode: SendMode) {
+        self.state().send_mode = send_mode;
     }
 
     /// Holds every completion back for this many waits.
     pub fn set_delay(&self, waits: usize) {
-        self.world().delay = waits;
+        self.state().delay = waits;
     }
 
     /// Reports the completions of one wait with those of the youngest socket first. What belongs to
     /// one socket stays in order.
     pub fn set_reversed(&self, reversed: bool) {
-        self.world().reversed = reversed;
+        self.state().reversed = reversed;
     }
 
     /// The deadline of the last wait; `None` if it had none, or there was none.
     pub fn deadline(&self) -> Option<Instant> {
-        self.world().deadline
+        self.state().deadline
     }
 
     /// How often the engine waited.
     pub fn waits(&self) -> u64 {
-        self.world().waits
+        self.state().waits
     }
 
     /// Listeners, sockets and watches that are open.
     pub fn open(&self) -> usize {
-        self.world().nodes.len()
+        self.state().nodes.len()
     }
 
     /// Payloads and targets that were given to the engine and have not come back.
-    pub fn held(&self) -> usize {
-        self.world().held()
+    pub fn outstanding(&self) -> usize {
+        self.state().outstanding()
     }
 
     /// Whether a listener accepts, or a socket receives, at present.
     pub fn is_paused(&self, id: Id) -> bool {
-        self.world().is_paused(id)
+        self.state().is_paused(id)
     }
 
     /// Says what a watched descriptor is ready for, until told otherwise.
     pub fn make_ready(&self, watch: Id, readiness: Readiness) {
-        if let Some(Node::Watch(watch)) = self.world().nodes.get_mut(watch) {
+        if let Some(Node::Watch(watch)) = self.state().nodes.get_mut(watch) {
             watch.readiness = readiness;
         }
     }
 
     /// Sends a datagram to a socket of the engine.
     pub fn write_datagram(&self, socket: Id, bytes: &[u8], from: SocketAddr) {
-        if let Some(Node::Datagrams(datagrams)) = self.world().nodes.get_mut(socket) {
+        if let Some(Node::Datagrams(datagrams)) = self.state().nodes.get_mut(socket) {
             datagrams.inbox.push_back((bytes.to_vec(), from));
         }
     }
 
     /// Takes the datagrams that the engine sent from a socket, with where they went.
     pub fn read_datagrams(&self, socket: Id) -> Vec<(Vec<u8>, SocketAddr)> {
-        match self.world().nodes.get_mut(socket) {
+        match self.state().nodes.get_mut(socket) {
             Some(Node::Datagrams(datagrams)) => std::mem::take(&mut datagrams.sent),
             _ => Vec::new(),
         }
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
-        lock(&self.world)
+    fn state(&self) -> MutexGuard<'_, FakeState> {
+        lock(&self.state)
     }
 }
 
-impl Peer {
+impl FakePeer {
     /// Writes bytes, which arrive together, in a wait of their own.
     pub fn write(&self, bytes: &[u8]) {
         self.with(|connection| connection.inbox.push_back(Inbound::Bytes(bytes.to_vec())));
@@ -150,14 +152,14 @@ impl Peer {
     }
 
     /// Ends this side: the engine reads the end after what was written.
-    pub fn end(&self) {
+    pub fn shut_down(&self) {
         self.with(|connection| connection.inbox.push_back(Inbound::End));
     }
 
     /// Reports this many arrivals, one a wait, that may turn out to be nothing when they are taken:
     /// what a socket gives that was ready and is not any more.
-    pub fn alarm_falsely(&self, count: usize) {
-        self.with(|connection| connection.false_alarms += count);
+    pub fn report_spuriously(&self, count: usize) {
+        self.with(|connection| connection.spurious_arrivals += count);
     }
 
     /// Breaks the connection: what was written and not received is lost, sends fail.
@@ -165,7 +167,7 @@ impl Peer {
         self.with(|connection| {
             connection.inbox.clear();
             connection.inbox.push_back(Inbound::Reset);
-            connection.sends = Sends::Failing(io::ErrorKind::ConnectionReset);
+            connection.send_mode = SendMode::Failing(io::ErrorKind::ConnectionReset);
         });
     }
 
@@ -175,8 +177,8 @@ impl Peer {
     }
 
     /// How the engine's sends on this connection go from now on, one under way included.
-    pub fn set_sends(&self, sends: Sends) {
-        self.with(|connection| connection.sends = sends);
+    pub fn set_send_mode(&self, send_mode: SendMode) {
+        self.with(|connection| connection.send_mode = send_mode);
     }
 
     /// The engine's end, once it was accepted.
@@ -202,6 +204,6 @@ impl Peer {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Connection) -> T) -> T {
-        act(&mut lock(&self.world).connections[self.connection])
+        act(&mut lock(&self.state).connections[self.connection])
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use mio::Interest;
 use rustix::io::Errno;
 
-use super::{Kind, Posix, Source, Stream};
+use super::{Posix, Source, SourceKind, Stream};
 use crate::{Completion, Id, Listener};
 
 /// Connections taken from one listener in one turn, so that a flood of them does not keep those
@@ -17,15 +17,15 @@ impl Posix {
     /// Accepts what waits on a listener. Leaves it `readable` while there may be more.
     pub(super) fn accept(&mut self, listener: Id, completions: &mut Vec<Completion>) {
         for _ in 0..ACCEPTED_PER_TURN {
-            let Some(Source { intake, kind: Kind::Listener(held) }) =
+            let Some(Source { readiness, kind: SourceKind::Listener(found) }) =
                 self.sources.get_mut(listener)
             else {
                 return;
             };
             self.system_calls += 1;
-            let accepted = match accept_one(held) {
+            let accepted = match accept_one(found) {
                 Err(Errno::AGAIN) => {
-                    intake.readable = false;
+                    readiness.readable = false;
                     return;
                 }
                 // The peer gave up while it waited, or a signal came.
@@ -45,12 +45,12 @@ impl Posix {
 
     fn add_accepted(&mut self, socket: OwnedFd) -> io::Result<Id> {
         let stream = Stream::new(socket);
-        self.add(Kind::Stream(stream), Interest::READABLE | Interest::WRITABLE)
+        self.add(SourceKind::Stream(stream), Interest::READABLE | Interest::WRITABLE)
     }
 
     fn pause_listener(&mut self, listener: Id) {
         if let Some(source) = self.sources.get_mut(listener) {
-            source.intake.paused = true;
+            source.readiness.paused = true;
         }
     }
 }

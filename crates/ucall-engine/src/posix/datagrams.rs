@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recvfrom, sendto};
 use ucall_buffer::Payload;
 
-use super::ready::Intake;
-use super::stream::{Outcome, SEND_FLAGS, retry};
+use super::ready::ReadReadiness;
+use super::stream::{SEND_FLAGS, SendOutcome, retry};
 use crate::{Arrival, Completion, Id};
 
 /// Datagrams reported in one turn. Unlike with a stream, a short read does not tell that there is
@@ -24,7 +24,7 @@ pub(super) struct Datagrams {
 
 /// Announces datagrams.
 pub(super) fn report(id: Id, completions: &mut Vec<Completion>) {
-    let arrival = || Completion::Datagram(Arrival { socket: id, place: 0 });
+    let arrival = || Completion::Datagram(Arrival { socket: id, delivery_index: 0 });
     completions.extend(std::iter::repeat_with(arrival).take(REPORTED_PER_TURN));
 }
 
@@ -35,38 +35,43 @@ impl Datagrams {
 
     pub(super) fn read(
         &mut self,
-        intake: &mut Intake,
+        readiness: &mut ReadReadiness,
         buffer: &mut [u8],
         calls: &mut u64,
     ) -> io::Result<(usize, SocketAddr)> {
-        if !intake.readable {
+        if !readiness.readable {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         *calls += 1;
         let received = retry(|| recvfrom(&self.socket, &mut *buffer, RecvFlags::empty()));
-        intake.readable = !matches!(received, Err(Errno::AGAIN));
+        readiness.readable = !matches!(received, Err(Errno::AGAIN));
         let (count, _, peer) = received?;
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
         Ok((count, peer.ok_or(io::ErrorKind::InvalidData)?))
     }
 
-    pub(super) fn send(&mut self, payload: Payload, peer: SocketAddr, calls: &mut u64) -> Outcome {
+    pub(super) fn send(
+        &mut self,
+        payload: Payload,
+        peer: SocketAddr,
+        calls: &mut u64,
+    ) -> SendOutcome {
         if !self.waiting.is_empty() {
             self.waiting.push_back((payload, peer));
-            return Outcome::Kept;
+            return SendOutcome::Queued;
         }
         match self.try_send(&payload, peer, calls) {
-            Ok(()) => Outcome::Done(payload),
+            Ok(()) => SendOutcome::Done(payload),
             Err(Errno::AGAIN) => {
                 self.waiting.push_back((payload, peer));
-                Outcome::Kept
+                SendOutcome::Queued
             }
-            Err(errno) => Outcome::Failed(payload, errno.into()),
+            Err(errno) => SendOutcome::Failed(payload, errno.into()),
         }
     }
 
     /// Sends what waited, now that there is room.
-    pub(super) fn go_on_sending(
+    pub(super) fn continue_sending(
         &mut self,
         id: Id,
         calls: &mut u64,

@@ -2,12 +2,13 @@
 //!
 //! Descriptors are registered once, edge-triggered, for both directions; nothing is changed in the
 //! kernel afterwards, so that a turn costs one poll, and one read and one write a connection.
-//! What an edge announced is reported at once, and remembered in the source's `Intake` until a read
-//! came back short. Sources that may still hold something are in [`Ready`], and reported again.
+//! What an edge announced is reported at once, and remembered in the source's `ReadReadiness` until
+//! a read came back short. Sources that may still hold something are in [`ReadyList`], and reported
+//! again.
 
 mod accept;
-mod alarm;
 mod datagrams;
+mod deadline_timer;
 mod ready;
 mod stream;
 mod watch;
@@ -23,12 +24,12 @@ use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use ucall_buffer::{Payload, Target};
 
-use crate::table::Table;
+use crate::slab::Slab;
 use crate::{Arrival, Completion, Engine, Id, Listener, Peer, Readiness, SendState, Waker};
 
-use alarm::Alarm;
 use datagrams::Datagrams;
-use ready::{Intake, Ready};
+use deadline_timer::DeadlineTimer;
+use ready::{ReadReadiness, ReadyList};
 use stream::Stream;
 use watch::Watch;
 
@@ -40,30 +41,30 @@ const EVENTS_MAX: usize = 1024;
 /// Names the waker among the events.
 const WAKER: Token = Token(usize::MAX);
 /// Names the alarm.
-const ALARM: Token = Token(usize::MAX - 1);
+const DEADLINE_TIMER: Token = Token(usize::MAX - 1);
 
 /// The engine on epoll or kqueue.
 pub struct Posix {
     poll: mio::Poll,
     events: mio::Events,
-    sources: Table<Source>,
-    ready: Ready,
+    sources: Slab<Source>,
+    ready: ReadyList,
     /// What to report in the next turn.
     deferred: Vec<Completion>,
     buffer: Box<[u8]>,
     waker: Arc<mio::Waker>,
-    alarm: Alarm,
+    deadline_timer: DeadlineTimer,
     /// The last poll found several events, so that more are likely there.
     busy: bool,
     system_calls: u64,
 }
 
 struct Source {
-    intake: Intake,
-    kind: Kind,
+    readiness: ReadReadiness,
+    kind: SourceKind,
 }
 
-enum Kind {
+enum SourceKind {
     Listener(Listener),
     Stream(Stream),
     Datagrams(Datagrams),
@@ -75,16 +76,16 @@ impl Posix {
     pub fn new() -> io::Result<Self> {
         let poll = mio::Poll::new()?;
         let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-        let alarm = Alarm::new(poll.registry(), ALARM)?;
+        let deadline_timer = DeadlineTimer::new(poll.registry(), DEADLINE_TIMER)?;
         Ok(Self {
             poll,
             events: mio::Events::with_capacity(EVENTS_MAX),
-            sources: Table::new(),
-            ready: Ready::default(),
+            sources: Slab::new(),
+            ready: ReadyList::default(),
             deferred: Vec::new(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             waker,
-            alarm,
+            deadline_timer,
             busy: false,
             // The poll, the waker and the alarm: create each, register two.
             system_calls: 5,
@@ -92,8 +93,8 @@ impl Posix {
     }
 
     /// Takes a source in and registers its descriptor; on failure nothing is left behind.
-    fn add(&mut self, kind: Kind, interest: Interest) -> io::Result<Id> {
-        let id = self.sources.insert(Source { intake: Intake::default(), kind });
+    fn add(&mut self, kind: SourceKind, interest: Interest) -> io::Result<Id> {
+        let id = self.sources.insert(Source { readiness: ReadReadiness::default(), kind });
         self.system_calls += 1;
         let Some((_, source)) = self.sources.at_mut(id.index) else { return Ok(id) };
         let descriptor = source.kind.descriptor().as_raw_fd();
@@ -108,52 +109,52 @@ impl Posix {
     }
 
     /// Sees to it that a source is looked at in the next turn if it may hold something.
-    fn enlist(&mut self, id: Id) {
+    fn list_if_ready(&mut self, id: Id) {
         if let Some(source) = self.sources.get_mut(id)
-            && source.wants_a_look()
+            && source.may_have_input()
         {
-            self.ready.add(id, &mut source.intake);
+            self.ready.add(id, &mut source.readiness);
         }
     }
 
     /// Looks again at sources that were announced before, and may still hold something.
     #[cold]
-    fn look_again(&mut self, completions: &mut Vec<Completion>) {
+    fn report_listed(&mut self, completions: &mut Vec<Completion>) {
         for id in self.ready.prune(&mut self.sources) {
-            self.look(id, completions);
+            self.report_source(id, completions);
         }
     }
 
     /// Reports, or takes in, what a source holds.
-    fn look(&mut self, id: Id, completions: &mut Vec<Completion>) {
+    fn report_source(&mut self, id: Id, completions: &mut Vec<Completion>) {
         let Some(source) = self.sources.get_mut(id) else { return };
         match &mut source.kind {
-            Kind::Listener(_) => self.accept(id, completions),
-            Kind::Stream(stream) => {
+            SourceKind::Listener(_) => self.accept(id, completions),
+            SourceKind::Stream(stream) => {
                 let calls = &mut self.system_calls;
-                if stream.wants_a_look(&source.intake) {
-                    stream.report(id, &mut source.intake, calls, completions);
+                if stream.may_have_input(&source.readiness) {
+                    stream.report(id, &mut source.readiness, calls, completions);
                 }
             }
-            Kind::Datagrams(_) => datagrams::report(id, completions),
-            Kind::Watch(_) => {}
+            SourceKind::Datagrams(_) => datagrams::report(id, completions),
+            SourceKind::Watch(_) => {}
         }
     }
 
     /// Goes on with what the poll announced.
     #[inline(always)]
-    fn take_events(&mut self, completions: &mut Vec<Completion>) {
+    fn handle_events(&mut self, completions: &mut Vec<Completion>) {
         let events = mem::replace(&mut self.events, mio::Events::with_capacity(0));
         for event in &events {
             match self.sources.at_mut(event.token().0 as u32) {
-                Some((id, Source { intake, kind: Kind::Stream(stream) })) => {
+                Some((id, Source { readiness, kind: SourceKind::Stream(stream) })) => {
                     let calls = &mut self.system_calls;
-                    stream.take_event(id, event, intake, calls, completions);
-                    if stream.wants_a_look(intake) && self.ready.add(id, intake) {
-                        stream.report(id, intake, calls, completions);
+                    stream.handle_event(id, event, readiness, calls, completions);
+                    if stream.may_have_input(readiness) && self.ready.add(id, readiness) {
+                        stream.report(id, readiness, calls, completions);
                     }
                 }
-                _ => self.take_other_event(event, completions),
+                _ => self.handle_other_event(event, completions),
             }
         }
         self.events = events;
@@ -161,10 +162,10 @@ impl Posix {
 
     /// Takes an event that is not of a stream.
     #[cold]
-    fn take_other_event(&mut self, event: &mio::event::Event, completions: &mut Vec<Completion>) {
+    fn handle_other_event(&mut self, event: &mio::event::Event, completions: &mut Vec<Completion>) {
         match event.token() {
             WAKER => return completions.push(Completion::Woken),
-            ALARM => return self.alarm.has_rung(),
+            DEADLINE_TIMER => return self.deadline_timer.mark_expired(),
             _ => {}
         }
         let Some((id, source)) = self.sources.at_mut(event.token().0 as u32) else { return };
@@ -172,38 +173,38 @@ impl Posix {
         let readable = event.is_readable() || event.is_read_closed() || failed;
         let writable = event.is_writable() || event.is_write_closed() || failed;
         match &mut source.kind {
-            Kind::Datagrams(datagrams) if writable => {
-                datagrams.go_on_sending(id, &mut self.system_calls, completions);
+            SourceKind::Datagrams(datagrams) if writable => {
+                datagrams.continue_sending(id, &mut self.system_calls, completions);
             }
-            Kind::Watch(watch) => {
+            SourceKind::Watch(watch) => {
                 return completions.extend(watch.fire(id, readable, writable));
             }
             _ => {}
         }
-        source.intake.readable |= readable;
-        if source.wants_a_look() && self.ready.add(id, &mut source.intake) {
-            self.look(id, completions);
+        source.readiness.readable |= readable;
+        if source.may_have_input() && self.ready.add(id, &mut source.readiness) {
+            self.report_source(id, completions);
         }
     }
 }
 
 impl Source {
     /// Whether it holds something that may be taken from it.
-    fn wants_a_look(&self) -> bool {
+    fn may_have_input(&self) -> bool {
         match &self.kind {
-            Kind::Stream(stream) => stream.wants_a_look(&self.intake),
-            _ => self.intake.readable && !self.intake.paused,
+            SourceKind::Stream(stream) => stream.may_have_input(&self.readiness),
+            _ => self.readiness.readable && !self.readiness.paused,
         }
     }
 }
 
-impl Kind {
+impl SourceKind {
     fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
-            Kind::Listener(listener) => listener.as_fd(),
-            Kind::Stream(stream) => stream.socket.as_fd(),
-            Kind::Datagrams(datagrams) => datagrams.socket.as_fd(),
-            Kind::Watch(watch) => watch.descriptor(),
+            SourceKind::Listener(listener) => listener.as_fd(),
+            SourceKind::Stream(stream) => stream.socket.as_fd(),
+            SourceKind::Datagrams(datagrams) => datagrams.socket.as_fd(),
+            SourceKind::Watch(watch) => watch.descriptor(),
         }
     }
 }
@@ -215,81 +216,84 @@ impl Engine for Posix {
     fn listen(&mut self, listener: impl Into<Listener>) -> io::Result<Id> {
         let listener = listener.into();
         listener.set_nonblocking()?;
-        self.add(Kind::Listener(listener), Interest::READABLE)
+        self.add(SourceKind::Listener(listener), Interest::READABLE)
     }
 
     fn adopt(&mut self, stream: OwnedFd) -> io::Result<Id> {
         let stream = Stream::adopted(stream)?;
-        self.add(Kind::Stream(stream), Interest::READABLE | Interest::WRITABLE)
+        self.add(SourceKind::Stream(stream), Interest::READABLE | Interest::WRITABLE)
     }
 
     fn bind_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
         socket.set_nonblocking(true)?;
         let datagrams = Datagrams::new(socket);
-        self.add(Kind::Datagrams(datagrams), Interest::READABLE | Interest::WRITABLE)
+        self.add(SourceKind::Datagrams(datagrams), Interest::READABLE | Interest::WRITABLE)
     }
 
     fn watch(&mut self, descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id> {
-        self.add(Kind::Watch(Watch::new(descriptor, interest)), watch::interest(interest))
+        self.add(SourceKind::Watch(Watch::new(descriptor, interest)), watch::interest(interest))
     }
 
     fn rewatch(&mut self, watch: Id, interest: Readiness) -> io::Result<()> {
-        let Some(Source { kind: Kind::Watch(held), .. }) = self.sources.get_mut(watch) else {
+        let Some(Source { kind: SourceKind::Watch(found), .. }) = self.sources.get_mut(watch)
+        else {
             return Ok(());
         };
         self.system_calls += 1;
-        held.rearm(self.poll.registry(), Token(watch.index as usize), interest)
+        found.rearm(self.poll.registry(), Token(watch.index as usize), interest)
     }
 
     fn pause(&mut self, id: Id) {
         if let Some(source) = self.sources.get_mut(id) {
-            source.intake.paused = true;
+            source.readiness.paused = true;
         }
     }
 
     fn resume(&mut self, id: Id) {
         if let Some(source) = self.sources.get_mut(id) {
-            source.intake.paused = false;
-            self.enlist(id);
+            source.readiness.paused = false;
+            self.list_if_ready(id);
         }
     }
 
     #[inline(always)]
     fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]> {
-        let Some(Source { intake, kind: Kind::Stream(stream) }) =
+        let Some(Source { readiness, kind: SourceKind::Stream(stream) }) =
             self.sources.get_mut(arrival.socket)
         else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
-        let read = stream.read(intake, &mut self.buffer, &mut self.system_calls);
-        if !intake.readable {
-            self.ready.leave(intake);
+        let read = stream.read(readiness, &mut self.buffer, &mut self.system_calls);
+        if !readiness.readable {
+            self.ready.remove(readiness);
         }
         Ok(&mut self.buffer[..read?])
     }
 
     fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
-        let Some(Source { intake, kind: Kind::Datagrams(datagrams) }) =
+        let Some(Source { readiness, kind: SourceKind::Datagrams(datagrams) }) =
             self.sources.get_mut(arrival.socket)
         else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
-        let (count, peer) = datagrams.read(intake, &mut self.buffer, &mut self.system_calls)?;
+        let (count, peer) = datagrams.read(readiness, &mut self.buffer, &mut self.system_calls)?;
         Ok((&mut self.buffer[..count], peer))
     }
 
     fn receive_into(&mut self, socket: Id, target: Target) {
         let refused = match self.sources.get_mut(socket) {
-            Some(Source { kind: Kind::Stream(stream), .. }) => stream.fill_next(socket, target),
+            Some(Source { kind: SourceKind::Stream(stream), .. }) => {
+                stream.fill_next(socket, target)
+            }
             _ => Some(stream::filled(socket, target, Err(io::ErrorKind::NotConnected.into()))),
         };
         self.deferred.extend(refused);
-        self.enlist(socket);
+        self.list_if_ready(socket);
     }
 
     fn filled_bytes(&self, socket: Id) -> usize {
         match self.sources.get(socket) {
-            Some(Source { kind: Kind::Stream(stream), .. }) => stream.filled_bytes(),
+            Some(Source { kind: SourceKind::Stream(stream), .. }) => stream.filled_bytes(),
             _ => 0,
         }
     }
@@ -297,33 +301,34 @@ impl Engine for Posix {
     #[inline(always)]
     fn send(&mut self, socket: Id, payload: Payload) -> SendState {
         let outcome = match self.sources.get_mut(socket) {
-            Some(Source { kind: Kind::Stream(stream), .. }) => {
+            Some(Source { kind: SourceKind::Stream(stream), .. }) => {
                 stream.send(payload, &mut self.system_calls)
             }
-            _ => stream::Outcome::Failed(payload, io::ErrorKind::NotConnected.into()),
+            _ => stream::SendOutcome::Failed(payload, io::ErrorKind::NotConnected.into()),
         };
-        self.settle_send(socket, outcome)
+        self.finish_send(socket, outcome)
     }
 
     fn sent_bytes(&self, socket: Id) -> usize {
         match self.sources.get(socket) {
-            Some(Source { kind: Kind::Stream(stream), .. }) => stream.sent_bytes(),
+            Some(Source { kind: SourceKind::Stream(stream), .. }) => stream.sent_bytes(),
             _ => 0,
         }
     }
 
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
         let outcome = match self.sources.get_mut(socket) {
-            Some(Source { kind: Kind::Datagrams(datagrams), .. }) => {
+            Some(Source { kind: SourceKind::Datagrams(datagrams), .. }) => {
                 datagrams.send(payload, peer, &mut self.system_calls)
             }
-            _ => stream::Outcome::Failed(payload, io::ErrorKind::NotConnected.into()),
+            _ => stream::SendOutcome::Failed(payload, io::ErrorKind::NotConnected.into()),
         };
-        self.settle_send(socket, outcome)
+        self.finish_send(socket, outcome)
     }
 
     fn shutdown(&mut self, socket: Id) {
-        if let Some(Source { kind: Kind::Stream(stream), .. }) = self.sources.get_mut(socket) {
+        if let Some(Source { kind: SourceKind::Stream(stream), .. }) = self.sources.get_mut(socket)
+        {
             stream.shut_down(&mut self.system_calls);
         }
     }
@@ -332,17 +337,17 @@ impl Engine for Posix {
         let Some(source) = self.sources.remove(id) else { return };
         self.system_calls += 1;
         match source.kind {
-            Kind::Listener(_) => {}
-            Kind::Stream(stream) => stream.release(id, &mut self.deferred),
-            Kind::Datagrams(datagrams) => datagrams.release(id, &mut self.deferred),
+            SourceKind::Listener(_) => {}
+            SourceKind::Stream(stream) => stream.release(id, &mut self.deferred),
+            SourceKind::Datagrams(datagrams) => datagrams.release(id, &mut self.deferred),
             // A watched descriptor stays open, so the kernel has to be told. That it was closed
             // too early is no reason to fail.
-            Kind::Watch(watch) => watch.deregister(self.poll.registry()).unwrap_or(()),
+            SourceKind::Watch(watch) => watch.deregister(self.poll.registry()).unwrap_or(()),
         }
     }
 
     fn peer(&mut self, socket: Id) -> io::Result<Peer> {
-        let Some(Source { kind: Kind::Stream(stream), .. }) = self.sources.get(socket) else {
+        let Some(Source { kind: SourceKind::Stream(stream), .. }) = self.sources.get(socket) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         self.system_calls += 1;
@@ -384,22 +389,22 @@ impl Posix {
         before: usize,
         completions: &mut Vec<Completion>,
     ) -> io::Result<bool> {
-        if !self.ready.have_all_left() {
-            self.look_again(completions);
+        if !self.ready.clear_if_done() {
+            self.report_listed(completions);
         }
         let idle = completions.len() == before && self.ready.is_empty();
         // A look that is likely to find something needs no clock, ours or the kernel's.
-        let looks = mem::take(&mut self.busy) || !idle;
-        let timeout = match looks {
+        let polls_only = mem::take(&mut self.busy) || !idle;
+        let timeout = match polls_only {
             true => Some(Duration::ZERO),
-            false => self.alarm.timeout(deadline, &mut self.system_calls)?,
+            false => self.deadline_timer.timeout(deadline, &mut self.system_calls)?,
         };
         self.system_calls += 1;
         match self.poll.poll(&mut self.events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             polled => polled?,
         }
-        self.take_events(completions);
+        self.handle_events(completions);
         self.busy = completions.len() > before + 1;
         let passed = || deadline.is_some_and(|deadline| deadline <= Instant::now());
         Ok(completions.len() > before || passed())
@@ -418,11 +423,11 @@ impl Posix {
     }
 
     #[inline(always)]
-    fn settle_send(&mut self, socket: Id, outcome: stream::Outcome) -> SendState {
+    fn finish_send(&mut self, socket: Id, outcome: stream::SendOutcome) -> SendState {
         match outcome {
-            stream::Outcome::Done(payload) => SendState::Done(payload),
-            stream::Outcome::Kept => SendState::Pending,
-            stream::Outcome::Failed(payload, error) => self.fail_send(socket, payload, error),
+            stream::SendOutcome::Done(payload) => SendState::Done(payload),
+            stream::SendOutcome::Queued => SendState::Pending,
+            stream::SendOutcome::Failed(payload, error) => self.fail_send(socket, payload, error),
         }
     }
 

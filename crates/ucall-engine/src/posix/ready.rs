@@ -7,11 +7,11 @@ use std::mem;
 
 use super::Source;
 use crate::Id;
-use crate::table::Table;
+use crate::slab::Slab;
 
 /// What is known about the incoming side of a source.
 #[derive(Default)]
-pub(super) struct Intake {
+pub(super) struct ReadReadiness {
     /// The kernel may hold something that no event will announce again.
     pub(super) readable: bool,
     pub(super) paused: bool,
@@ -21,30 +21,30 @@ pub(super) struct Intake {
 
 /// The list.
 #[derive(Default)]
-pub(super) struct Ready {
+pub(super) struct ReadyList {
     /// Each at most once, those included that have left.
     ids: Vec<Id>,
     /// How many have not left; those included that were closed.
-    left: usize,
+    remaining: usize,
 }
 
-impl Ready {
+impl ReadyList {
     /// Puts a source on the list; `false` when it is there already.
     #[inline(always)]
-    pub(super) fn add(&mut self, id: Id, intake: &mut Intake) -> bool {
-        let is_new = !mem::replace(&mut intake.listed, true);
+    pub(super) fn add(&mut self, id: Id, readiness: &mut ReadReadiness) -> bool {
+        let is_new = !mem::replace(&mut readiness.listed, true);
         if is_new {
             self.ids.push(id);
-            self.left += 1;
+            self.remaining += 1;
         }
         is_new
     }
 
     /// Lets a source leave of which nothing is left to read.
     #[inline(always)]
-    pub(super) fn leave(&mut self, intake: &mut Intake) {
-        if mem::take(&mut intake.listed) {
-            self.left -= 1;
+    pub(super) fn remove(&mut self, readiness: &mut ReadReadiness) {
+        if mem::take(&mut readiness.listed) {
+            self.remaining -= 1;
         }
     }
 
@@ -54,21 +54,21 @@ impl Ready {
 
     /// Whether all have left, which makes it empty.
     #[inline(always)]
-    pub(super) fn have_all_left(&mut self) -> bool {
-        if self.left == 0 {
+    pub(super) fn clear_if_done(&mut self) -> bool {
+        if self.remaining == 0 {
             self.ids.clear();
         }
-        self.left == 0
+        self.remaining == 0
     }
 
     /// Drops those that have nothing more; gives the others.
-    pub(super) fn prune(&mut self, sources: &mut Table<Source>) -> Vec<Id> {
+    pub(super) fn prune(&mut self, sources: &mut Slab<Source>) -> Vec<Id> {
         self.ids.retain(|&id| {
             let Some(source) = sources.get_mut(id) else { return false };
-            source.intake.listed &= source.wants_a_look();
-            source.intake.listed
+            source.readiness.listed &= source.may_have_input();
+            source.readiness.listed
         });
-        self.left = self.ids.len();
+        self.remaining = self.ids.len();
         self.ids.clone()
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg};
 use ucall_buffer::{Payload, Target};
 
-use super::ready::Intake;
+use super::ready::ReadReadiness;
 use crate::{Arrival, Completion, Id, completion};
 
 /// Parts handed to one system call.
@@ -40,9 +40,9 @@ struct Sending {
 }
 
 /// What became of a send.
-pub(super) enum Outcome {
+pub(super) enum SendOutcome {
     Done(Payload),
-    Kept,
+    Queued,
     Failed(Payload, io::Error),
 }
 
@@ -73,29 +73,29 @@ impl Stream {
 
     /// Notes what the poll announced, and goes on with a send that was held up.
     #[inline(always)]
-    pub(super) fn take_event(
+    pub(super) fn handle_event(
         &mut self,
         id: Id,
         event: &mio::event::Event,
-        intake: &mut Intake,
+        readiness: &mut ReadReadiness,
         calls: &mut u64,
         completions: &mut Vec<Completion>,
     ) {
         let ending = event.is_read_closed() || event.is_error();
         self.ending |= ending;
-        intake.readable |= (ending || event.is_readable()) && !self.ended;
+        readiness.readable |= (ending || event.is_readable()) && !self.ended;
         // Writable is nearly always said, and a send held up seldom.
         if self.sending.is_some() {
             let broken = event.is_write_closed() || event.is_error();
             if event.is_writable() || broken {
-                self.go_on_sending(id, calls, completions);
+                self.continue_sending(id, calls, completions);
             }
         }
     }
 
     /// Whether there may be something that may be taken.
-    pub(super) fn wants_a_look(&self, intake: &Intake) -> bool {
-        intake.readable && (!intake.paused || self.target.is_some())
+    pub(super) fn may_have_input(&self, readiness: &ReadReadiness) -> bool {
+        readiness.readable && (!readiness.paused || self.target.is_some())
     }
 
     /// Fills the target, if there is one, with what the kernel holds, and reports what is left.
@@ -103,34 +103,34 @@ impl Stream {
     pub(super) fn report(
         &mut self,
         id: Id,
-        intake: &mut Intake,
+        readiness: &mut ReadReadiness,
         calls: &mut u64,
         completions: &mut Vec<Completion>,
     ) {
-        if self.target.is_none() || self.go_on_filling(id, intake, calls, completions) {
-            let arrival = Arrival { socket: id, place: 0 };
+        if self.target.is_none() || self.continue_filling(id, readiness, calls, completions) {
+            let arrival = Arrival { socket: id, delivery_index: 0 };
             completion::push(completions, || Completion::Received(arrival));
         }
     }
 
     /// `true` when the target is full and there may be more.
     #[inline(never)]
-    fn go_on_filling(
+    fn continue_filling(
         &mut self,
         id: Id,
-        intake: &mut Intake,
+        readiness: &mut ReadReadiness,
         calls: &mut u64,
         completions: &mut Vec<Completion>,
     ) -> bool {
         let Some(target) = self.target.take() else { return false };
-        match self.fill(target, intake, calls) {
-            Fill::Partly(target) => {
+        match self.fill(target, readiness, calls) {
+            FillOutcome::Partial(target) => {
                 self.target = Some(target);
                 false
             }
-            Fill::Over(target, result) => {
+            FillOutcome::Done(target, result) => {
                 completions.push(filled(id, target, result));
-                intake.readable && !intake.paused
+                readiness.readable && !readiness.paused
             }
         }
     }
@@ -140,22 +140,22 @@ impl Stream {
     #[inline(always)]
     pub(super) fn read(
         &mut self,
-        intake: &mut Intake,
+        readiness: &mut ReadReadiness,
         buffer: &mut [u8],
         calls: &mut u64,
     ) -> io::Result<usize> {
-        if self.target.is_some() || !intake.readable {
+        if self.target.is_some() || !readiness.readable {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         *calls += 1;
         match retry(|| recv(&self.socket, &mut *buffer, RecvFlags::empty())) {
             Ok((count, _)) => {
-                intake.readable = count == buffer.len() || (count > 0 && self.ending);
+                readiness.readable = count == buffer.len() || (count > 0 && self.ending);
                 self.ended = count == 0;
                 Ok(count)
             }
             Err(errno) => {
-                intake.readable = false;
+                readiness.readable = false;
                 self.ended = errno != Errno::AGAIN;
                 Err(errno.into())
             }
@@ -178,7 +178,12 @@ impl Stream {
         Some(filled(id, target, over))
     }
 
-    fn fill(&self, mut target: Target, intake: &mut Intake, calls: &mut u64) -> Fill {
+    fn fill(
+        &self,
+        mut target: Target,
+        readiness: &mut ReadReadiness,
+        calls: &mut u64,
+    ) -> FillOutcome {
         let room = target.room();
         // SAFETY: the target says that its rest is valid for writes of `room` bytes, which
         // nobody else touches while we hold the target.
@@ -188,33 +193,37 @@ impl Stream {
         *calls += 1;
         let read = retry(|| recv(&self.socket, &mut *rest, RecvFlags::empty()).map(|read| read.1));
         match read {
-            Ok(0) => Fill::Over(target, Err(io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => FillOutcome::Done(target, Err(io::ErrorKind::UnexpectedEof.into())),
             Ok(count) => {
                 // SAFETY: the kernel wrote `count` bytes to the front of the rest.
                 unsafe { target.advance(count) };
-                intake.readable = count == room || self.ending;
-                if target.is_full() { Fill::Over(target, Ok(())) } else { Fill::Partly(target) }
+                readiness.readable = count == room || self.ending;
+                if target.is_full() {
+                    FillOutcome::Done(target, Ok(()))
+                } else {
+                    FillOutcome::Partial(target)
+                }
             }
             Err(Errno::AGAIN) => {
-                intake.readable = false;
-                Fill::Partly(target)
+                readiness.readable = false;
+                FillOutcome::Partial(target)
             }
-            Err(errno) => Fill::Over(target, Err(errno.into())),
+            Err(errno) => FillOutcome::Done(target, Err(errno.into())),
         }
     }
 
     /// Writes at once and keeps what the kernel does not take.
     #[inline(always)]
-    pub(super) fn send(&mut self, payload: Payload, calls: &mut u64) -> Outcome {
+    pub(super) fn send(&mut self, payload: Payload, calls: &mut u64) -> SendOutcome {
         if self.sending.is_some() {
-            return Outcome::Failed(payload, io::ErrorKind::ResourceBusy.into());
+            return SendOutcome::Failed(payload, io::ErrorKind::ResourceBusy.into());
         }
         if !payload.is_contiguous() || payload.is_empty() {
             return self.try_send(Sending { payload, sent: 0 }, calls);
         }
         *calls += 1;
         match send(&self.socket, payload.head(), SEND_FLAGS) {
-            Ok(sent) if sent == payload.head().len() => Outcome::Done(payload),
+            Ok(sent) if sent == payload.head().len() => SendOutcome::Done(payload),
             written => self.send_rest(payload, written, calls),
         }
     }
@@ -226,18 +235,18 @@ impl Stream {
         payload: Payload,
         written: Result<usize, Errno>,
         calls: &mut u64,
-    ) -> Outcome {
+    ) -> SendOutcome {
         match written {
             Ok(sent) => self.try_send(Sending { payload, sent }, calls),
             Err(Errno::INTR) => self.try_send(Sending { payload, sent: 0 }, calls),
-            Err(Errno::AGAIN) => self.keep(Sending { payload, sent: 0 }),
-            Err(errno) => Outcome::Failed(payload, errno.into()),
+            Err(Errno::AGAIN) => self.queue_rest(Sending { payload, sent: 0 }),
+            Err(errno) => SendOutcome::Failed(payload, errno.into()),
         }
     }
 
     /// Writes on, now that there is room, and reports when the send is through.
     #[inline(never)]
-    pub(super) fn go_on_sending(
+    pub(super) fn continue_sending(
         &mut self,
         id: Id,
         calls: &mut u64,
@@ -245,9 +254,9 @@ impl Stream {
     ) {
         let Some(sending) = self.sending.take() else { return };
         let (payload, result) = match self.try_send(sending, calls) {
-            Outcome::Done(payload) => (payload, Ok(())),
-            Outcome::Kept => return,
-            Outcome::Failed(payload, error) => (payload, Err(error)),
+            SendOutcome::Done(payload) => (payload, Ok(())),
+            SendOutcome::Queued => return,
+            SendOutcome::Failed(payload, error) => (payload, Err(error)),
         };
         if self.shutting_down {
             self.shut_down(calls);
@@ -256,22 +265,22 @@ impl Stream {
     }
 
     #[inline(never)]
-    fn try_send(&mut self, mut sending: Sending, calls: &mut u64) -> Outcome {
+    fn try_send(&mut self, mut sending: Sending, calls: &mut u64) -> SendOutcome {
         while sending.sent < sending.payload.len() {
             *calls += 1;
             match retry(|| write_some(&self.socket, &sending.payload, sending.sent)) {
                 Ok(count) => sending.sent += count,
-                Err(Errno::AGAIN) => return self.keep(sending),
-                Err(errno) => return Outcome::Failed(sending.payload, errno.into()),
+                Err(Errno::AGAIN) => return self.queue_rest(sending),
+                Err(errno) => return SendOutcome::Failed(sending.payload, errno.into()),
             }
         }
-        Outcome::Done(sending.payload)
+        SendOutcome::Done(sending.payload)
     }
 
     /// Waits for room.
-    fn keep(&mut self, sending: Sending) -> Outcome {
+    fn queue_rest(&mut self, sending: Sending) -> SendOutcome {
         self.sending = Some(sending);
-        Outcome::Kept
+        SendOutcome::Queued
     }
 
     /// Ends our side, after the send under way.
@@ -296,9 +305,9 @@ impl Stream {
     }
 }
 
-enum Fill {
-    Partly(Target),
-    Over(Target, io::Result<()>),
+enum FillOutcome {
+    Partial(Target),
+    Done(Target, io::Result<()>),
 }
 
 pub(super) fn filled(socket: Id, target: Target, result: io::Result<()>) -> Completion {

@@ -96,7 +96,7 @@ impl Uring {
                     self.add_accepted(id, file as u32, completions);
                 }
             }
-            Err(error) if retired || is_passing(&error) => {}
+            Err(error) if retired || is_transient(&error) => {}
             Err(error) => {
                 listener.paused = true;
                 completions.push(Completion::AcceptFailed { listener: id, error });
@@ -144,7 +144,7 @@ impl Uring {
 
 /// Whether accepting may simply go on: it was cancelled, the peer gave up while it waited, or the
 /// kernel was interrupted.
-fn is_passing(error: &io::Error) -> bool {
-    let passing = [libc::ECANCELED, libc::ECONNABORTED, libc::EINTR, libc::EAGAIN];
-    error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
+fn is_transient(error: &io::Error) -> bool {
+    let transient = [libc::ECANCELED, libc::ECONNABORTED, libc::EINTR, libc::EAGAIN];
+    error.raw_os_error().is_some_and(|errno| transient.contains(&errno))
 }

@@ -38,14 +38,14 @@ impl Buffers {
         unsafe { submitter.register_buf_ring_with_flags(address, COUNT, GROUP, 0)? };
         let mut buffers = Self { mapping, tail: 0, published: 0 };
         for buffer in 0..COUNT {
-            buffers.give_back(buffer);
+            buffers.recycle(buffer);
         }
         buffers.publish();
         Ok(buffers)
     }
 
     /// A byte that anything may be written to, as long as the mapping lives, and nobody reads.
-    pub(super) fn dustbin(&self) -> *mut u8 {
+    pub(super) fn peek_byte(&self) -> *mut u8 {
         // SAFETY: the ring's part of the mapping is larger than the ring; this is its last byte.
         unsafe { self.mapping.start().add(RING_BYTES - 1) }.as_ptr()
     }
@@ -63,7 +63,7 @@ impl Buffers {
     }
 
     /// Gives a buffer to the kernel, which sees it after [`Buffers::publish`].
-    pub(super) fn give_back(&mut self, buffer: u16) {
+    pub(super) fn recycle(&mut self, buffer: u16) {
         let address = self.mapping.start().as_ptr() as u64 + Self::offset(buffer) as u64;
         let ring = self.mapping.start().cast::<BufRingEntry>();
         // SAFETY: the index is less than COUNT, so the entry lies within the ring; the kernel reads

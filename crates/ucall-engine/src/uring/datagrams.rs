@@ -9,9 +9,9 @@ use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use ucall_buffer::Payload;
 
-use super::delivery::Source;
-use super::memory::Stable;
-use super::message::Message;
+use super::delivery::DeliverySource;
+use super::memory::StableBox;
+use super::message_header::MessageHeader;
 use super::ring::result_of;
 use super::token::Operation;
 use super::{Slot, Uring};
@@ -22,32 +22,32 @@ const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 pub(super) struct Datagrams {
     socket: UdpSocket,
-    message: Stable<Message>,
-    bytes: Stable<[u8]>,
+    message: StableBox<MessageHeader>,
+    bytes: StableBox<[u8]>,
     receiving: bool,
     /// Sends under way; each names the descriptor, which therefore stays open.
     sending: u32,
     /// What came last lies in `bytes` and was not taken yet.
-    holding: bool,
+    has_untaken: bool,
     paused: bool,
 }
 
 /// A datagram on its way out.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingDatagram {
     socket: Id,
     payload: Payload,
-    message: Stable<Message>,
+    message: StableBox<MessageHeader>,
 }
 
 impl Datagrams {
     pub(super) fn new(socket: UdpSocket) -> Self {
         Self {
             socket,
-            message: Message::new(),
-            bytes: Stable::new(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice()),
+            message: MessageHeader::new(),
+            bytes: StableBox::new(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice()),
             receiving: false,
             sending: 0,
-            holding: false,
+            has_untaken: false,
             paused: false,
         }
     }
@@ -66,11 +66,11 @@ impl Datagrams {
 }
 
 impl Uring {
-    /// Receives the next datagram; `emptied` tells that the one before was taken.
-    pub(super) fn receive_datagram(&mut self, id: Id, emptied: bool) {
+    /// Receives the next datagram; `was_taken` tells that the one before was taken.
+    pub(super) fn receive_datagram(&mut self, id: Id, was_taken: bool) {
         let Some(Slot::Datagrams(datagrams)) = self.slots.get_mut(id) else { return };
-        datagrams.holding &= !emptied;
-        if datagrams.receiving || datagrams.holding || datagrams.paused {
+        datagrams.has_untaken &= !was_taken;
+        if datagrams.receiving || datagrams.has_untaken || datagrams.paused {
             return;
         }
         datagrams.receiving = true;
@@ -106,11 +106,11 @@ impl Uring {
         let Some((id, Slot::Datagrams(datagrams))) = self.slots.at_mut(index) else { return };
         datagrams.receiving = false;
         let source = match entry.result() {
-            0.. => Some(Source::Inbox),
-            errno => Source::from_errno(-errno),
+            0.. => Some(DeliverySource::Inbox),
+            errno => DeliverySource::from_errno(-errno),
         };
         if let Some(source) = source {
-            datagrams.holding = matches!(source, Source::Inbox);
+            datagrams.has_untaken = matches!(source, DeliverySource::Inbox);
             self.deliver(id, source, entry.result(), completions);
         }
         self.receive_datagram(id, false);
@@ -128,12 +128,12 @@ impl Uring {
             self.deferred.push(Completion::Sent { socket, payload, result });
             return SendState::Pending;
         };
-        let mut message = self.spare_messages.pop().unwrap_or_else(Message::new);
+        let mut message = self.cached_messages.pop().unwrap_or_else(MessageHeader::new);
         let (header, _) = message.as_mut().outgoing(payload.slices_from(0), Some(peer));
         let entry = opcode::SendMsg::new(Fd(datagrams.socket.as_raw_fd()), header);
         let entry = entry.flags(libc::MSG_NOSIGNAL as u32).build();
         datagrams.sending += 1;
-        let id = self.outgoing.insert(Outgoing { socket, payload, message });
+        let id = self.outgoing.insert(OutgoingDatagram { socket, payload, message });
         // SAFETY: payload and message stay in the table until the completion, and the bytes they
         // name do not move with them.
         unsafe { self.ring.push(entry, Operation::SendTo.at(id.index)) }
@@ -146,8 +146,10 @@ impl Uring {
         entry: &cqueue::Entry,
         completions: &mut Vec<Completion>,
     ) {
-        let Some(Outgoing { socket, payload, message }) = self.outgoing.free(index) else { return };
-        self.spare_messages.push(message);
+        let Some(OutgoingDatagram { socket, payload, message }) = self.outgoing.free(index) else {
+            return;
+        };
+        self.cached_messages.push(message);
         if let Some((_, Slot::Datagrams(datagrams))) = self.slots.at_mut(socket.index) {
             datagrams.sending -= 1;
         }
@@ -169,7 +171,7 @@ impl Uring {
             self.ring.cancel(Operation::ReceiveFrom.at(id.index));
         }
         for outgoing in self.outgoing.ids() {
-            if self.outgoing.get(outgoing).is_some_and(|held| held.socket == id) {
+            if self.outgoing.get(outgoing).is_some_and(|found| found.socket == id) {
                 self.ring.cancel(Operation::SendTo.at(outgoing.index));
             }
         }

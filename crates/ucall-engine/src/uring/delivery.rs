@@ -13,7 +13,7 @@ use crate::{Arrival, Completion, Id, completion};
 #[derive(Clone, Copy)]
 pub(super) struct Delivery {
     socket: Id,
-    source: Source,
+    source: DeliverySource,
     /// The bytes not yet taken, within the source.
     start: u32,
     len: u32,
@@ -21,7 +21,7 @@ pub(super) struct Delivery {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Source {
+pub(super) enum DeliverySource {
     /// One of the ring's buffers.
     Buffer(u16),
     /// A datagram socket's own buffer.
@@ -32,12 +32,12 @@ pub(super) enum Source {
     Failed(i32),
 }
 
-impl Source {
+impl DeliverySource {
     /// What an error is to the caller: nothing, when receiving goes on by itself.
     pub(super) fn from_errno(errno: i32) -> Option<Self> {
         match errno {
             libc::ECANCELED | libc::ENOBUFS | libc::EAGAIN | libc::EINTR => None,
-            errno => Some(Source::Failed(errno)),
+            errno => Some(DeliverySource::Failed(errno)),
         }
     }
 
@@ -53,11 +53,11 @@ impl Uring {
     pub(super) fn report(
         &mut self,
         socket: Id,
-        source: Source,
+        source: DeliverySource,
         len: u32,
         completions: &mut Vec<Completion>,
     ) {
-        let arrival = Arrival { socket, place: self.deliveries.len() as u32 };
+        let arrival = Arrival { socket, delivery_index: self.deliveries.len() as u32 };
         completion::push(completions, || Completion::Received(arrival));
         completion::push(&mut self.deliveries, || source.delivery(socket, len));
     }
@@ -66,21 +66,22 @@ impl Uring {
     pub(super) fn deliver(
         &mut self,
         socket: Id,
-        source: Source,
+        source: DeliverySource,
         result: i32,
         completions: &mut Vec<Completion>,
     ) {
         let len = u32::try_from(result).unwrap_or(0);
-        self.deliver_again(source.delivery(socket, len), completions);
+        self.redeliver(source.delivery(socket, len), completions);
     }
 
     /// The same, for what was reported before and not taken.
     #[cold]
-    fn deliver_again(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
-        let arrival = Arrival { socket: delivery.socket, place: self.deliveries.len() as u32 };
+    fn redeliver(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
+        let arrival =
+            Arrival { socket: delivery.socket, delivery_index: self.deliveries.len() as u32 };
         match self.slots.get(delivery.socket) {
             Some(Slot::Stream(_)) => {
-                self.pour_into_target(&mut delivery, completions);
+                self.fill_target(&mut delivery, completions);
                 if delivery.taken {
                     return self.release(&delivery);
                 }
@@ -92,11 +93,11 @@ impl Uring {
         self.deliveries.push(delivery);
     }
 
-    fn pour_into_target(&mut self, delivery: &mut Delivery, completions: &mut Vec<Completion>) {
+    fn fill_target(&mut self, delivery: &mut Delivery, completions: &mut Vec<Completion>) {
         let Some(Slot::Stream(stream)) = self.slots.get_mut(delivery.socket) else { return };
         let Some(mut target) = stream.target.take() else { return };
         let result = match delivery.source {
-            Source::Buffer(buffer) => {
+            DeliverySource::Buffer(buffer) => {
                 let bytes = self.buffers.bytes(buffer, delivery.start, delivery.len);
                 let count = target.write(bytes) as u32;
                 delivery.start += count;
@@ -108,8 +109,8 @@ impl Uring {
                 }
                 Ok(())
             }
-            Source::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
-            Source::End | Source::Inbox => Err(io::ErrorKind::UnexpectedEof.into()),
+            DeliverySource::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+            DeliverySource::End | DeliverySource::Inbox => Err(io::ErrorKind::UnexpectedEof.into()),
         };
         let socket = delivery.socket;
         completions.push(Completion::Filled { socket, target, result });
@@ -117,29 +118,29 @@ impl Uring {
     }
 
     /// Settles what was reported by the wait before.
-    pub(super) fn settle(&mut self, completions: &mut Vec<Completion>) {
-        mem::swap(&mut self.deliveries, &mut self.spare_deliveries);
+    pub(super) fn recycle_deliveries(&mut self, completions: &mut Vec<Completion>) {
+        mem::swap(&mut self.deliveries, &mut self.previous_deliveries);
         let mut next = 0;
-        while let Some(delivery) = self.spare_deliveries.get(next) {
+        while let Some(delivery) = self.previous_deliveries.get(next) {
             next += 1;
             match *delivery {
-                Delivery { taken: true, source: Source::Buffer(buffer), .. } => {
-                    self.buffers.give_back(buffer);
+                Delivery { taken: true, source: DeliverySource::Buffer(buffer), .. } => {
+                    self.buffers.recycle(buffer);
                 }
                 delivery if delivery.taken => self.release(&delivery),
-                delivery => self.deliver_again(delivery, completions),
+                delivery => self.redeliver(delivery, completions),
             }
         }
-        self.spare_deliveries.clear();
+        self.previous_deliveries.clear();
     }
 
     /// Gives the memory of a delivery back for the next one.
     #[cold]
     fn release(&mut self, delivery: &Delivery) {
         match delivery.source {
-            Source::Buffer(buffer) => self.buffers.give_back(buffer),
-            Source::Inbox => self.restart.push(delivery.socket),
-            Source::End | Source::Failed(_) => {}
+            DeliverySource::Buffer(buffer) => self.buffers.recycle(buffer),
+            DeliverySource::Inbox => self.restart.push(delivery.socket),
+            DeliverySource::End | DeliverySource::Failed(_) => {}
         }
     }
 
@@ -148,21 +149,22 @@ impl Uring {
     pub(super) fn take(&mut self, arrival: &Arrival) -> io::Result<&mut [u8]> {
         if let Some(Slot::Stream(stream)) = self.slots.get(arrival.socket)
             && stream.target.is_none()
-            && let Some(delivery) = self.deliveries.get_mut(arrival.place as usize)
+            && let Some(delivery) = self.deliveries.get_mut(arrival.delivery_index as usize)
             && delivery.socket == arrival.socket
-            && let Source::Buffer(buffer) = delivery.source
+            && let DeliverySource::Buffer(buffer) = delivery.source
             && !mem::replace(&mut delivery.taken, true)
         {
             return Ok(self.buffers.bytes(buffer, delivery.start, delivery.len));
         }
-        self.take_otherwise(arrival)
+        self.take_general(arrival)
     }
 
     /// What is not the bytes of a stream.
     #[inline(never)]
-    fn take_otherwise(&mut self, arrival: &Arrival) -> io::Result<&mut [u8]> {
+    fn take_general(&mut self, arrival: &Arrival) -> io::Result<&mut [u8]> {
         let nothing = || io::Error::from(io::ErrorKind::WouldBlock);
-        let delivery = self.deliveries.get_mut(arrival.place as usize).ok_or_else(nothing)?;
+        let delivery =
+            self.deliveries.get_mut(arrival.delivery_index as usize).ok_or_else(nothing)?;
         let open = match self.slots.get_mut(arrival.socket) {
             Some(Slot::Stream(stream)) => stream.target.is_none(),
             Some(Slot::Datagrams(_)) => true,
@@ -172,13 +174,15 @@ impl Uring {
             return Err(nothing());
         }
         match delivery.source {
-            Source::Buffer(buffer) => Ok(self.buffers.bytes(buffer, delivery.start, delivery.len)),
-            Source::Inbox => match self.slots.get_mut(arrival.socket) {
+            DeliverySource::Buffer(buffer) => {
+                Ok(self.buffers.bytes(buffer, delivery.start, delivery.len))
+            }
+            DeliverySource::Inbox => match self.slots.get_mut(arrival.socket) {
                 Some(Slot::Datagrams(datagrams)) => Ok(datagrams.bytes(delivery.len)),
                 _ => Err(nothing()),
             },
-            Source::End => Ok(&mut []),
-            Source::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+            DeliverySource::End => Ok(&mut []),
+            DeliverySource::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 }

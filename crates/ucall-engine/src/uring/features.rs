@@ -4,7 +4,7 @@ use std::io;
 
 use io_uring::{IoUring, Probe, opcode};
 
-use crate::Refused;
+use crate::UringUnavailable;
 
 /// What the engine uses beyond its floor, Linux 5.19 (buffer rings, direct descriptors, multishot
 /// accept, `COOP_TASKRUN`). Take features away to imitate an older kernel, never add any.
@@ -34,7 +34,7 @@ impl Features {
 
     /// Asks the kernel. Set-up flags that it does not know are refused with EINVAL, so trying them
     /// from the newest on tells its age even where distributions moved features to old versions.
-    pub fn probe() -> Result<Self, Refused> {
+    pub fn probe() -> Result<Self, UringUnavailable> {
         for version in [(6, 1), (6, 0), (5, 19)] {
             let features = Self { install_descriptor: false, ..Self::of_release(version) };
             match features.ring(2, 4) {
@@ -43,7 +43,7 @@ impl Features {
                 Err(error) => return Err(explain(error)),
             }
         }
-        Err(Refused::new(
+        Err(UringUnavailable::new(
             "this kernel's io_uring is older than Linux 5.19",
             io::ErrorKind::Unsupported.into(),
         ))
@@ -80,7 +80,7 @@ impl Features {
     }
 
     /// Whether the kernel holds work back until we enter it for completions.
-    pub(super) fn defers_work(self) -> bool {
+    pub(super) fn defers_taskrun(self) -> bool {
         self.defer_taskrun && self.single_issuer
     }
 
@@ -91,7 +91,7 @@ impl Features {
         if self.single_issuer {
             builder.setup_single_issuer();
         }
-        if self.defers_work() {
+        if self.defers_taskrun() {
             // Without the flag that tells of work held back: the kernel sets it from the core that
             // brings the work, in the line of memory that both queues' ends are in.
             builder.setup_defer_taskrun();
@@ -109,7 +109,7 @@ impl Default for Features {
     }
 }
 
-fn explain(error: io::Error) -> Refused {
+fn explain(error: io::Error) -> UringUnavailable {
     let reason = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             "io_uring is refused here: a container or sysctl kernel.io_uring_disabled forbids it"
@@ -119,7 +119,7 @@ fn explain(error: io::Error) -> Refused {
         Some(libc::EMFILE | libc::ENFILE) => "no descriptor left for an io_uring",
         _ => "io_uring cannot be set up",
     };
-    Refused::new(reason, error)
+    UringUnavailable::new(reason, error)
 }
 
 #[cfg(test)]
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_only_take_away() {
+    fn masks_only_remove_features() {
         let all = Features::of_release((6, 10));
         assert_eq!(all.as_of((5, 19)), Features::default());
         assert!(all.as_of((6, 0)).multishot_receive && !all.as_of((6, 0)).defer_taskrun);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_words() {
+    fn an_unavailable_ring_has_a_readable_reason() {
         let refused = explain(io::Error::from_raw_os_error(libc::EPERM));
         assert!(refused.to_string().contains("kernel.io_uring_disabled"), "{refused}");
         assert_eq!(io::Error::from(refused).kind(), io::ErrorKind::PermissionDenied);

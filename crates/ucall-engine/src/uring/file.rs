@@ -34,7 +34,7 @@ impl File {
 
 /// Whether an operation that ended with this error may simply be tried again, unless it was us who
 /// cancelled it.
-pub(super) fn is_passing(error: &io::Error) -> bool {
-    let passing = [libc::EINTR, libc::EAGAIN, libc::ECANCELED];
-    error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
+pub(super) fn is_transient(error: &io::Error) -> bool {
+    let transient = [libc::EINTR, libc::EAGAIN, libc::ECANCELED];
+    error.raw_os_error().is_some_and(|errno| transient.contains(&errno))
 }

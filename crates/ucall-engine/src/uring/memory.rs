@@ -4,9 +4,9 @@ use std::io;
 use std::ptr::NonNull;
 
 /// A box that may be moved while the kernel writes to what it holds, which moving a `Box` forbids.
-pub(super) struct Stable<T: ?Sized>(NonNull<T>);
+pub(super) struct StableBox<T: ?Sized>(NonNull<T>);
 
-impl<T: ?Sized> Stable<T> {
+impl<T: ?Sized> StableBox<T> {
     pub(super) fn new(value: Box<T>) -> Self {
         Self(NonNull::from(Box::leak(value)))
     }
@@ -31,7 +31,7 @@ impl<T: ?Sized> Stable<T> {
     }
 }
 
-impl<T: ?Sized> Drop for Stable<T> {
+impl<T: ?Sized> Drop for StableBox<T> {
     fn drop(&mut self) {
         // SAFETY: the pointer came from a box and nobody uses it after this.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });

@@ -14,14 +14,14 @@
 //! child leaks it.
 
 mod accept;
-mod alarm;
 mod buffers;
 mod datagrams;
+mod deadline_timer;
 mod delivery;
 mod features;
 mod file;
 mod memory;
-mod message;
+mod message_header;
 mod ring;
 mod send;
 mod sending;
@@ -39,19 +39,19 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, cqueue, opcode, types};
 use ucall_buffer::{Payload, Target};
 
-use crate::table::Table;
-use crate::until::Until;
+use crate::slab::Slab;
+use crate::wait_timeout::WaitTimeout;
 use crate::{Arrival, Completion, Engine, Id, Peer, Readiness, SendState, Waker, peer};
 
 use accept::Listener;
-use alarm::Alarm;
 use buffers::Buffers;
-use datagrams::{Datagrams, Outgoing};
+use datagrams::{Datagrams, OutgoingDatagram};
+use deadline_timer::DeadlineTimer;
 use delivery::Delivery;
 pub use features::Features;
 use file::File;
-use memory::Stable;
-use message::Message;
+use memory::StableBox;
+use message_header::MessageHeader;
 use ring::Ring;
 use stream::Stream;
 use token::{Operation, Token};
@@ -65,9 +65,9 @@ const COMPLETIONS_PER_SUBMISSION: u32 = 4;
 const QUEUE_DEPTH_MIN: u32 = 8;
 /// Places in the file table that are kept free, as far as it is large enough: the kernel accepts a
 /// few more connections after it was told to stop.
-const SPARE_FILES: u32 = 256;
+const RESERVED_FILES: u32 = 256;
 /// How long dropping the engine waits for the kernel to end what is under way.
-const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How large to make the engine.
 #[derive(Clone, Copy, Debug)]
@@ -92,15 +92,15 @@ pub struct Uring {
     features: Features,
     buffers: ManuallyDrop<Buffers>,
     wakeups: ManuallyDrop<Wakeups>,
-    alarm: Alarm,
-    slots: Table<Slot>,
+    deadline_timer: DeadlineTimer,
+    slots: Slab<Slot>,
     /// Holds completions while they are taken in.
     reaped: Vec<cqueue::Entry>,
-    outgoing: Table<Outgoing>,
+    outgoing: Slab<OutgoingDatagram>,
     /// What was reported by the last wait, in order.
     deliveries: Vec<Delivery>,
-    spare_deliveries: Vec<Delivery>,
-    spare_messages: Vec<Stable<Message>>,
+    previous_deliveries: Vec<Delivery>,
+    cached_messages: Vec<StableBox<MessageHeader>>,
     /// What to report in the next wait.
     deferred: Vec<Completion>,
     /// Sockets to go on receiving with, once deliveries are settled.
@@ -108,10 +108,10 @@ pub struct Uring {
     /// Sockets to go on receiving with, once the caller has heard that their targets are full.
     filled: Vec<Id>,
     /// Places of streams that send silently.
-    silent: Vec<u32>,
+    skip_success_sends: Vec<u32>,
     /// Something waits for a silent send to be through, so the next wait must not block before it
     /// has heard of it.
-    prompt: bool,
+    must_not_block: bool,
     /// Direct descriptors open.
     files: u32,
     files_max: u32,
@@ -149,18 +149,18 @@ impl Uring {
             features,
             buffers: ManuallyDrop::new(buffers),
             wakeups: ManuallyDrop::new(Wakeups::new()?),
-            alarm: Alarm::new(),
-            slots: Table::new(),
+            deadline_timer: DeadlineTimer::new(),
+            slots: Slab::new(),
             reaped: Vec::new(),
-            outgoing: Table::new(),
+            outgoing: Slab::new(),
             deliveries: Vec::new(),
-            spare_deliveries: Vec::new(),
-            spare_messages: Vec::new(),
+            previous_deliveries: Vec::new(),
+            cached_messages: Vec::new(),
             deferred: Vec::new(),
             restart: Vec::new(),
             filled: Vec::new(),
-            silent: Vec::new(),
-            prompt: false,
+            skip_success_sends: Vec::new(),
+            must_not_block: false,
             files: 0,
             files_max,
             dropping: false,
@@ -177,7 +177,7 @@ impl Uring {
         while let Some(entry) = self.ring.next_send(&mut others) {
             self.on_send(entry.user_data() as u32, &entry, completions);
         }
-        self.hear_silence(completions);
+        self.reap_skipped_cqes(completions);
         for entry in &others {
             if Operation::Receive.is_in(entry.user_data()) {
                 self.on_receive(entry.user_data() as u32, entry, completions);
@@ -202,7 +202,7 @@ impl Uring {
             Operation::SendTo => self.on_send_to(index, entry, completions),
             Operation::Poll => self.on_poll(index, entry, completions),
             Operation::Wake => self.on_wake(completions),
-            Operation::Alarm => self.alarm.rings_at = None,
+            Operation::Timer => self.deadline_timer.expires_at = None,
             Operation::Send | Operation::Receive => {}
             Operation::Ignored | Operation::Install => {}
         }
@@ -213,7 +213,7 @@ impl Uring {
         while let Some(socket) = self.restart.pop() {
             match self.slots.get_mut(socket) {
                 Some(Slot::Stream(stream)) => {
-                    if let Some(target) = stream.take_hopeless_target() {
+                    if let Some(target) = stream.take_target_after_eof() {
                         let result = Err(io::ErrorKind::UnexpectedEof.into());
                         completions.push(Completion::Filled { socket, target, result });
                     }
@@ -252,7 +252,7 @@ fn set_up(queue_depth: u32, features: Features) -> io::Result<IoUring> {
     let mut depth = queue_depth.max(QUEUE_DEPTH_MIN);
     loop {
         match features.ring(depth, depth.saturating_mul(COMPLETIONS_PER_SUBMISSION)) {
-            Err(error) if is_scarcity(&error) && depth > QUEUE_DEPTH_MIN => depth /= 2,
+            Err(error) if is_out_of_resources(&error) && depth > QUEUE_DEPTH_MIN => depth /= 2,
             ring => return ring,
         }
     }
@@ -263,19 +263,19 @@ fn set_up(queue_depth: u32, features: Features) -> io::Result<IoUring> {
 fn register_files(ring: &mut Ring, sockets_max: u32) -> io::Result<u32> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = limit.current.map_or(u32::MAX, |limit| limit.try_into().unwrap_or(u32::MAX));
-    let mut size = sockets_max.saturating_add(SPARE_FILES).min(limit);
+    let mut size = sockets_max.saturating_add(RESERVED_FILES).min(limit);
     loop {
         match ring.submitter().register_files_sparse(size) {
-            Err(error) if is_scarcity(&error) && size > QUEUE_DEPTH_MIN => size /= 2,
+            Err(error) if is_out_of_resources(&error) && size > QUEUE_DEPTH_MIN => size /= 2,
             registered => {
-                let spare = SPARE_FILES.min(size / 4);
-                return registered.map(|()| sockets_max.min(size - spare));
+                let reserved = RESERVED_FILES.min(size / 4);
+                return registered.map(|()| sockets_max.min(size - reserved));
             }
         }
     }
 }
 
-fn is_scarcity(error: &io::Error) -> bool {
+fn is_out_of_resources(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EMFILE))
 }
 
@@ -425,27 +425,27 @@ impl Engine for Uring {
             completions.append(&mut self.deferred);
             self.restart.append(&mut self.filled);
         }
-        self.settle(completions);
+        self.recycle_deliveries(completions);
         self.reap(completions);
         loop {
             self.restart_receives(completions);
             self.buffers.publish();
-            let prompt = mem::take(&mut self.prompt);
-            let until = match prompt || completions.len() > before {
-                true => Until::Now,
-                false => self.until(deadline),
+            let must_not_block = mem::take(&mut self.must_not_block);
+            let timeout = match must_not_block || completions.len() > before {
+                true => WaitTimeout::Now,
+                false => self.wait_timeout(deadline),
             };
-            let entered = match until {
-                Until::Now => self.ring.submit(),
-                Until::After(timeout) => self.ring.submit_and_wait_for(timeout),
-                Until::Alarm | Until::NewAlarm(_) => self.ring.submit_and_wait(),
+            let entered = match timeout {
+                WaitTimeout::Now => self.ring.submit(),
+                WaitTimeout::After(timeout) => self.ring.submit_and_wait_for(timeout),
+                WaitTimeout::Timer | WaitTimeout::NewTimer(_) => self.ring.submit_and_wait(),
             };
             match entered {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
                 entered => entered?,
             }
             self.reap(completions);
-            if until == Until::Now && !prompt || completions.len() > before {
+            if timeout == WaitTimeout::Now && !must_not_block || completions.len() > before {
                 return Ok(());
             }
         }
@@ -478,7 +478,7 @@ impl AsFd for Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         let ours = self.process == std::process::id();
-        let drained = ours && self.drain();
+        let finished = ours && self.finish_operations();
         // SAFETY: each is taken once, here, and not used after.
         let (ring, buffers, wakeups) = unsafe {
             (
@@ -487,7 +487,7 @@ impl Drop for Uring {
                 ManuallyDrop::take(&mut self.wakeups),
             )
         };
-        if drained {
+        if finished {
             return drop((ring, buffers, wakeups));
         }
         if ours {
@@ -497,27 +497,27 @@ impl Drop for Uring {
         }
         buffers.leak();
         mem::forget(wakeups);
-        for slot in mem::replace(&mut self.slots, Table::new()).into_values() {
+        for slot in mem::replace(&mut self.slots, Slab::new()).into_values() {
             match slot {
                 // The kernel holds the socket itself, and none of its memory: the port is let go.
                 Slot::Listener(listener) => drop(listener),
                 slot => mem::forget(slot),
             }
         }
-        mem::forget(mem::replace(&mut self.outgoing, Table::new()));
+        mem::forget(mem::replace(&mut self.outgoing, Slab::new()));
     }
 }
 
 impl Uring {
     /// Closes everything and waits until nothing is under way; false if it takes too long. A
     /// listener whose accept were not drained would keep its port.
-    fn drain(&mut self) -> bool {
+    fn finish_operations(&mut self) -> bool {
         self.dropping = true;
         for id in self.slots.ids() {
             self.close(id);
         }
         self.ring.cancel(Operation::Wake.at(0));
-        let deadline = Instant::now() + DRAIN_TIME_MAX;
+        let deadline = Instant::now() + FINISH_TIMEOUT;
         let mut ignored = Vec::new();
         loop {
             self.reap(&mut ignored);

@@ -19,7 +19,7 @@ pub(super) struct Ring {
     /// Completions that were passed over while looking for another.
     early: VecDeque<cqueue::Entry>,
     /// The kernel says, in memory, that it holds work back for us.
-    tells_of_work: bool,
+    has_taskrun_flag: bool,
     pub(super) system_calls: u64,
 }
 
@@ -29,7 +29,7 @@ impl Ring {
             uring: ManuallyDrop::new(uring),
             backlog: VecDeque::new(),
             early: VecDeque::new(),
-            tells_of_work: !features.defers_work(),
+            has_taskrun_flag: !features.defers_taskrun(),
             system_calls: 1,
         }
     }
@@ -56,12 +56,12 @@ impl Ring {
         if self.backlog.is_empty() && unsafe { self.uring.submission().push(&entry) }.is_ok() {
             return;
         }
-        self.push_late(entry);
+        self.push_to_backlog(entry);
     }
 
     /// Makes room in a queue that is full.
     #[cold]
-    fn push_late(&mut self, entry: squeue::Entry) {
+    fn push_to_backlog(&mut self, entry: squeue::Entry) {
         self.backlog.push_back(entry);
         if !self.flush_backlog() {
             // Should the kernel refuse just now, the entry waits in the backlog, and the next wait
@@ -100,7 +100,7 @@ impl Ring {
     pub(super) fn submit(&mut self) -> io::Result<()> {
         self.flush_backlog();
         let queue = self.uring.submission();
-        let may_idle = self.tells_of_work && queue.is_empty();
+        let may_idle = self.has_taskrun_flag && queue.is_empty();
         let idle = may_idle && !queue.taskrun() && !queue.cq_overflow();
         drop(queue);
         if idle { Ok(()) } else { self.enter(0) }
@@ -119,7 +119,7 @@ impl Ring {
         self.system_calls += 1;
         let timeout = Timespec::from(timeout);
         let arguments = SubmitArgs::new().timespec(&timeout);
-        forgive(self.uring.submitter().submit_with_args(1, &arguments))
+        ignore_expected(self.uring.submitter().submit_with_args(1, &arguments))
     }
 
     /// Enters the kernel once, for everything: to submit, to do what was held back, and to wait
@@ -132,7 +132,7 @@ impl Ring {
         let flags = EnterFlags::GETEVENTS.bits();
         let submitter = self.uring.submitter();
         // SAFETY: the flags ask for no argument.
-        forgive(unsafe { submitter.enter::<libc::sigset_t>(queued, wanted, flags, None) })
+        ignore_expected(unsafe { submitter.enter::<libc::sigset_t>(queued, wanted, flags, None) })
     }
 
     /// Whether the kernel has everything that was queued, and we can see all that it completed.
@@ -204,7 +204,7 @@ pub(super) fn result_of(entry: &cqueue::Entry) -> io::Result<i32> {
 }
 
 /// A deadline that passed is no error, nor is a kernel that wants its completions read first.
-fn forgive(entered: io::Result<usize>) -> io::Result<()> {
+fn ignore_expected(entered: io::Result<usize>) -> io::Result<()> {
     match entered {
         Err(error)
             if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EBUSY | libc::EAGAIN)) =>

@@ -7,26 +7,32 @@ use io_uring::{cqueue, opcode, squeue};
 use rustix::net::Shutdown;
 use ucall_buffer::Payload;
 
-use super::file::{File, is_passing};
+use super::file::{File, is_transient};
 use super::ring::result_of;
 use super::sending::Sending;
-use super::stream::{Ending, Stream};
+use super::stream::{ShutdownState, Stream};
 use super::token::Operation;
 use super::{Slot, Uring};
 use crate::{Completion, Id, SendState, completion};
 
 impl Uring {
-    /// Sends. `silent` asks for no completion where that can be had; see [`Uring::hear_silence`].
+    /// Sends. `skip_success` asks for no completion where that can be had; see
+    /// [`Uring::reap_skipped_cqes`].
     #[inline(always)]
-    pub(super) fn send_stream(&mut self, socket: Id, payload: Payload, silent: bool) -> SendState {
+    pub(super) fn send_stream(
+        &mut self,
+        socket: Id,
+        payload: Payload,
+        skip_success: bool,
+    ) -> SendState {
         if payload.is_empty() {
             return SendState::Done(payload);
         }
-        let silent = silent && self.features.partial_sends;
+        let skip_success = skip_success && self.features.partial_sends;
         if let Some(Slot::Stream(stream)) = self.slots.get_mut(socket)
             && stream.sending.is_none()
         {
-            stream.sending = Some(Sending { payload, sent: 0, message: None, silent });
+            stream.sending = Some(Sending { payload, sent: 0, message: None, skip_success });
             self.send_next(socket.index);
         } else {
             self.refuse_send(socket, payload);
@@ -53,23 +59,23 @@ impl Uring {
         }
         // What is usual is not mixed with what is not: so it is made where it stays.
         let entry = sending.entry(&stream.file);
-        let silent = sending.silent;
-        self.submit_send(index, silent, entry);
+        let skip_success = sending.skip_success;
+        self.submit_send(index, skip_success, entry);
     }
 
     #[cold]
     fn send_parts(&mut self, index: u32) {
         let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let Some(sending) = &mut stream.sending else { return };
-        let entry = sending.parts_entry(&stream.file, &mut self.spare_messages);
-        let silent = sending.silent;
-        self.submit_send(index, silent, entry);
+        let entry = sending.parts_entry(&stream.file, &mut self.cached_messages);
+        let skip_success = sending.skip_success;
+        self.submit_send(index, skip_success, entry);
     }
 
     #[inline(always)]
-    fn submit_send(&mut self, index: u32, silent: bool, entry: squeue::Entry) {
-        if silent {
-            self.silent.push(index);
+    fn submit_send(&mut self, index: u32, skip_success: bool, entry: squeue::Entry) {
+        if skip_success {
+            self.skip_success_sends.push(index);
         }
         // SAFETY: payload and message stay in the slot until the completion, and the bytes they
         // name do not move with them; the slot is not freed before.
@@ -86,14 +92,14 @@ impl Uring {
         let retired = self.slots.is_retired(index);
         let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let Some(sending) = &mut stream.sending else { return };
-        sending.silent = false;
+        sending.skip_success = false;
         let result = match result_of(entry) {
             Ok(0) => Err(io::ErrorKind::WriteZero.into()),
             result => result.map(|count| sending.sent += count as usize),
         };
         let unfinished = match &result {
             Ok(()) => sending.sent < sending.payload.len(),
-            Err(error) => is_passing(error),
+            Err(error) => is_transient(error),
         };
         if unfinished && !retired {
             return self.send_next(index);
@@ -107,29 +113,29 @@ impl Uring {
     /// was submitted, and completed only if something of it is left. So once all submissions and
     /// all completions have been seen, those that did not complete are out.
     #[inline(always)]
-    pub(super) fn hear_silence(&mut self, completions: &mut Vec<Completion>) {
-        if self.silent.is_empty() || !self.ring.is_flushed() {
+    pub(super) fn reap_skipped_cqes(&mut self, completions: &mut Vec<Completion>) {
+        if self.skip_success_sends.is_empty() || !self.ring.is_flushed() {
             return;
         }
-        while let Some(index) = self.silent.pop() {
+        while let Some(index) = self.skip_success_sends.pop() {
             if let Some((socket, Slot::Stream(stream))) = self.slots.live_at_mut(index)
-                && stream.ending == Ending::No
+                && stream.shutdown == ShutdownState::NotStarted
                 && let Some(sending) = stream.sending.take_if(|sending| sending.is_plain())
             {
                 let (payload, result) = (sending.payload, Ok(()));
                 completion::push(completions, || Completion::Sent { socket, payload, result });
             } else {
-                self.hear_otherwise(index, completions);
+                self.reap_skipped_general(index, completions);
             }
         }
     }
 
     /// The same, where more than the payload is to be given back.
     #[inline(never)]
-    fn hear_otherwise(&mut self, index: u32, completions: &mut Vec<Completion>) {
+    fn reap_skipped_general(&mut self, index: u32, completions: &mut Vec<Completion>) {
         let stream = self.slots.at_mut(index).map(|(_, slot)| slot);
         if let Some(Slot::Stream(Stream { sending: Some(sending), .. })) = stream
-            && sending.silent
+            && sending.skip_success
         {
             self.finish_send(index, Ok(()), completions);
             self.free_if_idle(index);
@@ -145,8 +151,8 @@ impl Uring {
     ) {
         let Some((socket, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let Some(Sending { payload, message, .. }) = stream.sending.take() else { return };
-        let ends = stream.ending == Ending::AfterSend;
-        self.spare_messages.extend(message);
+        let ends = stream.shutdown == ShutdownState::AfterSend;
+        self.cached_messages.extend(message);
         completion::push(completions, || Completion::Sent { socket, payload, result });
         if ends {
             self.shut_down(socket);
@@ -157,15 +163,15 @@ impl Uring {
     pub(super) fn shut_down(&mut self, socket: Id) {
         let Some(Slot::Stream(stream)) = self.slots.get_mut(socket) else { return };
         if let Some(sending) = &stream.sending {
-            stream.ending = Ending::AfterSend;
-            self.prompt |= sending.silent;
+            stream.shutdown = ShutdownState::AfterSend;
+            self.must_not_block |= sending.skip_success;
             return;
         }
         match &stream.file {
-            File::Direct(_) if stream.ending == Ending::UnderWay => {}
+            File::Direct(_) if stream.shutdown == ShutdownState::InProgress => {}
             File::Direct(file) => {
                 let entry = opcode::Shutdown::new(Fixed(*file), libc::SHUT_WR).build();
-                stream.ending = Ending::UnderWay;
+                stream.shutdown = ShutdownState::InProgress;
                 // SAFETY: the entry names no memory.
                 unsafe { self.ring.push(entry, Operation::Shutdown.at(socket.index)) }
             }
@@ -181,7 +187,7 @@ impl Uring {
     pub(super) fn on_shutdown(&mut self, index: u32) {
         let retired = self.slots.is_retired(index);
         let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
-        stream.ending = Ending::No;
+        stream.shutdown = ShutdownState::NotStarted;
         let file = stream.closable_file().filter(|_| retired);
         if let Some(file) = file {
             self.close_file(file);

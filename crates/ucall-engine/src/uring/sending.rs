@@ -4,23 +4,23 @@ use io_uring::{opcode, squeue};
 use ucall_buffer::Payload;
 
 use super::file::{File, OPERATION_BYTES_MAX};
-use super::memory::Stable;
-use super::message::Message;
+use super::memory::StableBox;
+use super::message_header::MessageHeader;
 
 /// A peer that is gone is an error and not a signal. A send that finds room for some completes
 /// with that, which shows how it gets on.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
 /// All of it, or a completion that tells of less: a send that would have to wait for room ends.
-const SILENT_SEND_FLAGS: i32 = SEND_FLAGS | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+const SKIP_SUCCESS_SEND_FLAGS: i32 = SEND_FLAGS | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
 
 /// A payload on its way out.
 pub(super) struct Sending {
     pub(super) payload: Payload,
     pub(super) sent: usize,
     /// Present when the payload has several parts.
-    pub(super) message: Option<Stable<Message>>,
+    pub(super) message: Option<StableBox<MessageHeader>>,
     /// Submitted such that it ends while it is submitted, and completes only if it fails.
-    pub(super) silent: bool,
+    pub(super) skip_success: bool,
 }
 
 impl Sending {
@@ -36,7 +36,7 @@ impl Sending {
     pub(super) fn parts_entry(
         &mut self,
         file: &File,
-        spare: &mut Vec<Stable<Message>>,
+        spare: &mut Vec<StableBox<MessageHeader>>,
     ) -> squeue::Entry {
         let mut slices = self.payload.slices_from(self.sent);
         let first = slices.next().unwrap_or(&[]);
@@ -46,7 +46,8 @@ impl Sending {
             return self.piece_entry(file, start, len);
         }
         drop(slices);
-        let message = self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(Message::new));
+        let message =
+            self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(MessageHeader::new));
         let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent), None);
         let (message_flags, flags) = self.flags(file, len);
         let entry = opcode::SendMsg::new(file.descriptor(), header);
@@ -69,9 +70,9 @@ impl Sending {
     /// cannot be silent.
     #[inline(always)]
     pub(super) fn flags(&mut self, file: &File, len: usize) -> (i32, squeue::Flags) {
-        self.silent &= self.sent + len == self.payload.len();
-        match self.silent {
-            true => (SILENT_SEND_FLAGS, file.flags() | squeue::Flags::SKIP_SUCCESS),
+        self.skip_success &= self.sent + len == self.payload.len();
+        match self.skip_success {
+            true => (SKIP_SUCCESS_SEND_FLAGS, file.flags() | squeue::Flags::SKIP_SUCCESS),
             false => (SEND_FLAGS, file.flags()),
         }
     }
@@ -79,6 +80,6 @@ impl Sending {
     /// Whether it is silent, and of one part.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
-        self.silent && self.message.is_none()
+        self.skip_success && self.message.is_none()
     }
 }

@@ -23,8 +23,8 @@ use io_uring::{cqueue, opcode, squeue};
 use ucall_buffer::Target;
 
 use super::buffers;
-use super::delivery::Source;
-use super::file::{File, OPERATION_BYTES_MAX, is_passing};
+use super::delivery::DeliverySource;
+use super::file::{File, OPERATION_BYTES_MAX, is_transient};
 use super::ring::result_of;
 use super::sending::Sending;
 use super::token::Operation;
@@ -45,16 +45,16 @@ pub(super) struct Stream {
     /// A check is under way.
     checking: bool,
     pub(super) sending: Option<Sending>,
-    pub(super) ending: Ending,
+    pub(super) shutdown: ShutdownState,
 }
 
 /// How far the end of our side has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    No,
+pub(super) enum ShutdownState {
+    NotStarted,
     /// It comes behind the send under way.
     AfterSend,
-    UnderWay,
+    InProgress,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Stream {
             unchecked: false,
             checking: false,
             sending: None,
-            ending: Ending::No,
+            shutdown: ShutdownState::NotStarted,
         }
     }
 
@@ -84,11 +84,11 @@ impl Stream {
         self.receiving == Receiving::Idle
             && self.sending.is_none()
             && !self.checking
-            && self.ending != Ending::UnderWay
+            && self.shutdown != ShutdownState::InProgress
     }
 
     /// The target, if the stream ended before it was given.
-    pub(super) fn take_hopeless_target(&mut self) -> Option<Target> {
+    pub(super) fn take_target_after_eof(&mut self) -> Option<Target> {
         if self.ended { self.target.take() } else { None }
     }
 
@@ -96,7 +96,7 @@ impl Stream {
     /// shutdown, and would find a stranger who got the number after a close.
     pub(super) fn closable_file(&self) -> Option<u32> {
         match self.file {
-            File::Direct(file) if self.ending != Ending::UnderWay => Some(file),
+            File::Direct(file) if self.shutdown != ShutdownState::InProgress => Some(file),
             _ => None,
         }
     }
@@ -209,14 +209,14 @@ impl Uring {
             && stream.target.is_none()
         {
             stream.unchecked = true;
-            return self.report(id, Source::Buffer(buffer), result as u32, completions);
+            return self.report(id, DeliverySource::Buffer(buffer), result as u32, completions);
         }
-        self.on_receive_otherwise(index, entry, completions);
+        self.on_receive_general(index, entry, completions);
     }
 
     /// Takes in what is not just bytes, or is not for the caller.
     #[inline(never)]
-    fn on_receive_otherwise(
+    fn on_receive_general(
         &mut self,
         index: u32,
         entry: &cqueue::Entry,
@@ -225,15 +225,15 @@ impl Uring {
         let Some((id, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         stream.unchecked = true;
         let source = match (entry.result(), cqueue::buffer_select(entry.flags())) {
-            (1.., Some(buffer)) => Some(Source::Buffer(buffer)),
+            (1.., Some(buffer)) => Some(DeliverySource::Buffer(buffer)),
             (_, Some(buffer)) => {
-                self.buffers.give_back(buffer);
-                (entry.result() == 0).then_some(Source::End)
+                self.buffers.recycle(buffer);
+                (entry.result() == 0).then_some(DeliverySource::End)
             }
-            (0.., None) => Some(Source::End),
-            (errno, None) => Source::from_errno(-errno),
+            (0.., None) => Some(DeliverySource::End),
+            (errno, None) => DeliverySource::from_errno(-errno),
         };
-        let is_last = matches!(source, Some(Source::End | Source::Failed(_)));
+        let is_last = matches!(source, Some(DeliverySource::End | DeliverySource::Failed(_)));
         // A check may have told already.
         let source = source.filter(|_| !(is_last && stream.ended));
         stream.ended |= is_last;
@@ -267,7 +267,7 @@ impl Uring {
             return;
         }
         stream.checking = true;
-        let entry = opcode::Recv::new(stream.file.descriptor(), self.buffers.dustbin(), 1);
+        let entry = opcode::Recv::new(stream.file.descriptor(), self.buffers.peek_byte(), 1);
         let entry = entry.flags(libc::MSG_PEEK | libc::MSG_DONTWAIT).build();
         let entry = entry.flags(stream.file.flags());
         // SAFETY: the byte is the buffers', which live until all operations have ended.
@@ -283,10 +283,10 @@ impl Uring {
         let Some((id, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         stream.checking = false;
         let source = match entry.result() {
-            0 => Some(Source::End),
+            0 => Some(DeliverySource::End),
             // There is more, and the receive has been told.
             1.. => None,
-            errno => Source::from_errno(-errno),
+            errno => DeliverySource::from_errno(-errno),
         };
         if let Some(source) = source.filter(|_| !stream.ended) {
             stream.ended = true;
@@ -314,7 +314,7 @@ impl Uring {
             }
             Err(error) => Err(error),
         };
-        let retry = matches!(&result, Err(error) if is_passing(error));
+        let retry = matches!(&result, Err(error) if is_transient(error));
         if !retired && (retry || (result.is_ok() && !target.is_full())) {
             stream.target = Some(target);
             return self.receive_next(index);

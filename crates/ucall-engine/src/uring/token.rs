@@ -19,7 +19,7 @@ pub(super) enum Operation {
     SendTo,
     Poll,
     Wake,
-    Alarm,
+    Timer,
     Install,
 }
 
@@ -43,7 +43,7 @@ impl Operation {
         Self::SendTo,
         Self::Poll,
         Self::Wake,
-        Self::Alarm,
+        Self::Timer,
         Self::Install,
     ];
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_comes_back() {
+    fn every_operation_is_decoded_as_encoded() {
         for operation in Operation::ALL {
             let token = operation.at(u32::MAX - 1);
             assert_eq!(Token::decode(token.encode()), token);

@@ -8,14 +8,14 @@ use io_uring::{opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::Uring;
-use super::memory::Stable;
+use super::memory::StableBox;
 use super::token::Operation;
 use crate::{Completion, Waker};
 
 pub(super) struct Wakeups {
     /// Shared with the wakers, which may outlive the engine: a write that nobody reads is harmless.
     event: Arc<OwnedFd>,
-    count: Stable<u64>,
+    count: StableBox<u64>,
     pub(super) reading: bool,
 }
 
@@ -24,7 +24,7 @@ impl Wakeups {
         // Blocking: io_uring fails a read of a non-blocking one at once instead of waiting. Writes
         // block only when the count overflows, after 2^64 wakes that nobody read.
         let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        Ok(Self { event, count: Stable::new(Box::new(0)), reading: false })
+        Ok(Self { event, count: StableBox::new(Box::new(0)), reading: false })
     }
 
     pub(super) fn waker(&self) -> Waker {

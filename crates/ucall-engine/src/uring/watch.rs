@@ -11,7 +11,7 @@ use crate::{Completion, Id, Readiness};
 const READABLE: i16 = libc::POLLIN | libc::POLLRDHUP;
 const WRITABLE: i16 = libc::POLLOUT;
 /// Told whether asked for or not, and either way a call will not block.
-const EITHER: i16 = libc::POLLERR | libc::POLLHUP;
+const ERROR_OR_HANGUP: i16 = libc::POLLERR | libc::POLLHUP;
 
 pub(super) struct Watch {
     descriptor: RawFd,
@@ -40,8 +40,8 @@ impl Watch {
     /// What a poll found, as far as the owner asked for it.
     fn readiness(&self, events: i16) -> Readiness {
         Readiness {
-            readable: self.interest.readable && events & (READABLE | EITHER) != 0,
-            writable: self.interest.writable && events & (WRITABLE | EITHER) != 0,
+            readable: self.interest.readable && events & (READABLE | ERROR_OR_HANGUP) != 0,
+            writable: self.interest.writable && events & (WRITABLE | ERROR_OR_HANGUP) != 0,
         }
     }
 }

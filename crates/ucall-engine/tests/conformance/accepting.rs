@@ -6,69 +6,69 @@ use std::os::unix::net::UnixStream;
 
 use ucall_engine::{Engine, bind, bind_unix};
 
-use crate::lab::{Lab, Peer, dial, write};
+use crate::harness::{Harness, TestPeer, dial, write};
 use crate::streams::this_process;
 
-pub fn pauses_and_resumes_a_listener(lab: &mut Lab<impl Engine, impl Peer>) {
-    let (listener, address) = lab.listen();
-    let (_first, _) = lab.connect(address);
-    lab.engine.pause(listener);
-    lab.settle();
-    let mut second = lab.dial(address);
+pub fn pauses_and_resumes_a_listener(harness: &mut Harness<impl Engine, impl TestPeer>) {
+    let (listener, address) = harness.listen();
+    let (_first, _) = harness.connect(address);
+    harness.engine.pause(listener);
+    harness.turn_until_quiet();
+    let mut second = harness.dial(address);
     write(&mut second, b"let me in");
-    lab.settle();
-    assert!(lab.accepted.is_empty());
-    lab.engine.resume(listener);
-    let (_, socket) = lab.until(|lab| lab.accepted.pop());
-    lab.expect(socket, b"let me in");
-    lab.engine.pause(listener);
-    lab.engine.resume(listener);
-    lab.connect(address);
+    harness.turn_until_quiet();
+    assert!(harness.accepted.is_empty());
+    harness.engine.resume(listener);
+    let (_, socket) = harness.turn_until(|harness| harness.accepted.pop());
+    harness.expect(socket, b"let me in");
+    harness.engine.pause(listener);
+    harness.engine.resume(listener);
+    harness.connect(address);
 }
 
-pub fn accepts_from_a_unix_socket(lab: &mut Lab<impl Engine>) {
+pub fn accepts_from_a_unix_socket(harness: &mut Harness<impl Engine>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let (unix, _file) = bind_unix(&path, 0o600).unwrap();
-    let listener = lab.engine.listen(unix).unwrap();
+    let listener = harness.engine.listen(unix).unwrap();
     let mut peer = UnixStream::connect(&path).unwrap();
-    let (from, socket) = lab.until(|lab| lab.accepted.pop());
+    let (from, socket) = harness.turn_until(|harness| harness.accepted.pop());
     assert_eq!(from, listener);
     peer.write_all(b"hello").unwrap();
-    lab.expect(socket, b"hello");
-    match lab.engine.peer(socket) {
+    harness.expect(socket, b"hello");
+    match harness.engine.peer(socket) {
         Ok(found) => assert_eq!(found, this_process()),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
     }
 }
 
-pub fn keeps_listeners_apart(lab: &mut Lab<impl Engine>) {
-    let (left, left_address) = lab.listen();
-    let (right, right_address) = lab.listen();
+pub fn distinguishes_listeners(harness: &mut Harness<impl Engine>) {
+    let (left, left_address) = harness.listen();
+    let (right, right_address) = harness.listen();
     for (listener, address) in [(left, left_address), (right, right_address), (left, left_address)]
     {
         let _peer = dial(address);
-        assert_eq!(lab.until(|lab| lab.accepted.pop()).0, listener);
+        assert_eq!(harness.turn_until(|harness| harness.accepted.pop()).0, listener);
     }
 }
 
-pub fn stops_listening_when_closed(lab: &mut Lab<impl Engine>) {
-    let (listener, address) = lab.listen();
-    let (mut peer, socket) = lab.connect(address);
-    lab.engine.close(listener);
-    lab.settle();
+pub fn closing_a_listener_stops_listening(harness: &mut Harness<impl Engine>) {
+    let (listener, address) = harness.listen();
+    let (mut peer, socket) = harness.connect(address);
+    harness.engine.close(listener);
+    harness.turn_until_quiet();
     assert!(TcpStream::connect(address).is_err());
     write(&mut peer, b"still here");
-    lab.expect(socket, b"still here");
+    harness.expect(socket, b"still here");
     bind(address, false).unwrap();
 }
 
-pub fn rebinds_at_once_after_a_drop(lab: &mut Lab<impl Engine>) {
-    let (_, address) = lab.listen();
+pub fn rebinds_at_once_after_a_drop(harness: &mut Harness<impl Engine>) {
+    let (_, address) = harness.listen();
     for _ in 0..20 {
-        let (_peer, _) = lab.connect(address);
+        let (_peer, _) = harness.connect(address);
         // The old engine, with a listener and a connection, is dropped here.
-        lab.engine = (lab.make)();
-        lab.engine.listen(bind(address, false).unwrap()).unwrap();
+        harness.engine = (harness.make)();
+        harness.engine.listen(bind(address, false).unwrap()).unwrap();
     }
 }

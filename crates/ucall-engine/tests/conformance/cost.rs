@@ -6,53 +6,53 @@ use std::thread;
 use ucall_buffer::Payload;
 use ucall_engine::{Completion, Engine, SendState};
 
-use crate::lab::{Lab, read, write};
+use crate::harness::{Harness, read, write};
 
 const ROUND_TRIPS: usize = 5_000;
 
-pub fn one_connection_costs_few_system_calls(lab: &mut Lab<impl Engine>) {
-    let cost = cost_per_round_trip(lab, 1, false);
-    let budget = if is_posix(lab) { 3.1 } else { 2.1 };
+pub fn one_connection_costs_few_system_calls(harness: &mut Harness<impl Engine>) {
+    let cost = cost_per_round_trip(harness, 1, false);
+    let budget = if is_posix(harness) { 3.1 } else { 2.1 };
     assert!(cost <= budget, "{cost} system calls a round trip");
 }
 
-pub fn last_sends_cost_no_system_call(lab: &mut Lab<impl Engine>) {
-    let cost = cost_per_round_trip(lab, 1, true);
+pub fn last_sends_cost_no_system_call(harness: &mut Harness<impl Engine>) {
+    let cost = cost_per_round_trip(harness, 1, true);
     // Before Linux 6.1 it costs what a send costs.
     let budget = match () {
-        () if is_posix(lab) => 3.1,
-        () if lab.sends_silently => 1.1,
+        () if is_posix(harness) => 3.1,
+        () if harness.skips_send_completions => 1.1,
         () => 2.1,
     };
     assert!(cost <= budget, "{cost} system calls a round trip");
 }
 
-pub fn many_connections_share_system_calls(lab: &mut Lab<impl Engine>) {
-    let cost = cost_per_round_trip(lab, 32, false);
-    let budget = if is_posix(lab) { 3.0 } else { 1.5 };
+pub fn many_connections_share_system_calls(harness: &mut Harness<impl Engine>) {
+    let cost = cost_per_round_trip(harness, 32, false);
+    let budget = if is_posix(harness) { 3.0 } else { 1.5 };
     assert!(cost <= budget, "{cost} system calls a round trip");
 }
 
-fn is_posix<E: Engine>(_: &Lab<E>) -> bool {
+fn is_posix<E: Engine>(_: &Harness<E>) -> bool {
     E::NAME == "posix"
 }
 
-fn cost_per_round_trip(lab: &mut Lab<impl Engine>, connections: usize, last: bool) -> f64 {
-    let (_, address) = lab.listen();
-    let peers: Vec<_> = (0..connections).map(|_| lab.connect(address).0).collect();
+fn cost_per_round_trip(harness: &mut Harness<impl Engine>, connections: usize, last: bool) -> f64 {
+    let (_, address) = harness.listen();
+    let peers: Vec<_> = (0..connections).map(|_| harness.connect(address).0).collect();
     // The kernel's first work for a connection is not what is measured.
-    lab.settle();
-    let before = lab.engine.system_calls();
-    let client = thread::spawn(move || ask(peers, ROUND_TRIPS / connections));
-    echo(lab, ROUND_TRIPS / connections * connections, last);
+    harness.turn_until_quiet();
+    let before = harness.engine.system_calls();
+    let client = thread::spawn(move || ping(peers, ROUND_TRIPS / connections));
+    echo(harness, ROUND_TRIPS / connections * connections, last);
     client.join().unwrap();
-    let calls = lab.engine.system_calls() - before;
+    let calls = harness.engine.system_calls() - before;
     println!("{} calls for {ROUND_TRIPS} round trips", calls);
     calls as f64 / ROUND_TRIPS as f64
 }
 
 /// Questions go out on all connections before any answer is awaited.
-fn ask(mut peers: Vec<TcpStream>, rounds: usize) {
+fn ping(mut peers: Vec<TcpStream>, rounds: usize) {
     for _ in 0..rounds {
         for peer in &mut peers {
             write(peer, b"ping");
@@ -64,32 +64,33 @@ fn ask(mut peers: Vec<TcpStream>, rounds: usize) {
 }
 
 /// A server's loop, as tight as can be.
-fn echo(lab: &mut Lab<impl Engine>, round_trips: usize, last: bool) {
+fn echo(harness: &mut Harness<impl Engine>, round_trips: usize, last: bool) {
     let mut completions = Vec::new();
     let mut answered = 0;
-    let mut spare = Vec::new();
+    let mut cached = Vec::new();
     while answered < round_trips {
-        lab.engine.wait(None, &mut completions).unwrap();
+        harness.engine.wait(None, &mut completions).unwrap();
         for completion in completions.drain(..) {
             match completion {
                 Completion::Received(arrival) => {
                     let socket = arrival.socket;
-                    let mut payload: Payload = spare.pop().unwrap_or_default();
-                    payload.extend(lab.engine.receive(arrival).unwrap());
-                    if let SendState::Done(mut payload) = lab.start_send(socket, payload, last) {
+                    let mut payload: Payload = cached.pop().unwrap_or_default();
+                    payload.extend(harness.engine.receive(arrival).unwrap());
+                    if let SendState::Done(mut payload) = harness.start_send(socket, payload, last)
+                    {
                         payload.clear();
-                        spare.push(payload);
+                        cached.push(payload);
                     }
                     answered += 1;
                 }
                 Completion::Sent { mut payload, .. } => {
                     payload.clear();
-                    spare.push(payload);
+                    cached.push(payload);
                 }
                 _ => {}
             }
         }
     }
     // The last answers of an engine that queues them.
-    lab.settle();
+    harness.turn_until_quiet();
 }

@@ -6,7 +6,7 @@
 mod accepting;
 mod cost;
 mod datagrams;
-mod lab;
+mod harness;
 mod lifetime;
 mod streams;
 mod targets;
@@ -15,27 +15,27 @@ mod watches;
 /// Runs every case on every engine. `uring_*` are masked to what the kernel of that version had.
 macro_rules! conformance {
     ($($module:ident: $($case:ident)*;)*) => {
-        conformance!(@engine posix = lab::posix(), $($module: $($case)*;)*);
+        conformance!(@engine posix = harness::posix(), $($module: $($case)*;)*);
         #[cfg(target_os = "linux")]
-        conformance!(@engine uring = lab::uring((u16::MAX, 0)), $($module: $($case)*;)*);
+        conformance!(@engine uring = harness::uring((u16::MAX, 0)), $($module: $($case)*;)*);
         #[cfg(target_os = "linux")]
-        conformance!(@engine uring_5_19 = lab::uring((5, 19)), $($module: $($case)*;)*);
+        conformance!(@engine uring_5_19 = harness::uring((5, 19)), $($module: $($case)*;)*);
         #[cfg(target_os = "linux")]
-        conformance!(@engine uring_6_0 = lab::uring((6, 0)), $($module: $($case)*;)*);
+        conformance!(@engine uring_6_0 = harness::uring((6, 0)), $($module: $($case)*;)*);
         #[cfg(target_os = "linux")]
-        conformance!(@engine uring_6_1 = lab::uring((6, 1)), $($module: $($case)*;)*);
+        conformance!(@engine uring_6_1 = harness::uring((6, 1)), $($module: $($case)*;)*);
         #[cfg(target_os = "linux")]
-        conformance!(@engine uring_6_10 = lab::uring((6, 10)), $($module: $($case)*;)*);
+        conformance!(@engine uring_6_10 = harness::uring((6, 10)), $($module: $($case)*;)*);
     };
-    (@engine $name:ident = $lab:expr, $($module:ident: $($case:ident)*;)*) => {
+    (@engine $name:ident = $harness:expr, $($module:ident: $($case:ident)*;)*) => {
         mod $name {
             use super::*;
             $(mod $module {
                 use super::*;
                 $(#[test]
                 fn $case() {
-                    if let Some(mut lab) = $lab {
-                        super::super::$module::$case(&mut lab);
+                    if let Some(mut harness) = $harness {
+                        super::super::$module::$case(&mut harness);
                     }
                 })*
             })*
@@ -49,29 +49,29 @@ conformance! {
         takes_bytes_split_anywhere
         serves_many_connections
         moves_megabytes_both_ways
-        tells_how_a_send_gets_on
+        reports_the_progress_of_a_send
         sends_parts_in_order
         sends_an_empty_payload_at_once
         refuses_a_second_send_and_returns_it
         adopts_a_connected_socket
         adopts_a_unix_socket
         reports_an_arrival_again_until_it_is_taken
-        hands_out_what_came_to_several_sockets
+        delivers_the_bytes_of_several_sockets
         takes_an_arrival_once
         pauses_and_resumes
-        answers_a_peer_that_ended_its_side
-        ends_its_side_after_what_was_sent
-        tells_of_a_reset
-        tells_of_a_reset_behind_bytes_when_asked
-        tells_the_peer_address;
+        sends_to_a_peer_that_shut_down_its_side
+        shuts_down_after_the_send_under_way
+        reports_a_reset
+        reports_a_reset_after_bytes_when_checked
+        reports_the_peer_address;
     targets:
-        fills_what_comes_later
+        fills_with_bytes_that_arrive_later
         fills_every_mix_of_early_and_late_bytes
         fills_one_target_after_another
         fills_megabytes
-        fills_a_vector_behind_its_contents
+        fills_a_vector_after_its_contents
         fills_while_paused
-        spare_room_takes_what_comes_along
+        extra_room_takes_bytes_that_arrive_together
         returns_an_empty_target_at_once
         returns_a_target_when_the_stream_ends
         returns_a_target_of_a_stream_that_has_ended
@@ -79,23 +79,23 @@ conformance! {
         refuses_a_second_target_and_returns_it;
     accepting:
         pauses_and_resumes_a_listener
-        keeps_listeners_apart
+        distinguishes_listeners
         accepts_from_a_unix_socket
-        stops_listening_when_closed
+        closing_a_listener_stops_listening
         rebinds_at_once_after_a_drop;
     lifetime:
         a_shutdown_reaches_no_later_connection
-        forgets_what_was_closed
+        forgets_closed_ids
         returns_a_payload_when_closed
         sends_the_last_bytes_before_it_closes
-        returns_what_is_given_to_an_unknown_id
+        returns_what_an_unknown_id_was_given
         gives_a_new_generation_to_a_reused_index
         closes_with_unread_bytes
         drops_with_everything_under_way
         survives_churn;
     watches:
         reports_a_pipe_once_for_each_arming
-        reports_what_is_there_already
+        reports_existing_readiness
         watches_for_writing
         watches_an_epoll_descriptor
         forgets_a_closed_watch
@@ -103,7 +103,7 @@ conformance! {
         wakers_outlive_the_engine
         returns_at_the_deadline
         a_far_deadline_delays_no_nearer_one
-        only_looks_when_the_deadline_has_passed;
+        polls_once_when_the_deadline_has_passed;
     datagrams:
         carries_datagrams_both_ways
         carries_the_largest_and_the_smallest
@@ -119,8 +119,8 @@ conformance! {
 /// The cases that the fake engine has to pass too, or the tests that rest on it mean little.
 macro_rules! conformance_of_fakes {
     ($($cases:tt)*) => {
-        conformance!(@engine fake = lab::fake(), $($cases)*);
-        conformance!(@engine fake_slow = lab::fake_slow(), $($cases)*);
+        conformance!(@engine fake = harness::fake(), $($cases)*);
+        conformance!(@engine fake_slow = harness::fake_slow(), $($cases)*);
     };
 }
 
@@ -130,19 +130,19 @@ conformance_of_fakes! {
         takes_bytes_split_anywhere
         sends_an_empty_payload_at_once
         reports_an_arrival_again_until_it_is_taken
-        hands_out_what_came_to_several_sockets
+        delivers_the_bytes_of_several_sockets
         takes_an_arrival_once
         pauses_and_resumes
-        answers_a_peer_that_ended_its_side
-        tells_of_a_reset;
+        sends_to_a_peer_that_shut_down_its_side
+        reports_a_reset;
     targets:
-        fills_what_comes_later
+        fills_with_bytes_that_arrive_later
         fills_every_mix_of_early_and_late_bytes
         fills_one_target_after_another
         fills_megabytes
-        fills_a_vector_behind_its_contents
+        fills_a_vector_after_its_contents
         fills_while_paused
-        spare_room_takes_what_comes_along
+        extra_room_takes_bytes_that_arrive_together
         returns_an_empty_target_at_once
         returns_a_target_when_the_stream_ends
         returns_a_target_of_a_stream_that_has_ended
@@ -151,6 +151,6 @@ conformance_of_fakes! {
     accepting:
         pauses_and_resumes_a_listener;
     lifetime:
-        returns_what_is_given_to_an_unknown_id
+        returns_what_an_unknown_id_was_given
         gives_a_new_generation_to_a_reused_index;
 }

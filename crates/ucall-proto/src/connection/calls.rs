@@ -2,41 +2,41 @@
 //!
 //! A document that is one request in the form of the fast path is run at once, with its parts in
 //! registers. Any other is scanned from its start, and its calls share one compiled copy of
-//! [`Run::call`].
+//! [`DocumentRun::call`].
 
 use std::sync::Arc;
 
 use super::Environment;
-use super::exchange::{Answer, Part};
+use super::exchange::{ExchangeReply, ReplyPart};
 use crate::http1::Head;
-use crate::json::{Fault, FirstMembers, MEMBERS_MAX, Member};
+use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member};
 use crate::rpc::{
-    Batch, Call, Content, ExchangeId, Outcome, Reply, ReplyLimit, Request, RpcError, Service,
+    Batch, Call, CallOutcome, Content, ExchangeId, Reply, ReplyLimit, Request, RpcError, Service,
     scan_document, write_error_reply,
 };
-use crate::tls::Session;
+use crate::tls::TlsSession;
 
 /// What became of a document.
-pub(super) enum Ran {
+pub(super) enum DocumentOutcome {
     /// Its reply is written.
     Replied,
     /// It had only notifications; there is no reply.
-    Silent,
+    NoReply,
     /// Some of its calls are deferred; nothing is written.
-    Waiting(Answer),
+    Deferred(ExchangeReply),
 }
 
 /// Where a document comes from.
 #[derive(Clone, Copy)]
-pub(super) struct Origin<'a> {
+pub(super) struct RequestContext<'a> {
     /// The number of the request that it is.
     pub(super) request: u64,
     /// The head of the HTTP request whose body it is; `None` over raw TCP.
     pub(super) head: Option<&'a Head<'a>>,
-    pub(super) session: Option<&'a Arc<Session>>,
+    pub(super) session: Option<&'a Arc<TlsSession>>,
 }
 
-impl Origin<'_> {
+impl RequestContext<'_> {
     /// Whether `rest` may follow a document: another one over raw TCP, and only white space in the
     /// body of an HTTP request.
     #[inline(always)]
@@ -51,20 +51,20 @@ impl Origin<'_> {
 #[inline(always)]
 pub(super) fn run_document<S: Service>(
     text: &[u8],
-    origin: Origin<'_>,
+    context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
     out: &mut Vec<u8>,
-) -> Result<(Ran, usize), Fault> {
+) -> Result<(DocumentOutcome, usize), JsonError> {
     let mut members = first_members::<S>(&mut environment.scratch.members);
     match Request::fast_path(text, environment.limits.nesting_max, environment.limits, &mut members)
     {
-        Some((request, rest)) if origin.allows(rest) => {
+        Some((request, rest)) if context.allows(rest) => {
             let (start, limit) =
-                (out.len(), ReplyLimit::behind(out, environment.limits.reply_bytes_max));
-            let outcome = Run::new(origin, &limit, environment).call(0, &request, out);
+                (out.len(), ReplyLimit::after(out, environment.limits.reply_bytes_max));
+            let outcome = DocumentRun::new(context, &limit, environment).call(0, &request, out);
             Ok((single(outcome, &request, out.len() > start), text.len() - rest.len()))
         }
-        _ => run_general(text, origin, environment, out),
+        _ => run_general(text, context, environment, out),
     }
 }
 
@@ -72,17 +72,17 @@ pub(super) fn run_document<S: Service>(
 #[inline(never)]
 fn run_general<S: Service>(
     text: &[u8],
-    origin: Origin<'_>,
+    context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
     out: &mut Vec<u8>,
-) -> Result<(Ran, usize), Fault> {
+) -> Result<(DocumentOutcome, usize), JsonError> {
     let mut members = first_members::<S>(&mut environment.scratch.members);
     let document = scan_document(text, environment.limits, &mut members)?;
-    if !origin.allows(text.get(document.len..).unwrap_or_default()) {
-        return Err(Fault::Invalid);
+    if !context.allows(text.get(document.len..).unwrap_or_default()) {
+        return Err(JsonError::Invalid);
     }
-    let limit = ReplyLimit::behind(out, environment.limits.reply_bytes_max);
-    let mut run = Run::new(origin, &limit, environment);
+    let limit = ReplyLimit::after(out, environment.limits.reply_bytes_max);
+    let mut run = DocumentRun::new(context, &limit, environment);
     let ran = match document.content {
         Content::Single(request) => {
             let start = out.len();
@@ -101,41 +101,44 @@ fn first_members<S: Service>(list: &mut Vec<Member>) -> FirstMembers<'_> {
 
 /// What became of a document that is one call.
 #[inline(always)]
-fn single(outcome: Outcome, request: &Request<'_>, is_written: bool) -> Ran {
+fn single(outcome: CallOutcome, request: &Request<'_>, is_written: bool) -> DocumentOutcome {
     match (outcome, request.id) {
-        (Outcome::Deferred, Some(id)) => {
-            Ran::Waiting(Answer::Single(Part::Waiting { item: 0, id: id.to_vec() }))
+        (CallOutcome::Deferred, Some(id)) => {
+            DocumentOutcome::Deferred(ExchangeReply::Single(ReplyPart::Waiting {
+                item: 0,
+                id: id.to_vec(),
+            }))
         }
-        _ if is_written => Ran::Replied,
-        _ => Ran::Silent,
+        _ if is_written => DocumentOutcome::Replied,
+        _ => DocumentOutcome::NoReply,
     }
 }
 
 #[cold]
-fn refuse(out: &mut Vec<u8>, expected: &str) -> Ran {
+fn refuse(out: &mut Vec<u8>, expected: &str) -> DocumentOutcome {
     write_error_reply(out, None, &RpcError::invalid_request(expected));
-    Ran::Replied
+    DocumentOutcome::Replied
 }
 
-struct Run<'a, S> {
-    origin: Origin<'a>,
+struct DocumentRun<'a, S> {
+    context: RequestContext<'a>,
     members: &'a [Member],
     limit: &'a ReplyLimit,
     service: &'a mut S,
 }
 
-impl<'a, S: Service> Run<'a, S> {
+impl<'a, S: Service> DocumentRun<'a, S> {
     #[inline(always)]
     fn new(
-        origin: Origin<'a>,
+        context: RequestContext<'a>,
         limit: &'a ReplyLimit,
         environment: &'a mut Environment<'_, S>,
     ) -> Self {
         let members = &environment.scratch.members;
-        Self { origin, members, limit, service: environment.service }
+        Self { context, members, limit, service: environment.service }
     }
 
-    fn batch(&mut self, batch: &Batch<'_>, out: &mut Vec<u8>) -> Ran {
+    fn batch(&mut self, batch: &Batch<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
         let requests = &batch.requests;
         match requests.len() {
             0 => return refuse(out, "expected at least one request in a batch"),
@@ -148,13 +151,14 @@ impl<'a, S: Service> Run<'a, S> {
         out.push(b'[');
         for (index, request) in requests.iter().enumerate() {
             let before = out.len();
-            if self.element(index as u32, request, out) == Outcome::Deferred && request.id.is_some()
+            if self.element(index as u32, request, out) == CallOutcome::Deferred
+                && request.id.is_some()
             {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = written.strip_suffix(b",").unwrap_or(written).to_vec();
                 out.truncate(start);
-                let parts = self.rest_of_batch(Part::Written(first), requests, index);
-                return Ran::Waiting(Answer::Batch(parts));
+                let parts = self.finish_batch(ReplyPart::Written(first), requests, index);
+                return DocumentOutcome::Deferred(ExchangeReply::Batch(parts));
             }
             if out.len() > before {
                 out.push(b',');
@@ -162,59 +166,59 @@ impl<'a, S: Service> Run<'a, S> {
         }
         if out.len() == start + 1 {
             out.truncate(start);
-            return Ran::Silent;
+            return DocumentOutcome::NoReply;
         }
         out.pop();
         out.push(b']');
-        Ran::Replied
+        DocumentOutcome::Replied
     }
 
     /// Goes on with a batch whose call at `deferred` was the first to be deferred.
-    fn rest_of_batch(
+    fn finish_batch(
         &mut self,
-        first: Part,
+        first: ReplyPart,
         requests: &[Request<'_>],
         deferred: usize,
-    ) -> Vec<Part> {
+    ) -> Vec<ReplyPart> {
         let mut parts = vec![first];
         for (index, request) in requests.iter().enumerate().skip(deferred) {
             let (item, mut out) = (index as u32, Vec::new());
             let is_deferred =
-                index == deferred || self.element(item, request, &mut out) == Outcome::Deferred;
+                index == deferred || self.element(item, request, &mut out) == CallOutcome::Deferred;
             parts.push(match request.id {
-                Some(id) if is_deferred => Part::Waiting { item, id: id.to_vec() },
-                _ => Part::Written(out),
+                Some(id) if is_deferred => ReplyPart::Waiting { item, id: id.to_vec() },
+                _ => ReplyPart::Written(out),
             });
         }
         parts
     }
 
-    /// [`Run::call`], compiled once for all that is not the fast path.
+    /// [`DocumentRun::call`], compiled once for all that is not the fast path.
     #[inline(never)]
-    fn element(&mut self, index: u32, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
+    fn element(&mut self, index: u32, request: &Request<'_>, out: &mut Vec<u8>) -> CallOutcome {
         self.call(index, request, out)
     }
 
     /// Inlined, so that a single request stays in registers.
     #[inline(always)]
-    fn call(&mut self, item: u32, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
+    fn call(&mut self, item: u32, request: &Request<'_>, out: &mut Vec<u8>) -> CallOutcome {
         let id = request.id;
         if let Some(expected) = request.invalid {
             write_error_reply(out, id, &RpcError::invalid_request(expected));
-            return Outcome::Done;
+            return CallOutcome::Done;
         }
         let call = Call {
             method: request.method,
             params: request.params,
             members: request.members(self.members),
             id,
-            exchange: ExchangeId { request: self.origin.request, item },
-            head: self.origin.head,
-            session: self.origin.session,
+            exchange: ExchangeId { request: self.context.request, item },
+            head: self.context.head,
+            session: self.context.session,
         };
         let mut reply = Reply::new(out, id, self.limit);
         let outcome = self.service.call(&call, &mut reply);
-        reply.end(outcome == Outcome::Done);
+        reply.end(outcome == CallOutcome::Done);
         outcome
     }
 }

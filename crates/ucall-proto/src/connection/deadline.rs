@@ -3,12 +3,12 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::{Closing, Environment, PlainConnection, Protocol};
+use super::{CloseState, Environment, PlainConnection, Protocol};
 use crate::Limits;
 
 /// What the connection waits for from its peer, with a limit in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Awaits {
+pub(super) enum WaitState {
     Handshake,
     Request,
     Head,
@@ -21,12 +21,12 @@ impl PlainConnection {
     /// Notes what is waited for from now on. The deadline that follows from it is counted only when
     /// a sweep asks, which is seldom.
     #[inline(always)]
-    pub(super) fn note_awaits<S>(&mut self, environment: &mut Environment<'_, S>) {
-        if self.awaits == Awaits::Request && self.is_between_requests() {
+    pub(super) fn update_wait_state<S>(&mut self, environment: &mut Environment<'_, S>) {
+        if self.wait_state == WaitState::Request && self.is_between_requests() {
             // Between requests that come whole there is nothing to count.
-            (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
+            (self.waiting_since, self.requests_at_wait) = (environment.now, self.requests);
         } else {
-            self.begin_to_await(environment);
+            self.enter_wait_state(environment);
         }
     }
 
@@ -39,67 +39,67 @@ impl PlainConnection {
         is_between
             && self.input.is_empty()
             && !self.paused
-            && self.closing == Closing::Open
+            && self.close_state == CloseState::Open
             && self.exchanges.is_empty()
     }
 
-    /// The moment at which [`Connection::expire`] is due.
+    /// The moment at which [`Connection::handle_timeout`] is due.
     pub fn deadline(&self, limits: &Limits) -> Option<Instant> {
-        let since = self.awaits_since;
-        match self.awaits {
-            Awaits::Handshake => Some(since + limits.handshake_timeout),
-            Awaits::Request => {
+        let since = self.waiting_since;
+        match self.wait_state {
+            WaitState::Handshake => Some(since + limits.handshake_timeout),
+            WaitState::Request => {
                 let end = since + limits.idle_timeout;
                 Some(limits.lifetime.map_or(end, |lifetime| end.min(self.accepted_at + lifetime)))
             }
-            Awaits::Head => Some(since + limits.head_timeout),
-            Awaits::Body { total } => {
-                Some((self.heard_at + limits.body_timeout).min(since + total))
+            WaitState::Head => Some(since + limits.head_timeout),
+            WaitState::Body { total } => {
+                Some((self.last_received_at + limits.body_timeout).min(since + total))
             }
-            Awaits::Replies => None,
-            Awaits::End => Some(since + limits.discard_timeout),
+            WaitState::Replies => None,
+            WaitState::End => Some(since + limits.discard_timeout),
         }
     }
 
     /// Whether the peer has ended its side, and waits for replies alone. So nothing more comes that
     /// would tell that it has left.
-    pub fn only_answers(&self) -> bool {
-        self.ended_by_peer && !self.exchanges.is_empty()
+    pub fn is_half_closed(&self) -> bool {
+        self.eof_received && !self.exchanges.is_empty()
     }
 
     #[inline(never)]
-    fn begin_to_await<S>(&mut self, environment: &mut Environment<'_, S>) {
-        let awaits = self.now_awaits(environment.limits);
-        self.count_held(awaits, environment);
+    fn enter_wait_state<S>(&mut self, environment: &mut Environment<'_, S>) {
+        let wait_state = self.current_wait_state(environment.limits);
+        self.recount_held_bytes(wait_state, environment);
         // A peer that sends without a pause has always begun another request.
-        let is_other = mem::discriminant(&awaits) != mem::discriminant(&self.awaits)
-            || self.requests != self.awaits_behind;
-        if is_other || awaits == Awaits::Request {
-            (self.awaits_since, self.awaits_behind) = (environment.now, self.requests);
+        let is_other = mem::discriminant(&wait_state) != mem::discriminant(&self.wait_state)
+            || self.requests != self.requests_at_wait;
+        if is_other || wait_state == WaitState::Request {
+            (self.waiting_since, self.requests_at_wait) = (environment.now, self.requests);
         }
-        (self.awaits, self.heard_at) = (awaits, environment.now);
+        (self.wait_state, self.last_received_at) = (wait_state, environment.now);
     }
 
-    fn now_awaits(&self, limits: &Limits) -> Awaits {
+    fn current_wait_state(&self, limits: &Limits) -> WaitState {
         if self.paused {
-            return Awaits::Replies;
+            return WaitState::Replies;
         }
-        let awaits = if self.closing != Closing::Open {
-            Awaits::End
-        } else if self.awaits == Awaits::Handshake && self.session.is_none() {
-            Awaits::Handshake
+        let wait_state = if self.close_state != CloseState::Open {
+            WaitState::End
+        } else if self.wait_state == WaitState::Handshake && self.session.is_none() {
+            WaitState::Handshake
         } else {
             match &self.protocol {
-                Protocol::Http(http) => http.awaits(self.input.is_empty(), limits),
-                _ if self.input.is_empty() => Awaits::Request,
-                Protocol::Raw(_) => Awaits::Body { total: body_time(self.input.len(), limits) },
-                Protocol::Unknown => Awaits::Head,
+                Protocol::Http(http) => http.wait_state(self.input.is_empty(), limits),
+                _ if self.input.is_empty() => WaitState::Request,
+                Protocol::Raw(_) => WaitState::Body { total: body_time(self.input.len(), limits) },
+                Protocol::Unknown => WaitState::Head,
             }
         };
-        match awaits {
+        match wait_state {
             // A request that has begun is held to its limits behind calls that wait, too.
-            Awaits::Request | Awaits::End if !self.exchanges.is_empty() => Awaits::Replies,
-            awaits => awaits,
+            WaitState::Request | WaitState::End if !self.exchanges.is_empty() => WaitState::Replies,
+            wait_state => wait_state,
         }
     }
 }

@@ -15,7 +15,7 @@ pub(super) struct Exchange<F> {
     request: u64,
     /// How its reply is framed once it is whole.
     framing: F,
-    answer: Answer,
+    answer: ExchangeReply,
     /// How many of its parts wait.
     waiting: usize,
     /// The first part that was deferred, and the item that it is for.
@@ -24,35 +24,35 @@ pub(super) struct Exchange<F> {
 
 /// What a document is answered with.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum ExchangeReply {
     /// These bytes, framed already.
     Framed(Vec<u8>),
     /// The reply of one call.
-    Single(Part),
+    Single(ReplyPart),
     /// The replies of a batch, in its order.
-    Batch(Vec<Part>),
+    Batch(Vec<ReplyPart>),
 }
 
 /// The reply of a call, or of some that stand next to each other in a batch.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum ReplyPart {
     Written(Vec<u8>),
     Waiting { item: u32, id: Vec<u8> },
 }
 
-impl Part {
+impl ReplyPart {
     /// The item whose call it waits for.
-    fn waits_for(&self) -> Option<u32> {
+    fn waiting_item(&self) -> Option<u32> {
         match self {
-            Part::Written(_) => None,
-            Part::Waiting { item, .. } => Some(*item),
+            ReplyPart::Written(_) => None,
+            ReplyPart::Waiting { item, .. } => Some(*item),
         }
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Part::Written(bytes) => bytes,
-            Part::Waiting { .. } => &[],
+            ReplyPart::Written(bytes) => bytes,
+            ReplyPart::Waiting { .. } => &[],
         }
     }
 }
@@ -64,7 +64,7 @@ fn write_outcome(
     outcome: Result<&[u8], &RpcError>,
     bytes_max: usize,
 ) {
-    let limit = ReplyLimit::behind(out, bytes_max);
+    let limit = ReplyLimit::after(out, bytes_max);
     let mut reply = Reply::new(out, Some(id), &limit);
     match outcome {
         Ok(result) => reply.result().extend_from_slice(result),
@@ -73,26 +73,26 @@ fn write_outcome(
     reply.end(true);
 }
 
-impl Answer {
-    fn parts_mut(&mut self) -> &mut [Part] {
+impl ExchangeReply {
+    fn parts_mut(&mut self) -> &mut [ReplyPart] {
         match self {
-            Answer::Framed(_) => &mut [],
-            Answer::Single(part) => std::slice::from_mut(part),
-            Answer::Batch(parts) => parts,
+            ExchangeReply::Framed(_) => &mut [],
+            ExchangeReply::Single(part) => std::slice::from_mut(part),
+            ExchangeReply::Batch(parts) => parts,
         }
     }
 
-    fn parts(&self) -> &[Part] {
+    fn parts(&self) -> &[ReplyPart] {
         match self {
-            Answer::Framed(_) => &[],
-            Answer::Single(part) => std::slice::from_ref(part),
-            Answer::Batch(parts) => parts,
+            ExchangeReply::Framed(_) => &[],
+            ExchangeReply::Single(part) => std::slice::from_ref(part),
+            ExchangeReply::Batch(parts) => parts,
         }
     }
 
     fn held_bytes(&self) -> usize {
         match self {
-            Answer::Framed(bytes) => bytes.len(),
+            ExchangeReply::Framed(bytes) => bytes.len(),
             _ => self.parts().iter().map(|part| part.bytes().len()).sum(),
         }
     }
@@ -100,9 +100,9 @@ impl Answer {
     /// Appends the reply without its framing.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Answer::Framed(bytes) => out.extend_from_slice(bytes),
-            Answer::Single(part) => out.extend_from_slice(part.bytes()),
-            Answer::Batch(parts) => {
+            ExchangeReply::Framed(bytes) => out.extend_from_slice(bytes),
+            ExchangeReply::Single(part) => out.extend_from_slice(part.bytes()),
+            ExchangeReply::Batch(parts) => {
                 let mut separator = b'[';
                 for part in parts.iter().filter(|part| !part.bytes().is_empty()) {
                     out.push(separator);
@@ -116,8 +116,8 @@ impl Answer {
 }
 
 impl<F> Exchange<F> {
-    fn new(request: u64, framing: F, answer: Answer) -> Self {
-        let items = || answer.parts().iter().map(Part::waits_for);
+    fn new(request: u64, framing: F, answer: ExchangeReply) -> Self {
+        let items = || answer.parts().iter().map(ReplyPart::waiting_item);
         let waiting = items().flatten().count();
         let first = items().enumerate().find_map(|(index, item)| Some((index, item?)));
         Self { request, framing, waiting, first: first.unwrap_or_default(), answer }
@@ -138,11 +138,11 @@ impl<F> Exchange<F> {
         let Some(behind) = item.checked_sub(first_item) else { return 0 };
         let part = self.answer.parts_mut().get_mut(first_part + behind as usize);
         let Some(part) = part else { return 0 };
-        let Part::Waiting { id, .. } = part else { return 0 };
+        let ReplyPart::Waiting { id, .. } = part else { return 0 };
         let mut out = Vec::new();
         write_outcome(&mut out, id, outcome, bytes_max);
         let len = out.len();
-        *part = Part::Written(out);
+        *part = ReplyPart::Written(out);
         self.waiting -= 1;
         len
     }
@@ -187,7 +187,7 @@ impl<F> Exchanges<F> {
         self.cancelled || !self.waiting.is_empty()
     }
 
-    pub(super) fn push(&mut self, request: u64, framing: F, answer: Answer) {
+    pub(super) fn push(&mut self, request: u64, framing: F, answer: ExchangeReply) {
         self.held_bytes += answer.held_bytes();
         self.waiting.push_back(Exchange::new(request, framing, answer));
     }
@@ -207,7 +207,7 @@ impl<F> Exchanges<F> {
     }
 
     /// Takes the first request if its reply is whole.
-    pub(super) fn pop_first_whole(&mut self) -> Option<(F, Answer)> {
+    pub(super) fn pop_first_whole(&mut self) -> Option<(F, ExchangeReply)> {
         if !self.waiting.front()?.is_whole() {
             return None;
         }
@@ -215,12 +215,12 @@ impl<F> Exchanges<F> {
     }
 
     /// Takes any request whose reply is whole.
-    pub(super) fn pop_any_whole(&mut self) -> Option<(F, Answer)> {
+    pub(super) fn pop_any_whole(&mut self) -> Option<(F, ExchangeReply)> {
         let index = self.waiting.iter().position(Exchange::is_whole)?;
         self.take(index)
     }
 
-    fn take(&mut self, index: usize) -> Option<(F, Answer)> {
+    fn take(&mut self, index: usize) -> Option<(F, ExchangeReply)> {
         let Exchange { framing, answer, .. } = self.waiting.remove(index)?;
         self.held_bytes -= answer.held_bytes();
         Some((framing, answer))

@@ -1,16 +1,17 @@
 //! HTTP messages one after another, answered in order.
 
-use super::calls::{Origin, Ran, run_document};
-use super::exchange::Answer;
+use super::calls::{DocumentOutcome, RequestContext, run_document};
+use super::exchange::ExchangeReply;
 use super::{
-    Awaits, Closing, Drain, Environment, LoadState, PlainConnection, Protocol, Step, body_time,
+    CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
+    body_time,
 };
 use crate::Limits;
 use crate::http1::{
-    self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Extras, Head, HeadParser,
-    HttpError, Method, ReplyWriter, Target,
+    self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError,
+    Method, ReplyHeaders, ReplyWriter, Target,
 };
-use crate::rpc::{Identity, RpcError, Service, write_error_reply};
+use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
 
 /// What is known of a request that has not come whole.
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub(super) struct Http {
     bytes_needed: usize,
     chunked: Option<Box<Chunked>>,
     /// Who sends the request at hand, if the service wants to know.
-    pub(super) identity: Option<Identity>,
+    pub(super) identity: Option<CallerIdentity>,
 }
 
 /// A body that comes in chunks, and the head it belongs to.
@@ -34,7 +35,7 @@ struct Chunked {
 /// How a reply is framed that cannot be written yet.
 #[derive(Debug, Default)]
 pub(super) struct HttpFraming {
-    connection: http1::Connection,
+    connection: http1::ConnectionOption,
     /// The origin to be named in the reply, when it is a foreign one.
     allowed_origin: Option<Vec<u8>>,
 }
@@ -45,7 +46,7 @@ impl Http {
     }
 
     /// Gives up on the body that is being received.
-    pub(super) fn forget_body(&mut self) {
+    pub(super) fn discard_body(&mut self) {
         (self.bytes_needed, self.chunked) = (0, None);
     }
 
@@ -54,15 +55,15 @@ impl Http {
         self.chunked.as_ref().map_or(0, |chunked| chunked.head.len() + chunked.body.capacity())
     }
 
-    pub(super) fn awaits(&self, input_is_empty: bool, limits: &Limits) -> Awaits {
+    pub(super) fn wait_state(&self, input_is_empty: bool, limits: &Limits) -> WaitState {
         if let Some(chunked) = &self.chunked {
-            Awaits::Body { total: body_time(chunked.body.len(), limits) }
+            WaitState::Body { total: body_time(chunked.body.len(), limits) }
         } else if self.bytes_needed > 0 {
-            Awaits::Body { total: body_time(self.bytes_needed, limits) }
+            WaitState::Body { total: body_time(self.bytes_needed, limits) }
         } else if input_is_empty {
-            Awaits::Request
+            WaitState::Request
         } else {
-            Awaits::Head
+            WaitState::Head
         }
     }
 
@@ -89,14 +90,14 @@ impl PlainConnection {
         if rest.len() < http.bytes_needed {
             return Step::Incomplete;
         }
-        let head = match http.parser.recognise(rest) {
+        let head = match http.parser.match_cached_head(rest) {
             Some(head) => head,
             None => match self.read_head(rest, environment, out) {
                 Some(head) => head,
                 None => return Step::Incomplete,
             },
         };
-        self.take_head(&head, rest, environment, out)
+        self.handle_head(&head, rest, environment, out)
     }
 
     /// Reads a head that is not that of the request before it; what cannot be one is refused.
@@ -110,7 +111,7 @@ impl PlainConnection {
         let Protocol::Http(http) = &mut self.protocol else { return None };
         // The second look at a head whose body has come is a parse from the start: the parser
         // keeps nothing of a head that it has given out.
-        match http.parser.read(rest, &environment.limits.head) {
+        match http.parser.parse_general(rest, &environment.limits.head) {
             Ok(head) => head,
             Err(error) => {
                 self.refuse_http(&error, Method::Other, environment, out);
@@ -120,7 +121,7 @@ impl PlainConnection {
     }
 
     #[inline(always)]
-    fn take_head<S: Service>(
+    fn handle_head<S: Service>(
         &mut self,
         head: &Head<'_>,
         rest: &[u8],
@@ -128,15 +129,15 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Step {
         let is_last = self.is_last(self.requests + 1, environment);
-        let mut extras = Extras::default();
-        if is_last || !is_admitted(head, environment) {
-            match gate(head, is_last, self.is_tls(), environment) {
-                Ok(unusual) => extras = unusual,
+        let mut reply_headers = ReplyHeaders::default();
+        if is_last || !is_fast_path(head, environment) {
+            match check_access(head, is_last, self.is_tls(), environment) {
+                Ok(checked) => reply_headers = checked,
                 Err(error) => return self.refuse_http(&error, head.method(), environment, out),
             }
         }
-        if environment.service.is_guarded()
-            && let Some(refused) = self.admit_http(head, &extras, environment, out)
+        if environment.service.requires_authentication()
+            && let Some(refused) = self.authenticate_http(head, &reply_headers, environment, out)
         {
             return refused;
         }
@@ -155,7 +156,7 @@ impl PlainConnection {
             return self.wait_for_body(head, total, rest.len() == head.len(), environment, out);
         };
         self.set_bytes_needed(0);
-        self.run_request(head, body, &extras, environment, out);
+        self.run_request(head, body, &reply_headers, environment, out);
         Step::Consumed(total)
     }
 
@@ -198,7 +199,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Step {
         let step = self.wait_for_body(head, 0, rest.len() == head.len(), environment, out);
-        if self.paused || self.closing != Closing::Open {
+        if self.paused || self.close_state != CloseState::Open {
             return step;
         }
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
@@ -246,11 +247,13 @@ impl PlainConnection {
         let head = http1::parse_head(&chunked.head, &environment.limits.head);
         let Ok(Some(head)) = head else { return };
         let is_last = self.is_last(self.requests + 1, environment);
-        let Ok(extras) = gate(&head, is_last, self.is_tls(), environment) else { return };
+        let Ok(reply_headers) = check_access(&head, is_last, self.is_tls(), environment) else {
+            return;
+        };
         if let Protocol::Http(Http { identity: Some(identity), .. }) = &self.protocol {
-            environment.service.enter(identity);
+            environment.service.set_identity(identity);
         }
-        self.run_request(&head, &chunked.body, &extras, environment, out);
+        self.run_request(&head, &chunked.body, &reply_headers, environment, out);
     }
 
     /// Answers a request that has come whole.
@@ -259,45 +262,45 @@ impl PlainConnection {
         &mut self,
         head: &Head<'_>,
         body: &[u8],
-        extras: &Extras<'_>,
+        reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
         if self.exchanges.is_empty() && head.method() != Method::Options {
-            self.answer_rpc(head, body, extras, environment, out);
+            self.run_rpc(head, body, reply_headers, environment, out);
         } else {
-            self.run_unusual(head, body, extras, environment, out);
+            self.run_general(head, body, reply_headers, environment, out);
         }
-        if extras.connection == http1::Connection::Close {
-            self.stop_reading();
+        if reply_headers.connection == http1::ConnectionOption::Close {
+            self.discard_input();
         }
     }
 
     /// Answers a request behind others that wait, or one that is no call.
     #[inline(never)]
-    fn run_unusual<S: Service>(
+    fn run_general<S: Service>(
         &mut self,
         head: &Head<'_>,
         body: &[u8],
-        extras: &Extras<'_>,
+        reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
         let (mut later, before) = (Vec::new(), self.requests);
         let waits = !self.exchanges.is_empty();
-        let place = if waits { &mut later } else { out };
+        let output = if waits { &mut later } else { out };
         match head.method() {
             Method::Options => {
                 self.next_request();
-                environment.replies.options(place, extras);
+                environment.replies.options(output, reply_headers);
             }
-            _ => self.answer_rpc(head, body, extras, environment, place),
+            _ => self.run_rpc(head, body, reply_headers, environment, output),
         }
         if !later.is_empty() {
             // What is refused has no number yet, and that of the last one is taken.
             let is_numbered = self.requests != before;
             let request = if is_numbered { self.requests } else { self.next_request() };
-            self.answer_later(request, later);
+            self.queue_reply(request, later);
         }
     }
 
@@ -308,54 +311,56 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         while let Some((mut framing, answer)) = self.exchanges.pop_first_whole() {
-            let is_framed = matches!(answer, Answer::Framed(_));
+            let is_framed = matches!(answer, ExchangeReply::Framed(_));
             if environment.drain != Drain::No
                 && !is_framed
                 && self.exchanges.is_empty()
                 && self.input.is_empty()
             {
-                framing.connection = http1::Connection::Close;
-                self.stop_reading();
+                framing.connection = http1::ConnectionOption::Close;
+                self.discard_input();
             }
-            write_answer(&framing, &answer, environment.replies, out);
+            write_deferred_reply(&framing, &answer, environment.replies, out);
         }
     }
 
     /// Keeps a reply until those before it are written.
-    fn answer_later(&mut self, request: u64, framed: Vec<u8>) {
-        self.exchanges.push(request, HttpFraming::default(), Answer::Framed(framed));
+    fn queue_reply(&mut self, request: u64, framed: Vec<u8>) {
+        self.exchanges.push(request, HttpFraming::default(), ExchangeReply::Framed(framed));
     }
 
     #[inline(always)]
-    fn answer_rpc<S: Service>(
+    fn run_rpc<S: Service>(
         &mut self,
         head: &Head<'_>,
         body: &[u8],
-        extras: &Extras<'_>,
+        reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
         let request = self.next_request();
-        let begun = environment.replies.begin(out, extras);
-        let origin = Origin { request, head: Some(head), session: self.session.as_ref() };
+        let pending = environment.replies.begin(out, reply_headers);
+        let origin = RequestContext { request, head: Some(head), session: self.session.as_ref() };
         let ran = match run_document(body, origin, environment, out) {
             Ok((ran, _)) => ran,
             Err(fault) => {
                 write_error_reply(out, None, &RpcError::parse(fault, environment.limits));
-                Ran::Replied
+                DocumentOutcome::Replied
             }
         };
         match ran {
-            Ran::Replied => environment.replies.end(out, begun),
-            Ran::Silent => {
-                environment.replies.abort(out, begun);
-                environment.replies.no_content(out, extras);
+            DocumentOutcome::Replied => environment.replies.end(out, pending),
+            DocumentOutcome::NoReply => {
+                environment.replies.abort(out, pending);
+                environment.replies.no_content(out, reply_headers);
             }
-            Ran::Waiting(answer) => {
-                environment.replies.abort(out, begun);
+            DocumentOutcome::Deferred(answer) => {
+                environment.replies.abort(out, pending);
                 let framing = HttpFraming {
-                    connection: extras.connection,
-                    allowed_origin: extras.allowed_origin.map(|origin| origin.as_bytes().to_vec()),
+                    connection: reply_headers.connection,
+                    allowed_origin: reply_headers
+                        .allowed_origin
+                        .map(|origin| origin.as_bytes().to_vec()),
                 };
                 self.exchanges.push(request, framing, answer);
             }
@@ -371,11 +376,11 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
-        self.refuse_to(None, error, method, environment, out)
+        self.refuse_for_origin(None, error, method, environment, out)
     }
 
     /// The same, for a page of an origin that may read it.
-    pub(super) fn refuse_to<S: Service>(
+    pub(super) fn refuse_for_origin<S: Service>(
         &mut self,
         allowed_origin: Option<AllowedOrigin<'_>>,
         error: &HttpError,
@@ -383,17 +388,18 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
-        let extras = Extras { connection: http1::Connection::Close, allowed_origin };
+        let reply_headers =
+            ReplyHeaders { connection: http1::ConnectionOption::Close, allowed_origin };
         let is_head = method == Method::Head;
         if self.exchanges.is_empty() {
-            environment.replies.error(out, error, &extras, is_head);
+            environment.replies.error(out, error, &reply_headers, is_head);
         } else {
             let mut later = Vec::new();
-            environment.replies.error(&mut later, error, &extras, is_head);
+            environment.replies.error(&mut later, error, &reply_headers, is_head);
             let request = self.next_request();
-            self.answer_later(request, later);
+            self.queue_reply(request, later);
         }
-        self.stop_reading();
+        self.discard_input();
         Step::Incomplete
     }
 
@@ -425,30 +431,30 @@ impl PlainConnection {
 
 /// Whether a request is served, and answered without extras, as nearly all are.
 #[inline(always)]
-fn is_admitted<S>(head: &Head<'_>, environment: &Environment<'_, S>) -> bool {
-    head.is_usual()
-        && environment.access.admits(head.names_loopback())
+fn is_fast_path<S>(head: &Head<'_>, environment: &Environment<'_, S>) -> bool {
+    head.is_fast_path()
+        && environment.access.allows_unchecked(head.names_loopback())
         && environment.drain == Drain::No
         && environment.load == LoadState::Normal
 }
 
 /// Refuses what will not be served, before its body comes.
 #[inline(never)]
-fn gate<'a, S>(
+fn check_access<'a, S>(
     head: &Head<'a>,
     is_last: bool,
     is_tls: bool,
     environment: &Environment<'_, S>,
-) -> Result<Extras<'a>, HttpError> {
+) -> Result<ReplyHeaders<'a>, HttpError> {
     let allowed_origin = environment.access.check(head.host(), head.origin(), is_tls)?;
     let connection = match (environment.drain, environment.load) {
         (Drain::No | Drain::Serving, LoadState::Overloaded) => return Err(HttpError::Overloaded),
         (Drain::No, _) if !is_last => head.reply_connection(),
-        _ => http1::Connection::Close,
+        _ => http1::ConnectionOption::Close,
     };
     match (head.method(), head.target()) {
         (Method::Post, Target::Root) | (Method::Options, Target::Root | Target::Asterisk) => {
-            Ok(Extras { connection, allowed_origin })
+            Ok(ReplyHeaders { connection, allowed_origin })
         }
         (_, Target::Root | Target::Asterisk) => Err(HttpError::MethodNotAllowed),
         (_, Target::Other(_)) => Err(HttpError::NotFound),
@@ -456,20 +462,20 @@ fn gate<'a, S>(
 }
 
 /// Writes a reply that had to wait.
-fn write_answer(
+fn write_deferred_reply(
     framing: &HttpFraming,
-    answer: &Answer,
+    answer: &ExchangeReply,
     replies: &mut ReplyWriter,
     out: &mut Vec<u8>,
 ) {
-    if matches!(answer, Answer::Framed(_)) {
+    if matches!(answer, ExchangeReply::Framed(_)) {
         return answer.write(out);
     }
-    let extras = Extras {
+    let reply_headers = ReplyHeaders {
         connection: framing.connection,
         allowed_origin: framing.allowed_origin.as_deref().map(AllowedOrigin::new),
     };
-    let begun = replies.begin(out, &extras);
+    let pending = replies.begin(out, &reply_headers);
     answer.write(out);
-    replies.end(out, begun);
+    replies.end(out, pending);
 }

@@ -18,7 +18,9 @@ use std::mem;
 
 use ucall_buffer::Target;
 
-use super::{Awaits, Closing, Environment, MemoryBudget, PlainConnection, Protocol, Scratch, raw};
+use super::{
+    CloseState, Environment, MemoryBudget, PlainConnection, Protocol, Scratch, WaitState, raw,
+};
 use crate::Limits;
 use crate::http1::{HttpError, Method};
 use crate::rpc::Service;
@@ -39,13 +41,13 @@ impl Scratch {
     }
 
     /// Whether memory is kept for the next large request.
-    pub fn keeps_memory(&self) -> bool {
+    pub fn has_cached_memory(&self) -> bool {
         !self.input.is_empty()
     }
 
     /// Lets go of it, if no large request was answered since the last call.
-    pub fn tidy(&mut self) {
-        self.input.tidy();
+    pub fn release_unused(&mut self) {
+        self.input.release_unused();
     }
 
     pub(super) fn is_full(&self, limits: &Limits) -> bool {
@@ -54,21 +56,21 @@ impl Scratch {
 }
 
 impl PlainConnection {
-    /// See [`Connection::target`](super::Connection::target).
+    /// See [`Connection::poll_target`](super::Connection::poll_target).
     pub(super) fn target<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Option<Target> {
-        if !mem::take(&mut self.fills) {
+        if !mem::take(&mut self.wants_target) {
             return None;
         }
-        self.use_spare(environment);
+        self.use_cached_memory(environment);
         let room = self.input.capacity() - self.input.len();
-        let len = self.missing_bytes().min(self.input.len().max(TARGET_BYTES_MIN).max(room));
+        let len = self.remaining_body_bytes().min(self.input.len().max(TARGET_BYTES_MIN).max(room));
         if self.input.try_reserve_exact(len).is_err() {
             self.refuse_overloaded(environment, out);
-            self.note_awaits(environment);
+            self.update_wait_state(environment);
             return None;
         }
         self.reserved.resize(self.input.capacity(), &environment.scratch.budget);
@@ -77,8 +79,8 @@ impl PlainConnection {
     }
 
     /// Goes on in memory that is there for all of the request, if there is some.
-    fn use_spare<S>(&mut self, environment: &mut Environment<'_, S>) {
-        let total = self.input.len() + self.missing_bytes();
+    fn use_cached_memory<S>(&mut self, environment: &mut Environment<'_, S>) {
+        let total = self.input.len() + self.remaining_body_bytes();
         if self.input.capacity() < total
             && let Some(mut memory) = environment.scratch.input.take(total)
         {
@@ -87,14 +89,14 @@ impl PlainConnection {
         }
     }
 
-    /// Whether a place from [`Connection::target`] is not back yet.
+    /// Whether a place from [`Connection::poll_target`] is not back yet.
     pub fn is_filling(&self) -> bool {
         self.is_filling
     }
 
-    /// Whether it waits for memory, to go on by [`Connection::proceed`].
-    pub fn is_starved(&self) -> bool {
-        self.is_starved
+    /// Whether it waits for memory, to go on by [`Connection::resume`].
+    pub fn is_waiting_for_memory(&self) -> bool {
+        self.is_waiting_for_memory
     }
 
     /// See [`Connection::allow_over_budget`](super::Connection::allow_over_budget).
@@ -113,7 +115,11 @@ impl PlainConnection {
     }
 
     #[cold]
-    pub(super) fn count_held<S>(&mut self, awaits: Awaits, environment: &mut Environment<'_, S>) {
+    pub(super) fn recount_held_bytes<S>(
+        &mut self,
+        wait_state: WaitState,
+        environment: &mut Environment<'_, S>,
+    ) {
         if self.is_filling {
             return;
         }
@@ -123,18 +129,18 @@ impl PlainConnection {
         };
         let holds = self.input.capacity() + chunked + self.exchanges.held_bytes();
         self.reserved.resize(holds, &environment.scratch.budget);
-        let receives = matches!(awaits, Awaits::Body { .. });
+        let receives = matches!(wait_state, WaitState::Body { .. });
         self.may_exceed_budget &= receives;
         let is_full = environment.scratch.is_full(environment.limits);
-        self.is_starved = receives && is_full && !self.may_exceed_budget;
-        self.fills = receives
-            && !self.is_starved
+        self.is_waiting_for_memory = receives && is_full && !self.may_exceed_budget;
+        self.wants_target = receives
+            && !self.is_waiting_for_memory
             && self.session.is_none()
-            && self.missing_bytes() >= TARGET_BYTES_MIN;
+            && self.remaining_body_bytes() >= TARGET_BYTES_MIN;
     }
 
     /// How much is to come of a body whose length is known.
-    fn missing_bytes(&self) -> usize {
+    fn remaining_body_bytes(&self) -> usize {
         match &self.protocol {
             Protocol::Http(http) => http.bytes_needed().saturating_sub(self.input.len()),
             _ => 0,
@@ -148,14 +154,14 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        debug_assert!(self.closing == Closing::Open, "nothing is kept once nothing is read");
+        debug_assert!(self.close_state == CloseState::Open, "nothing is kept once nothing is read");
         match self.protocol {
             Protocol::Http(_) => {
                 self.refuse_http(&HttpError::Overloaded, Method::Other, environment, out);
             }
             _ => {
                 raw::write_overloaded(out);
-                self.stop_reading();
+                self.discard_input();
             }
         }
     }

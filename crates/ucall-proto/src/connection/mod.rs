@@ -11,14 +11,14 @@
 //! | `Raw` | a document | another document |
 //! | `Http` | a head | another head, unless it said that it is the last |
 //!
-//! `closing` leads one way: `Open`, then `Draining` (no more requests are read, what still comes is
-//! thrown away, replies go out), then `Done`.
+//! `close_state` leads one way: `Open`, then `DiscardingInput` (no more requests are read, what
+//! still comes is thrown away, replies go out), then `Closed`.
 
+mod authentication;
 mod budget;
 mod calls;
 mod deadline;
 mod exchange;
-mod guard;
 mod http;
 mod memory;
 mod public;
@@ -29,15 +29,15 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_buffer::{Spare, Target};
+use ucall_buffer::{BufferCache, Target};
 
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::json::Member;
 use crate::rpc::{ExchangeId, RpcError, Service};
-use crate::tls::{Session, begins_record};
+use crate::tls::{TlsSession, starts_tls_record};
 pub use budget::{MemoryBudget, Reservation};
-use deadline::{Awaits, body_time};
+use deadline::{WaitState, body_time};
 use exchange::Exchanges;
 use http::{Http, HttpFraming};
 pub use public::Connection;
@@ -102,20 +102,20 @@ pub struct Scratch {
     plaintext: Vec<u8>,
     budget: MemoryBudget,
     /// Of a large request that was answered.
-    input: Spare,
+    input: BufferCache,
 }
 
 /// What a connection wants from the layer that holds its socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum NextAction {
     /// More bytes.
     Receive,
-    /// More bytes, of a body so large that [`Connection::target`] has a place for them.
+    /// More bytes, of a body so large that [`Connection::poll_target`] has a place for them.
     Fill,
-    /// No more bytes for now: too much waits. Call [`Connection::proceed`] when less does.
+    /// No more bytes for now: too much waits. Call [`Connection::resume`] when less does.
     Pause,
     /// Once all output is sent: the end of our side sent too, then more bytes, to throw away.
-    Finish,
+    DiscardInput,
     /// To be closed once all output is sent.
     Close,
 }
@@ -128,14 +128,14 @@ enum Protocol {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Closing {
+enum CloseState {
     Open,
     /// No more requests are read; what else comes is thrown away, up to a limit.
-    Draining {
+    DiscardingInput {
         discarded: usize,
     },
     /// Nothing more is expected of the peer.
-    Done,
+    Closed,
 }
 
 /// What the next bytes amount to.
@@ -151,18 +151,18 @@ enum Step {
 #[derive(Debug)]
 pub struct PlainConnection {
     /// What TLS has agreed on; `None` without TLS, and before.
-    session: Option<Arc<Session>>,
+    session: Option<Arc<TlsSession>>,
     protocol: Protocol,
-    closing: Closing,
+    close_state: CloseState,
     discarded_bytes_max: usize,
-    ended_by_peer: bool,
+    eof_received: bool,
     paused: bool,
     /// A large body is to be received straight to its place.
-    fills: bool,
+    wants_target: bool,
     /// It has been given a place, which is not back yet.
     is_filling: bool,
     /// There is no memory for more of what is being received.
-    is_starved: bool,
+    is_waiting_for_memory: bool,
     /// It may go on all the same.
     may_exceed_budget: bool,
     /// Bytes of a request that is not whole, or of requests that wait.
@@ -173,12 +173,12 @@ pub struct PlainConnection {
     /// Numbers the requests.
     requests: u64,
     accepted_at: Instant,
-    awaits: Awaits,
-    awaits_since: Instant,
+    wait_state: WaitState,
+    waiting_since: Instant,
     /// How many requests there had been then.
-    awaits_behind: u64,
+    requests_at_wait: u64,
     /// When something came last of what has not come whole.
-    heard_at: Instant,
+    last_received_at: Instant,
 }
 
 impl PlainConnection {
@@ -187,23 +187,23 @@ impl PlainConnection {
         Self {
             session: None,
             protocol: Protocol::Unknown,
-            closing: Closing::Open,
+            close_state: CloseState::Open,
             discarded_bytes_max: limits.discarded_bytes_max,
-            ended_by_peer: false,
+            eof_received: false,
             paused: false,
-            fills: false,
+            wants_target: false,
             is_filling: false,
-            is_starved: false,
+            is_waiting_for_memory: false,
             may_exceed_budget: false,
             input: Vec::new(),
             reserved: Reservation::default(),
             exchanges: Exchanges::new(),
             requests: 0,
             accepted_at: now,
-            awaits: Awaits::Request,
-            awaits_since: now,
-            awaits_behind: 0,
-            heard_at: now,
+            wait_state: WaitState::Request,
+            waiting_since: now,
+            requests_at_wait: 0,
+            last_received_at: now,
         }
     }
 
@@ -217,18 +217,18 @@ impl PlainConnection {
     ) {
         if self.input.is_empty() {
             let used = self.process(bytes, environment, out);
-            if used < bytes.len() && self.closing == Closing::Open {
-                self.keep(bytes.get(used..).unwrap_or_default(), environment, out);
+            if used < bytes.len() && self.close_state == CloseState::Open {
+                self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
             }
         } else {
-            self.keep(bytes, environment, out);
+            self.buffer_input(bytes, environment, out);
             self.process_input(environment, out);
         }
-        self.note_awaits(environment);
+        self.update_wait_state(environment);
     }
 
-    /// Takes back the target that [`Connection::target`] gave, as far as it is filled.
-    fn receive_target<S: Service>(
+    /// Takes back the target that [`Connection::poll_target`] gave, as far as it is filled.
+    fn return_target<S: Service>(
         &mut self,
         target: Target,
         environment: &mut Environment<'_, S>,
@@ -237,28 +237,30 @@ impl PlainConnection {
         self.is_filling = false;
         self.input = target.into_vec();
         self.process_input(environment, out);
-        self.note_awaits(environment);
+        self.update_wait_state(environment);
     }
 
     /// The peer has ended its side: answers what came, and cancels what HTTP waits for.
-    fn end<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        self.ended_by_peer = true;
+    fn handle_eof<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        self.eof_received = true;
         match &self.protocol {
             Protocol::Raw(_) if !self.input.is_empty() && !self.paused => {
                 raw::refuse_truncated(environment.limits, out);
                 self.input = Vec::new();
             }
             Protocol::Raw(_) => {}
-            Protocol::Http(_) if self.awaits == Awaits::Head && self.exchanges.is_empty() => {
+            Protocol::Http(_)
+                if self.wait_state == WaitState::Head && self.exchanges.is_empty() =>
+            {
                 self.refuse_partial_head(environment, out);
             }
             // Their handlers are cancelled by whoever holds the socket, when it closes.
             Protocol::Http(_) | Protocol::Unknown => self.exchanges.cancel(),
         }
         if !self.paused {
-            self.stop_reading();
+            self.discard_input();
         }
-        self.note_awaits(environment);
+        self.update_wait_state(environment);
     }
 
     /// Takes the outcome of a deferred call: the JSON text of its result, or an error.
@@ -273,58 +275,68 @@ impl PlainConnection {
     ) {
         self.exchanges.complete(exchange, outcome, environment.limits.reply_bytes_max);
         self.flush_exchanges(environment, out);
-        self.proceed(environment, out);
+        self.resume(environment, out);
     }
 
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
     /// there is memory again.
-    fn proceed<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+    fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         if self.paused {
             self.process_input(environment, out);
-            if self.ended_by_peer && !self.paused {
-                return self.end(environment, out);
+            if self.eof_received && !self.paused {
+                return self.handle_eof(environment, out);
             }
         }
-        self.note_awaits(environment);
+        self.update_wait_state(environment);
     }
 
     /// The time for what the peer should have sent is over.
-    fn expire<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        match (self.awaits, &self.protocol) {
-            (Awaits::Head | Awaits::Body { .. }, Protocol::Http(_)) => {
-                let head = matches!(self.awaits, Awaits::Head);
+    fn handle_timeout<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        match (self.wait_state, &self.protocol) {
+            (WaitState::Head | WaitState::Body { .. }, Protocol::Http(_)) => {
+                let head = matches!(self.wait_state, WaitState::Head);
                 self.refuse_timeout(head, environment, out);
             }
-            (Awaits::Head | Awaits::Body { .. }, _) => {
+            (WaitState::Head | WaitState::Body { .. }, _) => {
                 raw::refuse_timeout(environment.limits, out);
-                self.stop_reading();
+                self.discard_input();
             }
-            (Awaits::Handshake | Awaits::Request | Awaits::Replies | Awaits::End, _) => {
-                self.stop_reading();
-                self.closing = Closing::Done;
+            (
+                WaitState::Handshake | WaitState::Request | WaitState::Replies | WaitState::End,
+                _,
+            ) => {
+                self.discard_input();
+                self.close_state = CloseState::Closed;
             }
         }
-        self.note_awaits(environment);
+        self.update_wait_state(environment);
     }
 
     /// What the holder of the socket should do.
     #[inline]
-    pub fn wish(&self) -> Wish {
-        match self.closing {
-            Closing::Open if self.paused || self.is_starved => Wish::Pause,
-            Closing::Open if self.fills => Wish::Fill,
-            Closing::Open => Wish::Receive,
-            Closing::Draining { .. } if !self.exchanges.is_empty() => Wish::Receive,
-            Closing::Draining { discarded } if discarded > self.discarded_bytes_max => Wish::Close,
-            Closing::Draining { .. } if self.ended_by_peer => Wish::Close,
-            Closing::Draining { .. } => Wish::Finish,
-            Closing::Done => Wish::Close,
+    pub fn next_action(&self) -> NextAction {
+        match self.close_state {
+            CloseState::Open if self.paused || self.is_waiting_for_memory => NextAction::Pause,
+            CloseState::Open if self.wants_target => NextAction::Fill,
+            CloseState::Open => NextAction::Receive,
+            CloseState::DiscardingInput { .. } if !self.exchanges.is_empty() => NextAction::Receive,
+            CloseState::DiscardingInput { discarded } if discarded > self.discarded_bytes_max => {
+                NextAction::Close
+            }
+            CloseState::DiscardingInput { .. } if self.eof_received => NextAction::Close,
+            CloseState::DiscardingInput { .. } => NextAction::DiscardInput,
+            CloseState::Closed => NextAction::Close,
         }
     }
 
     /// Since when the connection has had no request under way; `None` while it has.
     pub fn idle_since(&self) -> Option<Instant> {
-        matches!(self.awaits, Awaits::Handshake | Awaits::Request).then_some(self.awaits_since)
+        matches!(self.wait_state, WaitState::Handshake | WaitState::Request)
+            .then_some(self.waiting_since)
     }
 
     /// Whether deferred calls are under way, or were given up.
@@ -333,14 +345,14 @@ impl PlainConnection {
     }
 
     /// What TLS has agreed on; `None` without TLS, and before.
-    pub fn session(&self) -> Option<&Session> {
+    pub fn session(&self) -> Option<&TlsSession> {
         self.session.as_deref()
     }
 
     /// Whether the next bytes belong to a handshake.
     #[inline]
     pub fn is_handshaking(&self) -> bool {
-        self.awaits == Awaits::Handshake
+        self.wait_state == WaitState::Handshake
     }
 
     fn is_tls(&self) -> bool {
@@ -350,7 +362,7 @@ impl PlainConnection {
     /// Cancels all calls, and reads nothing more.
     fn cancel(&mut self) {
         self.exchanges.cancel();
-        self.stop_reading();
+        self.discard_input();
     }
 
     /// Tells a client that speaks no TLS that this port expects it.
@@ -364,27 +376,27 @@ impl PlainConnection {
             self.refuse_http(&HttpError::PlaintextOnTls, Method::Other, environment, out);
         } else {
             raw::refuse_plaintext(out);
-            self.stop_reading();
+            self.discard_input();
         }
-        self.note_awaits(environment);
+        self.update_wait_state(environment);
     }
 
     /// Counts and discards what arrives after the last request.
     #[cold]
-    fn discard(&mut self, count: usize) {
-        if let Closing::Draining { discarded } = &mut self.closing {
+    fn count_discarded(&mut self, count: usize) {
+        if let CloseState::DiscardingInput { discarded } = &mut self.close_state {
             *discarded += count;
         }
     }
 
-    fn stop_reading(&mut self) {
-        if self.closing == Closing::Open {
-            self.closing = Closing::Draining { discarded: 0 };
+    fn discard_input(&mut self) {
+        if self.close_state == CloseState::Open {
+            self.close_state = CloseState::DiscardingInput { discarded: 0 };
         }
         self.paused = false;
         self.input = Vec::new();
         if let Protocol::Http(http) = &mut self.protocol {
-            http.forget_body();
+            http.discard_body();
         }
     }
 
@@ -396,8 +408,8 @@ impl PlainConnection {
     ) {
         let mut input = mem::take(&mut self.input);
         let used = self.process_all(&input, 0, environment, out);
-        if used == input.len() || self.closing != Closing::Open {
-            return environment.scratch.input.give(input);
+        if used == input.len() || self.close_state != CloseState::Open {
+            return environment.scratch.input.put(input);
         }
         input.drain(..used);
         self.input = input;
@@ -405,7 +417,7 @@ impl PlainConnection {
 
     /// Keeps what is left of the input; without memory for it the peer is told to come again.
     #[inline(never)]
-    fn keep<S: Service>(
+    fn buffer_input<S: Service>(
         &mut self,
         rest: &[u8],
         environment: &mut Environment<'_, S>,
@@ -463,7 +475,7 @@ impl PlainConnection {
     #[inline]
     fn end_if_refusing(&mut self, drain: Drain) {
         if drain == Drain::Refusing && self.is_raw() {
-            self.stop_reading();
+            self.discard_input();
         }
     }
 
@@ -482,7 +494,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
-        if rest.is_empty() || self.closing != Closing::Open {
+        if rest.is_empty() || self.close_state != CloseState::Open {
             return Step::Incomplete;
         }
         if self.must_wait(environment, out) {
@@ -494,13 +506,13 @@ impl PlainConnection {
         }
         match &self.protocol {
             Protocol::Raw(_) => self.step_raw(rest, environment, out),
-            _ => self.recognise(rest, environment, out),
+            _ => self.detect_protocol(rest, environment, out),
         }
     }
 
     /// Tells the protocol by the first byte that is no white space.
     #[cold]
-    fn recognise<S: Service>(
+    fn detect_protocol<S: Service>(
         &mut self,
         bytes: &[u8],
         environment: &mut Environment<'_, S>,
@@ -516,8 +528,8 @@ impl PlainConnection {
         };
         if matches!(self.protocol, Protocol::Unknown) {
             self.refuse_unknown(bytes, environment, out);
-        } else if self.is_raw() && environment.service.is_guarded() {
-            self.admit_raw(environment, out);
+        } else if self.is_raw() && environment.service.requires_authentication() {
+            self.authenticate_raw(environment, out);
         }
         // What may stand before a request is for HTTP to say: empty lines (RFC 9112, 2.2).
         Step::Consumed(if self.is_raw() { space } else { 0 })
@@ -532,11 +544,11 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if begins_record(bytes) && self.session.is_none() {
+        if starts_tls_record(bytes) && self.session.is_none() {
             self.refuse_http(&HttpError::TlsOnPlaintext, Method::Other, environment, out);
         } else {
             raw::refuse_unknown(environment.limits, out);
-            self.stop_reading();
+            self.discard_input();
         }
     }
 

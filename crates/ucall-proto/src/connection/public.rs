@@ -11,7 +11,7 @@ use super::secure::Secured;
 use super::{Environment, PlainConnection};
 use crate::Limits;
 use crate::rpc::{ExchangeId, RpcError, Service};
-use crate::tls::Stage;
+use crate::tls::TlsConnection;
 
 /// One connection, under TLS or without.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ impl Connection {
     }
 
     /// A connection that was accepted just now, with the server's end of TLS.
-    pub fn secure(now: Instant, limits: &Limits, stage: Stage) -> Self {
-        Self { inner: Secured::new(now, limits, Some(stage)) }
+    pub fn with_tls(now: Instant, limits: &Limits, tls: TlsConnection) -> Self {
+        Self { inner: Secured::new(now, limits, Some(tls)) }
     }
 
     /// Takes bytes, runs the requests that they complete and appends the replies to `out`.
@@ -52,7 +52,7 @@ impl Connection {
 
     /// Where the next bytes should go, when a large body is to come. Its memory grows with what has
     /// arrived; without memory the client is told to retry.
-    pub fn target<S: Service>(
+    pub fn poll_target<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
@@ -60,21 +60,25 @@ impl Connection {
         self.inner.step(environment, out, PlainConnection::target)
     }
 
-    /// Takes back the target that [`Connection::target`] gave, as far as it is filled.
-    pub fn receive_target<S: Service>(
+    /// Takes back the target that [`Connection::poll_target`] gave, as far as it is filled.
+    pub fn return_target<S: Service>(
         &mut self,
         target: Target,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
         self.inner.step(environment, out, |plain, environment, out| {
-            plain.receive_target(target, environment, out);
+            plain.return_target(target, environment, out);
         });
     }
 
     /// The peer has ended its side: answers what arrived, and cancels what HTTP waits for.
-    pub fn end<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        self.inner.step(environment, out, PlainConnection::end);
+    pub fn handle_eof<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.inner.step(environment, out, PlainConnection::handle_eof);
     }
 
     /// Takes the outcome of a deferred call: the JSON text of its result, or an error. One that
@@ -100,19 +104,23 @@ impl Connection {
 
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
     /// there is memory again.
-    pub fn proceed<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        self.inner.step(environment, out, PlainConnection::proceed);
+    pub fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+        self.inner.step(environment, out, PlainConnection::resume);
     }
 
     /// The time for what the peer should have sent is over.
-    pub fn expire<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        self.inner.step(environment, out, PlainConnection::expire);
+    pub fn handle_timeout<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.inner.step(environment, out, PlainConnection::handle_timeout);
     }
 
     /// Some of what the connection waits for has arrived, and is on its way to
-    /// [`Connection::receive`] or [`Connection::receive_target`].
-    pub fn note_progress<S>(&mut self, environment: &mut Environment<'_, S>) {
-        self.inner.update(|plain| plain.note_awaits(environment));
+    /// [`Connection::receive`] or [`Connection::return_target`].
+    pub fn handle_progress<S>(&mut self, environment: &mut Environment<'_, S>) {
+        self.inner.update(|plain| plain.update_wait_state(environment));
     }
 
     /// Lets the request that has begun arrive whole although the budget is exceeded. One connection

@@ -1,25 +1,25 @@
 //! JSON documents one after another, each reply ended by a newline, in whatever order they finish.
 
-use super::calls::{Origin, Ran, run_document};
+use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::http::HttpFraming;
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
-use crate::json::Fault;
+use crate::json::JsonError;
 use crate::json::stream::DocumentStream;
-use crate::rpc::{Identity, RpcError, Service, write_error_reply};
+use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
 
 /// What is known of a document that has not come whole.
 #[derive(Debug, Default)]
 pub(super) struct Raw {
-    partial: Option<Box<Partial>>,
+    partial: Option<Box<PartialDocument>>,
     /// Who the connection is with, if the service wants to know.
-    pub(super) identity: Option<Identity>,
+    pub(super) identity: Option<CallerIdentity>,
 }
 
 #[derive(Debug)]
-struct Partial {
+struct PartialDocument {
     stream: DocumentStream,
-    followed: usize,
+    scanned: usize,
 }
 
 impl PlainConnection {
@@ -35,45 +35,45 @@ impl PlainConnection {
         match rest.get(space) {
             Some(b'{' | b'[') if space == 0 => {}
             Some(b'{' | b'[') | None => return Step::Consumed(space),
-            Some(_) => return self.refuse_raw(Fault::Invalid, environment.limits, out),
+            Some(_) => return self.refuse_raw(JsonError::Invalid, environment.limits, out),
         }
         // What lies beyond the limit is never looked at, so that the answer does not depend on how
         // the document was cut.
         let window = rest.get(..environment.limits.body_bytes_max).unwrap_or(rest);
-        match self.follow_partial(window, environment.limits) {
+        match self.scan_partial(window, environment.limits) {
             Ok(true) => {}
             Ok(false) => return self.wait_for_more(rest.len(), environment.limits, out),
             Err(fault) => return self.refuse_raw(fault, environment.limits, out),
         }
-        if environment.service.is_guarded()
+        if environment.service.requires_authentication()
             && let Protocol::Raw(Raw { identity: Some(identity), .. }) = &self.protocol
         {
-            environment.service.enter(identity);
+            environment.service.set_identity(identity);
         }
         let request = self.requests + 1;
-        let origin = Origin { request, head: None, session: self.session.as_ref() };
+        let origin = RequestContext { request, head: None, session: self.session.as_ref() };
         match run_document(window, origin, environment, out) {
             Ok((ran, len)) => {
                 self.requests = request;
                 match ran {
-                    Ran::Replied => out.push(b'\n'),
-                    Ran::Silent => {}
-                    Ran::Waiting(answer) => {
+                    DocumentOutcome::Replied => out.push(b'\n'),
+                    DocumentOutcome::NoReply => {}
+                    DocumentOutcome::Deferred(answer) => {
                         self.exchanges.push(request, HttpFraming::default(), answer);
                     }
                 }
                 if self.is_last(request, environment) {
-                    self.stop_reading();
+                    self.discard_input();
                 }
                 Step::Consumed(len)
             }
-            Err(Fault::Incomplete) if rest.len() > window.len() => {
+            Err(JsonError::Incomplete) if rest.len() > window.len() => {
                 self.wait_for_more(rest.len(), environment.limits, out)
             }
-            Err(Fault::Incomplete) if environment.scratch.is_full(environment.limits) => {
+            Err(JsonError::Incomplete) if environment.scratch.is_full(environment.limits) => {
                 self.refuse_with(&RpcError::overloaded(), out)
             }
-            Err(Fault::Incomplete) => self.follow_new(rest, environment.limits, out),
+            Err(JsonError::Incomplete) => self.scan_new(rest, environment.limits, out),
             Err(fault) => self.refuse_raw(fault, environment.limits, out),
         }
     }
@@ -81,12 +81,12 @@ impl PlainConnection {
     /// Follows a document known to be partial through its new bytes; `true` when there is none, or
     /// it is whole now.
     #[inline]
-    fn follow_partial(&mut self, rest: &[u8], limits: &Limits) -> Result<bool, Fault> {
+    fn scan_partial(&mut self, rest: &[u8], limits: &Limits) -> Result<bool, JsonError> {
         let Protocol::Raw(raw) = &mut self.protocol else { return Ok(true) };
         let Some(partial) = &mut raw.partial else { return Ok(true) };
-        let news = rest.get(partial.followed..).unwrap_or_default();
-        let is_whole = partial.stream.follow(news, limits.nesting_max)?.is_some();
-        partial.followed = rest.len();
+        let new_bytes = rest.get(partial.scanned..).unwrap_or_default();
+        let is_whole = partial.stream.scan(new_bytes, limits.nesting_max)?.is_some();
+        partial.scanned = rest.len();
         if is_whole {
             raw.partial = None;
         }
@@ -94,12 +94,12 @@ impl PlainConnection {
     }
 
     #[cold]
-    fn follow_new(&mut self, rest: &[u8], limits: &Limits, out: &mut Vec<u8>) -> Step {
-        let partial = Partial { stream: DocumentStream::new(), followed: 0 };
+    fn scan_new(&mut self, rest: &[u8], limits: &Limits, out: &mut Vec<u8>) -> Step {
+        let partial = PartialDocument { stream: DocumentStream::new(), scanned: 0 };
         if let Protocol::Raw(raw) = &mut self.protocol {
             raw.partial = Some(Box::new(partial));
         }
-        match self.follow_partial(rest, limits) {
+        match self.scan_partial(rest, limits) {
             Ok(_) => self.wait_for_more(rest.len(), limits, out),
             Err(fault) => self.refuse_raw(fault, limits, out),
         }
@@ -115,20 +115,20 @@ impl PlainConnection {
     }
 
     #[cold]
-    fn refuse_raw(&mut self, fault: Fault, limits: &Limits, out: &mut Vec<u8>) -> Step {
+    fn refuse_raw(&mut self, fault: JsonError, limits: &Limits, out: &mut Vec<u8>) -> Step {
         self.refuse_with(&RpcError::parse(fault, limits), out)
     }
 
     pub(super) fn refuse_with(&mut self, error: &RpcError, out: &mut Vec<u8>) -> Step {
         write_error_line(error, out);
-        self.stop_reading();
+        self.discard_input();
         Step::Incomplete
     }
 }
 
 /// Says that the peer ended its side within a document.
 pub(super) fn refuse_truncated(limits: &Limits, out: &mut Vec<u8>) {
-    write_error_line(&RpcError::parse(Fault::Incomplete, limits), out);
+    write_error_line(&RpcError::parse(JsonError::Incomplete, limits), out);
 }
 
 /// Says that plaintext came where TLS is spoken.
@@ -138,7 +138,7 @@ pub(super) fn refuse_plaintext(out: &mut Vec<u8>) {
 
 /// Says that what came belongs to no protocol spoken here.
 pub(super) fn refuse_unknown(limits: &Limits, out: &mut Vec<u8>) {
-    write_error_line(&RpcError::parse(Fault::Invalid, limits), out);
+    write_error_line(&RpcError::parse(JsonError::Invalid, limits), out);
 }
 
 /// Says that there is no memory for a document.

@@ -1,4 +1,4 @@
-//! TLS around a connection: a [`Stage`] between it and the bytes of the socket.
+//! TLS around a connection: a [`TlsConnection`] between it and the bytes of the socket.
 //!
 //! A step runs as it would without TLS and writes its plaintext to memory of the worker; all of it
 //! is encrypted at once, so that replies that leave together are one record. Nothing outside this
@@ -16,11 +16,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::deadline::Awaits;
-use super::{Closing, Environment, PlainConnection, Reservation, Scratch, Wish};
+use super::deadline::WaitState;
+use super::{CloseState, Environment, NextAction, PlainConnection, Reservation, Scratch};
 use crate::Limits;
 use crate::rpc::Service;
-use crate::tls::{Stage, begins_record};
+use crate::tls::{TlsConnection, starts_tls_record};
 
 /// Plaintext memory that is kept for the next step.
 const KEPT_CAPACITY_MAX: usize = 256 << 10;
@@ -34,7 +34,7 @@ pub(super) struct Secured {
 
 #[derive(Debug)]
 struct Tls {
-    stage: Stage,
+    tls: TlsConnection,
     /// What the stage holds.
     reserved: Reservation,
 }
@@ -49,12 +49,12 @@ impl Deref for Secured {
 }
 
 impl Secured {
-    pub(super) fn new(now: Instant, limits: &Limits, stage: Option<Stage>) -> Self {
+    pub(super) fn new(now: Instant, limits: &Limits, tls: Option<TlsConnection>) -> Self {
         let mut plain = PlainConnection::new(now, limits);
-        if stage.is_some() {
-            plain.awaits = Awaits::Handshake;
+        if tls.is_some() {
+            plain.wait_state = WaitState::Handshake;
         }
-        let tls = stage.map(|stage| Box::new(Tls { stage, reserved: Reservation::default() }));
+        let tls = tls.map(|tls| Box::new(Tls { tls, reserved: Reservation::default() }));
         Self { plain, tls }
     }
 
@@ -66,8 +66,8 @@ impl Secured {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if self.plain.closing != Closing::Open {
-            return self.plain.discard(bytes.len());
+        if self.plain.close_state != CloseState::Open {
+            return self.plain.count_discarded(bytes.len());
         }
         match &mut self.tls {
             None => self.plain.receive_plaintext(bytes, environment, out),
@@ -106,14 +106,14 @@ impl Secured {
                 out.extend_from_slice(plaintext);
                 true
             }
-            Some(tls) => tls.stage.send(plaintext, out).is_ok(),
+            Some(tls) => tls.tls.send(plaintext, out).is_ok(),
         }
     }
 
     /// Tells the peer, under TLS, that nothing more follows.
     pub(super) fn close_notify(&mut self, out: &mut Vec<u8>) {
         if let Some(tls) = &mut self.tls {
-            tls.stage.close(out);
+            tls.tls.close(out);
         }
     }
 }
@@ -128,29 +128,29 @@ impl Tls {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if self.stage.is_fresh() && !bytes.is_empty() && !begins_record(bytes) {
+        if self.tls.is_fresh() && !bytes.is_empty() && !starts_tls_record(bytes) {
             return plain.refuse_plaintext(bytes, environment, out);
         }
         let mut plaintext = mem::take(&mut environment.scratch.plaintext);
         // Data that arrives with the last message of a handshake, before its outcome is known.
         let mut early = Vec::new();
-        let outcome = self.stage.receive(bytes, out, |piece| match plain.session {
+        let outcome = self.tls.receive(bytes, out, |piece| match plain.session {
             Some(_) => plain.receive_plaintext(piece, environment, &mut plaintext),
             None => early.extend_from_slice(piece),
         });
         // There is no session either when the handshake was followed by what is no record.
         if plain.session.is_none()
-            && let Some(session) = self.stage.session()
+            && let Some(session) = self.tls.session()
         {
             plain.session = Some(Arc::new(session));
             plain.receive_plaintext(&early, environment, &mut plaintext);
         }
-        if self.stage.is_ended_by_peer() && !plain.ended_by_peer {
-            plain.end(environment, &mut plaintext);
+        if self.tls.has_received_close_notify() && !plain.eof_received {
+            plain.handle_eof(environment, &mut plaintext);
         }
         if outcome.is_err() {
             plain.cancel();
-            plain.note_awaits(environment);
+            plain.update_wait_state(environment);
         }
         self.seal(plain, plaintext, environment.scratch, out);
     }
@@ -163,13 +163,13 @@ impl Tls {
         scratch: &mut Scratch,
         out: &mut Vec<u8>,
     ) {
-        if !plaintext.is_empty() && self.stage.send(&plaintext, out).is_err() {
+        if !plaintext.is_empty() && self.tls.send(&plaintext, out).is_err() {
             plain.cancel();
         }
-        if matches!(plain.wish(), Wish::Finish | Wish::Close) {
-            self.stage.close(out);
+        if matches!(plain.next_action(), NextAction::DiscardInput | NextAction::Close) {
+            self.tls.close(out);
         }
-        self.reserved.resize(self.stage.held_bytes(), &scratch.budget);
+        self.reserved.resize(self.tls.held_bytes(), &scratch.budget);
         plaintext.clear();
         if plaintext.capacity() > KEPT_CAPACITY_MAX {
             plaintext = Vec::new();

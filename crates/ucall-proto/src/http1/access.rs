@@ -113,7 +113,7 @@ impl AccessRules {
     /// [`AccessRules::check`].
     #[must_use]
     #[inline]
-    pub fn admits(&self, names_loopback: bool) -> bool {
+    pub fn allows_unchecked(&self, names_loopback: bool) -> bool {
         names_loopback || !self.is_loopback
     }
 
@@ -179,11 +179,11 @@ fn is_own_origin(origin: &[u8], host: &Authority<'_>, is_tls: bool) -> bool {
     if !starts_with_ignoring_case(origin, scheme) {
         return false;
     }
-    let theirs = Authority::split(origin.get(scheme.len()..).unwrap_or_default());
-    let their_port = theirs.port_or_default(is_tls);
-    theirs.host.eq_ignore_ascii_case(host.host)
-        && their_port.is_some()
-        && their_port == host.port_or_default(is_tls)
+    let origin_authority = Authority::split(origin.get(scheme.len()..).unwrap_or_default());
+    let origin_port = origin_authority.port_or_default(is_tls);
+    origin_authority.host.eq_ignore_ascii_case(host.host)
+        && origin_port.is_some()
+        && origin_port == host.port_or_default(is_tls)
 }
 
 fn contains_ignoring_case(entries: &[String], text: &[u8]) -> bool {

@@ -30,7 +30,7 @@
 use super::bytes::{is_text, is_token};
 use super::chunk_extension::ChunkExtension;
 use super::error::HttpError;
-use super::fields::bad_byte;
+use super::fields::byte_error;
 
 /// How large a chunked body may be.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ pub struct Progress {
 /// Where in a chunked body the decoder is. New for each body.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkedDecoder {
-    state: State,
+    state: ChunkedState,
     /// The size being read, then the bytes of data still to come.
     remaining: u64,
     /// Digits of the size so far.
@@ -69,7 +69,7 @@ pub struct ChunkedDecoder {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkedState {
     #[default]
     SizeStart,
     Size,
@@ -103,21 +103,24 @@ impl ChunkedDecoder {
         limits: &ChunkedLimits,
     ) -> Result<Progress, HttpError> {
         let mut rest = input;
-        while self.state != State::Done {
-            if let State::Failed(error) = self.state {
+        while self.state != ChunkedState::Done {
+            if let ChunkedState::Failed(error) = self.state {
                 return Err(error);
             }
-            if self.state == State::Data {
+            if self.state == ChunkedState::Data {
                 rest = self.take_data(rest, body);
             }
             let [byte, after @ ..] = rest else { break };
             rest = after;
             match self.step(*byte, limits) {
                 Ok(next) => self.state = next,
-                Err(error) => self.state = State::Failed(error),
+                Err(error) => self.state = ChunkedState::Failed(error),
             }
         }
-        Ok(Progress { consumed: input.len() - rest.len(), is_done: self.state == State::Done })
+        Ok(Progress {
+            consumed: input.len() - rest.len(),
+            is_done: self.state == ChunkedState::Done,
+        })
     }
 
     /// Moves data of the current chunk to `body`, and gives back what follows.
@@ -127,55 +130,67 @@ impl ChunkedDecoder {
         body.extend_from_slice(data);
         self.remaining -= data.len() as u64;
         if self.remaining == 0 {
-            self.state = State::DataReturn;
+            self.state = ChunkedState::DataReturn;
         }
         rest
     }
 
     /// The state after one byte that is not data.
-    fn step(&mut self, byte: u8, limits: &ChunkedLimits) -> Result<State, HttpError> {
+    fn step(&mut self, byte: u8, limits: &ChunkedLimits) -> Result<ChunkedState, HttpError> {
         match (self.state, byte) {
-            (State::SizeStart | State::Size, _) if byte.is_ascii_hexdigit() => self.add_digit(byte),
-            (State::Size, b'\r') => Ok(State::SizeLineFeed),
-            (State::Size, b';') => {
-                self.add_overhead(State::Extension(ChunkExtension::Start), limits)
+            (ChunkedState::SizeStart | ChunkedState::Size, _) if byte.is_ascii_hexdigit() => {
+                self.add_digit(byte)
             }
-            (State::Extension(extension), b'\r') if extension.is_complete() => {
-                Ok(State::SizeLineFeed)
+            (ChunkedState::Size, b'\r') => Ok(ChunkedState::SizeLineFeed),
+            (ChunkedState::Size, b';') => {
+                self.add_overhead(ChunkedState::Extension(ChunkExtension::Start), limits)
             }
-            (State::Extension(extension), _) => match extension.after(byte) {
-                Some(extension) => self.add_overhead(State::Extension(extension), limits),
-                None => Err(self.refusal(byte)),
+            (ChunkedState::Extension(extension), b'\r') if extension.is_complete() => {
+                Ok(ChunkedState::SizeLineFeed)
+            }
+            (ChunkedState::Extension(extension), _) => match extension.after(byte) {
+                Some(extension) => self.add_overhead(ChunkedState::Extension(extension), limits),
+                None => Err(self.error_for(byte)),
             },
-            (State::SizeLineFeed, b'\n') => self.begin_data(limits),
-            (State::DataReturn, b'\r') => Ok(State::DataLineFeed),
-            (State::DataLineFeed, b'\n') => Ok(State::SizeStart),
-            (State::TrailerStart, b'\r') => Ok(State::LastLineFeed),
-            (State::TrailerStart | State::TrailerName, _) if is_token(byte) => {
-                self.add_overhead(State::TrailerName, limits)
+            (ChunkedState::SizeLineFeed, b'\n') => self.begin_data(limits),
+            (ChunkedState::DataReturn, b'\r') => Ok(ChunkedState::DataLineFeed),
+            (ChunkedState::DataLineFeed, b'\n') => Ok(ChunkedState::SizeStart),
+            (ChunkedState::TrailerStart, b'\r') => Ok(ChunkedState::LastLineFeed),
+            (ChunkedState::TrailerStart | ChunkedState::TrailerName, _) if is_token(byte) => {
+                self.add_overhead(ChunkedState::TrailerName, limits)
             }
-            (State::TrailerName, b':') => self.add_overhead(State::TrailerValue, limits),
-            (State::TrailerValue, b'\r') => self.add_overhead(State::TrailerLineFeed, limits),
-            (State::TrailerValue, _) if is_text(byte) => {
-                self.add_overhead(State::TrailerValue, limits)
+            (ChunkedState::TrailerName, b':') => {
+                self.add_overhead(ChunkedState::TrailerValue, limits)
             }
-            (State::TrailerLineFeed, b'\n') => self.add_overhead(State::TrailerStart, limits),
-            (State::LastLineFeed, b'\n') => Ok(State::Done),
-            _ => Err(self.refusal(byte)),
+            (ChunkedState::TrailerValue, b'\r') => {
+                self.add_overhead(ChunkedState::TrailerLineFeed, limits)
+            }
+            (ChunkedState::TrailerValue, _) if is_text(byte) => {
+                self.add_overhead(ChunkedState::TrailerValue, limits)
+            }
+            (ChunkedState::TrailerLineFeed, b'\n') => {
+                self.add_overhead(ChunkedState::TrailerStart, limits)
+            }
+            (ChunkedState::LastLineFeed, b'\n') => Ok(ChunkedState::Done),
+            _ => Err(self.error_for(byte)),
         }
     }
 
-    fn add_digit(&mut self, byte: u8) -> Result<State, HttpError> {
+    fn add_digit(&mut self, byte: u8) -> Result<ChunkedState, HttpError> {
         if self.digits == DIGITS_MAX {
             return Err(HttpError::ChunkSizeMalformed);
         }
         let digit = char::from(byte).to_digit(16).unwrap_or_default();
         self.digits += 1;
         self.remaining = self.remaining << 4 | u64::from(digit);
-        Ok(State::Size)
+        Ok(ChunkedState::Size)
     }
 
-    fn add_overhead(&mut self, next: State, limits: &ChunkedLimits) -> Result<State, HttpError> {
+    fn add_overhead(
+        &mut self,
+        next: ChunkedState,
+        limits: &ChunkedLimits,
+    ) -> Result<ChunkedState, HttpError> {
         self.overhead_bytes += 1;
         if self.overhead_bytes > limits.overhead_bytes_max {
             return Err(HttpError::ChunkOverheadTooLarge { limit: limits.overhead_bytes_max });
@@ -183,32 +198,39 @@ impl ChunkedDecoder {
         Ok(next)
     }
 
-    fn begin_data(&mut self, limits: &ChunkedLimits) -> Result<State, HttpError> {
+    fn begin_data(&mut self, limits: &ChunkedLimits) -> Result<ChunkedState, HttpError> {
         self.digits = 0;
         if self.remaining > limits.body_bytes_max.saturating_sub(self.body_bytes) {
             return Err(HttpError::BodyTooLarge { limit: limits.body_bytes_max });
         }
         self.body_bytes += self.remaining;
-        Ok(if self.remaining == 0 { State::TrailerStart } else { State::Data })
+        Ok(if self.remaining == 0 { ChunkedState::TrailerStart } else { ChunkedState::Data })
     }
 
     /// Why `byte` may not come now.
     #[cold]
-    fn refusal(&self, byte: u8) -> HttpError {
+    fn error_for(&self, byte: u8) -> HttpError {
         match (self.state, byte) {
-            (State::DataReturn | State::DataLineFeed, _) => HttpError::ChunkUnterminated,
-            (_, b'\n') => HttpError::LineFeedAlone,
-            (State::SizeStart | State::Size, _) => HttpError::ChunkSizeMalformed,
-            (State::SizeLineFeed | State::TrailerLineFeed | State::LastLineFeed, _) => {
-                HttpError::CarriageReturnAlone
+            (ChunkedState::DataReturn | ChunkedState::DataLineFeed, _) => {
+                HttpError::ChunkUnterminated
             }
-            (State::TrailerStart, b' ' | b'\t') => HttpError::HeaderFolded,
-            (State::TrailerName, b' ' | b'\t') => HttpError::SpaceBeforeColon,
-            (State::TrailerStart | State::TrailerName, _) => HttpError::HeaderNameMalformed,
-            (State::Extension(_), _) if byte == b'\r' || is_text(byte) => {
+            (_, b'\n') => HttpError::LineFeedAlone,
+            (ChunkedState::SizeStart | ChunkedState::Size, _) => HttpError::ChunkSizeMalformed,
+            (
+                ChunkedState::SizeLineFeed
+                | ChunkedState::TrailerLineFeed
+                | ChunkedState::LastLineFeed,
+                _,
+            ) => HttpError::CarriageReturnAlone,
+            (ChunkedState::TrailerStart, b' ' | b'\t') => HttpError::HeaderFolded,
+            (ChunkedState::TrailerName, b' ' | b'\t') => HttpError::SpaceBeforeColon,
+            (ChunkedState::TrailerStart | ChunkedState::TrailerName, _) => {
+                HttpError::HeaderNameMalformed
+            }
+            (ChunkedState::Extension(_), _) if byte == b'\r' || is_text(byte) => {
                 HttpError::ChunkExtensionMalformed
             }
-            _ => bad_byte(byte),
+            _ => byte_error(byte),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::fmt;
 
 /// A request that gets a 4xx or 5xx reply, after which the connection closes.
 ///
-/// All kinds but [`HttpError::GuardFailed`] and [`HttpError::Overloaded`] are the peer's fault.
-/// [`fmt::Display`] says what was expected, and names the limit that was passed.
+/// All kinds but [`HttpError::AuthenticationFailed`] and [`HttpError::Overloaded`] are the peer's
+/// fault. [`fmt::Display`] says what was expected, and names the limit that was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -94,7 +94,7 @@ pub enum HttpError {
         limit: usize,
     },
     /// 500: whether the request may be served could not be told.
-    GuardFailed,
+    AuthenticationFailed,
     /// 501: a transfer coding other than `chunked`.
     TransferCodingUnknown,
     /// 503: too much is held in memory to take one more request.
@@ -193,7 +193,9 @@ impl HttpError {
                 (431, "request line and headers are larger than max_head_bytes")
             }
             Self::TooManyHeaders { .. } => (431, "there are more headers than max_headers"),
-            Self::GuardFailed => (500, "the server cannot tell who may call; its log says why"),
+            Self::AuthenticationFailed => {
+                (500, "the server cannot tell who may call; its log says why")
+            }
             Self::TransferCodingUnknown => (501, "the only transfer coding known is chunked"),
             Self::Overloaded => (503, "the server is overloaded"),
             Self::VersionUnsupported => (505, "the versions known are HTTP/1.1 and HTTP/1.0"),

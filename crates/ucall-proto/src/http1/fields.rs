@@ -21,7 +21,7 @@ impl Span {
         input.get(self.start..self.end).unwrap_or_default()
     }
 
-    pub(super) fn moved(self, by: usize) -> Self {
+    pub(super) fn shifted(self, by: usize) -> Self {
         Self { start: self.start + by, end: self.end + by }
     }
 }
@@ -43,13 +43,13 @@ pub(super) fn read_line(bytes: &[u8]) -> Result<Line<'_>, HttpError> {
     let after_colon = match rest {
         [b':', after_colon @ ..] if !name.is_empty() => after_colon,
         [b'\r', b'\n', ..] if name.is_empty() => return Ok(Line::Blank),
-        _ => return read_no_field(name, rest),
+        _ => return classify_non_field(name, rest),
     };
     let (padded, end) = after_colon.split_at(text_length(after_colon));
     match end {
         [b'\r', b'\n', ..] => {}
         [] | [b'\r'] => return Ok(Line::Partial),
-        [byte, ..] => return Err(bad_byte(*byte)),
+        [byte, ..] => return Err(byte_error(*byte)),
     }
     let value = trim(padded);
     let spaces = padded.len() - padded.trim_ascii_start().len();
@@ -59,7 +59,7 @@ pub(super) fn read_line(bytes: &[u8]) -> Result<Line<'_>, HttpError> {
 
 /// Why `rest`, which follows the token `name`, does not start with a colon after a name.
 #[cold]
-fn read_no_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpError> {
+fn classify_non_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpError> {
     match (name, rest) {
         (_, []) | ([], [b'\r']) => Ok(Line::Partial),
         ([], [b' ' | b'\t', ..]) => Err(HttpError::HeaderFolded),
@@ -72,7 +72,7 @@ fn read_no_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpError> {
 
 /// The error for a byte that may not stand in a line, or not there.
 #[cold]
-pub(super) fn bad_byte(byte: u8) -> HttpError {
+pub(super) fn byte_error(byte: u8) -> HttpError {
     match byte {
         b'\n' => HttpError::LineFeedAlone,
         b'\r' => HttpError::CarriageReturnAlone,
@@ -82,7 +82,7 @@ pub(super) fn bad_byte(byte: u8) -> HttpError {
 
 /// What the headers read so far say.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct HeaderState {
     pub host: Option<Span>,
     pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
@@ -95,27 +95,32 @@ pub(super) struct Facts {
     expects_continue: bool,
 }
 
-impl Facts {
+impl HeaderState {
     /// Takes note of one header. `span` is the place of `value` in the input.
     #[inline]
-    pub(super) fn note(&mut self, name: &[u8], value: &[u8], span: Span) -> Result<(), HttpError> {
+    pub(super) fn record(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        span: Span,
+    ) -> Result<(), HttpError> {
         match name.len() {
-            4 if is(name, b"Host") => self.note_host(value, span),
-            6 if is(name, b"Origin") => self.note_origin(span),
-            6 if is(name, b"Expect") => self.note_expect(value),
-            10 if is(name, b"Connection") => {
-                self.note_connection(value);
+            4 if is_header(name, b"Host") => self.record_host(value, span),
+            6 if is_header(name, b"Origin") => self.record_origin(span),
+            6 if is_header(name, b"Expect") => self.record_expect(value),
+            10 if is_header(name, b"Connection") => {
+                self.record_connection(value);
                 Ok(())
             }
-            14 if is(name, b"Content-Length") => self.note_content_length(value),
-            16 if is(name, b"Ucall-Timeout-Ms") => self.note_timeout(value),
-            17 if is(name, b"Transfer-Encoding") => self.note_transfer_encoding(value),
+            14 if is_header(name, b"Content-Length") => self.record_content_length(value),
+            16 if is_header(name, b"Ucall-Timeout-Ms") => self.record_timeout(value),
+            17 if is_header(name, b"Transfer-Encoding") => self.record_transfer_encoding(value),
             _ => Ok(()),
         }
     }
 
     #[inline]
-    fn note_host(&mut self, value: &[u8], span: Span) -> Result<(), HttpError> {
+    fn record_host(&mut self, value: &[u8], span: Span) -> Result<(), HttpError> {
         if self.host.is_some() {
             return Err(HttpError::HostRepeated);
         }
@@ -126,14 +131,14 @@ impl Facts {
         Ok(())
     }
 
-    fn note_origin(&mut self, span: Span) -> Result<(), HttpError> {
+    fn record_origin(&mut self, span: Span) -> Result<(), HttpError> {
         match self.origin.replace(span) {
             Some(_) => Err(HttpError::OriginRepeated),
             None => Ok(()),
         }
     }
 
-    fn note_expect(&mut self, value: &[u8]) -> Result<(), HttpError> {
+    fn record_expect(&mut self, value: &[u8]) -> Result<(), HttpError> {
         if !value.eq_ignore_ascii_case(b"100-continue") {
             return Err(HttpError::ExpectationUnknown);
         }
@@ -141,7 +146,7 @@ impl Facts {
         Ok(())
     }
 
-    fn note_connection(&mut self, value: &[u8]) {
+    fn record_connection(&mut self, value: &[u8]) {
         for option in list(value) {
             self.asks_close |= option.eq_ignore_ascii_case(b"close");
             self.asks_keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
@@ -149,7 +154,7 @@ impl Facts {
     }
 
     #[inline]
-    fn note_content_length(&mut self, value: &[u8]) -> Result<(), HttpError> {
+    fn record_content_length(&mut self, value: &[u8]) -> Result<(), HttpError> {
         let length = decimal(value).ok_or(HttpError::ContentLengthMalformed)?;
         match self.content_length.replace(length) {
             Some(_) => Err(HttpError::ContentLengthRepeated),
@@ -157,7 +162,7 @@ impl Facts {
         }
     }
 
-    fn note_timeout(&mut self, value: &[u8]) -> Result<(), HttpError> {
+    fn record_timeout(&mut self, value: &[u8]) -> Result<(), HttpError> {
         let timeout_ms = decimal(value).ok_or(HttpError::TimeoutMalformed)?;
         match self.timeout_ms.replace(timeout_ms) {
             Some(_) => Err(HttpError::TimeoutMalformed),
@@ -165,7 +170,7 @@ impl Facts {
         }
     }
 
-    fn note_transfer_encoding(&mut self, value: &[u8]) -> Result<(), HttpError> {
+    fn record_transfer_encoding(&mut self, value: &[u8]) -> Result<(), HttpError> {
         self.has_transfer_encoding = true;
         for coding in list(value) {
             let (name, parameters) = coding.split_at(token_length(coding));
@@ -215,8 +220,8 @@ impl Facts {
     }
 }
 
-/// Whether `name` is `known` in any case. As most clients write it is tried first.
+/// Whether `name` is `expected` in any case. As most clients write it is tried first.
 #[inline]
-fn is<const N: usize>(name: &[u8], known: &[u8; N]) -> bool {
-    name == known || name.eq_ignore_ascii_case(known)
+fn is_header<const N: usize>(name: &[u8], expected: &[u8; N]) -> bool {
+    name == expected || name.eq_ignore_ascii_case(expected)
 }

@@ -4,7 +4,7 @@ use memchr::memchr;
 
 use super::bytes::trim;
 use super::fields::Span;
-use super::reply::Connection;
+use super::reply::ConnectionOption;
 use super::request_line::TargetKind;
 
 /// A request line and its headers, checked.
@@ -12,12 +12,12 @@ use super::request_line::TargetKind;
 pub struct Head<'a> {
     /// All its bytes, which the places in the outline count in.
     text: &'a [u8],
-    outline: Outline,
+    parsed: ParsedHead,
 }
 
 /// What a head says. Where, as places: the same bytes say it again elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outline {
+pub(super) struct ParsedHead {
     pub method: Method,
     pub target: TargetKind,
     pub target_at: Span,
@@ -30,7 +30,7 @@ pub(super) struct Outline {
     pub timeout_ms: Option<u64>,
     pub headers: Span,
     /// `POST /` over a persistent HTTP/1.1, without an origin, with a body of known length.
-    pub is_usual: bool,
+    pub is_fast_path: bool,
     /// The host is this machine, by its most usual names.
     pub names_loopback: bool,
 }
@@ -85,8 +85,8 @@ pub enum BodyLength {
 
 impl<'a> Head<'a> {
     #[inline(always)]
-    pub(super) fn new(text: &'a [u8], outline: &Outline) -> Self {
-        Self { text, outline: *outline }
+    pub(super) fn new(text: &'a [u8], parsed: &ParsedHead) -> Self {
+        Self { text, parsed: *parsed }
     }
 
     /// The bytes of the head, from the first byte of the input through the blank line.
@@ -101,17 +101,17 @@ impl<'a> Head<'a> {
     #[must_use]
     #[inline]
     pub fn method(&self) -> Method {
-        self.outline.method
+        self.parsed.method
     }
 
     /// With what.
     #[must_use]
     #[inline]
     pub fn target(&self) -> Target<'a> {
-        match self.outline.target {
+        match self.parsed.target {
             TargetKind::Root => Target::Root,
             TargetKind::Asterisk => Target::Asterisk,
-            TargetKind::Other => Target::Other(self.outline.target_at.of(self.text)),
+            TargetKind::Other => Target::Other(self.parsed.target_at.of(self.text)),
         }
     }
 
@@ -119,28 +119,28 @@ impl<'a> Head<'a> {
     #[must_use]
     #[inline]
     pub fn version(&self) -> Version {
-        self.outline.version
+        self.parsed.version
     }
 
     /// How the body is delimited.
     #[must_use]
     #[inline]
     pub fn body(&self) -> BodyLength {
-        self.outline.body
+        self.parsed.body
     }
 
     /// Whether the peer wants the connection kept, by version and `Connection` (RFC 9112, 9.3).
     #[must_use]
     #[inline]
     pub fn keep_alive(&self) -> bool {
-        self.outline.keep_alive
+        self.parsed.keep_alive
     }
 
     /// Whether the peer waits for `100 Continue` before it sends the body. False when there is no
     /// body, and on HTTP/1.0, where RFC 9110, section 10.1.1, has it ignored.
     #[must_use]
     pub fn expect_continue(&self) -> bool {
-        self.outline.expect_continue
+        self.parsed.expect_continue
     }
 
     /// The host the request is for: the authority of an absolute target, which RFC 9112, section
@@ -148,42 +148,42 @@ impl<'a> Head<'a> {
     #[must_use]
     #[inline]
     pub fn host(&self) -> Option<&'a [u8]> {
-        self.outline.host.map(|span| span.of(self.text))
+        self.parsed.host.map(|span| span.of(self.text))
     }
 
     /// Whether this is `POST /` over HTTP/1.1, of a peer that keeps the connection, without an
     /// origin and with a body of known length.
     #[must_use]
     #[inline]
-    pub fn is_usual(&self) -> bool {
-        self.outline.is_usual
+    pub fn is_fast_path(&self) -> bool {
+        self.parsed.is_fast_path
     }
 
     /// Whether the host is this machine, by one of its most usual names; see
-    /// [`AccessRules::admits`](super::AccessRules::admits).
+    /// [`AccessRules::allows_unchecked`](super::AccessRules::allows_unchecked).
     #[must_use]
     #[inline]
     pub fn names_loopback(&self) -> bool {
-        self.outline.names_loopback
+        self.parsed.names_loopback
     }
 
     /// The `Origin` header, which browsers send.
     #[must_use]
     pub fn origin(&self) -> Option<&'a [u8]> {
-        self.outline.origin.map(|span| span.of(self.text))
+        self.parsed.origin.map(|span| span.of(self.text))
     }
 
     /// The `Ucall-Timeout-Ms` header: how long the peer waits for the reply, in milliseconds.
     #[must_use]
     #[inline]
     pub fn timeout_ms(&self) -> Option<u64> {
-        self.outline.timeout_ms
+        self.parsed.timeout_ms
     }
 
     /// All header lines, each with its CRLF, without the blank line. See [`Head::headers`].
     #[must_use]
     pub fn header_block(&self) -> &'a [u8] {
-        self.outline.headers.of(self.text)
+        self.parsed.headers.of(self.text)
     }
 
     /// The headers in the order they came.
@@ -201,11 +201,11 @@ impl<'a> Head<'a> {
     /// The `Connection` line of a reply that does as the peer asked.
     #[must_use]
     #[inline]
-    pub fn reply_connection(&self) -> Connection {
-        match (self.outline.keep_alive, self.outline.version) {
-            (false, _) => Connection::Close,
-            (true, Version::Http10) => Connection::KeepAlive,
-            (true, Version::Http11) => Connection::Implied,
+    pub fn reply_connection(&self) -> ConnectionOption {
+        match (self.parsed.keep_alive, self.parsed.version) {
+            (false, _) => ConnectionOption::Close,
+            (true, Version::Http10) => ConnectionOption::KeepAlive,
+            (true, Version::Http11) => ConnectionOption::Implied,
         }
     }
 }

@@ -27,11 +27,11 @@ pub(super) fn is_authority(text: &[u8]) -> bool {
         Some([b':', port @ ..]) => port.len() < 5 && port.iter().all(u8::is_ascii_digit),
         _ => false,
     };
-    (is_plain && name_length > 0) || is_authority_at_all(text)
+    (is_plain && name_length > 0) || is_authority_general(text)
 }
 
 #[cold]
-fn is_authority_at_all(text: &[u8]) -> bool {
+fn is_authority_general(text: &[u8]) -> bool {
     Authority::split(text).is_valid()
 }
 

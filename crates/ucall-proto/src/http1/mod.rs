@@ -32,4 +32,4 @@ pub use date::{DATE_BYTES, date_text};
 pub use error::HttpError;
 pub use head::{BodyLength, Head, Headers, Method, Target, Version};
 pub use parser::{HeadLimits, HeadParser, parse_head};
-pub use reply::{Begun, Connection, Extras, ReplyWriter, continue_100};
+pub use reply::{ConnectionOption, PendingReply, ReplyHeaders, ReplyWriter, continue_100};

@@ -20,8 +20,8 @@ use memchr::memchr;
 
 use super::access::names_loopback;
 use super::error::HttpError;
-use super::fields::{Facts, Line, Span, read_line};
-use super::head::{BodyLength, Head, Method, Outline, Version};
+use super::fields::{HeaderState, Line, Span, read_line};
+use super::head::{BodyLength, Head, Method, ParsedHead, Version};
 use super::request_line::{self, RequestLine, TargetKind};
 
 /// How large a head may be.
@@ -48,7 +48,7 @@ pub fn parse_head<'a>(input: &'a [u8], limits: &HeadLimits) -> Result<Option<Hea
 }
 
 /// Heads no longer than this are remembered.
-const KNOWN_BYTES_MAX: usize = 1024;
+const CACHED_HEAD_BYTES_MAX: usize = 1024;
 
 /// Reads the heads of one connection, one after another.
 ///
@@ -57,15 +57,15 @@ const KNOWN_BYTES_MAX: usize = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct HeadParser {
     /// Of a head that has not come whole. Apart, because most come whole.
-    partial: Option<Box<Partial>>,
-    known: Option<Box<Known>>,
+    partial: Option<Box<PartialHead>>,
+    cached: Option<Box<CachedHead>>,
     /// Whether a head was read before, so that remembering one may pay.
-    is_used: bool,
+    has_read_one: bool,
 }
 
 /// What is known of a head that has not come whole. New for each request.
 #[derive(Clone, Debug, Default)]
-struct Partial {
+struct PartialHead {
     /// Where the first line starts that has not been read.
     line_at: usize,
     /// How far that line was searched for its end; 0 before the first attempt.
@@ -74,14 +74,14 @@ struct Partial {
     headers_at: usize,
     header_count: usize,
     line: RequestLine,
-    facts: Facts,
+    header_state: HeaderState,
 }
 
 /// A head that was read before: its bytes, and what they say.
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedHead {
     text: Vec<u8>,
-    outline: Outline,
+    parsed: ParsedHead,
 }
 
 impl HeadParser {
@@ -99,24 +99,25 @@ impl HeadParser {
         input: &'a [u8],
         limits: &HeadLimits,
     ) -> Result<Option<Head<'a>>, HttpError> {
-        match self.recognise(input) {
+        match self.match_cached_head(input) {
             Some(head) => Ok(Some(head)),
-            None => self.read(input, limits),
+            None => self.parse_general(input, limits),
         }
     }
 
     /// The head that `input` starts with, if it is the one that was remembered.
     #[inline(always)]
-    pub(crate) fn recognise<'a>(&self, input: &'a [u8]) -> Option<Head<'a>> {
-        let known = self.known.as_ref()?;
-        let text = input.get(..known.text.len())?;
-        let is_known = self.partial.is_none() && text == known.text;
-        is_known.then(|| Head::new(text, &known.outline))
+    pub(crate) fn match_cached_head<'a>(&self, input: &'a [u8]) -> Option<Head<'a>> {
+        let cached = self.cached.as_ref()?;
+        let text = input.get(..cached.text.len())?;
+        let is_cached = self.partial.is_none() && text == cached.text;
+        is_cached.then(|| Head::new(text, &cached.parsed))
     }
 
-    /// The same as [`HeadParser::parse`], for one that [`HeadParser::recognise`] does not know.
+    /// The same as [`HeadParser::parse`], for one that [`HeadParser::match_cached_head`] does not
+    /// know.
     #[inline(never)]
-    pub(crate) fn read<'a>(
+    pub(crate) fn parse_general<'a>(
         &mut self,
         input: &'a [u8],
         limits: &HeadLimits,
@@ -124,14 +125,14 @@ impl HeadParser {
         // What lies beyond the limit is never looked at, so that the verdict does not depend on
         // how the input was cut.
         let window = input.get(..limits.bytes_max).unwrap_or(input);
-        let mut partial = self.partial.take().map_or_else(Partial::default, |partial| *partial);
+        let mut partial = self.partial.take().map_or_else(PartialHead::default, |partial| *partial);
         // At the limit this is the last look, so a line that has not ended is looked at, too.
         let is_full = window.len() >= limits.bytes_max;
-        if (is_full || partial.has_news(window)) && partial.read_lines(window, limits)? {
+        if (is_full || partial.has_new_line_end(window)) && partial.read_lines(window, limits)? {
             let text = window.get(..partial.line_at + 2).unwrap_or_default();
-            let outline = partial.finish(text)?;
-            self.remember(text, &outline);
-            return Ok(Some(Head::new(text, &outline)));
+            let parsed = partial.finish(text)?;
+            self.cache_head(text, &parsed);
+            return Ok(Some(Head::new(text, &parsed)));
         }
         partial.searched = window.len();
         self.partial = Some(Box::new(partial));
@@ -142,25 +143,27 @@ impl HeadParser {
         Ok(None)
     }
 
-    fn remember(&mut self, text: &[u8], outline: &Outline) {
-        if !mem::replace(&mut self.is_used, true) || text.len() > KNOWN_BYTES_MAX {
+    fn cache_head(&mut self, text: &[u8], parsed: &ParsedHead) {
+        if !mem::replace(&mut self.has_read_one, true) || text.len() > CACHED_HEAD_BYTES_MAX {
             return;
         }
-        match &mut self.known {
-            Some(known) => {
-                known.text.clear();
-                known.text.extend_from_slice(text);
-                known.outline = *outline;
+        match &mut self.cached {
+            Some(cached) => {
+                cached.text.clear();
+                cached.text.extend_from_slice(text);
+                cached.parsed = *parsed;
             }
-            None => self.known = Some(Box::new(Known { text: text.to_vec(), outline: *outline })),
+            None => {
+                self.cached = Some(Box::new(CachedHead { text: text.to_vec(), parsed: *parsed }))
+            }
         }
     }
 }
 
-impl Partial {
+impl PartialHead {
     /// Whether the line that was cut short may be complete now.
     #[inline]
-    fn has_news(&self, window: &[u8]) -> bool {
+    fn has_new_line_end(&self, window: &[u8]) -> bool {
         self.searched == 0
             || window.get(self.searched..).is_some_and(|new| memchr(b'\n', new).is_some())
     }
@@ -182,7 +185,11 @@ impl Partial {
                     }
                     self.header_count += 1;
                     let start = self.line_at + value_at;
-                    self.facts.note(name, value, Span { start, end: start + value.len() })?;
+                    self.header_state.record(
+                        name,
+                        value,
+                        Span { start, end: start + value.len() },
+                    )?;
                     self.line_at += len;
                 }
             }
@@ -198,38 +205,38 @@ impl Partial {
         let bytes = window.get(self.line_at..).unwrap_or_default();
         let Some(line) = request_line::read(bytes)? else { return Ok(false) };
         self.line = line;
-        self.line.span = line.span.moved(self.line_at);
-        self.line.authority = line.authority.map(|span| span.moved(self.line_at));
+        self.line.span = line.span.shifted(self.line_at);
+        self.line.authority = line.authority.map(|span| span.shifted(self.line_at));
         self.line_at += line.len;
         self.headers_at = self.line_at;
         Ok(true)
     }
 
     /// Puts together what the head says, and checks what only all headers together can tell.
-    fn finish(&self, text: &[u8]) -> Result<Outline, HttpError> {
+    fn finish(&self, text: &[u8]) -> Result<ParsedHead, HttpError> {
         let &RequestLine { method, version, target, .. } = &self.line;
-        let facts = &self.facts;
-        if facts.host.is_none() && version == Version::Http11 {
+        let header_state = &self.header_state;
+        if header_state.host.is_none() && version == Version::Http11 {
             return Err(HttpError::HostMissing);
         }
-        let (body, keep_alive) = (facts.body(version)?, facts.keep_alive(version));
-        let host = self.line.authority.or(facts.host);
-        Ok(Outline {
+        let (body, keep_alive) = (header_state.body(version)?, header_state.keep_alive(version));
+        let host = self.line.authority.or(header_state.host);
+        Ok(ParsedHead {
             method,
             target,
             target_at: self.line.span,
             version,
             body,
             keep_alive,
-            expect_continue: facts.expect_continue(version, body),
+            expect_continue: header_state.expect_continue(version, body),
             host,
-            origin: facts.origin,
-            timeout_ms: facts.timeout_ms,
+            origin: header_state.origin,
+            timeout_ms: header_state.timeout_ms,
             headers: Span { start: self.headers_at, end: self.line_at },
-            is_usual: (method, target, version)
+            is_fast_path: (method, target, version)
                 == (Method::Post, TargetKind::Root, Version::Http11)
                 && keep_alive
-                && facts.origin.is_none()
+                && header_state.origin.is_none()
                 && body != BodyLength::Chunked,
             names_loopback: host.is_some_and(|span| names_loopback(span.of(text))),
         })

@@ -28,7 +28,7 @@ const PREFLIGHT: &[u8] = b"Access-Control-Allow-Methods: POST\r\n\
 
 /// What a reply's `Connection` header says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Connection {
+pub enum ConnectionOption {
     /// No header: HTTP/1.1 keeps the connection.
     #[default]
     Implied,
@@ -40,24 +40,24 @@ pub enum Connection {
 
 /// Lines that a reply may have beyond the usual ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extras<'a> {
+pub struct ReplyHeaders<'a> {
     /// What becomes of the connection.
-    pub connection: Connection,
+    pub connection: ConnectionOption,
     /// The foreign origin that may read the reply.
     pub allowed_origin: Option<AllowedOrigin<'a>>,
 }
 
-impl Extras<'_> {
+impl ReplyHeaders<'_> {
     #[inline]
     fn is_empty(&self) -> bool {
-        self.connection == Connection::Implied && self.allowed_origin.is_none()
+        self.connection == ConnectionOption::Implied && self.allowed_origin.is_none()
     }
 
     fn write(&self, out: &mut Vec<u8>) {
         match self.connection {
-            Connection::Implied => {}
-            Connection::KeepAlive => out.extend_from_slice(b"Connection: keep-alive\r\n"),
-            Connection::Close => out.extend_from_slice(b"Connection: close\r\n"),
+            ConnectionOption::Implied => {}
+            ConnectionOption::KeepAlive => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            ConnectionOption::Close => out.extend_from_slice(b"Connection: close\r\n"),
         }
         if let Some(origin) = self.allowed_origin {
             out.extend_from_slice(b"Access-Control-Allow-Origin: ");
@@ -71,7 +71,7 @@ impl Extras<'_> {
 /// [`ReplyWriter::end`] or [`ReplyWriter::abort`], with the same buffer and nothing else behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a reply that is begun has no length yet"]
-pub struct Begun {
+pub struct PendingReply {
     /// Where the reply starts.
     start: usize,
     /// Where the digits of its length start.
@@ -82,7 +82,7 @@ pub struct Begun {
     length: usize,
 }
 
-impl Begun {
+impl PendingReply {
     /// Where the body starts.
     #[must_use]
     #[inline]
@@ -145,24 +145,24 @@ impl ReplyWriter {
 
     /// Writes the head of a success; the JSON body is to be appended to `out`.
     #[inline]
-    pub fn begin(&self, out: &mut Vec<u8>, extras: &Extras<'_>) -> Begun {
+    pub fn begin(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) -> PendingReply {
         let start = out.len();
-        let length_at = if extras.is_empty() {
+        let length_at = if reply_headers.is_empty() {
             out.extend_from_slice(&self.ok_head);
             start + OK_HEAD.len()
         } else {
-            self.begin_with(out, extras)
+            self.begin_with_headers(out, reply_headers)
         };
-        let begun = Begun { start, length_at, digits: self.digits, length: self.length };
-        out.truncate(begun.body_at());
-        begun
+        let pending = PendingReply { start, length_at, digits: self.digits, length: self.length };
+        out.truncate(pending.body_at());
+        pending
     }
 
     /// The same with lines beyond the usual ones; tells where the digits start.
     #[inline(never)]
-    fn begin_with(&self, out: &mut Vec<u8>, extras: &Extras<'_>) -> usize {
+    fn begin_with_headers(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) -> usize {
         out.extend_from_slice(&self.ok_head[..DATE_LINE_END]);
-        extras.write(out);
+        reply_headers.write(out);
         out.extend_from_slice(LENGTH_NAME);
         let length_at = out.len();
         out.extend_from_slice(&self.ok_head[OK_HEAD.len()..]);
@@ -171,58 +171,65 @@ impl ReplyWriter {
 
     /// Writes the length of the body, which is all that follows the head in `out`.
     #[inline]
-    pub fn end(&mut self, out: &mut Vec<u8>, begun: Begun) {
-        let length = out.len().saturating_sub(begun.body_at());
-        if length != begun.length {
-            self.correct(out, begun, length);
+    pub fn end(&mut self, out: &mut Vec<u8>, pending: PendingReply) {
+        let length = out.len().saturating_sub(pending.body_at());
+        if length != pending.length {
+            self.correct_length(out, pending, length);
         }
     }
 
     /// Writes the length that the body has after all.
     #[inline(never)]
-    fn correct(&mut self, out: &mut Vec<u8>, begun: Begun, length: usize) {
+    fn correct_length(&mut self, out: &mut Vec<u8>, pending: PendingReply, length: usize) {
         let text = self.expect_length(length);
-        let Some(digits) = out.get_mut(begun.length_at..begun.length_at + begun.digits) else {
+        let Some(digits) = out.get_mut(pending.length_at..pending.length_at + pending.digits)
+        else {
             return debug_assert!(false, "the buffer was cut below the head of its reply");
         };
         if digits.len() == text.len() {
             digits.copy_from_slice(text);
         } else {
-            out.splice(begun.length_at..begun.length_at + begun.digits, text.iter().copied());
+            out.splice(pending.length_at..pending.length_at + pending.digits, text.iter().copied());
         }
     }
 
     /// Takes the reply back, as if it had never begun.
-    pub fn abort(&self, out: &mut Vec<u8>, begun: Begun) {
-        out.truncate(begun.start);
+    pub fn abort(&self, out: &mut Vec<u8>, pending: PendingReply) {
+        out.truncate(pending.start);
     }
 
     /// Writes a whole success with a body that is at hand.
-    pub fn ok(&mut self, out: &mut Vec<u8>, extras: &Extras<'_>, body: &[u8]) {
-        let begun = self.begin(out, extras);
+    pub fn ok(&mut self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>, body: &[u8]) {
+        let pending = self.begin(out, reply_headers);
         out.extend_from_slice(body);
-        self.end(out, begun);
+        self.end(out, pending);
     }
 
     /// Writes `204 No Content`: the reply to a notification.
-    pub fn no_content(&self, out: &mut Vec<u8>, extras: &Extras<'_>) {
-        self.write_no_content(out, extras, b"");
+    pub fn no_content(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) {
+        self.write_no_content(out, reply_headers, b"");
     }
 
     /// Writes the reply to OPTIONS: which methods there are, and to a preflight from an allowed
     /// origin that it may send its request.
-    pub fn options(&self, out: &mut Vec<u8>, extras: &Extras<'_>) {
+    pub fn options(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) {
         self.write_no_content(
             out,
-            extras,
-            if extras.allowed_origin.is_some() { PREFLIGHT } else { ALLOW },
+            reply_headers,
+            if reply_headers.allowed_origin.is_some() { PREFLIGHT } else { ALLOW },
         );
     }
 
     /// Writes the reply to what is wrong as HTTP. Its body, plain text, says what was expected;
     /// it is left out, but not its length, when `is_head`: the request's method was HEAD.
     #[cold]
-    pub fn error(&self, out: &mut Vec<u8>, error: &HttpError, extras: &Extras<'_>, is_head: bool) {
+    pub fn error(
+        &self,
+        out: &mut Vec<u8>,
+        error: &HttpError,
+        reply_headers: &ReplyHeaders<'_>,
+        is_head: bool,
+    ) {
         let body = format!("{error}\n");
         let status_line = format!("HTTP/1.1 {} {}\r\n", error.status(), error.reason());
         out.extend_from_slice(status_line.as_bytes());
@@ -237,7 +244,7 @@ impl ReplyWriter {
             503 => out.extend_from_slice(b"Retry-After: 1\r\n"),
             _ => {}
         }
-        extras.write(out);
+        reply_headers.write(out);
         out.extend_from_slice(LENGTH_NAME);
         out.extend_from_slice(body.len().to_string().as_bytes());
         out.extend_from_slice(HEAD_END);
@@ -246,11 +253,11 @@ impl ReplyWriter {
         }
     }
 
-    fn write_no_content(&self, out: &mut Vec<u8>, extras: &Extras<'_>, lines: &[u8]) {
+    fn write_no_content(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>, lines: &[u8]) {
         out.extend_from_slice(b"HTTP/1.1 204 No Content\r\n");
         out.extend_from_slice(self.date_line());
         out.extend_from_slice(lines);
-        extras.write(out);
+        reply_headers.write(out);
         out.extend_from_slice(b"\r\n");
     }
 

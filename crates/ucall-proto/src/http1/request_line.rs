@@ -4,11 +4,11 @@
 
 use super::bytes::{is_target, text_length, token_length};
 use super::error::HttpError;
-use super::fields::{Span, bad_byte};
+use super::fields::{Span, byte_error};
 use super::head::{Method, Version};
 use super::host::is_authority;
 
-const USUAL: &[u8] = b"POST / HTTP/1.1\r\n";
+const COMMON_LINE: &[u8] = b"POST / HTTP/1.1\r\n";
 
 /// A request line that was read; places count from the start of the line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,25 +35,25 @@ pub(super) enum TargetKind {
 /// Reads the line that `bytes` starts with, or `None` when its end has not come.
 #[inline]
 pub(super) fn read(bytes: &[u8]) -> Result<Option<RequestLine>, HttpError> {
-    if bytes.starts_with(USUAL) {
+    if bytes.starts_with(COMMON_LINE) {
         let span = Span { start: 5, end: 6 };
-        return Ok(Some(RequestLine { span, len: USUAL.len(), ..RequestLine::default() }));
+        return Ok(Some(RequestLine { span, len: COMMON_LINE.len(), ..RequestLine::default() }));
     }
-    read_unusual(bytes)
+    read_general(bytes)
 }
 
 #[cold]
-fn read_unusual(bytes: &[u8]) -> Result<Option<RequestLine>, HttpError> {
+fn read_general(bytes: &[u8]) -> Result<Option<RequestLine>, HttpError> {
     let length = text_length(bytes);
     let Some((line, end)) = bytes.split_at_checked(length) else { return Ok(None) };
     match end {
         [] | [b'\r'] => Ok(None),
-        [b'\r', b'\n', ..] => take_apart(line).map(Some),
-        [byte, ..] => Err(bad_byte(*byte)),
+        [b'\r', b'\n', ..] => parse_request_line(line).map(Some),
+        [byte, ..] => Err(byte_error(*byte)),
     }
 }
 
-fn take_apart(line: &[u8]) -> Result<RequestLine, HttpError> {
+fn parse_request_line(line: &[u8]) -> Result<RequestLine, HttpError> {
     let mut parts = line.split(|&byte| byte == b' ');
     let (Some(method), Some(target), Some(version), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
@@ -71,7 +71,7 @@ fn take_apart(line: &[u8]) -> Result<RequestLine, HttpError> {
         version,
         target: kind,
         span: Span { start, end: start + target.len() },
-        authority: authority.map(|span| span.moved(start)),
+        authority: authority.map(|span| span.shifted(start)),
         len: line.len() + 2,
     })
 }

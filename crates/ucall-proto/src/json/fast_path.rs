@@ -109,7 +109,7 @@ fn container_to(end: u8, text: &[u8], members: &mut FirstMembers<'_>) -> Option<
     for _ in 0..MEMBERS_MAX {
         let at = text.len() - rest.len();
         let (noted, behind) = if end == b'}' { member(rest, at)? } else { item(rest, at)? };
-        members.note(noted);
+        members.push_member(noted);
         let (&byte, behind) = behind.split_first()?;
         rest = behind;
         if byte == end {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_end_where_they_end_up_to_the_longest() {
+    fn part_ends_are_exact_up_to_the_longest() {
         for len in 0..=CHUNK + PLAIN_MAX + 1 {
             for behind in ["", "x", " and something longer"] {
                 let (name, digits) = ("n".repeat(len), "7".repeat(len));

@@ -4,7 +4,7 @@
 
 use ucall_buffer::has_same_ends;
 
-use super::Fault;
+use super::JsonError;
 use super::read::Reader;
 use super::scan::Scanner;
 
@@ -64,7 +64,7 @@ impl Member {
     /// The same for a name of `N` to `2 * N` bytes, which takes no call: its first and its last `N`
     /// are all of it. `None` for keys with escapes.
     #[inline(always)]
-    pub fn is_named_briefly<const N: usize>(&self, name: &[u8], text: &[u8]) -> Option<bool> {
+    pub fn is_named_short<const N: usize>(&self, name: &[u8], text: &[u8]) -> Option<bool> {
         if self.key_len as usize != name.len() {
             return if self.key_len < ESCAPED { Some(false) } else { None };
         }
@@ -91,12 +91,12 @@ impl Member {
 
 /// Takes the members that a scan finds.
 pub(crate) trait MemberSink {
-    fn note(&mut self, member: Member);
+    fn push_member(&mut self, member: Member);
 }
 
 impl MemberSink for Vec<Member> {
     #[inline(always)]
-    fn note(&mut self, member: Member) {
+    fn push_member(&mut self, member: Member) {
         self.push(member);
     }
 }
@@ -106,7 +106,7 @@ pub(crate) struct IgnoreMembers;
 
 impl MemberSink for IgnoreMembers {
     #[inline(always)]
-    fn note(&mut self, _member: Member) {}
+    fn push_member(&mut self, _member: Member) {}
 }
 
 /// Where the members of one request's params are, in the list of a document's members.
@@ -162,7 +162,7 @@ impl<'a> FirstMembers<'a> {
 
 impl MemberSink for FirstMembers<'_> {
     #[inline(always)]
-    fn note(&mut self, member: Member) {
+    fn push_member(&mut self, member: Member) {
         if self.list.len() - self.start < self.max {
             self.list.push(member);
         } else {
@@ -173,14 +173,14 @@ impl MemberSink for FirstMembers<'_> {
 
 /// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON
 /// with its bracket in front.
-pub fn note_members(text: &[u8], members: &mut Vec<Member>) {
+pub fn collect_members(text: &[u8], members: &mut Vec<Member>) {
     let mut scanner = Scanner::new(text, usize::MAX);
-    let noted: Result<(), Fault> = match text.first() {
+    let scanned: Result<(), JsonError> = match text.first() {
         Some(b'{') => scanner.object(members),
         Some(b'[') => scanner.array(members),
         _ => Ok(()),
     };
-    debug_assert!(noted.is_ok(), "the text is proven");
+    debug_assert!(scanned.is_ok(), "the text is proven");
 }
 
 #[cfg(test)]
@@ -189,13 +189,13 @@ mod tests {
 
     fn values(text: &str) -> Vec<&str> {
         let mut members = Vec::new();
-        note_members(text.as_bytes(), &mut members);
+        collect_members(text.as_bytes(), &mut members);
         let value = |member: &Member| std::str::from_utf8(member.value(text.as_bytes())).unwrap();
         members.iter().map(value).collect()
     }
 
     #[test]
-    fn every_kind_of_value_ends_where_it_ends() {
+    fn member_ends_are_exact_for_every_kind_of_value() {
         let parts = [
             "1",
             "0",

@@ -14,8 +14,8 @@ mod text;
 mod write;
 
 pub(crate) use members::{FirstMembers, MEMBERS_MAX, Noted};
-pub use members::{Member, note_members};
-pub use read::{Kind, Number, Reader};
+pub use members::{Member, collect_members};
+pub use read::{Number, Reader, ValueKind};
 pub use stream::DocumentStream;
 pub use text::Text;
 pub(crate) use write::extend_short;
@@ -26,7 +26,7 @@ pub use write::{write_f64, write_i64, write_string};
 /// As wide as a place in the text, so that a `Result` of either comes back in two registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub enum Fault {
+pub enum JsonError {
     /// It ends before the document does.
     Incomplete,
     /// It breaks the grammar, holds a lone surrogate, or is not UTF-8.
@@ -39,14 +39,14 @@ pub enum Fault {
 /// [`Reader`] may read it.
 ///
 /// # Errors
-/// What is wrong with it; text behind the document is [`Fault::Invalid`].
-pub fn prove(text: &[u8], nesting_max: usize) -> Result<(), Fault> {
+/// What is wrong with it; text behind the document is [`JsonError::Invalid`].
+pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
     let mut scanner = scan::Scanner::new(text, nesting_max);
     scanner.value()?;
     scanner.finish()?;
     match scanner.peek() {
-        Err(Fault::Incomplete) => Ok(()),
-        _ => Err(Fault::Invalid),
+        Err(JsonError::Incomplete) => Ok(()),
+        _ => Err(JsonError::Invalid),
     }
 }
 
@@ -55,19 +55,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_whole_document_is_proven() {
+    fn one_whole_document_is_valid() {
         for valid in ["1", " {\"a\":[]}\n", "\"é\"", "null"] {
-            assert_eq!(prove(valid.as_bytes(), 2), Ok(()), "{valid}");
+            assert_eq!(validate(valid.as_bytes(), 2), Ok(()), "{valid}");
         }
     }
 
     #[test]
-    fn only_one_document_and_nothing_else_is_proven() {
-        assert_eq!(prove(b" [1, \"\xc3\xa9\"]\r\n", 1), Ok(()));
-        assert_eq!(prove(b"[1] 2", 1), Err(Fault::Invalid));
-        assert_eq!(prove(b"[\"\xff\"]", 1), Err(Fault::Invalid));
-        assert_eq!(prove(b"[[1]]", 1), Err(Fault::TooDeep));
-        assert_eq!(prove(b"[1", 1), Err(Fault::Incomplete));
-        assert_eq!(prove(b"", 1), Err(Fault::Incomplete));
+    fn trailing_text_is_invalid() {
+        assert_eq!(validate(b" [1, \"\xc3\xa9\"]\r\n", 1), Ok(()));
+        assert_eq!(validate(b"[1] 2", 1), Err(JsonError::Invalid));
+        assert_eq!(validate(b"[\"\xff\"]", 1), Err(JsonError::Invalid));
+        assert_eq!(validate(b"[[1]]", 1), Err(JsonError::TooDeep));
+        assert_eq!(validate(b"[1", 1), Err(JsonError::Incomplete));
+        assert_eq!(validate(b"", 1), Err(JsonError::Incomplete));
     }
 }

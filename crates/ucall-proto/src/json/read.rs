@@ -3,11 +3,11 @@
 use std::str::FromStr;
 
 use super::scan::Scanner;
-use super::text::{Text, proven_prefix};
+use super::text::{Text, validated_prefix};
 
 /// What a value is, told by its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// `null`
     Null,
     /// `true` or `false`
@@ -89,14 +89,14 @@ impl<'a> Reader<'a> {
 
     /// The kind of the next value.
     #[inline]
-    pub fn kind(&mut self) -> Kind {
+    pub fn kind(&mut self) -> ValueKind {
         match self.peek() {
-            b'"' => Kind::String,
-            b'{' => Kind::Object,
-            b'[' => Kind::Array,
-            b't' | b'f' => Kind::Bool,
-            b'-' | b'0'..=b'9' => Kind::Number,
-            _ => Kind::Null,
+            b'"' => ValueKind::String,
+            b'{' => ValueKind::Object,
+            b'[' => ValueKind::Array,
+            b't' | b'f' => ValueKind::Bool,
+            b'-' | b'0'..=b'9' => ValueKind::Number,
+            _ => ValueKind::Null,
         }
     }
 
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
         let start = self.position;
         let mut escaped = false;
         loop {
-            self.position += proven_prefix(self.text.get(self.position..).unwrap_or_default());
+            self.position += validated_prefix(self.text.get(self.position..).unwrap_or_default());
             match self.text.get(self.position) {
                 Some(b'\\') => {
                     escaped = true;
@@ -219,10 +219,10 @@ mod tests {
         let text = br#" { "a" : [ 1 , -2.5e3 , "x\n" ] , "b\u0021":null,
             "c":[],"d":{} , "e":[true,false]} "#;
         let mut reader = Reader::new(text);
-        assert_eq!(reader.kind(), Kind::Object);
+        assert_eq!(reader.kind(), ValueKind::Object);
         reader.enter();
         assert_eq!(reader.next_key().unwrap().raw(), b"a");
-        assert_eq!(reader.kind(), Kind::Array);
+        assert_eq!(reader.kind(), ValueKind::Array);
         reader.enter();
         assert!(reader.next_item());
         assert_eq!(reader.number().as_i64(), Some(1));
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(reader.string().unescaped().as_ref(), b"x\n");
         assert!(!reader.next_item());
         assert_eq!(reader.next_key().unwrap().unescaped().as_ref(), b"b!");
-        assert_eq!(reader.kind(), Kind::Null);
+        assert_eq!(reader.kind(), ValueKind::Null);
         reader.null();
         assert_eq!(reader.next_key().unwrap().raw(), b"c");
         reader.enter();

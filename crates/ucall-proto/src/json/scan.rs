@@ -3,7 +3,7 @@
 //! The scanner reads every form of JSON. Members and items in the form of the fast path take one
 //! step each, because large params mostly have many of them.
 
-use super::Fault;
+use super::JsonError;
 use super::fast_path;
 use super::members::{IgnoreMembers, Member, MemberSink};
 use super::text::{Text, is_ascii, plain_prefix};
@@ -32,13 +32,13 @@ impl<'a> Scanner<'a> {
 
     /// The next byte that is no white space, which stays unread.
     #[inline(always)]
-    pub(crate) fn peek(&mut self) -> Result<u8, Fault> {
+    pub(crate) fn peek(&mut self) -> Result<u8, JsonError> {
         loop {
             match self.text.get(self.position) {
                 Some(&byte) if byte > b' ' => return Ok(byte),
                 Some(b' ' | b'\t' | b'\n' | b'\r') => self.position += 1,
-                Some(_) => return Err(Fault::Invalid),
-                None => return Err(Fault::Incomplete),
+                Some(_) => return Err(JsonError::Invalid),
+                None => return Err(JsonError::Incomplete),
             }
         }
     }
@@ -67,9 +67,9 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn expect(&mut self, byte: u8) -> Result<(), Fault> {
+    pub(crate) fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
         if self.peek()? != byte {
-            return Err(Fault::Invalid);
+            return Err(JsonError::Invalid);
         }
         self.bump();
         Ok(())
@@ -77,8 +77,8 @@ impl<'a> Scanner<'a> {
 
     /// Enters an array or object, whose bracket `peek` returned.
     #[inline(always)]
-    pub(crate) fn enter(&mut self) -> Result<(), Fault> {
-        self.nesting_left = self.nesting_left.checked_sub(1).ok_or(Fault::TooDeep)?;
+    pub(crate) fn enter(&mut self) -> Result<(), JsonError> {
+        self.nesting_left = self.nesting_left.checked_sub(1).ok_or(JsonError::TooDeep)?;
         self.bump();
         Ok(())
     }
@@ -92,7 +92,7 @@ impl<'a> Scanner<'a> {
 
     /// After a value inside a container: `true` when another follows, `false` at the end.
     #[inline(always)]
-    pub(crate) fn another(&mut self, end: u8) -> Result<bool, Fault> {
+    pub(crate) fn another(&mut self, end: u8) -> Result<bool, JsonError> {
         match self.peek()? {
             b',' => {
                 self.bump();
@@ -102,13 +102,13 @@ impl<'a> Scanner<'a> {
                 self.leave();
                 Ok(false)
             }
-            _ => Err(Fault::Invalid),
+            _ => Err(JsonError::Invalid),
         }
     }
 
     /// Enters a container; `false` when it is empty, and then it is already left.
     #[inline(always)]
-    pub(crate) fn enter_unless_empty(&mut self, end: u8) -> Result<bool, Fault> {
+    pub(crate) fn enter_unless_empty(&mut self, end: u8) -> Result<bool, JsonError> {
         self.enter()?;
         if self.peek()? == end {
             self.leave();
@@ -118,9 +118,9 @@ impl<'a> Scanner<'a> {
     }
 
     /// A member's key and its colon.
-    pub(crate) fn key(&mut self) -> Result<Text<'a>, Fault> {
+    pub(crate) fn key(&mut self) -> Result<Text<'a>, JsonError> {
         if self.peek()? != b'"' {
-            return Err(Fault::Invalid);
+            return Err(JsonError::Invalid);
         }
         let key = self.string()?;
         self.expect(b':')?;
@@ -128,7 +128,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Steps over any value.
-    pub(crate) fn value(&mut self) -> Result<(), Fault> {
+    pub(crate) fn value(&mut self) -> Result<(), JsonError> {
         match self.peek()? {
             b'"' => self.string().map(drop),
             b'-' | b'0'..=b'9' => self.number(),
@@ -137,23 +137,23 @@ impl<'a> Scanner<'a> {
             b't' => self.literal(b"true"),
             b'f' => self.literal(b"false"),
             b'n' => self.literal(b"null"),
-            _ => Err(Fault::Invalid),
+            _ => Err(JsonError::Invalid),
         }
     }
 
     /// Steps over an object, whose brace `peek` returned, and notes its members. Their positions
     /// count from that brace.
     #[inline(never)]
-    pub(crate) fn object(&mut self, members: &mut impl MemberSink) -> Result<(), Fault> {
+    pub(crate) fn object(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b'}')?;
         while more {
             match fast_path::member(self.rest(), self.position - front) {
                 Some((member, rest @ [b',' | b'}', ..])) => {
                     self.position = self.text.len() - rest.len();
-                    members.note(member);
+                    members.push_member(member);
                 }
-                _ => members.note(self.member(front)?),
+                _ => members.push_member(self.member(front)?),
             }
             more = self.another(b'}')?;
         }
@@ -162,7 +162,7 @@ impl<'a> Scanner<'a> {
 
     /// Steps over a member in any form.
     #[inline(never)]
-    fn member(&mut self, front: usize) -> Result<Member, Fault> {
+    fn member(&mut self, front: usize) -> Result<Member, JsonError> {
         self.peek()?;
         let start = self.position + 1;
         let key = self.key()?;
@@ -176,7 +176,7 @@ impl<'a> Scanner<'a> {
 
     /// Steps over any value; over a number without another call.
     #[inline(always)]
-    pub(crate) fn value_inside(&mut self) -> Result<(), Fault> {
+    pub(crate) fn value_inside(&mut self) -> Result<(), JsonError> {
         match self.peek()? {
             b'-' | b'0'..=b'9' => self.number(),
             _ => self.value(),
@@ -186,7 +186,7 @@ impl<'a> Scanner<'a> {
     /// Steps over an array, whose bracket `peek` returned, and notes its items. Their positions
     /// count from that bracket.
     #[inline(never)]
-    pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), Fault> {
+    pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), JsonError> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b']')?;
         while more
@@ -194,7 +194,7 @@ impl<'a> Scanner<'a> {
                 fast_path::item(self.rest(), self.position - front)
         {
             self.position = self.text.len() - rest.len();
-            items.note(item);
+            items.push_member(item);
             more = self.another(b']')?;
         }
         // Items are alike: after one in another form, hardly any has that of the fast path.
@@ -202,14 +202,14 @@ impl<'a> Scanner<'a> {
             self.peek()?;
             let start = self.position;
             self.value_inside()?;
-            items.note(Member::item(start - front, self.position - front));
+            items.push_member(Member::item(start - front, self.position - front));
             more = self.another(b']')?;
         }
         Ok(())
     }
 
     /// The string that comes next. Steps over any other value, and returns `None`.
-    pub(crate) fn text(&mut self) -> Result<Option<Text<'a>>, Fault> {
+    pub(crate) fn text(&mut self) -> Result<Option<Text<'a>>, JsonError> {
         match self.peek()? {
             b'"' => self.string().map(Some),
             _ => self.value().map(|()| None),
@@ -218,7 +218,7 @@ impl<'a> Scanner<'a> {
 
     /// A string, whose opening quote `peek` returned.
     #[inline(always)]
-    pub(crate) fn string(&mut self) -> Result<Text<'a>, Fault> {
+    pub(crate) fn string(&mut self) -> Result<Text<'a>, JsonError> {
         self.bump();
         if let Some((inside, _)) = fast_path::short_string(self.rest()) {
             self.position += inside.len() + 1;
@@ -229,7 +229,7 @@ impl<'a> Scanner<'a> {
 
     /// Any string, from behind its opening quote on.
     #[inline(never)]
-    fn any_string(&mut self) -> Result<Text<'a>, Fault> {
+    fn any_string(&mut self) -> Result<Text<'a>, JsonError> {
         let start = self.position;
         let mut escaped = false;
         loop {
@@ -246,41 +246,41 @@ impl<'a> Scanner<'a> {
                     escaped = true;
                     self.escape()?;
                 }
-                Some(_) => return Err(Fault::Invalid),
-                None => return Err(Fault::Incomplete),
+                Some(_) => return Err(JsonError::Invalid),
+                None => return Err(JsonError::Incomplete),
             }
         }
     }
 
     #[cold]
-    fn escape(&mut self) -> Result<(), Fault> {
+    fn escape(&mut self) -> Result<(), JsonError> {
         self.bump();
         match self.next()? {
             b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Ok(()),
             b'u' => match self.hex4()? {
                 0xD800..0xDC00 => self.low_surrogate(),
-                0xDC00..0xE000 => Err(Fault::Invalid),
+                0xDC00..0xE000 => Err(JsonError::Invalid),
                 _ => Ok(()),
             },
-            _ => Err(Fault::Invalid),
+            _ => Err(JsonError::Invalid),
         }
     }
 
-    fn low_surrogate(&mut self) -> Result<(), Fault> {
+    fn low_surrogate(&mut self) -> Result<(), JsonError> {
         if self.next()? != b'\\' || self.next()? != b'u' {
-            return Err(Fault::Invalid);
+            return Err(JsonError::Invalid);
         }
         // The first two digits decide, so that a prefix is refused as early as the whole.
         if !matches!(self.next()?, b'd' | b'D')
             || !matches!(self.next()?, b'c'..=b'f' | b'C'..=b'F')
         {
-            return Err(Fault::Invalid);
+            return Err(JsonError::Invalid);
         }
         self.hex_digit()?;
         self.hex_digit().map(drop)
     }
 
-    fn hex4(&mut self) -> Result<u32, Fault> {
+    fn hex4(&mut self) -> Result<u32, JsonError> {
         let mut code = 0;
         for _ in 0..4 {
             code = code << 4 | self.hex_digit()?;
@@ -288,27 +288,27 @@ impl<'a> Scanner<'a> {
         Ok(code)
     }
 
-    fn hex_digit(&mut self) -> Result<u32, Fault> {
-        (self.next()? as char).to_digit(16).ok_or(Fault::Invalid)
+    fn hex_digit(&mut self) -> Result<u32, JsonError> {
+        (self.next()? as char).to_digit(16).ok_or(JsonError::Invalid)
     }
 
     #[inline(always)]
-    fn next(&mut self) -> Result<u8, Fault> {
-        let byte = *self.text.get(self.position).ok_or(Fault::Incomplete)?;
+    fn next(&mut self) -> Result<u8, JsonError> {
+        let byte = *self.text.get(self.position).ok_or(JsonError::Incomplete)?;
         self.position += 1;
         Ok(byte)
     }
 
     /// A number, whose first byte `peek` returned.
     #[inline(always)]
-    fn number(&mut self) -> Result<(), Fault> {
+    fn number(&mut self) -> Result<(), JsonError> {
         if self.text.get(self.position) == Some(&b'-') {
             self.bump();
         }
         match self.next()? {
             b'0' => {}
             b'1'..=b'9' => self.digits(),
-            _ => return Err(Fault::Invalid),
+            _ => return Err(JsonError::Invalid),
         }
         match self.text.get(self.position) {
             Some(b'.' | b'e' | b'E') => self.fraction(),
@@ -318,7 +318,7 @@ impl<'a> Scanner<'a> {
 
     /// What follows the digits of a number, from its point or its exponent on.
     #[inline(never)]
-    fn fraction(&mut self) -> Result<(), Fault> {
+    fn fraction(&mut self) -> Result<(), JsonError> {
         if self.text.get(self.position) == Some(&b'.') {
             self.bump();
             self.digits_required()?;
@@ -333,13 +333,13 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn digits_required(&mut self) -> Result<(), Fault> {
+    fn digits_required(&mut self) -> Result<(), JsonError> {
         match self.next()? {
             b'0'..=b'9' => {
                 self.digits();
                 Ok(())
             }
-            _ => Err(Fault::Invalid),
+            _ => Err(JsonError::Invalid),
         }
     }
 
@@ -350,10 +350,10 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn literal(&mut self, literal: &[u8]) -> Result<(), Fault> {
+    fn literal(&mut self, literal: &[u8]) -> Result<(), JsonError> {
         for &byte in literal {
             if self.next()? != byte {
-                return Err(Fault::Invalid);
+                return Err(JsonError::Invalid);
             }
         }
         Ok(())
@@ -363,13 +363,13 @@ impl<'a> Scanner<'a> {
     ///
     /// Only strings can hold anything but ASCII, and they have noted whether one did.
     #[inline(always)]
-    pub(crate) fn finish(&self) -> Result<(), Fault> {
+    pub(crate) fn finish(&self) -> Result<(), JsonError> {
         if is_ascii(self.seen) {
             return Ok(());
         }
         match simdutf8::basic::from_utf8(self.since(0)) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Fault::Invalid),
+            Err(_) => Err(JsonError::Invalid),
         }
     }
 }
@@ -378,7 +378,7 @@ impl<'a> Scanner<'a> {
 mod tests {
     use super::*;
 
-    fn scan(text: &[u8]) -> Result<usize, Fault> {
+    fn scan(text: &[u8]) -> Result<usize, JsonError> {
         let mut scanner = Scanner::new(text, 128);
         scanner.value()?;
         scanner.finish()?;
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn valid_values_are_stepped_over_whole() {
+    fn valid_values_are_scanned_to_their_end() {
         let values: [&[u8]; 16] = [
             b"null",
             b"true",
@@ -449,14 +449,18 @@ mod tests {
         ];
         for value in values {
             let result = scan(value).map(|end| end == value.len());
-            assert!(matches!(result, Err(Fault::Invalid) | Ok(false)), "{}", value.escape_ascii());
+            assert!(
+                matches!(result, Err(JsonError::Invalid) | Ok(false)),
+                "{}",
+                value.escape_ascii()
+            );
         }
     }
 
     #[test]
     fn a_prefix_is_refused_as_early_as_the_whole() {
         for prefix in [&b"\"\\ud83dx"[..], b"\"\\ud83d\\x", b"\"\\ud83d\\u]", b"\"\\ud83d\\ud0"] {
-            assert_eq!(scan(prefix), Err(Fault::Invalid), "{}", prefix.escape_ascii());
+            assert_eq!(scan(prefix), Err(JsonError::Invalid), "{}", prefix.escape_ascii());
         }
     }
 
@@ -464,7 +468,7 @@ mod tests {
     fn nesting_is_limited_exactly() {
         let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
         assert_eq!(scan(&nested(128)), Ok(256));
-        assert_eq!(scan(&nested(129)), Err(Fault::TooDeep));
-        assert_eq!(scan(&vec![b'['; 1_000_000]), Err(Fault::TooDeep));
+        assert_eq!(scan(&nested(129)), Err(JsonError::TooDeep));
+        assert_eq!(scan(&vec![b'['; 1_000_000]), Err(JsonError::TooDeep));
     }
 }

@@ -4,7 +4,7 @@
 //! UTF-8, which the scan of the whole document finds. So a document gets the same answer however
 //! it was cut, and a slow sender costs no more than a fast one.
 
-use super::Fault;
+use super::JsonError;
 use super::text::plain_prefix;
 
 /// Where in the grammar the next byte falls.
@@ -21,14 +21,14 @@ use super::text::plain_prefix;
 /// | `After` | `,` | `Key` or `Value`, by container |
 /// | | `}` `]` | `After`, one higher; the end at the top |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum DocumentState {
     Value,
     ValueOrEnd,
     Key,
     KeyOrEnd,
     Colon,
     After,
-    String(Inside),
+    String(StringState),
     /// After `-`, or after `.` or an exponent's sign: a digit has to follow.
     Minus,
     Zero,
@@ -44,7 +44,7 @@ enum State {
 
 /// Where inside a string the next byte falls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Inside {
+enum StringState {
     Plain,
     Escape,
     /// Digits still to come, and the value of those that came.
@@ -57,7 +57,7 @@ enum Inside {
 /// Follows one document.
 #[derive(Clone, Debug)]
 pub struct DocumentStream {
-    state: State,
+    state: DocumentState,
     /// Whether the string being read is a key.
     key: bool,
     /// For each open container, whether it is an object.
@@ -73,7 +73,7 @@ impl Default for DocumentStream {
 impl DocumentStream {
     /// At the front of a document.
     pub fn new() -> Self {
-        Self { state: State::Value, key: false, containers: Vec::new() }
+        Self { state: DocumentState::Value, key: false, containers: Vec::new() }
     }
 
     /// Takes the next bytes; `Some(n)` when the document ends behind the first `n` of them.
@@ -82,10 +82,10 @@ impl DocumentStream {
     ///
     /// # Errors
     /// As soon as a byte cannot be part of JSON, or nests deeper than `nesting_max`.
-    pub fn follow(&mut self, bytes: &[u8], nesting_max: usize) -> Result<Option<usize>, Fault> {
+    pub fn scan(&mut self, bytes: &[u8], nesting_max: usize) -> Result<Option<usize>, JsonError> {
         let mut position = 0;
         while let Some(&byte) = bytes.get(position) {
-            if self.state == State::String(Inside::Plain) {
+            if self.state == DocumentState::String(StringState::Plain) {
                 position += plain_prefix(&bytes[position..]).0;
                 let Some(&special) = bytes.get(position) else { break };
                 self.string_special(special)?;
@@ -98,105 +98,129 @@ impl DocumentStream {
     }
 
     /// Takes one byte; `true` when it ends the document.
-    fn step(&mut self, byte: u8, nesting_max: usize) -> Result<bool, Fault> {
+    fn step(&mut self, byte: u8, nesting_max: usize) -> Result<bool, JsonError> {
         if self.number(byte)? {
             return Ok(false);
         }
         match self.state {
-            State::String(inside) => self.state = State::String(escape(inside, byte)?),
-            State::Literal([expected, rest @ ..]) if byte == *expected => {
-                self.state = if rest.is_empty() { State::After } else { State::Literal(rest) };
+            DocumentState::String(inside) => {
+                self.state = DocumentState::String(escape(inside, byte)?)
             }
-            State::Literal(_) => return Err(Fault::Invalid),
+            DocumentState::Literal([expected, rest @ ..]) if byte == *expected => {
+                self.state = if rest.is_empty() {
+                    DocumentState::After
+                } else {
+                    DocumentState::Literal(rest)
+                };
+            }
+            DocumentState::Literal(_) => return Err(JsonError::Invalid),
             _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => {}
-            State::After => return self.after(byte),
-            State::ValueOrEnd if byte == b']' => return Ok(self.close()),
-            State::Value | State::ValueOrEnd => self.value(byte, nesting_max)?,
-            State::KeyOrEnd if byte == b'}' => return Ok(self.close()),
-            State::Key | State::KeyOrEnd if byte == b'"' => self.open_string(true),
-            State::Colon if byte == b':' => self.state = State::Value,
-            _ => return Err(Fault::Invalid),
+            DocumentState::After => return self.after(byte),
+            DocumentState::ValueOrEnd if byte == b']' => return Ok(self.close()),
+            DocumentState::Value | DocumentState::ValueOrEnd => self.value(byte, nesting_max)?,
+            DocumentState::KeyOrEnd if byte == b'}' => return Ok(self.close()),
+            DocumentState::Key | DocumentState::KeyOrEnd if byte == b'"' => self.open_string(true),
+            DocumentState::Colon if byte == b':' => self.state = DocumentState::Value,
+            _ => return Err(JsonError::Invalid),
         }
         Ok(false)
     }
 
-    fn value(&mut self, byte: u8, nesting_max: usize) -> Result<(), Fault> {
+    fn value(&mut self, byte: u8, nesting_max: usize) -> Result<(), JsonError> {
         self.state = match byte {
             b'{' | b'[' => return self.open(byte == b'{', nesting_max),
             b'"' => {
                 self.open_string(false);
                 return Ok(());
             }
-            b'-' => State::Minus,
-            b'0' => State::Zero,
-            b'1'..=b'9' => State::Integer,
-            b't' => State::Literal(b"rue"),
-            b'f' => State::Literal(b"alse"),
-            b'n' => State::Literal(b"ull"),
-            _ => return Err(Fault::Invalid),
+            b'-' => DocumentState::Minus,
+            b'0' => DocumentState::Zero,
+            b'1'..=b'9' => DocumentState::Integer,
+            b't' => DocumentState::Literal(b"rue"),
+            b'f' => DocumentState::Literal(b"alse"),
+            b'n' => DocumentState::Literal(b"ull"),
+            _ => return Err(JsonError::Invalid),
         };
         Ok(())
     }
 
-    fn open(&mut self, object: bool, nesting_max: usize) -> Result<(), Fault> {
+    fn open(&mut self, object: bool, nesting_max: usize) -> Result<(), JsonError> {
         if self.containers.len() == nesting_max {
-            return Err(Fault::TooDeep);
+            return Err(JsonError::TooDeep);
         }
         self.containers.push(object);
-        self.state = if object { State::KeyOrEnd } else { State::ValueOrEnd };
+        self.state = if object { DocumentState::KeyOrEnd } else { DocumentState::ValueOrEnd };
         Ok(())
     }
 
     fn close(&mut self) -> bool {
         self.containers.pop();
-        self.state = State::After;
+        self.state = DocumentState::After;
         self.containers.is_empty()
     }
 
-    fn after(&mut self, byte: u8) -> Result<bool, Fault> {
+    fn after(&mut self, byte: u8) -> Result<bool, JsonError> {
         let object = self.containers.last().copied();
         match (byte, object) {
-            (b',', Some(true)) => self.state = State::Key,
-            (b',', Some(false)) => self.state = State::Value,
+            (b',', Some(true)) => self.state = DocumentState::Key,
+            (b',', Some(false)) => self.state = DocumentState::Value,
             (b'}', Some(true)) | (b']', Some(false)) => return Ok(self.close()),
-            _ => return Err(Fault::Invalid),
+            _ => return Err(JsonError::Invalid),
         }
         Ok(false)
     }
 
     fn open_string(&mut self, key: bool) {
         self.key = key;
-        self.state = State::String(Inside::Plain);
+        self.state = DocumentState::String(StringState::Plain);
     }
 
-    fn string_special(&mut self, byte: u8) -> Result<(), Fault> {
+    fn string_special(&mut self, byte: u8) -> Result<(), JsonError> {
         self.state = match byte {
-            b'"' if self.key => State::Colon,
-            b'"' => State::After,
-            b'\\' => State::String(Inside::Escape),
-            _ => return Err(Fault::Invalid),
+            b'"' if self.key => DocumentState::Colon,
+            b'"' => DocumentState::After,
+            b'\\' => DocumentState::String(StringState::Escape),
+            _ => return Err(JsonError::Invalid),
         };
         Ok(())
     }
 
     /// Takes a byte of a number; `false` when the state is no number or the byte ends it.
-    fn number(&mut self, byte: u8) -> Result<bool, Fault> {
+    fn number(&mut self, byte: u8) -> Result<bool, JsonError> {
         let digit = byte.is_ascii_digit();
         self.state = match (self.state, byte) {
-            (State::Minus, b'0') => State::Zero,
-            (State::Minus | State::Integer, _) if digit => State::Integer,
-            (State::Zero | State::Integer, b'.') => State::Point,
-            (State::Point | State::Fraction, _) if digit => State::Fraction,
-            (State::Zero | State::Integer | State::Fraction, b'e' | b'E') => State::Exponent,
-            (State::Exponent, b'+' | b'-') => State::ExponentSign,
-            (State::Exponent | State::ExponentSign | State::ExponentDigits, _) if digit => {
-                State::ExponentDigits
+            (DocumentState::Minus, b'0') => DocumentState::Zero,
+            (DocumentState::Minus | DocumentState::Integer, _) if digit => DocumentState::Integer,
+            (DocumentState::Zero | DocumentState::Integer, b'.') => DocumentState::Point,
+            (DocumentState::Point | DocumentState::Fraction, _) if digit => DocumentState::Fraction,
+            (
+                DocumentState::Zero | DocumentState::Integer | DocumentState::Fraction,
+                b'e' | b'E',
+            ) => DocumentState::Exponent,
+            (DocumentState::Exponent, b'+' | b'-') => DocumentState::ExponentSign,
+            (
+                DocumentState::Exponent
+                | DocumentState::ExponentSign
+                | DocumentState::ExponentDigits,
+                _,
+            ) if digit => DocumentState::ExponentDigits,
+            (
+                DocumentState::Minus
+                | DocumentState::Point
+                | DocumentState::Exponent
+                | DocumentState::ExponentSign,
+                _,
+            ) => {
+                return Err(JsonError::Invalid);
             }
-            (State::Minus | State::Point | State::Exponent | State::ExponentSign, _) => {
-                return Err(Fault::Invalid);
-            }
-            (State::Zero | State::Integer | State::Fraction | State::ExponentDigits, _) => {
-                self.state = State::After;
+            (
+                DocumentState::Zero
+                | DocumentState::Integer
+                | DocumentState::Fraction
+                | DocumentState::ExponentDigits,
+                _,
+            ) => {
+                self.state = DocumentState::After;
                 return Ok(false);
             }
             _ => return Ok(false),
@@ -206,26 +230,26 @@ impl DocumentStream {
 }
 
 /// What follows a byte of an escape.
-fn escape(inside: Inside, byte: u8) -> Result<Inside, Fault> {
+fn escape(inside: StringState, byte: u8) -> Result<StringState, JsonError> {
     let digit = (byte as char).to_digit(16).map(|digit| digit as u16);
     Ok(match (inside, byte, digit) {
-        (Inside::Escape, b'u', _) => Inside::Hex(4, 0),
-        (Inside::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', _) => {
-            Inside::Plain
+        (StringState::Escape, b'u', _) => StringState::Hex(4, 0),
+        (StringState::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', _) => {
+            StringState::Plain
         }
-        (Inside::Hex(left, code), _, Some(digit)) => match (left, code << 4 | digit) {
-            (1, 0xD800..0xDC00) => Inside::LowBackslash,
-            (1, 0xDC00..0xE000) => return Err(Fault::Invalid),
-            (1, _) => Inside::Plain,
-            (_, code) => Inside::Hex(left - 1, code),
+        (StringState::Hex(left, code), _, Some(digit)) => match (left, code << 4 | digit) {
+            (1, 0xD800..0xDC00) => StringState::LowBackslash,
+            (1, 0xDC00..0xE000) => return Err(JsonError::Invalid),
+            (1, _) => StringState::Plain,
+            (_, code) => StringState::Hex(left - 1, code),
         },
-        (Inside::LowBackslash, b'\\', _) => Inside::LowU,
-        (Inside::LowU, b'u', _) => Inside::LowHex(4),
-        (Inside::LowHex(4), b'd' | b'D', _) => Inside::LowHex(3),
-        (Inside::LowHex(3), b'c'..=b'f' | b'C'..=b'F', _) => Inside::LowHex(2),
-        (Inside::LowHex(2), _, Some(_)) => Inside::LowHex(1),
-        (Inside::LowHex(1), _, Some(_)) => Inside::Plain,
-        _ => return Err(Fault::Invalid),
+        (StringState::LowBackslash, b'\\', _) => StringState::LowU,
+        (StringState::LowU, b'u', _) => StringState::LowHex(4),
+        (StringState::LowHex(4), b'd' | b'D', _) => StringState::LowHex(3),
+        (StringState::LowHex(3), b'c'..=b'f' | b'C'..=b'F', _) => StringState::LowHex(2),
+        (StringState::LowHex(2), _, Some(_)) => StringState::LowHex(1),
+        (StringState::LowHex(1), _, Some(_)) => StringState::Plain,
+        _ => return Err(JsonError::Invalid),
     })
 }
 
@@ -236,24 +260,24 @@ mod tests {
     use proptest::prelude::*;
 
     /// What the one-pass scan says: where the document ends, or why it does not.
-    fn whole(text: &[u8]) -> Result<usize, Fault> {
+    fn whole(text: &[u8]) -> Result<usize, JsonError> {
         let mut scanner = Scanner::new(text, 8);
         scanner.value().map(|()| scanner.position())
     }
 
     /// What following byte by byte says.
-    fn stepwise(text: &[u8]) -> Result<usize, Fault> {
+    fn stepwise(text: &[u8]) -> Result<usize, JsonError> {
         let mut stream = DocumentStream::new();
         for (index, byte) in text.iter().enumerate() {
-            if stream.follow(std::slice::from_ref(byte), 8)?.is_some() {
+            if stream.scan(std::slice::from_ref(byte), 8)?.is_some() {
                 return Ok(index + 1);
             }
         }
-        Err(Fault::Incomplete)
+        Err(JsonError::Incomplete)
     }
 
-    fn in_one(text: &[u8]) -> Result<usize, Fault> {
-        DocumentStream::new().follow(text, 8)?.ok_or(Fault::Incomplete)
+    fn in_one(text: &[u8]) -> Result<usize, JsonError> {
+        DocumentStream::new().scan(text, 8)?.ok_or(JsonError::Incomplete)
     }
 
     /// Tokens rather than bytes, so that deep and nearly valid texts are common.
@@ -274,7 +298,7 @@ mod tests {
         })]
 
         #[test]
-        fn agrees_with_the_scan_of_the_whole(
+        fn agrees_with_the_whole_scan(
             inner in texts(),
             open in prop::sample::select(vec![b'{', b'[']),
         ) {

@@ -185,7 +185,7 @@ fn least_and_or(bytes: &[u8]) -> (u8, u8) {
 /// How many bytes at the front of a string that was proven valid are before its next quote or
 /// backslash.
 #[inline]
-pub(crate) fn proven_prefix(text: &[u8]) -> usize {
+pub(crate) fn validated_prefix(text: &[u8]) -> usize {
     let (count, _) = plain_prefix(text.get(..SHORT).unwrap_or(text));
     match text.get(SHORT..) {
         Some(rest) if count == SHORT => {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_escape_means_its_character() {
+    fn every_escape_is_decoded() {
         let text = Text::new(br#"a\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\ud83d\ude00z"#, true);
         assert_eq!(
             text.unescaped().as_ref(),
@@ -230,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn long_prefixes_end_where_short_ones_do() {
+    fn long_and_short_prefixes_agree() {
         let plain = vec![b'x'; SHORT + 2 * BLOCK_BYTES + 40];
-        assert_eq!((plain_prefix(&plain).0, proven_prefix(&plain)), (plain.len(), plain.len()));
+        assert_eq!((plain_prefix(&plain).0, validated_prefix(&plain)), (plain.len(), plain.len()));
         let borders = [0, SHORT, SHORT + BLOCK_BYTES, SHORT + 2 * BLOCK_BYTES, plain.len() - 2];
         for at in borders.iter().flat_map(|at| at.saturating_sub(2)..at + 2) {
             for special in [b'"', b'\\', 0, 0x1f] {
@@ -242,14 +242,14 @@ mod tests {
                 let (count, seen) = plain_prefix(&text);
                 assert!(count == at && is_ascii(seen), "{special} at {at}");
                 if special > 0x1f {
-                    assert_eq!(proven_prefix(&text), at);
+                    assert_eq!(validated_prefix(&text), at);
                 }
             }
         }
     }
 
     #[test]
-    fn what_is_not_ascii_is_seen_in_every_place_and_only_before_the_end() {
+    fn non_ascii_bytes_are_seen_only_within_the_prefix() {
         for len in [1, 7, 8, 9, 31, 32, 33, 64, 65, 100] {
             for at in 0..len {
                 let mut text = vec![b'x'; len];

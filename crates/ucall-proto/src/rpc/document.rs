@@ -5,7 +5,7 @@
 use super::request::Request;
 use crate::Limits;
 use crate::json::scan::Scanner;
-use crate::json::{Fault, FirstMembers};
+use crate::json::{FirstMembers, JsonError};
 
 /// The requests of a document, and its length.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(crate) fn scan_document<'a>(
     text: &'a [u8],
     limits: &Limits,
     members: &mut FirstMembers<'_>,
-) -> Result<Document<'a>, Fault> {
+) -> Result<Document<'a>, JsonError> {
     let mut scanner = Scanner::new(text, limits.nesting_max);
     let content = match scanner.peek()? {
         b'[' => Content::Batch(scan_batch(&mut scanner, limits, members)?),
@@ -48,7 +48,7 @@ fn scan_batch<'a>(
     scanner: &mut Scanner<'a>,
     limits: &Limits,
     members: &mut FirstMembers<'_>,
-) -> Result<Batch<'a>, Fault> {
+) -> Result<Batch<'a>, JsonError> {
     let mut batch = Batch::default();
     let mut more = scanner.enter_unless_empty(b']')?;
     while more {
@@ -68,7 +68,7 @@ fn scan_element<'a>(
     scanner: &mut Scanner<'a>,
     limits: &Limits,
     members: &mut FirstMembers<'_>,
-) -> Result<Request<'a>, Fault> {
+) -> Result<Request<'a>, JsonError> {
     let text = scanner.rest();
     match Request::fast_path(text, scanner.nesting_left(), limits, members) {
         Some((request, rest)) => {
@@ -90,7 +90,7 @@ mod tests {
         text: &'a [u8],
         limits: &Limits,
         members: &mut FirstMembers<'_>,
-    ) -> Result<Document<'a>, Fault> {
+    ) -> Result<Document<'a>, JsonError> {
         match Request::fast_path(text, limits.nesting_max, limits, members) {
             Some((request, rest)) => {
                 let len = text.len() - rest.len();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     /// How many elements a batch has, or none, and the requests that are listed.
-    fn scan(text: &str) -> Result<(usize, Option<usize>, Vec<Request<'_>>), Fault> {
+    fn scan(text: &str) -> Result<(usize, Option<usize>, Vec<Request<'_>>), JsonError> {
         let mut list = Vec::new();
         let mut members = FirstMembers::new(&mut list, MEMBERS_MAX);
         let document = document(text.as_bytes(), &Limits::default(), &mut members)?;
@@ -112,7 +112,7 @@ mod tests {
         Ok((document.len, count, requests))
     }
 
-    fn only(text: &str) -> Request<'_> {
+    fn scan_single(text: &str) -> Request<'_> {
         scan(text).unwrap().2[0]
     }
 
@@ -120,7 +120,7 @@ mod tests {
     fn members_are_found_in_any_order() {
         let text =
             r#" {"id": "x" , "params":{"a":[1]},"extra":{"id":9}, "method":"m","jsonrpc":"2.0"} "#;
-        let item = only(text);
+        let item = scan_single(text);
         assert_eq!(item.invalid, None);
         assert_eq!(item.method.raw(), b"m");
         assert_eq!(item.params, Some(&br#"{"a":[1]}"#[..]));
@@ -128,25 +128,25 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_members_counts() {
+    fn the_last_duplicate_member_counts() {
         let text = r#"{"jsonrpc":"1.0","jsonrpc":"2.0","method":3,"method":"m","id":{},"id":7}"#;
-        let item = only(text);
+        let item = scan_single(text);
         assert_eq!(item.invalid, None);
         assert_eq!(item.id, Some(&b"7"[..]));
-        assert!(only(r#"{"jsonrpc":"2.0","method":"m","method":3}"#).invalid.is_some());
-        assert!(only(r#"{"jsonrpc":"2.0","jsonrpc":2.0,"method":"m"}"#).invalid.is_some());
+        assert!(scan_single(r#"{"jsonrpc":"2.0","method":"m","method":3}"#).invalid.is_some());
+        assert!(scan_single(r#"{"jsonrpc":"2.0","jsonrpc":2.0,"method":"m"}"#).invalid.is_some());
     }
 
     #[test]
     fn escaped_names_are_the_same_names() {
         let text = r#"{"\u006asonrpc":"\u0032.0","m\u0065thod":"\u006d","id":1}"#;
-        let item = only(text);
+        let item = scan_single(text);
         assert_eq!(item.invalid, None);
         assert_eq!(item.method.unescaped().as_ref(), b"m");
     }
 
     #[test]
-    fn what_is_no_request_says_what_was_expected_and_keeps_a_good_id() {
+    fn an_invalid_request_states_the_expectation_and_keeps_a_valid_id() {
         for (text, expected) in [
             (r#"{"method":"m","id":1}"#, "jsonrpc"),
             (r#"{"jsonrpc":2.0,"method":"m","id":1}"#, "jsonrpc"),
@@ -155,27 +155,27 @@ mod tests {
             (r#"{"jsonrpc":"2.0","method":"m","params":"bar","id":1}"#, "params"),
             (r#"{"jsonrpc":"2.0","method":"m","params":null,"id":1}"#, "params"),
         ] {
-            let item = only(text);
+            let item = scan_single(text);
             assert!(item.invalid.unwrap().contains(expected), "{text}");
             assert_eq!(item.id, Some(&b"1"[..]));
         }
         let long = "9".repeat(1025);
         for id in ["true", "[]", "{}", long.as_str()] {
             let text = format!(r#"{{"jsonrpc":"2.0","method":"m","id":{id}}}"#);
-            let item = only(&text);
+            let item = scan_single(&text);
             assert!(item.invalid.unwrap().contains("id"), "{id}");
             assert_eq!(item.id, None);
         }
     }
 
     #[test]
-    fn what_follows_an_object_is_no_part_of_it() {
+    fn text_after_an_object_is_not_scanned() {
         let (len, count, list) = scan(r#"{}"jsonrpc":"2.0","method":"m","id":1}"#).unwrap();
         assert_eq!((len, count, list.len()), (2, None, 1));
         assert!(list[0].invalid.is_some());
         assert_eq!(
             scan(r#"[{}"jsonrpc":"2.0","method":"m","id":1}]"#).unwrap_err(),
-            Fault::Invalid
+            JsonError::Invalid
         );
     }
 
@@ -185,14 +185,14 @@ mod tests {
         let (_, count, list) = scan(&text).unwrap();
         assert_eq!((count, list.len()), (Some(1_501), 1_000));
         assert_eq!(scan("[]").unwrap().1, Some(0));
-        assert_eq!(scan("[1,]").unwrap_err(), Fault::Invalid);
+        assert_eq!(scan("[1,]").unwrap_err(), JsonError::Invalid);
     }
 
     /// What was found: where the document ends, its requests, and the members of their params.
-    type Found<'a> = Result<(usize, Vec<(Request<'a>, Option<Vec<Member>>)>), Fault>;
+    type Scanned<'a> = Result<(usize, Vec<(Request<'a>, Option<Vec<Member>>)>), JsonError>;
 
     /// The requests of a document, by the fast path if that knows its form, or by the scan alone.
-    fn found<'a>(text: &'a [u8], limits: &Limits, has_fast_path: bool) -> Found<'a> {
+    fn scan_all<'a>(text: &'a [u8], limits: &Limits, has_fast_path: bool) -> Scanned<'a> {
         let mut list = Vec::new();
         let mut members = FirstMembers::new(&mut list, MEMBERS_MAX);
         let Document { len, content } = match has_fast_path {
@@ -284,21 +284,21 @@ mod tests {
             id_bytes_max in prop::sample::select(vec![1usize, 3, 19, 20, 1024]),
         ) {
             let limits = Limits { nesting_max, id_bytes_max, ..Limits::default() };
-            prop_assert_eq!(found(&text, &limits, true), found(&text, &limits, false));
+            prop_assert_eq!(scan_all(&text, &limits, true), scan_all(&text, &limits, false));
         }
 
         #[test]
-        fn an_item_of_a_batch_is_found_as_if_it_were_alone(text in texts()) {
+        fn a_batch_item_scans_like_a_single_request(text in texts()) {
             let limits = Limits { id_bytes_max: 20, ..Limits::default() };
             let batch = [b"[", text.as_slice(), b",", &text, b"]"].concat();
-            match (found(&text, &limits, false), found(&batch, &limits, true)) {
+            match (scan_all(&text, &limits, false), scan_all(&batch, &limits, true)) {
                 (Ok((len, alone)), Ok((_, items))) if text[len..].trim_ascii().is_empty() => {
                     prop_assert_eq!(items, [alone.clone(), alone].concat());
                 }
                 (Ok((len, _)), batch) => {
                     prop_assert!(!text[len..].trim_ascii().is_empty() || batch.is_ok());
                 }
-                (Err(Fault::Invalid), batch) => prop_assert_eq!(batch, Err(Fault::Invalid)),
+                (Err(JsonError::Invalid), batch) => prop_assert_eq!(batch, Err(JsonError::Invalid)),
                 (Err(_), batch) => prop_assert!(batch.is_err()),
             }
         }

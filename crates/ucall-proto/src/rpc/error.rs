@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::Refusal;
+use super::AuthenticationError;
 use crate::Limits;
-use crate::json::Fault;
+use crate::json::JsonError;
 
 /// An error as a caller sees it (§5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,25 +59,25 @@ impl RpcError {
     }
 
     /// Over raw TCP, which has no status for it.
-    pub(crate) fn refused(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Unauthorized => Self::new(Self::UNAUTHORIZED, "Unauthorized"),
-            Refusal::Failed => Self::new(Self::INTERNAL_ERROR, "Internal error"),
+    pub(crate) fn unauthenticated(error: AuthenticationError) -> Self {
+        match error {
+            AuthenticationError::Unauthorized => Self::new(Self::UNAUTHORIZED, "Unauthorized"),
+            AuthenticationError::Failed => Self::new(Self::INTERNAL_ERROR, "Internal error"),
         }
     }
 
-    pub(crate) fn parse(fault: Fault, limits: &Limits) -> Self {
+    pub(crate) fn parse(fault: JsonError, limits: &Limits) -> Self {
         let error = Self::new(Self::PARSE_ERROR, "Parse error");
         match fault {
-            Fault::TooDeep => {
+            JsonError::TooDeep => {
                 let levels = limits.nesting_max;
                 error
                     .expected(&format!("expected at most {levels} levels of nesting (max_nesting)"))
             }
-            Fault::Incomplete => {
+            JsonError::Incomplete => {
                 error.expected("expected a whole JSON document; it ends too early")
             }
-            Fault::Invalid => error.expected("expected a JSON document in UTF-8"),
+            JsonError::Invalid => error.expected("expected a JSON document in UTF-8"),
         }
     }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::http1::Head;
 use crate::json::{Member, Text};
-use crate::tls::Session;
+use crate::tls::TlsSession;
 
 /// One call of a procedure, as slices of the request it came in.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub struct Call<'a> {
     pub params: Option<&'a [u8]>,
     /// The positions of the params' members, or items; `None` if the scan did not note them: there
     /// are more than 32, or [`Service::NEEDS_MEMBERS`] is false. Then
-    /// [`note_members`](crate::json::note_members) finds them.
+    /// [`collect_members`](crate::json::collect_members) finds them.
     pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
     pub id: Option<&'a [u8]>,
@@ -38,7 +38,7 @@ pub struct Call<'a> {
     /// The head of the HTTP request it came in; `None` over raw TCP.
     pub head: Option<&'a Head<'a>>,
     /// What TLS has agreed on; `None` without TLS.
-    pub session: Option<&'a Arc<Session>>,
+    pub session: Option<&'a Arc<TlsSession>>,
 }
 
 /// Names one call of one connection.
@@ -53,7 +53,7 @@ pub struct ExchangeId {
 /// What a service did with a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub enum Outcome {
+pub enum CallOutcome {
     /// The reply is written.
     Done,
     /// The reply comes later, through [`Connection::complete`](crate::Connection::complete).
@@ -61,11 +61,11 @@ pub enum Outcome {
 }
 
 /// Who a request comes from, in words of the service. Kept while the rest of the request comes.
-pub type Identity = Arc<dyn Any + Send + Sync>;
+pub type CallerIdentity = Arc<dyn Any + Send + Sync>;
 
 /// Why a request is not let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum AuthenticationError {
     /// It does not show who it comes from, or that is nobody who may call: 401, or -32004.
     Unauthorized,
     /// That could not be told, which is the service's own fault: 500, or -32603.
@@ -79,27 +79,27 @@ pub trait Service {
     const NEEDS_MEMBERS: bool = true;
 
     /// Runs one call: writes the reply, or takes what it needs of the call and defers.
-    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome;
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome;
 
-    /// Whether requests have to be let in by [`Service::admit`].
+    /// Whether requests have to be let in by [`Service::authenticate`].
     #[inline]
-    fn is_guarded(&self) -> bool {
+    fn requires_authentication(&self) -> bool {
         false
     }
 
     /// Lets a request in, or not, before its body is read: each over HTTP, by its head; over raw
     /// TCP the first of a connection for all of them. `session` is what TLS has agreed on.
-    fn admit(
+    fn authenticate(
         &mut self,
         head: Option<&Head<'_>>,
-        session: Option<&Arc<Session>>,
-    ) -> Result<Identity, Refusal> {
+        session: Option<&Arc<TlsSession>>,
+    ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session);
-        Err(Refusal::Failed)
+        Err(AuthenticationError::Failed)
     }
 
     /// The calls that follow are of somebody who was let in.
-    fn enter(&mut self, identity: &Identity) {
+    fn set_identity(&mut self, identity: &CallerIdentity) {
         let _ = identity;
     }
 }

@@ -14,7 +14,7 @@ pub struct Reply<'a> {
     id: Option<&'a [u8]>,
     /// Behind a reference: it was written just before, and a copy would wait for that.
     limit: &'a ReplyLimit,
-    state: State,
+    state: ReplyState,
 }
 
 /// How much may be written for one document.
@@ -28,13 +28,13 @@ pub(crate) struct ReplyLimit {
 
 impl ReplyLimit {
     /// A limit for what is written behind the present contents of `out`.
-    pub(crate) fn behind(out: &[u8], bytes_max: usize) -> Self {
+    pub(crate) fn after(out: &[u8], bytes_max: usize) -> Self {
         Self { bytes_max, len_max: out.len() + bytes_max }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum ReplyState {
     Empty,
     Result,
     Error,
@@ -44,14 +44,14 @@ impl<'a> Reply<'a> {
     /// A reply behind what `out` holds.
     pub(crate) fn new(out: &'a mut Vec<u8>, id: Option<&'a [u8]>, limit: &'a ReplyLimit) -> Self {
         let start = out.len();
-        Self { out, start, id, limit, state: State::Empty }
+        Self { out, start, id, limit, state: ReplyState::Empty }
     }
 
     /// Begins the result, whose JSON text is then appended to the buffer returned.
     #[inline(always)]
     pub fn result(&mut self) -> &mut Vec<u8> {
         self.out.truncate(self.start);
-        self.state = State::Result;
+        self.state = ReplyState::Result;
         self.out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
         extend_short(self.out, self.id.unwrap_or(b"null"));
         self.out.extend_from_slice(br#","result":"#);
@@ -67,7 +67,7 @@ impl<'a> Reply<'a> {
     /// Replies with an error, in place of whatever was written.
     pub fn error(&mut self, error: &RpcError) {
         self.out.truncate(self.start);
-        self.state = State::Error;
+        self.state = ReplyState::Error;
         if self.id.is_some() {
             write_error_reply(self.out, self.id, error);
         }
@@ -84,12 +84,12 @@ impl<'a> Reply<'a> {
         if !keep || self.id.is_none() {
             return self.out.truncate(self.start);
         }
-        if self.state == State::Result {
+        if self.state == ReplyState::Result {
             self.out.push(b'}');
         }
         if self.out.len() > self.limit.len_max {
             self.refuse_too_large();
-        } else if self.state == State::Empty {
+        } else if self.state == ReplyState::Empty {
             self.refuse_empty();
         }
     }

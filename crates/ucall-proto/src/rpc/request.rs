@@ -6,7 +6,7 @@
 
 use crate::Limits;
 use crate::json::scan::Scanner;
-use crate::json::{Fault, FirstMembers, Member, Noted, Text, fast_path};
+use crate::json::{FirstMembers, JsonError, Member, Noted, Text, fast_path};
 
 /// A request, or what stands in place of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,17 +57,17 @@ impl<'a> Request<'a> {
         let (method, mut rest) = fast_path::string(text.strip_prefix(OPENING)?)?;
         let mut request = Request { method: Text::new(method, false), ..Request::EMPTY };
         if let Some(text) = rest.strip_prefix(br#","params":"#) {
-            let (params, behind) = text.split_at_checked(fast_path::container(text, members)?)?;
+            let (params, after) = text.split_at_checked(fast_path::container(text, members)?)?;
             request.params = Some(params);
-            rest = behind;
+            rest = after;
         }
         if let Some(text) = rest.strip_prefix(br#","id":"#) {
-            let (id, behind) = fast_path::value(text)?;
+            let (id, after) = fast_path::value(text)?;
             if id.len() > limits.id_bytes_max {
                 return None;
             }
             request.id = Some(id);
-            rest = behind;
+            rest = after;
         }
         let rest = rest.strip_prefix(b"}")?;
         request.members = members.finish();
@@ -79,7 +79,7 @@ impl<'a> Request<'a> {
         scanner: &mut Scanner<'a>,
         limits: &Limits,
         members: &mut FirstMembers<'_>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, JsonError> {
         members.restart();
         if scanner.peek()? != b'{' {
             scanner.value()?;
@@ -115,7 +115,7 @@ enum Key {
 impl Key {
     /// Steps over a key and its colon.
     #[inline(always)]
-    fn read(scanner: &mut Scanner<'_>) -> Result<Self, Fault> {
+    fn read(scanner: &mut Scanner<'_>) -> Result<Self, JsonError> {
         scanner.peek()?;
         let rest = scanner.rest();
         let (key, len) = match rest.get(1) {
@@ -163,7 +163,7 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
         }
     }
 
-    fn version(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
+    fn version(&mut self, scanner: &mut Scanner<'a>) -> Result<(), JsonError> {
         self.has_version = match scanner.text()? {
             None => false,
             Some(version) => version.unescaped().as_ref() == b"2.0",
@@ -171,14 +171,14 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
         Ok(())
     }
 
-    fn method(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
+    fn method(&mut self, scanner: &mut Scanner<'a>) -> Result<(), JsonError> {
         let method = scanner.text()?;
         self.has_method = method.is_some();
         self.request.method = method.unwrap_or(self.request.method);
         Ok(())
     }
 
-    fn params(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Fault> {
+    fn params(&mut self, scanner: &mut Scanner<'a>) -> Result<(), JsonError> {
         let first = scanner.peek()?;
         let start = scanner.position();
         self.has_invalid_params = !matches!(first, b'{' | b'[');
@@ -192,7 +192,7 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
         Ok(())
     }
 
-    fn id(&mut self, scanner: &mut Scanner<'a>, limits: &Limits) -> Result<(), Fault> {
+    fn id(&mut self, scanner: &mut Scanner<'a>, limits: &Limits) -> Result<(), JsonError> {
         let first = scanner.peek()?;
         let start = scanner.position();
         scanner.value()?;

@@ -41,10 +41,10 @@ impl ClientSettings<'_> {
     /// # Errors
     /// Something cannot be read, does not fit together, or is missing.
     pub fn build(&self) -> Result<Arc<ClientConfig>, SettingsError> {
-        let refused = |error: Error| SettingsError::Refused(error.to_string());
+        let rejected = |error: Error| SettingsError::Refused(error.to_string());
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(refused)?;
+            .map_err(rejected)?;
         let builder = match self.trust {
             Trust::Authorities(pem) => builder.with_root_certificates(identity::authorities(pem)?),
             Trust::Store(certificates) => {

@@ -36,7 +36,7 @@ impl TlsError {
     }
 
     /// Whether what came is no TLS at all.
-    pub fn is_no_tls(&self) -> bool {
+    pub fn is_not_tls(&self) -> bool {
         let Self::Peer(rustls::Error::InvalidMessage(message)) = self else { return false };
         matches!(
             message,

@@ -60,7 +60,7 @@ impl ServerSettings<'_> {
         }
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(refused)?;
+            .map_err(rejected)?;
         let builder = match self.client_verifier()? {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
@@ -92,11 +92,11 @@ impl ServerSettings<'_> {
         if self.client_auth == ClientAuth::Optional {
             builder = builder.allow_unauthenticated();
         }
-        builder.build().map(Some).map_err(refused)
+        builder.build().map(Some).map_err(rejected)
     }
 }
 
-fn refused(error: impl fmt::Display) -> SettingsError {
+fn rejected(error: impl fmt::Display) -> SettingsError {
     SettingsError::Refused(error.to_string())
 }
 

@@ -6,7 +6,7 @@ use rustls::{CommonState, HandshakeKind, ProtocolVersion};
 /// The outcome of a handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Session {
+pub struct TlsSession {
     /// `"TLSv1.2"` or `"TLSv1.3"`.
     pub version: &'static str,
     /// The cipher suite, by the name that it is registered under.
@@ -19,7 +19,7 @@ pub struct Session {
     pub peer_certificates: Vec<CertificateDer<'static>>,
 }
 
-impl Session {
+impl TlsSession {
     pub(super) fn of(common: &CommonState) -> Self {
         let suite = common.negotiated_cipher_suite().map(|suite| suite.suite());
         Self {

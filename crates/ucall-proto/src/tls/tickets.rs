@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn others_with_the_same_secret_open_it_and_nobody_else() {
+    fn only_servers_with_the_same_secret_open_a_ticket() {
         let time = Arc::new(AtomicU64::new(1_000_000_000));
         let ticket = at(&time, 1).encrypt(b"session").unwrap();
         assert_eq!(at(&time, 1).decrypt(&ticket).as_deref(), Some(b"session".as_slice()));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_in_its_own_period_and_in_the_next() {
+    fn a_ticket_opens_in_its_period_and_in_the_next() {
         let start = 1_000_000_000 / PERIOD_SECONDS * PERIOD_SECONDS;
         let time = Arc::new(AtomicU64::new(start));
         let ticketer = at(&time, 1);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_changed_does_not_open() {
+    fn a_truncated_or_modified_ticket_does_not_open() {
         let time = Arc::new(AtomicU64::new(1_000_000_000));
         let ticketer = at(&time, 1);
         let ticket = ticketer.encrypt(b"session").unwrap();

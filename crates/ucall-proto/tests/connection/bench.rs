@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ucall_proto::{Call, Limits, Outcome, Reply, Service};
+use ucall_proto::{Call, CallOutcome, Limits, Reply, Service};
 
 use crate::harness::{Driver, post, sum};
 
@@ -12,10 +12,10 @@ use crate::harness::{Driver, post, sum};
 struct Constant;
 
 impl Service for Constant {
-    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         black_box(call.params);
         reply.result().extend_from_slice(b"76");
-        Outcome::Done
+        CallOutcome::Done
     }
 }
 

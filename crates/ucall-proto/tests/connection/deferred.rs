@@ -1,6 +1,6 @@
 //! Replies that come later than their calls.
 
-use ucall_proto::{ExchangeId, RpcError, Wish};
+use ucall_proto::{ExchangeId, NextAction, RpcError};
 
 use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
 
@@ -9,7 +9,7 @@ fn later_reply(id: u32, result: &str) -> String {
 }
 
 #[test]
-fn http_answers_in_order_whatever_finishes_first() {
+fn http_replies_in_request_order() {
     let mut driver = Driver::new();
     let requests = [post(&later(1)), post(&sum(2)), post(&later(3)), post(&sum(4))].concat();
     driver.receive(requests.as_bytes());
@@ -23,7 +23,7 @@ fn http_answers_in_order_whatever_finishes_first() {
 }
 
 #[test]
-fn raw_answers_as_calls_finish() {
+fn raw_replies_in_completion_order() {
     let mut driver = Driver::new();
     driver.receive([later(1), sum(2), later(3)].concat().as_bytes());
     assert_eq!(driver.sent(), sum_reply(2) + "\n");
@@ -58,7 +58,7 @@ fn a_batch_waits_for_all_its_calls_and_keeps_its_order() {
 }
 
 #[test]
-fn calls_of_a_batch_finish_in_any_order_wherever_the_first_deferred_one_stands() {
+fn calls_of_a_batch_complete_in_any_order_wherever_the_first_deferred_one_is() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for (answered, order) in (0..4).flat_map(|answered| orders.map(|order| (answered, order))) {
         let mut driver = Driver::new();
@@ -119,47 +119,53 @@ fn a_late_or_second_reply_is_dropped() {
 }
 
 #[test]
-fn reading_pauses_while_too_many_wait() {
+fn reading_pauses_at_the_pipeline_limit() {
     let mut driver = Driver::new();
     driver.limits.pipeline_max = 4;
     let requests: String = (1..=6).map(|id| post(&later(id))).collect();
     driver.receive(requests.as_bytes());
-    assert_eq!((driver.service.deferred.len(), driver.connection.wish()), (4, Wish::Pause));
+    assert_eq!(
+        (driver.service.deferred.len(), driver.connection.next_action()),
+        (4, NextAction::Pause)
+    );
     let first = driver.service.deferred[0];
     driver.complete(first, Ok(b"1"));
-    assert_eq!((driver.service.deferred.len(), driver.connection.wish()), (5, Wish::Pause));
+    assert_eq!(
+        (driver.service.deferred.len(), driver.connection.next_action()),
+        (5, NextAction::Pause)
+    );
     for index in 1..6 {
         let exchange = driver.service.deferred[index];
         driver.complete(exchange, Ok(b"1"));
     }
     assert_eq!(bodies(&driver.sent()).len(), 6);
-    assert_eq!(driver.connection.wish(), Wish::Receive);
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
 }
 
 #[test]
-fn http_cancels_at_a_half_close_and_raw_answers() {
+fn a_half_close_cancels_http_calls_and_not_raw_ones() {
     let mut driver = Driver::new();
     driver.receive(post(&later(1)).as_bytes());
-    driver.end();
-    assert_eq!(driver.connection.wish(), Wish::Close);
+    driver.handle_eof();
+    assert_eq!(driver.connection.next_action(), NextAction::Close);
     let exchange = driver.service.deferred[0];
     driver.complete(exchange, Ok(b"1"));
     assert_eq!(driver.sent(), "");
 
     let mut driver = Driver::new();
     driver.receive(later(1).as_bytes());
-    driver.end();
-    assert_ne!(driver.connection.wish(), Wish::Close);
+    driver.handle_eof();
+    assert_ne!(driver.connection.next_action(), NextAction::Close);
     let exchange = driver.service.deferred[0];
     driver.complete(exchange, Ok(b"1"));
     assert_eq!(
-        (driver.sent(), driver.connection.wish()),
-        (later_reply(1, "1") + "\n", Wish::Close)
+        (driver.sent(), driver.connection.next_action()),
+        (later_reply(1, "1") + "\n", NextAction::Close)
     );
 }
 
 #[test]
-fn a_refusal_waits_behind_what_is_deferred() {
+fn a_refusal_waits_for_deferred_replies() {
     let mut driver = Driver::new();
     driver.receive((post(&later(1)) + "GARBAGE\n").as_bytes());
     assert_eq!(driver.sent(), "");
@@ -167,11 +173,11 @@ fn a_refusal_waits_behind_what_is_deferred() {
     driver.complete(exchange, Ok(b"1"));
     let sent = driver.sent();
     assert!(sent.starts_with("HTTP/1.1 200 ") && sent.contains("HTTP/1.1 400 "), "{sent}");
-    assert_eq!(driver.connection.wish(), Wish::Finish);
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
 }
 
 #[test]
-fn what_does_not_parse_takes_no_deferred_reply_away() {
+fn a_parse_error_keeps_deferred_replies() {
     let mut driver = Driver::new();
     let requests = [post(&later(1)), post("{"), post(&sum(3))].concat();
     driver.receive(requests.as_bytes());
@@ -185,7 +191,7 @@ fn what_does_not_parse_takes_no_deferred_reply_away() {
 }
 
 #[test]
-fn an_expected_100_waits_behind_what_is_deferred() {
+fn a_100_continue_waits_for_deferred_replies() {
     let mut driver = Driver::new();
     let head =
         "POST / HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";

@@ -1,11 +1,11 @@
 //! A server that is on its way to its end, and what its connections do about it.
 
-use ucall_proto::{Drain, LoadState, Wish};
+use ucall_proto::{Drain, LoadState, NextAction};
 
 use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
 
 #[test]
-fn http_says_that_a_reply_is_its_last() {
+fn the_last_http_reply_says_connection_close() {
     for drain in [Drain::Serving, Drain::Refusing] {
         let mut driver = Driver::new();
         driver.receive(post(&sum(1)).as_bytes());
@@ -15,38 +15,45 @@ fn http_says_that_a_reply_is_its_last() {
         let sent = driver.sent();
         assert!(sent.contains("Connection: close"), "{sent}");
         assert_eq!(bodies(&sent), [sum_reply(2)]);
-        assert_eq!(driver.connection.wish(), Wish::Finish);
+        assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
     }
 }
 
 #[test]
-fn a_deferred_reply_over_http_is_the_last_too() {
+fn a_deferred_http_reply_says_connection_close() {
     let mut driver = Driver::new();
     driver.receive((post(&later(1)) + &post(&later(2))).as_bytes());
     driver.drain = Drain::Refusing;
     let [first, second] = driver.service.deferred[..] else { panic!("two deferred calls") };
     driver.complete(first, Ok(b"1"));
     assert!(!driver.sent().contains("Connection: close"));
-    assert_eq!(driver.connection.wish(), Wish::Receive);
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
     driver.complete(second, Ok(b"2"));
     assert!(driver.sent().contains("Connection: close"));
-    assert_eq!(driver.connection.wish(), Wish::Finish);
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
 }
 
 #[test]
-fn raw_goes_on_while_it_is_served_and_ends_when_it_is_refused() {
+fn raw_continues_while_serving_and_ends_when_refusing() {
     let mut driver = Driver::new();
     driver.drain = Drain::Serving;
     driver.receive(sum(1).as_bytes());
-    assert_eq!((driver.sent(), driver.connection.wish()), (sum_reply(1) + "\n", Wish::Receive));
+    assert_eq!(
+        (driver.sent(), driver.connection.next_action()),
+        (sum_reply(1) + "\n", NextAction::Receive)
+    );
     driver.receive(later(2).as_bytes());
     driver.drain = Drain::Refusing;
     driver.receive((sum(3) + &sum(4)).as_bytes());
     assert_eq!(driver.sent(), sum_reply(3) + "\n" + &sum_reply(4) + "\n");
-    assert_eq!(driver.connection.wish(), Wish::Receive, "the deferred call is waited for");
+    assert_eq!(
+        driver.connection.next_action(),
+        NextAction::Receive,
+        "the deferred call is waited for"
+    );
     let deferred = driver.service.deferred[0];
     driver.complete(deferred, Ok(b"2"));
-    assert_eq!(driver.connection.wish(), Wish::Finish);
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use ucall_buffer::Target;
 use ucall_proto::http1::{AccessRules, ReplyWriter};
-use ucall_proto::json::{Kind, Reader};
+use ucall_proto::json::{Reader, ValueKind};
 use ucall_proto::{
-    Call, Connection, Drain, Environment, ExchangeId, Limits, LoadState, Outcome, Reply,
-    Reservation, RpcError, Scratch, Service, Wish,
+    Call, CallOutcome, Connection, Drain, Environment, ExchangeId, Limits, LoadState, NextAction,
+    Reply, Reservation, RpcError, Scratch, Service,
 };
 
 /// What the specification's examples call, and `later`, which is deferred.
@@ -18,7 +18,7 @@ pub struct Examples {
 }
 
 impl Service for Examples {
-    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         let method = String::from_utf8(call.method.unescaped().into_owned()).unwrap();
         if call.id.is_none() {
             self.notified.push(method.clone());
@@ -29,20 +29,20 @@ impl Service for Examples {
             "get_data" => r#"["hello",5]"#.to_owned(),
             "echo" => String::from_utf8(call.params.unwrap_or(b"null").to_vec()).unwrap(),
             "large" => format!("\"{}\"", "x".repeat(integers(call.params)[0] as usize)),
-            "silent" => return Outcome::Done,
+            "silent" => return CallOutcome::Done,
             "later" => {
                 self.deferred.push(call.exchange);
-                return Outcome::Deferred;
+                return CallOutcome::Deferred;
             }
             "update" | "notify_hello" | "notify_sum" => "null".to_owned(),
             _ => {
                 let error = RpcError::new(RpcError::METHOD_NOT_FOUND, "Method not found");
                 reply.error(&error);
-                return Outcome::Done;
+                return CallOutcome::Done;
             }
         };
         reply.result().extend_from_slice(result.as_bytes());
-        Outcome::Done
+        CallOutcome::Done
     }
 }
 
@@ -55,7 +55,7 @@ fn subtract(params: Option<&[u8]>) -> i64 {
 fn integers(params: Option<&[u8]>) -> Vec<i64> {
     let mut reader = Reader::new(params.unwrap());
     let mut values = Vec::new();
-    if reader.kind() == Kind::Array {
+    if reader.kind() == ValueKind::Array {
         reader.enter();
         while reader.next_item() {
             values.push(reader.number().as_i64().unwrap());
@@ -142,22 +142,22 @@ impl<S: Service> Driver<S> {
         self.with(|connection, environment, out| connection.receive(bytes, environment, out));
     }
 
-    pub fn receive_target(&mut self, target: Target) {
+    pub fn return_target(&mut self, target: Target) {
         self.with(|connection, environment, out| {
-            connection.receive_target(target, environment, out);
+            connection.return_target(target, environment, out);
         });
     }
 
-    pub fn target(&mut self) -> Option<Target> {
-        self.with(|connection, environment, out| connection.target(environment, out))
+    pub fn poll_target(&mut self) -> Option<Target> {
+        self.with(|connection, environment, out| connection.poll_target(environment, out))
     }
 
-    pub fn note_progress(&mut self) {
-        self.with(|connection, environment, _| connection.note_progress(environment));
+    pub fn handle_progress(&mut self) {
+        self.with(|connection, environment, _| connection.handle_progress(environment));
     }
 
     /// Lets other connections hold so much.
-    pub fn hold_elsewhere(&mut self, before: usize, now: usize) {
+    pub fn hold_in_others(&mut self, before: usize, now: usize) {
         assert_eq!(self.elsewhere.bytes(), before);
         self.elsewhere.resize(now, self.scratch.budget());
     }
@@ -171,12 +171,12 @@ impl<S: Service> Driver<S> {
         self.connection = Connection::new(self.now, &self.limits);
     }
 
-    pub fn end(&mut self) {
-        self.with(|connection, environment, out| connection.end(environment, out));
+    pub fn handle_eof(&mut self) {
+        self.with(|connection, environment, out| connection.handle_eof(environment, out));
     }
 
-    pub fn proceed(&mut self) {
-        self.with(|connection, environment, out| connection.proceed(environment, out));
+    pub fn resume(&mut self) {
+        self.with(|connection, environment, out| connection.resume(environment, out));
     }
 
     pub fn complete(&mut self, exchange: ExchangeId, outcome: Result<&[u8], &RpcError>) {
@@ -186,11 +186,11 @@ impl<S: Service> Driver<S> {
     }
 
     /// Lets time pass; expires what is due.
-    pub fn pass(&mut self, time: Duration) {
+    pub fn advance_time(&mut self, time: Duration) {
         self.now += time;
         while self.connection.deadline(&self.limits).is_some_and(|deadline| deadline <= self.now) {
-            self.with(|connection, environment, out| connection.expire(environment, out));
-            if self.connection.wish() == Wish::Close {
+            self.with(|connection, environment, out| connection.handle_timeout(environment, out));
+            if self.connection.next_action() == NextAction::Close {
                 break;
             }
         }
@@ -202,16 +202,16 @@ impl<S: Service> Driver<S> {
 }
 
 /// What a connection answers to bytes that come in these pieces, and what it wishes then.
-fn answer_in<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Wish) {
+fn answer_in<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, NextAction) {
     let mut driver = Driver::new();
     for piece in pieces {
         driver.receive(piece);
     }
-    (driver.sent(), driver.connection.wish())
+    (driver.sent(), driver.connection.next_action())
 }
 
 /// What a connection answers to `input`, proven to be the same however the input is cut.
-pub fn answer(input: impl AsRef<[u8]>) -> (String, Wish) {
+pub fn answer(input: impl AsRef<[u8]>) -> (String, NextAction) {
     let input = input.as_ref();
     let whole = answer_in([input]);
     for at in 0..=input.len() {

@@ -1,15 +1,15 @@
 //! HTTP messages, one after another.
 
-use ucall_proto::Wish;
+use ucall_proto::NextAction;
 
 use crate::harness::{Driver, answer, bodies, post, sum, sum_reply};
 
 #[test]
 fn requests_are_pipelined_and_answered_in_order() {
     let requests: String = (1..=16).map(|id| post(&sum(id))).collect();
-    let (replies, wish) = answer(requests);
+    let (replies, next_action) = answer(requests);
     assert_eq!(bodies(&replies), (1..=16).map(sum_reply).collect::<Vec<_>>());
-    assert_eq!(wish, Wish::Receive);
+    assert_eq!(next_action, NextAction::Receive);
 }
 
 #[test]
@@ -21,23 +21,23 @@ fn chunked_bodies_are_joined() {
          b;note=1\r\n{front}\r\n{:x}\r\n{back}\r\n0\r\nTrailer: 1\r\n\r\n",
         back.len()
     );
-    let (replies, wish) = answer(request.clone() + &post(&sum(8)));
+    let (replies, next_action) = answer(request.clone() + &post(&sum(8)));
     assert_eq!(bodies(&replies), [sum_reply(7), sum_reply(8)]);
-    assert_eq!(wish, Wish::Receive);
+    assert_eq!(next_action, NextAction::Receive);
 }
 
 #[test]
-fn nothing_but_empty_lines_may_come_before_a_request() {
+fn only_empty_lines_may_precede_a_request() {
     assert_eq!(bodies(&answer("\r\n\r\n".to_owned() + &post(&sum(1))).0), [sum_reply(1)]);
     for before in ["\n", " ", "\t", " \r\n", "\r\n ", "\r\n\n", "\r"] {
-        let (reply, wish) = answer(before.to_owned() + &post(&sum(1)));
+        let (reply, next_action) = answer(before.to_owned() + &post(&sum(1)));
         assert!(reply.starts_with("HTTP/1.1 400 "), "{before:?}: {reply}");
-        assert_eq!(wish, Wish::Finish);
+        assert_eq!(next_action, NextAction::DiscardInput);
     }
 }
 
 #[test]
-fn the_body_may_be_anything_that_is_json() {
+fn the_body_may_be_any_json_document() {
     for (body, code) in [
         ("", "-32700"),
         ("1", "-32600"),
@@ -45,9 +45,9 @@ fn the_body_may_be_anything_that_is_json() {
         ("{", "-32700"),
         (" {} \r\n", "-32600"),
     ] {
-        let (reply, wish) = answer(post(body));
+        let (reply, next_action) = answer(post(body));
         assert!(bodies(&reply)[0].contains(code), "{body}: {reply}");
-        assert_eq!(wish, Wish::Receive);
+        assert_eq!(next_action, NextAction::Receive);
     }
 }
 
@@ -60,20 +60,20 @@ fn close_and_http_1_0_end_the_connection_after_the_reply() {
             "POST / HTTP/{version}\r\nHost: localhost\r\n{line}Content-Length: {length}\r\n\r\n{body}"
         )
     };
-    let (reply, wish) = answer(head("Connection: close\r\n", "1.1") + &post(&sum(2)));
+    let (reply, next_action) = answer(head("Connection: close\r\n", "1.1") + &post(&sum(2)));
     assert_eq!(bodies(&reply), [sum_reply(1)]);
     assert!(reply.contains("\r\nConnection: close\r\n"));
-    assert_eq!(wish, Wish::Finish);
-    let (reply, wish) = answer(head("", "1.0"));
+    assert_eq!(next_action, NextAction::DiscardInput);
+    let (reply, next_action) = answer(head("", "1.0"));
     assert!(reply.contains("\r\nConnection: close\r\n"));
-    assert_eq!(wish, Wish::Finish);
-    let (reply, wish) = answer(head("Connection: keep-alive\r\n", "1.0"));
+    assert_eq!(next_action, NextAction::DiscardInput);
+    let (reply, next_action) = answer(head("Connection: keep-alive\r\n", "1.0"));
     assert!(reply.contains("\r\nConnection: keep-alive\r\n"));
-    assert_eq!(wish, Wish::Receive);
+    assert_eq!(next_action, NextAction::Receive);
 }
 
 #[test]
-fn paths_and_methods_are_told_apart() {
+fn paths_and_methods_are_distinguished() {
     for (line, status) in [
         ("POST /?x=1", "200"),
         ("POST http://localhost/", "200"),
@@ -89,17 +89,18 @@ fn paths_and_methods_are_told_apart() {
         let length = body.len();
         let request =
             format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}");
-        let (reply, wish) = answer(request);
+        let (reply, next_action) = answer(request);
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {reply}");
         assert_eq!(reply.contains("\r\nAllow: POST, OPTIONS\r\n"), matches!(status, "405" | "204"));
         assert_eq!(reply.ends_with("\r\n\r\n"), line.starts_with("HEAD") || status == "204");
-        let kept = if status.starts_with('4') { Wish::Finish } else { Wish::Receive };
-        assert_eq!(wish, kept, "{line}");
+        let kept =
+            if status.starts_with('4') { NextAction::DiscardInput } else { NextAction::Receive };
+        assert_eq!(next_action, kept, "{line}");
     }
 }
 
 #[test]
-fn what_is_wrong_with_the_framing_comes_after_good_replies_and_closes() {
+fn a_framing_error_follows_earlier_replies_and_closes() {
     for (bad, status) in [
         ("POST / HTTP/1.1\nHost: localhost\n\n", "400"),
         ("POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n1", "400"),
@@ -110,17 +111,17 @@ fn what_is_wrong_with_the_framing_comes_after_good_replies_and_closes() {
         ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", "501"),
         ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0x5\r\n", "400"),
     ] {
-        let (reply, wish) = answer(post(&sum(1)) + bad);
+        let (reply, next_action) = answer(post(&sum(1)) + bad);
         let (good, refusal) = reply.split_once(&sum_reply(1)).unwrap();
         assert!(good.starts_with("HTTP/1.1 200 "));
         assert!(refusal.starts_with(&format!("HTTP/1.1 {status} ")), "{bad}: {refusal}");
         assert!(refusal.contains("\r\nConnection: close\r\n"));
-        assert_eq!(wish, Wish::Finish, "{bad}");
+        assert_eq!(next_action, NextAction::DiscardInput, "{bad}");
     }
 }
 
 #[test]
-fn an_expected_100_comes_once_before_the_body() {
+fn a_100_continue_comes_once_before_the_body() {
     let body = sum(1);
     let head = format!(
         "POST / HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
@@ -138,17 +139,17 @@ fn an_expected_100_comes_once_before_the_body() {
 }
 
 #[test]
-fn a_refused_body_is_never_asked_for() {
+fn a_refused_body_gets_no_100_continue() {
     let mut driver = Driver::new();
     driver.receive(
         b"POST / HTTP/1.1\r\nHost: evil.example\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
     );
     assert!(driver.sent().starts_with("HTTP/1.1 403 "));
-    assert_eq!(driver.connection.wish(), Wish::Finish);
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
 }
 
 #[test]
-fn foreign_pages_may_not_call() {
+fn foreign_origins_are_refused() {
     let body = sum(1);
     let request = |headers: &str| {
         format!("POST / HTTP/1.1\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
@@ -166,7 +167,7 @@ fn foreign_pages_may_not_call() {
 }
 
 #[test]
-fn a_large_body_goes_straight_to_its_place() {
+fn a_large_body_is_received_into_a_target() {
     let body =
         format!(r#"{{"jsonrpc":"2.0","method":"get_data","id":1,"x":"{}"}}"#, "y".repeat(1 << 20));
     let request = post(&body);
@@ -174,11 +175,11 @@ fn a_large_body_goes_straight_to_its_place() {
     let (mut rest, mut targets) = (request.as_bytes(), 0);
     driver.receive(&rest[..100]);
     rest = &rest[100..];
-    while let Some(mut target) = driver.target() {
-        assert!(driver.target().is_none(), "a second one before the first is back");
+    while let Some(mut target) = driver.poll_target() {
+        assert!(driver.poll_target().is_none(), "a second one before the first is back");
         let count = target.write(rest);
         rest = &rest[count..];
-        driver.receive_target(target);
+        driver.return_target(target);
         targets += 1;
     }
     // Each is as large as what came before it.
@@ -188,7 +189,7 @@ fn a_large_body_goes_straight_to_its_place() {
 }
 
 #[test]
-fn what_can_be_no_head_is_refused_at_the_end_however_it_came() {
+fn a_malformed_partial_head_is_refused_at_eof() {
     for (input, refused) in [
         ("POST / HTTP/1.1\r\nHost: a\u{1}b", true),
         ("POST / HTTP/1.1\r\nHost: a\r\nB C", true),
@@ -199,14 +200,14 @@ fn what_can_be_no_head_is_refused_at_the_end_however_it_came() {
             let mut driver = Driver::new();
             driver.receive(&input.as_bytes()[..cut]);
             driver.receive(&input.as_bytes()[cut..]);
-            driver.end();
+            driver.handle_eof();
             let sent = driver.sent();
             assert_eq!(
                 sent.starts_with("HTTP/1.1 400 "),
                 refused,
                 "{input:?} cut at {cut}: {sent}"
             );
-            assert_eq!(driver.connection.wish(), Wish::Close);
+            assert_eq!(driver.connection.next_action(), NextAction::Close);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Every limit that the connection keeps: the last that is allowed, the first that is not.
 
-use ucall_proto::{Limits, Wish};
+use ucall_proto::{Limits, NextAction};
 
 use crate::harness::{Driver, bodies, post, sum, sum_reply};
 
@@ -21,12 +21,15 @@ fn large(result_len: usize) -> String {
 fn bodies_over_http_are_refused_before_they_are_read() {
     let mut driver = small();
     driver.receive(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n");
-    assert_eq!((driver.sent(), driver.connection.wish()), (String::new(), Wish::Receive));
+    assert_eq!(
+        (driver.sent(), driver.connection.next_action()),
+        (String::new(), NextAction::Receive)
+    );
     let mut driver = small();
     driver.receive(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1001\r\n\r\n");
     let sent = driver.sent();
     assert!(sent.starts_with("HTTP/1.1 413 ") && sent.contains("1000"), "{sent}");
-    assert_eq!(driver.connection.wish(), Wish::Finish);
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
     let mut driver = small();
     driver.receive(
         b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n",
@@ -40,7 +43,7 @@ fn documents_over_raw_tcp_are_refused_whole_or_partial() {
     let mut driver = small();
     driver.receive(text(1000).as_bytes());
     assert!(driver.sent().contains("-32600"));
-    assert_eq!(driver.connection.wish(), Wish::Receive);
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
     for pieces in [1001, 500, 1] {
         let mut driver = small();
         for piece in text(1001).as_bytes().chunks(pieces) {
@@ -48,12 +51,12 @@ fn documents_over_raw_tcp_are_refused_whole_or_partial() {
         }
         let sent = driver.sent();
         assert!(sent.contains("at most 1000 bytes"), "{sent}");
-        assert_eq!(driver.connection.wish(), Wish::Finish);
+        assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
     }
 }
 
 #[test]
-fn what_lies_beyond_the_limit_of_a_document_changes_nothing() {
+fn bytes_past_the_document_limit_change_nothing() {
     for beyond in ["y\"}", "\u{1}", "y\"]"] {
         let text = format!("{{\"x\":\"{}{beyond}", "y".repeat(995));
         for pieces in [text.len(), 999, 500, 1] {
@@ -63,7 +66,7 @@ fn what_lies_beyond_the_limit_of_a_document_changes_nothing() {
             }
             let sent = driver.sent();
             assert!(sent.contains("at most 1000 bytes"), "{beyond:?} in {pieces}: {sent}");
-            assert_eq!(driver.connection.wish(), Wish::Finish);
+            assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
         }
     }
 }
@@ -109,22 +112,22 @@ fn a_handler_that_never_replies_is_an_internal_error() {
 }
 
 #[test]
-fn reading_pauses_while_too_much_waits_to_be_sent() {
+fn reading_pauses_at_the_output_limit() {
     let mut driver = Driver::new();
     driver.limits.output_bytes_max = 10_000;
     let requests: String = (0..10).map(|_| large(6_000)).collect();
     driver.receive(requests.as_bytes());
     assert_eq!(driver.sent().lines().count(), 2);
-    assert_eq!(driver.connection.wish(), Wish::Pause);
+    assert_eq!(driver.connection.next_action(), NextAction::Pause);
     driver.queued_bytes = 20_000;
-    driver.proceed();
+    driver.resume();
     assert_eq!(driver.sent(), "");
     driver.queued_bytes = 0;
     for _ in 0..4 {
-        driver.proceed();
+        driver.resume();
         assert_eq!(driver.sent().lines().count(), 2);
     }
-    assert_eq!(driver.connection.wish(), Wish::Receive);
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
 }
 
 #[test]

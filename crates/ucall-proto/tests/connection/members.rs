@@ -1,6 +1,6 @@
 //! The members of params, which the scan notes for the services that need them.
 
-use ucall_proto::{Call, Limits, Outcome, Reply, Service};
+use ucall_proto::{Call, CallOutcome, Limits, Reply, Service};
 
 use crate::harness::{Driver, bodies, post};
 
@@ -10,10 +10,10 @@ struct Count<const NEEDED: bool>;
 impl<const NEEDED: bool> Service for Count<NEEDED> {
     const NEEDS_MEMBERS: bool = NEEDED;
 
-    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         let count = call.members.map_or("null".to_owned(), |members| members.len().to_string());
         reply.result().extend_from_slice(count.as_bytes());
-        Outcome::Done
+        CallOutcome::Done
     }
 }
 

@@ -1,35 +1,35 @@
 //! Raw documents, one after another.
 
-use ucall_proto::Wish;
+use ucall_proto::NextAction;
 
 use crate::harness::{Driver, answer, sum, sum_reply};
 
 #[test]
 fn documents_follow_each_other_with_or_without_space() {
     let requests = format!(" {}{}\r\n\t {}\n", sum(1), sum(2), sum(3));
-    let (replies, wish) = answer(requests);
+    let (replies, next_action) = answer(requests);
     assert_eq!(replies, format!("{}\n{}\n{}\n", sum_reply(1), sum_reply(2), sum_reply(3)));
-    assert_eq!(wish, Wish::Receive);
+    assert_eq!(next_action, NextAction::Receive);
 }
 
 #[test]
-fn what_breaks_the_grammar_is_answered_at_once_and_ends_the_connection() {
+fn a_syntax_error_is_answered_at_once_and_ends_the_connection() {
     for broken in ["{]", "{\"a\":x", "[1,}", "{\"a\":\"\u{1}", "{\"a\":\"\\ud800x", "[\"\\q"] {
-        let (reply, wish) = answer(format!("{}{broken}", sum(1)));
+        let (reply, next_action) = answer(format!("{}{broken}", sum(1)));
         let mut lines = reply.lines();
         assert_eq!(lines.next(), Some(sum_reply(1).as_str()));
         assert!(lines.next().is_some_and(|line| line.contains("-32700")), "{broken}: {reply}");
-        assert_eq!((lines.next(), wish), (None, Wish::Finish), "{broken}");
+        assert_eq!((lines.next(), next_action), (None, NextAction::DiscardInput), "{broken}");
     }
 }
 
 #[test]
-fn bytes_that_begin_no_protocol_are_refused() {
+fn bytes_of_no_known_protocol_are_refused() {
     let space = [vec![b' '; 65], b"{".to_vec()].concat();
     for bytes in [b"\"text\"".to_vec(), b"1".to_vec(), space, b"\x0c{}".to_vec()] {
-        let (reply, wish) = answer(bytes);
+        let (reply, next_action) = answer(bytes);
         assert!(reply.contains("-32700"), "{reply}");
-        assert_eq!(wish, Wish::Finish);
+        assert_eq!(next_action, NextAction::DiscardInput);
     }
     let space = [vec![b' '; 64], sum(1).into_bytes()].concat();
     assert_eq!(answer(space).0, sum_reply(1) + "\n");
@@ -47,24 +47,24 @@ fn invalid_utf8_is_refused_anywhere_in_a_document() {
 }
 
 #[test]
-fn half_close_gets_what_came_answered() {
+fn requests_before_a_half_close_are_answered() {
     let mut driver = Driver::new();
     driver.receive(sum(1).as_bytes());
-    driver.end();
+    driver.handle_eof();
     assert_eq!(driver.sent(), sum_reply(1) + "\n");
-    assert_eq!(driver.connection.wish(), Wish::Close);
+    assert_eq!(driver.connection.next_action(), NextAction::Close);
 }
 
 #[test]
-fn half_close_within_a_document_is_told() {
+fn a_half_close_within_a_document_gets_an_error() {
     let mut driver = Driver::new();
     driver.receive(&sum(1).as_bytes()[..20]);
-    driver.end();
+    driver.handle_eof();
     assert!(driver.sent().contains("it ends too early"));
 }
 
 #[test]
-fn messages_that_answer_nothing_have_their_place() {
+fn pushed_messages_are_written_over_raw_tcp_only() {
     let mut driver = Driver::new();
     driver.receive(sum(1).as_bytes());
     let mut out = Vec::new();
@@ -73,7 +73,7 @@ fn messages_that_answer_nothing_have_their_place() {
 }
 
 #[test]
-fn a_large_document_in_small_pieces_costs_each_byte_once() {
+fn a_large_document_in_small_pieces_is_scanned_once() {
     let text = "é\\n".repeat(400_000);
     let request = format!(r#"{{"jsonrpc":"2.0","method":"echo","params":["{text}"],"id":1}}"#);
     let mut driver = Driver::new();

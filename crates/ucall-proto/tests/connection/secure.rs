@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ucall_proto::tls::{ClientConfig, ServerConfig, Stage};
-use ucall_proto::{Connection, Limits, Wish};
+use ucall_proto::tls::{ClientConfig, ServerConfig, TlsConnection};
+use ucall_proto::{Connection, Limits, NextAction};
 
 use crate::harness::{Driver, answer, later, post, sum, sum_reply};
-use crate::tls::{Authority, End, client, server};
+use crate::tls::{Authority, Endpoint, client, server};
 
 type Configs = (Arc<ServerConfig>, Arc<ClientConfig>);
 
@@ -21,51 +21,51 @@ fn configs() -> Configs {
 }
 
 /// A connection under TLS and the client at its other end.
-struct Secure {
+struct TlsPair {
     driver: Driver,
-    client: End,
+    client: Endpoint,
 }
 
-impl Secure {
+impl TlsPair {
     fn with_limits(limits: Limits) -> Self {
         let (server, client) = configs();
         let mut driver = Driver::with_limits(limits);
-        let stage = Stage::server(server).unwrap();
-        driver.connection = Connection::secure(driver.now, &driver.limits, stage);
+        let tls = TlsConnection::server(server).unwrap();
+        driver.connection = Connection::with_tls(driver.now, &driver.limits, tls);
         let mut out = Vec::new();
-        let stage = Stage::client(client, "localhost".try_into().unwrap(), &mut out).unwrap();
-        Self { driver, client: End::new(stage, out) }
+        let tls = TlsConnection::client(client, "localhost".try_into().unwrap(), &mut out).unwrap();
+        Self { driver, client: Endpoint::new(tls, out) }
     }
 
     /// One on which both ends have agreed.
-    fn agreed() -> Self {
-        let mut secure = Self::with_limits(Limits::default());
-        secure.talk(1 << 20);
-        assert!(secure.driver.connection.session().is_some());
-        secure
+    fn connected() -> Self {
+        let mut pair = Self::with_limits(Limits::default());
+        pair.exchange(1 << 20);
+        assert!(pair.driver.connection.session().is_some());
+        pair
     }
 
-    fn talk(&mut self, piece_bytes: usize) {
+    fn exchange(&mut self, piece_bytes: usize) {
         loop {
-            let said = std::mem::take(&mut self.client.out);
-            for piece in said.chunks(piece_bytes) {
+            let sent = std::mem::take(&mut self.client.out);
+            for piece in sent.chunks(piece_bytes) {
                 self.driver.receive(piece);
             }
-            let answered = std::mem::take(&mut self.driver.out);
-            self.client.hear(&answered);
-            if said.is_empty() && answered.is_empty() {
+            let replied = std::mem::take(&mut self.driver.out);
+            self.client.receive(&replied);
+            if sent.is_empty() && replied.is_empty() {
                 return;
             }
         }
     }
 
-    fn heard(&mut self) -> String {
-        String::from_utf8(std::mem::take(&mut self.client.heard)).unwrap()
+    fn received(&mut self) -> String {
+        String::from_utf8(std::mem::take(&mut self.client.received)).unwrap()
     }
 }
 
 #[test]
-fn the_answers_are_those_of_a_connection_without() {
+fn replies_equal_those_without_tls() {
     let inputs = [
         sum(1),
         sum(1) + &sum(2) + "\n" + &sum(3),
@@ -84,186 +84,190 @@ fn the_answers_are_those_of_a_connection_without() {
     for input in inputs {
         let expected = answer(&input);
         for piece_bytes in [1, 7, 1 << 20] {
-            let mut secure = Secure::with_limits(Limits::default());
-            secure.client.say(input.as_bytes());
-            secure.talk(piece_bytes);
-            let wish = secure.driver.connection.wish();
-            assert_eq!((secure.heard(), wish), expected, "{input} in {piece_bytes}");
-            let has_ended = secure.client.stage.is_ended_by_peer();
-            assert_eq!(has_ended, matches!(wish, Wish::Finish | Wish::Close), "{input}");
+            let mut pair = TlsPair::with_limits(Limits::default());
+            pair.client.send(input.as_bytes());
+            pair.exchange(piece_bytes);
+            let next_action = pair.driver.connection.next_action();
+            assert_eq!((pair.received(), next_action), expected, "{input} in {piece_bytes}");
+            let has_ended = pair.client.tls.has_received_close_notify();
+            assert_eq!(
+                has_ended,
+                matches!(next_action, NextAction::DiscardInput | NextAction::Close),
+                "{input}"
+            );
         }
     }
 }
 
 #[test]
-fn replies_that_leave_together_are_one_record() {
-    let mut secure = Secure::agreed();
-    secure.client.say((post(&sum(1)) + &post(&sum(2)) + &post(&sum(3))).as_bytes());
-    secure.driver.receive(&std::mem::take(&mut secure.client.out));
-    let out = &secure.driver.out;
+fn replies_sent_together_share_one_record() {
+    let mut pair = TlsPair::connected();
+    pair.client.send((post(&sum(1)) + &post(&sum(2)) + &post(&sum(3))).as_bytes());
+    pair.driver.receive(&std::mem::take(&mut pair.client.out));
+    let out = &pair.driver.out;
     assert_eq!(out.len(), 5 + usize::from(u16::from_be_bytes([out[3], out[4]])));
 }
 
 #[test]
 fn deferred_replies_and_messages_are_encrypted_too() {
-    let mut secure = Secure::agreed();
-    secure.client.say(later(7).as_bytes());
-    secure.talk(1 << 20);
-    let exchange = secure.driver.service.deferred[0];
-    secure.driver.complete(exchange, Ok(b"8"));
-    let out = &mut secure.driver.out;
-    assert!(secure.driver.connection.push(b"{}", out));
-    secure.talk(1 << 20);
-    assert_eq!(secure.heard(), "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":8}\n{}\n");
+    let mut pair = TlsPair::connected();
+    pair.client.send(later(7).as_bytes());
+    pair.exchange(1 << 20);
+    let exchange = pair.driver.service.deferred[0];
+    pair.driver.complete(exchange, Ok(b"8"));
+    let out = &mut pair.driver.out;
+    assert!(pair.driver.connection.push(b"{}", out));
+    pair.exchange(1 << 20);
+    assert_eq!(pair.received(), "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":8}\n{}\n");
 }
 
 #[test]
-fn a_large_body_comes_whole() {
-    let mut secure = Secure::agreed();
+fn a_large_body_is_received_whole() {
+    let mut pair = TlsPair::connected();
     let body = format!(
         r#"{{"jsonrpc":"2.0","method":"echo","params":["{}"],"id":1}}"#,
         "x".repeat(300_000)
     );
-    secure.client.say(post(&body).as_bytes());
-    secure.talk(10_000);
-    assert!(secure.driver.target().is_none());
-    assert!(secure.heard().contains(&"x".repeat(300_000)));
+    pair.client.send(post(&body).as_bytes());
+    pair.exchange(10_000);
+    assert!(pair.driver.poll_target().is_none());
+    assert!(pair.received().contains(&"x".repeat(300_000)));
 }
 
 #[test]
 fn a_large_reply_makes_the_connection_pause() {
-    let mut secure = Secure::agreed();
+    let mut pair = TlsPair::connected();
     let large = r#"{"jsonrpc":"2.0","method":"large","params":[700000],"id":1}"#;
-    secure.client.say(large.repeat(3).as_bytes());
-    secure.driver.receive(&std::mem::take(&mut secure.client.out));
-    assert_eq!(secure.driver.connection.wish(), Wish::Pause);
-    secure.talk(1 << 20);
-    assert_eq!(secure.heard().len() / 700_000, 2);
-    secure.driver.proceed();
-    secure.talk(1 << 20);
-    assert_eq!(secure.heard().len() / 700_000, 1);
+    pair.client.send(large.repeat(3).as_bytes());
+    pair.driver.receive(&std::mem::take(&mut pair.client.out));
+    assert_eq!(pair.driver.connection.next_action(), NextAction::Pause);
+    pair.exchange(1 << 20);
+    assert_eq!(pair.received().len() / 700_000, 2);
+    pair.driver.resume();
+    pair.exchange(1 << 20);
+    assert_eq!(pair.received().len() / 700_000, 1);
 }
 
 #[test]
-fn the_end_of_either_kind_is_the_end() {
+fn close_notify_and_eof_both_end_the_stream() {
     for by_alert in [true, false] {
-        let mut secure = Secure::agreed();
-        secure.client.say(sum(1).as_bytes());
+        let mut pair = TlsPair::connected();
+        pair.client.send(sum(1).as_bytes());
         if by_alert {
-            secure.client.stage.close(&mut secure.client.out);
+            pair.client.tls.close(&mut pair.client.out);
         }
-        secure.driver.receive(&std::mem::take(&mut secure.client.out));
+        pair.driver.receive(&std::mem::take(&mut pair.client.out));
         if !by_alert {
-            secure.driver.end();
+            pair.driver.handle_eof();
         }
-        assert_eq!(secure.driver.connection.wish(), Wish::Close);
-        secure.talk(1 << 20);
-        assert_eq!(secure.heard(), sum_reply(1) + "\n");
-        assert!(secure.client.stage.is_ended_by_peer());
+        assert_eq!(pair.driver.connection.next_action(), NextAction::Close);
+        pair.exchange(1 << 20);
+        assert_eq!(pair.received(), sum_reply(1) + "\n");
+        assert!(pair.client.tls.has_received_close_notify());
     }
 }
 
 #[test]
-fn a_handshake_that_stalls_is_closed_and_told_nothing() {
+fn a_stalled_handshake_is_closed_without_output() {
     let limits = Limits::default();
     let (timeout, instant) = (limits.handshake_timeout, Duration::from_nanos(1));
-    for said in [0, 5, 100] {
-        let mut secure = Secure::with_limits(limits.clone());
-        let hello = std::mem::take(&mut secure.client.out);
-        secure.driver.receive(&hello[..said]);
-        secure.driver.pass(timeout - instant);
-        assert_eq!(secure.driver.connection.wish(), Wish::Receive);
-        assert!(secure.driver.connection.idle_since().is_some());
-        secure.driver.pass(instant);
-        assert_eq!(secure.driver.connection.wish(), Wish::Close);
-        assert!(secure.driver.out.is_empty());
+    for sent in [0, 5, 100] {
+        let mut pair = TlsPair::with_limits(limits.clone());
+        let hello = std::mem::take(&mut pair.client.out);
+        pair.driver.receive(&hello[..sent]);
+        pair.driver.advance_time(timeout - instant);
+        assert_eq!(pair.driver.connection.next_action(), NextAction::Receive);
+        assert!(pair.driver.connection.idle_since().is_some());
+        pair.driver.advance_time(instant);
+        assert_eq!(pair.driver.connection.next_action(), NextAction::Close);
+        assert!(pair.driver.out.is_empty());
     }
 }
 
 #[test]
-fn one_that_has_agreed_and_is_silent_is_closed_with_goodbye() {
-    let mut secure = Secure::agreed();
-    secure.driver.pass(Limits::default().idle_timeout);
-    assert_eq!(secure.driver.connection.wish(), Wish::Close);
-    secure.talk(1 << 20);
-    assert!(secure.client.stage.is_ended_by_peer());
+fn an_idle_connection_is_closed_with_close_notify() {
+    let mut pair = TlsPair::connected();
+    pair.driver.advance_time(Limits::default().idle_timeout);
+    assert_eq!(pair.driver.connection.next_action(), NextAction::Close);
+    pair.exchange(1 << 20);
+    assert!(pair.client.tls.has_received_close_notify());
 }
 
 #[test]
-fn plaintext_is_told_where_it_has_come() {
-    for (said, expected) in [
+fn plaintext_gets_an_error_that_names_tls() {
+    for (sent, expected) in [
         (post(&sum(1)), "HTTP/1.1 400 Bad Request\r\n"),
         (sum(1), r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"#),
         ("\n".to_owned(), r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"#),
     ] {
-        let mut secure = Secure::with_limits(Limits::default());
-        secure.driver.receive(said.as_bytes());
-        let told = secure.driver.sent();
-        assert!(told.starts_with(expected) && told.contains("TLS"), "{told}");
-        assert_eq!(secure.driver.connection.wish(), Wish::Finish);
-        secure.driver.receive(said.as_bytes());
-        assert!(secure.driver.out.is_empty());
+        let mut pair = TlsPair::with_limits(Limits::default());
+        pair.driver.receive(sent.as_bytes());
+        let reply = pair.driver.sent();
+        assert!(reply.starts_with(expected) && reply.contains("TLS"), "{reply}");
+        assert_eq!(pair.driver.connection.next_action(), NextAction::DiscardInput);
+        pair.driver.receive(sent.as_bytes());
+        assert!(pair.driver.out.is_empty());
     }
 }
 
 #[test]
-fn tls_is_told_that_nobody_speaks_it() {
-    let hello = Secure::with_limits(Limits::default()).client.out;
+fn tls_on_a_plaintext_port_gets_an_http_error() {
+    let hello = TlsPair::with_limits(Limits::default()).client.out;
     let mut driver = Driver::new();
     driver.receive(&hello);
-    let told = driver.sent();
-    assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("speaks no TLS"), "{told}");
-    assert_eq!(driver.connection.wish(), Wish::Finish);
+    let reply = driver.sent();
+    assert!(reply.starts_with("HTTP/1.1 400 ") && reply.contains("speaks no TLS"), "{reply}");
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
 }
 
 #[test]
 fn broken_records_end_the_connection_with_an_alert() {
-    let mut secure = Secure::agreed();
-    secure.client.say(sum(1).as_bytes());
-    *secure.client.out.last_mut().unwrap() ^= 1;
-    secure.talk(1 << 20);
-    assert_eq!(secure.driver.connection.wish(), Wish::Finish);
-    assert!(secure.client.error.is_some());
-    assert!(secure.heard().is_empty());
+    let mut pair = TlsPair::connected();
+    pair.client.send(sum(1).as_bytes());
+    *pair.client.out.last_mut().unwrap() ^= 1;
+    pair.exchange(1 << 20);
+    assert_eq!(pair.driver.connection.next_action(), NextAction::DiscardInput);
+    assert!(pair.client.error.is_some());
+    assert!(pair.received().is_empty());
 }
 
 #[test]
-fn what_comes_with_the_handshake_is_not_run_when_a_broken_record_follows() {
+fn early_requests_do_not_run_when_a_broken_record_follows() {
     let broken = [23, 3, 3, 0, 20].into_iter().chain([0; 20]).collect::<Vec<u8>>();
     for (behind, is_run) in [(&[][..], true), (&broken, false)] {
-        let mut secure = Secure::with_limits(Limits::default());
-        secure.client.say(later(7).as_bytes());
-        secure.driver.receive(&std::mem::take(&mut secure.client.out));
-        secure.client.hear(&std::mem::take(&mut secure.driver.out));
-        secure.client.out.extend_from_slice(behind);
-        secure.driver.receive(&std::mem::take(&mut secure.client.out));
-        assert_eq!(secure.driver.connection.session().is_some(), is_run);
-        assert_eq!(secure.driver.service.deferred.len(), usize::from(is_run));
-        assert_eq!(secure.driver.connection.wish() == Wish::Finish, !is_run);
+        let mut pair = TlsPair::with_limits(Limits::default());
+        pair.client.send(later(7).as_bytes());
+        pair.driver.receive(&std::mem::take(&mut pair.client.out));
+        pair.client.receive(&std::mem::take(&mut pair.driver.out));
+        pair.client.out.extend_from_slice(behind);
+        pair.driver.receive(&std::mem::take(&mut pair.client.out));
+        assert_eq!(pair.driver.connection.session().is_some(), is_run);
+        assert_eq!(pair.driver.service.deferred.len(), usize::from(is_run));
+        assert_eq!(pair.driver.connection.next_action() == NextAction::DiscardInput, !is_run);
     }
 }
 
 #[test]
-fn an_origin_is_ones_own_only_with_the_right_scheme() {
+fn the_own_origin_needs_the_https_scheme() {
     for (origin, status) in [("https://localhost", "200"), ("http://localhost", "403")] {
-        let mut secure = Secure::agreed();
+        let mut pair = TlsPair::connected();
         let request =
             post(&sum(1)).replacen("\r\n\r\n", &format!("\r\nOrigin: {origin}\r\n\r\n"), 1);
-        secure.client.say(request.as_bytes());
-        secure.talk(1 << 20);
-        let told = secure.heard();
-        assert_eq!(told.get(9..12), Some(status), "{told}");
+        pair.client.send(request.as_bytes());
+        pair.exchange(1 << 20);
+        let reply = pair.received();
+        assert_eq!(reply.get(9..12), Some(status), "{reply}");
     }
 }
 
 #[test]
-fn what_waits_undecrypted_is_counted_and_given_back() {
-    let mut secure = Secure::agreed();
-    let before = secure.driver.held_bytes();
-    secure.client.say(&[b'['; 10_000]);
-    let record = std::mem::take(&mut secure.client.out);
-    secure.driver.receive(&record[..9_000]);
-    assert!(secure.driver.held_bytes() >= before + 9_000);
-    secure.driver.release();
-    assert_eq!(secure.driver.held_bytes(), 0);
+fn undecrypted_bytes_are_counted_and_released() {
+    let mut pair = TlsPair::connected();
+    let before = pair.driver.held_bytes();
+    pair.client.send(&[b'['; 10_000]);
+    let record = std::mem::take(&mut pair.client.out);
+    pair.driver.receive(&record[..9_000]);
+    assert!(pair.driver.held_bytes() >= before + 9_000);
+    pair.driver.release();
+    assert_eq!(pair.driver.held_bytes(), 0);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use ucall_proto::tls::{
-    ClientAuth, ClientConfig, ClientSettings, Identity, ServerConfig, ServerSettings, Stage,
-    TicketSecret, TlsError, Trust,
+    ClientAuth, ClientConfig, ClientSettings, Identity, ServerConfig, ServerSettings, TicketSecret,
+    TlsConnection, TlsError, Trust,
 };
 
 pub(crate) const HTTP: &[&[u8]] = &[b"http/1.1"];
@@ -89,60 +89,60 @@ pub(crate) fn client_as(
 }
 
 /// One end: its stage, what it has said and not been heard, and what it has heard.
-pub(crate) struct End {
-    pub(crate) stage: Stage,
+pub(crate) struct Endpoint {
+    pub(crate) tls: TlsConnection,
     pub(crate) out: Vec<u8>,
-    pub(crate) heard: Vec<u8>,
+    pub(crate) received: Vec<u8>,
     pub(crate) error: Option<TlsError>,
 }
 
-impl End {
-    pub(crate) fn new(stage: Stage, out: Vec<u8>) -> Self {
-        Self { stage, out, heard: Vec::new(), error: None }
+impl Endpoint {
+    pub(crate) fn new(tls: TlsConnection, out: Vec<u8>) -> Self {
+        Self { tls, out, received: Vec::new(), error: None }
     }
 
-    pub(crate) fn hear(&mut self, bytes: &[u8]) {
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
-        let heard = &mut self.heard;
+        let received = &mut self.received;
         let outcome =
-            self.stage.receive(&mut bytes, &mut self.out, |piece| heard.extend_from_slice(piece));
+            self.tls.receive(&mut bytes, &mut self.out, |piece| received.extend_from_slice(piece));
         self.error = self.error.take().or(outcome.err());
     }
 
-    pub(crate) fn say(&mut self, plaintext: &[u8]) {
-        self.stage.send(plaintext, &mut self.out).unwrap();
+    pub(crate) fn send(&mut self, plaintext: &[u8]) {
+        self.tls.send(plaintext, &mut self.out).unwrap();
     }
 }
 
 /// A server and a client on one wire.
-pub(crate) struct Pair {
-    pub(crate) server: End,
-    pub(crate) client: End,
+pub(crate) struct EndpointPair {
+    pub(crate) server: Endpoint,
+    pub(crate) client: Endpoint,
 }
 
-impl Pair {
+impl EndpointPair {
     pub(crate) fn new(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name: &str) -> Self {
         let mut out = Vec::new();
         let name = name.to_owned().try_into().unwrap();
-        let client = Stage::client(client, name, &mut out).unwrap();
+        let client = TlsConnection::client(client, name, &mut out).unwrap();
         Self {
-            server: End::new(Stage::server(server).unwrap(), Vec::new()),
-            client: End::new(client, out),
+            server: Endpoint::new(TlsConnection::server(server).unwrap(), Vec::new()),
+            client: Endpoint::new(client, out),
         }
     }
 
     /// Carries bytes both ways, in pieces of at most so many, until there are no more.
-    pub(crate) fn talk(&mut self, piece_bytes: usize) {
+    pub(crate) fn exchange(&mut self, piece_bytes: usize) {
         let Self { server, client } = self;
         while !(server.out.is_empty() && client.out.is_empty()) {
-            carry(client, server, piece_bytes);
-            carry(server, client, piece_bytes);
+            transfer(client, server, piece_bytes);
+            transfer(server, client, piece_bytes);
         }
     }
 }
 
-fn carry(from: &mut End, to: &mut End, piece_bytes: usize) {
+fn transfer(from: &mut Endpoint, to: &mut Endpoint, piece_bytes: usize) {
     for piece in std::mem::take(&mut from.out).chunks(piece_bytes) {
-        to.hear(piece);
+        to.receive(piece);
     }
 }

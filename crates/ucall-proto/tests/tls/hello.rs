@@ -1,8 +1,8 @@
 //! The client's hello, as long as it may be and longer, in records and pieces of any size.
 
-use ucall_proto::tls::{HANDSHAKE_MESSAGE_BYTES_MAX, Stage, TlsError};
+use ucall_proto::tls::{HANDSHAKE_MESSAGE_BYTES_MAX, TlsConnection, TlsError};
 
-use crate::harness::{Authority, End, client, server};
+use crate::harness::{Authority, Endpoint, client, server};
 
 const ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 50];
 const HANDSHAKE: u8 = 22;
@@ -25,7 +25,7 @@ impl Hello {
     fn new() -> Self {
         let mut out = Vec::new();
         let name = "localhost".to_owned().try_into().unwrap();
-        Stage::client(client(&Authority::new()), name, &mut out).unwrap();
+        TlsConnection::client(client(&Authority::new()), name, &mut out).unwrap();
         let body = &out[9..];
         let suites = 35 + usize::from(body[34]);
         let compression =
@@ -86,17 +86,17 @@ impl Hello {
     }
 
     /// What a server makes of it, in records of that size that come in pieces of that size.
-    fn heard_by_server(&self, record_bytes: usize, piece_bytes: usize) -> End {
+    fn heard_by_server(&self, record_bytes: usize, piece_bytes: usize) -> Endpoint {
         let certificate = Authority::new().sign("localhost");
         let config = server(&[certificate.identity()]);
-        let mut end = End::new(Stage::server(config).unwrap(), Vec::new());
+        let mut end = Endpoint::new(TlsConnection::server(config).unwrap(), Vec::new());
         let record = |piece: &[u8]| {
             let len = (piece.len() as u16).to_be_bytes();
             [&[HANDSHAKE, 3, 1], &len[..], piece].concat()
         };
         let records: Vec<u8> = self.message().chunks(record_bytes).flat_map(record).collect();
         for piece in records.chunks(piece_bytes) {
-            end.hear(piece);
+            end.receive(piece);
         }
         end
     }

@@ -5,7 +5,7 @@ use ucall_proto::tls::{
     ClientAuth, ClientSettings, Identity, ServerSettings, SettingsError, TicketSecret, Trust,
 };
 
-use crate::harness::{Authority, Pair, Pem, client, server};
+use crate::harness::{Authority, EndpointPair, Pem, client, server};
 
 const KEY: &str = include_str!("key.pem");
 const KEY_ENCRYPTED: &str = include_str!("key-encrypted.pem");
@@ -37,15 +37,15 @@ fn an_encrypted_key_is_opened_by_its_password() {
     let encrypted =
         |password| Identity { private_key: KEY_ENCRYPTED.as_bytes(), password, ..pem.identity() };
     let server = server(&[encrypted(Some(b"secret".as_slice()))]);
-    let mut pair = Pair::new(server, client(&authority), "localhost");
-    pair.talk(1 << 20);
-    assert!(pair.client.stage.session().is_some());
+    let mut pair = EndpointPair::new(server, client(&authority), "localhost");
+    pair.exchange(1 << 20);
+    assert!(pair.client.tls.session().is_some());
     assert!(matches!(refusal(encrypted(None)), SettingsError::PasswordMissing));
     assert!(matches!(refusal(encrypted(Some(b"public"))), SettingsError::PasswordWrong));
 }
 
 #[test]
-fn what_does_not_fit_is_told() {
+fn invalid_identities_are_refused() {
     let (authority, pem) = certificate_of(KEY);
     let other = authority.sign("localhost");
     let with_key = |key: &'static str| {
@@ -54,14 +54,14 @@ fn what_does_not_fit_is_told() {
     assert!(with_key("").contains("expected a private key"));
     assert!(with_key("-----BEGIN PRIVATE KEY-----\nAAAA").contains("a private key"));
     assert!(with_key(KEY_LEGACY).contains("openssl pkcs8"));
-    let crossed = Identity { private_key: other.key.as_bytes(), ..pem.identity() };
-    assert!(matches!(refusal(crossed), SettingsError::KeyMismatch));
+    let mismatched = Identity { private_key: other.key.as_bytes(), ..pem.identity() };
+    assert!(matches!(refusal(mismatched), SettingsError::KeyMismatch));
     let none = Identity { certificates: b"", ..pem.identity() };
     assert!(matches!(refusal(none), SettingsError::Missing("a certificate")));
 }
 
 #[test]
-fn clients_cannot_be_asked_without_authorities() {
+fn client_certificates_cannot_be_requested_without_authorities() {
     let (_, pem) = certificate_of(KEY);
     let identities = [pem.identity()];
     let secret = TicketSecret::random().unwrap();

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::fault::Fault;
+use super::error::ClientFault;
 use super::parser::{Message, Parser};
 use super::reply::Reply;
 use super::request::Request;
-use super::socket::{Deadline, Idle, Socket, look};
+use super::socket::{Deadline, IdleState, Socket, peek_idle};
 
 /// Idle for longer, a connection is given up: servers close theirs after 75 s (nginx, ucall), and a
 /// request must not cross that.
@@ -106,17 +106,17 @@ impl ClientConnection {
         let deadline = Deadline::after(timeout);
         let mut progress = Progress { request, timeout, deadline, sent: 0, has_waited: false };
         loop {
-            match py.detach(|| self.proceed(&mut progress)) {
+            match py.detach(|| self.advance(&mut progress)) {
                 Ok(reply) => {
                     reply.check(py, request)?;
                     // Our wait may end a little late: what the server says of it comes first then.
-                    if reply.is_too_late() && progress.deadline.is_over() {
-                        return Err(Fault::TimedOut.into_error(py));
+                    if reply.is_deadline_error() && progress.deadline.is_over() {
+                        return Err(ClientFault::TimedOut.into_error(py));
                     }
                     return Ok(Some(reply));
                 }
-                Err(Fault::Interrupted) => py.check_signals()?,
-                Err(Fault::System(_) | Fault::Closed { .. })
+                Err(ClientFault::Interrupted) => py.check_signals()?,
+                Err(ClientFault::System(_) | ClientFault::Closed { .. })
                     if progress.sent == 0 && self.idle_since.is_some() =>
                 {
                     return Ok(None);
@@ -132,27 +132,27 @@ impl ClientConnection {
         let Some(idle_since) = self.idle_since else { return false };
         idle_since.elapsed() > IDLE_MAX
             || !self.parser.is_reusable()
-            || match socket.look() {
-                Idle::Quiet => false,
-                Idle::Bytes(byte) => self.http || !byte.is_ascii_whitespace(),
-                Idle::Closed => true,
+            || match socket.peek() {
+                IdleState::Quiet => false,
+                IdleState::Bytes(byte) => self.http || !byte.is_ascii_whitespace(),
+                IdleState::Closed => true,
             }
     }
 
-    fn proceed(&mut self, progress: &mut Progress<'_>) -> Result<Reply, Fault> {
+    fn advance(&mut self, progress: &mut Progress<'_>) -> Result<Reply, ClientFault> {
         let Some(socket) = &mut self.socket else {
-            return Err(Fault::Closed { within_reply: false });
+            return Err(ClientFault::Closed { within_reply: false });
         };
         let mut exchange = Exchange { socket, parser: &mut self.parser };
-        if let Some(early) = exchange.send(progress)? {
+        if let Some(early_reply) = exchange.send(progress)? {
             // The server did not wait for the whole request, and will not take another.
             self.socket = None;
-            return Reply::of_message(early);
+            return Reply::from_message(early_reply);
         }
         if !self.http && progress.request.expects_nothing() {
             return Ok(Reply::nothing());
         }
-        Reply::of_message(exchange.receive(progress)?)
+        Reply::from_message(exchange.receive(progress)?)
     }
 }
 
@@ -164,11 +164,11 @@ struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// Sends what is left. A reply that comes before all of the request has gone is returned.
-    fn send(&mut self, progress: &mut Progress<'_>) -> Result<Option<Message>, Fault> {
+    fn send(&mut self, progress: &mut Progress<'_>) -> Result<Option<Message>, ClientFault> {
         let bytes = progress.request.bytes();
         while let Some(rest) = bytes.get(progress.sent..).filter(|rest| !rest.is_empty()) {
             if progress.sent > 0 && progress.deadline.is_over() {
-                return Err(Fault::TimedOut);
+                return Err(ClientFault::TimedOut);
             }
             match self.socket.send(rest) {
                 Ok(sent) => progress.sent += sent,
@@ -182,13 +182,13 @@ impl Exchange<'_> {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                    return Err(Fault::Interrupted);
+                    return Err(ClientFault::Interrupted);
                 }
                 // The server may have said why before it closed.
                 Err(error) => {
-                    return match self.receive_last_words(progress.deadline) {
+                    return match self.receive_final_reply(progress.deadline) {
                         Some(message) => Ok(Some(message)),
-                        None => Err(Fault::System(error)),
+                        None => Err(ClientFault::System(error)),
                     };
                 }
             }
@@ -196,7 +196,7 @@ impl Exchange<'_> {
         Ok(None)
     }
 
-    fn receive_last_words(&mut self, deadline: Deadline) -> Option<Message> {
+    fn receive_final_reply(&mut self, deadline: Deadline) -> Option<Message> {
         while !deadline.is_over() {
             match self.receive_at_once() {
                 Ok(Some(message)) => return Some(message),
@@ -208,24 +208,24 @@ impl Exchange<'_> {
     }
 
     /// Takes what has come while sending.
-    fn receive_at_once(&mut self) -> Result<Option<Message>, Fault> {
+    fn receive_at_once(&mut self) -> Result<Option<Message>, ClientFault> {
         let received = self.receive_more(true)?;
         if received == 0 {
             return match self.parser.end()? {
                 Some(message) => Ok(Some(message)),
-                None => Err(Fault::Closed { within_reply: false }),
+                None => Err(ClientFault::Closed { within_reply: false }),
             };
         }
         self.parser.advance()
     }
 
     fn receive_more(&mut self, at_once: bool) -> io::Result<usize> {
-        let (target, most) = self.parser.space();
-        self.socket.receive(target, most, at_once)
+        let (target, bytes_max) = self.parser.space();
+        self.socket.receive(target, bytes_max, at_once)
     }
 
     /// Receives until a reply is whole.
-    fn receive(&mut self, progress: &mut Progress<'_>) -> Result<Message, Fault> {
+    fn receive(&mut self, progress: &mut Progress<'_>) -> Result<Message, ClientFault> {
         loop {
             let received = if progress.has_waited {
                 self.socket.wait(false, progress.deadline)?;
@@ -236,7 +236,7 @@ impl Exchange<'_> {
                 self.receive_more(false)?
             };
             if received == 0 {
-                let closed = Fault::Closed { within_reply: false };
+                let closed = ClientFault::Closed { within_reply: false };
                 return self.parser.end()?.ok_or(closed);
             }
             if let Some(message) = self.parser.advance()? {
@@ -249,10 +249,10 @@ impl Exchange<'_> {
 /// What an idle connection looks like: `"quiet"`, `"bytes"` or `"closed"`.
 #[pyfunction]
 pub(crate) fn peek(descriptor: RawFd) -> &'static str {
-    match look(descriptor) {
-        Idle::Quiet => "quiet",
-        Idle::Bytes(_) => "bytes",
-        Idle::Closed => "closed",
+    match peek_idle(descriptor) {
+        IdleState::Quiet => "quiet",
+        IdleState::Bytes(_) => "bytes",
+        IdleState::Closed => "closed",
     }
 }
 

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 
 use httparse::{Header, ParserConfig, Response, Status};
 
-use super::fault::Fault;
+use super::error::ClientFault;
 use super::limits::HEAD_BYTES_MAX;
 
 const HEADERS_MAX: usize = 100;
@@ -33,14 +33,16 @@ pub(super) enum Body {
 }
 
 /// Reads the head at the front of `text`; `None` when it is not whole yet.
-pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, Fault> {
+pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, ClientFault> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut response = Response::new(&mut []);
     let config = ParserConfig::default();
     let len = match config.parse_response_with_uninit_headers(&mut response, text, &mut headers) {
-        Ok(Status::Complete(len)) if len > HEAD_BYTES_MAX => return Err(Fault::HeadTooLarge),
+        Ok(Status::Complete(len)) if len > HEAD_BYTES_MAX => return Err(ClientFault::HeadTooLarge),
         Ok(Status::Complete(len)) => len,
-        Ok(Status::Partial) if text.len() > HEAD_BYTES_MAX => return Err(Fault::HeadTooLarge),
+        Ok(Status::Partial) if text.len() > HEAD_BYTES_MAX => {
+            return Err(ClientFault::HeadTooLarge);
+        }
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(not_http(&error.to_string())),
     };
@@ -74,7 +76,7 @@ struct Fields {
 }
 
 impl Fields {
-    fn of(headers: &[Header<'_>]) -> Result<Self, Fault> {
+    fn of(headers: &[Header<'_>]) -> Result<Self, ClientFault> {
         let mut fields = Self::default();
         for header in headers {
             fields.take(header)?;
@@ -82,7 +84,7 @@ impl Fields {
         Ok(fields)
     }
 
-    fn take(&mut self, header: &Header<'_>) -> Result<(), Fault> {
+    fn take(&mut self, header: &Header<'_>) -> Result<(), ClientFault> {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
             let length = decimal(header.value).ok_or_else(|| not_http("a bad Content-Length"))?;
@@ -110,7 +112,7 @@ impl Fields {
         Ok(())
     }
 
-    fn body(&self, version: u8) -> Result<Body, Fault> {
+    fn body(&self, version: u8) -> Result<Body, ClientFault> {
         match (self.transfer_encoding, self.content_length) {
             (true, Some(_)) => Err(not_http("both a length and a transfer coding")),
             (true, None) if version == 0 => Err(not_http("chunks in HTTP/1.0")),
@@ -130,6 +132,6 @@ fn decimal(text: &[u8]) -> Option<u64> {
 }
 
 #[cold]
-fn not_http(what: &str) -> Fault {
-    Fault::Protocol(format!("HTTP with {what}"))
+fn not_http(what: &str) -> ClientFault {
+    ClientFault::Protocol(format!("HTTP with {what}"))
 }

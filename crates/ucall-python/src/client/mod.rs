@@ -6,7 +6,7 @@
 //! (addresses, pools, retries) is in `python/ucall/_client/`.
 
 mod connection;
-mod fault;
+mod error;
 mod head;
 mod limits;
 mod parser;

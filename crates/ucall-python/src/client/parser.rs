@@ -19,7 +19,7 @@ use std::mem;
 use ucall_proto::http1::{ChunkedDecoder, ChunkedLimits, HttpError};
 use ucall_proto::json::DocumentStream;
 
-use super::fault::Fault;
+use super::error::ClientFault;
 use super::head::{self, Body, Head};
 use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 
@@ -27,7 +27,7 @@ use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 pub(super) const NESTING_MAX: usize = 130;
 const CHUNK_OVERHEAD_BYTES_MAX: usize = 64 * 1024;
 /// What is kept for the next reply, of the memory that one needed.
-const KEPT_BYTES_MAX: usize = 256 * 1024;
+const RETAINED_BYTES_MAX: usize = 256 * 1024;
 
 /// One reply, not yet looked into.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) struct Message {
 #[derive(Debug)]
 pub(super) struct Parser {
     bytes_max: usize,
-    state: State,
+    state: ParserState,
     /// What came: `taken` bytes that were understood, and the others. Used again and again.
     buffer: Vec<u8>,
     taken: usize,
@@ -53,7 +53,7 @@ pub(super) struct Parser {
 }
 
 #[derive(Debug)]
-enum State {
+enum ParserState {
     /// Of the head that comes in, `seen` bytes were looked at and do not end it.
     Head {
         seen: usize,
@@ -66,17 +66,17 @@ enum State {
     UntilClose,
     Raw {
         stream: DocumentStream,
-        followed: usize,
+        scanned: usize,
     },
 }
 
-impl State {
+impl ParserState {
     fn head() -> Self {
         Self::Head { seen: 0, informational: 0 }
     }
 
     fn raw() -> Self {
-        Self::Raw { stream: DocumentStream::new(), followed: 0 }
+        Self::Raw { stream: DocumentStream::new(), scanned: 0 }
     }
 }
 
@@ -85,7 +85,7 @@ impl Parser {
     pub(super) fn new(http: bool, bytes_max: usize) -> Self {
         Self {
             bytes_max,
-            state: if http { State::head() } else { State::raw() },
+            state: if http { ParserState::head() } else { ParserState::raw() },
             buffer: Vec::new(),
             taken: 0,
             message: Message::default(),
@@ -97,11 +97,11 @@ impl Parser {
     #[inline]
     pub(super) fn space(&mut self) -> (&mut Vec<u8>, usize) {
         match self.state {
-            State::Sized { len } => {
+            ParserState::Sized { len } => {
                 let left = len.saturating_sub(self.message.body.len());
                 (&mut self.message.body, left)
             }
-            State::UntilClose => (&mut self.message.body, usize::MAX),
+            ParserState::UntilClose => (&mut self.message.body, usize::MAX),
             _ => {
                 self.forget_taken();
                 (&mut self.buffer, usize::MAX)
@@ -110,37 +110,37 @@ impl Parser {
     }
 
     /// Takes a reply, if one is whole. To be called again until there is none.
-    pub(super) fn advance(&mut self) -> Result<Option<Message>, Fault> {
+    pub(super) fn advance(&mut self) -> Result<Option<Message>, ClientFault> {
         loop {
             let is_whole = match &mut self.state {
-                State::Head { .. } => match self.take_head()? {
+                ParserState::Head { .. } => match self.parse_head()? {
                     true => continue,
                     false => return Ok(None),
                 },
-                State::Sized { len } => self.message.body.len() >= *len,
-                State::Chunked(_) => self.take_chunks()?,
-                State::UntilClose => {
+                ParserState::Sized { len } => self.message.body.len() >= *len,
+                ParserState::Chunked(_) => self.decode_chunks()?,
+                ParserState::UntilClose => {
                     self.check_size(self.message.body.len())?;
                     false
                 }
-                State::Raw { .. } => return self.take_document(),
+                ParserState::Raw { .. } => return self.parse_document(),
             };
             return Ok(is_whole.then(|| self.finish()));
         }
     }
 
     /// The connection has ended. The reply that ends with it, if there is one.
-    pub(super) fn end(&mut self) -> Result<Option<Message>, Fault> {
+    pub(super) fn end(&mut self) -> Result<Option<Message>, ClientFault> {
         match self.state {
-            State::UntilClose => Ok(Some(self.finish())),
+            ParserState::UntilClose => Ok(Some(self.finish())),
             _ if self.is_idle() => Ok(None),
-            _ => Err(Fault::Closed { within_reply: true }),
+            _ => Err(ClientFault::Closed { within_reply: true }),
         }
     }
 
     /// Whether nothing of a reply has come.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Head { .. } | State::Raw { .. })
+        matches!(self.state, ParserState::Head { .. } | ParserState::Raw { .. })
             && self.rest().trim_ascii_start().is_empty()
     }
 
@@ -149,9 +149,9 @@ impl Parser {
         self.keeps_alive && self.is_idle()
     }
 
-    fn check_size(&self, len: usize) -> Result<(), Fault> {
+    fn check_size(&self, len: usize) -> Result<(), ClientFault> {
         match len > self.bytes_max {
-            true => Err(Fault::TooLarge { bytes_max: self.bytes_max }),
+            true => Err(ClientFault::TooLarge { bytes_max: self.bytes_max }),
             false => Ok(()),
         }
     }
@@ -174,28 +174,29 @@ impl Parser {
     ///
     /// A head that comes in pieces is looked at again only when another line has ended, or a server
     /// could have all of it read again for every byte.
-    fn take_head(&mut self) -> Result<bool, Fault> {
-        let State::Head { seen, informational } = self.state else { return Ok(false) };
+    fn parse_head(&mut self) -> Result<bool, ClientFault> {
+        let ParserState::Head { seen, informational } = self.state else { return Ok(false) };
         let rest = self.buffer.get(self.taken..).unwrap_or_default();
-        let fresh = rest.get(seen..).unwrap_or_default();
-        if fresh.is_empty() {
+        let unscanned = rest.get(seen..).unwrap_or_default();
+        if unscanned.is_empty() {
             return Ok(false);
         }
-        let is_worth_a_look = seen == 0 || rest.len() > HEAD_BYTES_MAX || fresh.contains(&b'\n');
+        let is_worth_a_look =
+            seen == 0 || rest.len() > HEAD_BYTES_MAX || unscanned.contains(&b'\n');
         let parsed = if is_worth_a_look { head::parse(rest)? } else { None };
         let Some(head) = parsed else {
-            self.state = State::Head { seen: rest.len(), informational };
+            self.state = ParserState::Head { seen: rest.len(), informational };
             return Ok(false);
         };
         if head.status == 101 {
-            return Err(Fault::Protocol("HTTP that changes to another protocol".to_owned()));
+            return Err(ClientFault::Protocol("HTTP that changes to another protocol".to_owned()));
         }
         if (100..200).contains(&head.status) {
             if informational == INFORMATIONAL_MAX {
-                return Err(Fault::TooManyInformational);
+                return Err(ClientFault::TooManyInformational);
             }
             self.taken += head.len;
-            self.state = State::Head { seen: 0, informational: informational + 1 };
+            self.state = ParserState::Head { seen: 0, informational: informational + 1 };
             return Ok(true);
         }
         self.begin_body(head)?;
@@ -203,7 +204,7 @@ impl Parser {
     }
 
     /// Goes on with the body behind a head, of which some may have come.
-    fn begin_body(&mut self, head: Head) -> Result<(), Fault> {
+    fn begin_body(&mut self, head: Head) -> Result<(), ClientFault> {
         let rest = self.buffer.get(self.taken + head.len..).unwrap_or_default();
         let mut body = Vec::new();
         let (state, taken) = match head.body {
@@ -211,10 +212,10 @@ impl Parser {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 self.check_size(len)?;
                 body.reserve_exact(len);
-                (State::Sized { len }, len.min(rest.len()))
+                (ParserState::Sized { len }, len.min(rest.len()))
             }
-            Body::Chunked => (State::Chunked(ChunkedDecoder::default()), 0),
-            Body::UntilClose => (State::UntilClose, rest.len()),
+            Body::Chunked => (ParserState::Chunked(ChunkedDecoder::default()), 0),
+            Body::UntilClose => (ParserState::UntilClose, rest.len()),
         };
         body.extend_from_slice(rest.get(..taken).unwrap_or_default());
         self.taken += head.len + taken;
@@ -225,8 +226,8 @@ impl Parser {
     }
 
     /// Decodes what has come of a chunked body; `true` when it is whole.
-    fn take_chunks(&mut self) -> Result<bool, Fault> {
-        let State::Chunked(decoder) = &mut self.state else { return Ok(false) };
+    fn decode_chunks(&mut self) -> Result<bool, ClientFault> {
+        let ParserState::Chunked(decoder) = &mut self.state else { return Ok(false) };
         let limits = ChunkedLimits {
             body_bytes_max: self.bytes_max as u64,
             overhead_bytes_max: CHUNK_OVERHEAD_BYTES_MAX,
@@ -235,15 +236,15 @@ impl Parser {
         let rest = self.buffer.get(self.taken..).unwrap_or_default();
         let progress = decoder.decode(rest, &mut self.message.body, &limits);
         let progress = progress.map_err(|error| match error {
-            HttpError::BodyTooLarge { .. } => Fault::TooLarge { bytes_max },
-            error => Fault::Protocol(format!("HTTP where {error}")),
+            HttpError::BodyTooLarge { .. } => ClientFault::TooLarge { bytes_max },
+            error => ClientFault::Protocol(format!("HTTP where {error}")),
         })?;
         self.taken += progress.consumed;
         Ok(progress.is_done)
     }
 
     fn finish(&mut self) -> Message {
-        self.state = State::head();
+        self.state = ParserState::head();
         self.shrink();
         mem::take(&mut self.message)
     }
@@ -252,42 +253,44 @@ impl Parser {
     fn shrink(&mut self) {
         if self.taken == self.buffer.len() {
             self.forget_taken();
-            self.buffer.shrink_to(KEPT_BYTES_MAX);
+            self.buffer.shrink_to(RETAINED_BYTES_MAX);
         }
     }
 
     /// Takes a raw document off the buffer, with the white space around it.
-    fn take_document(&mut self) -> Result<Option<Message>, Fault> {
-        let State::Raw { stream, followed } = &mut self.state else { return Ok(None) };
+    fn parse_document(&mut self) -> Result<Option<Message>, ClientFault> {
+        let ParserState::Raw { stream, scanned } = &mut self.state else { return Ok(None) };
         let mut rest = self.buffer.get(self.taken..).unwrap_or_default();
-        if *followed == 0 {
+        if *scanned == 0 {
             let trimmed = rest.trim_ascii_start();
             self.taken += rest.len() - trimmed.len();
             rest = trimmed;
             match rest.first() {
                 None => return Ok(None),
                 Some(b'{' | b'[') => {}
-                Some(_) => return Err(Fault::Protocol(format!("{:?}", Fault::shown(rest)))),
+                Some(_) => {
+                    return Err(ClientFault::Protocol(format!("{:?}", ClientFault::excerpt(rest))));
+                }
             }
         }
-        let end = match stream.follow(rest.get(*followed..).unwrap_or_default(), NESTING_MAX) {
-            Ok(end) => end.map(|end| *followed + end),
-            Err(_) => return Err(Fault::Protocol("broken JSON".to_owned())),
+        let end = match stream.scan(rest.get(*scanned..).unwrap_or_default(), NESTING_MAX) {
+            Ok(end) => end.map(|end| *scanned + end),
+            Err(_) => return Err(ClientFault::Protocol("broken JSON".to_owned())),
         };
-        *followed = rest.len();
+        *scanned = rest.len();
         let len = end.unwrap_or(rest.len());
         self.check_size(len)?;
         if end.is_none() {
             return Ok(None);
         }
-        self.state = State::raw();
+        self.state = ParserState::raw();
         Ok(Some(Message { body: self.take_body(len), ..Message::default() }))
     }
 
     /// Takes a document of that length off the buffer, with the white space behind it.
     fn take_body(&mut self, len: usize) -> Vec<u8> {
         let is_all = self.rest().get(len..).unwrap_or_default().trim_ascii_start().is_empty();
-        if is_all && len > KEPT_BYTES_MAX {
+        if is_all && len > RETAINED_BYTES_MAX {
             // A long document keeps its memory; a short one leaves it for the next.
             self.forget_taken();
             self.buffer.truncate(len);

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use super::fault::Fault;
+use super::error::ClientFault;
 use super::parser::Parser;
 use super::reply::Reply;
 use crate::ffi;
@@ -12,7 +12,7 @@ use crate::ffi;
 pub(crate) struct ReplyReader {
     parser: Parser,
     /// What went wrong behind the replies that were returned last.
-    fault: Option<Fault>,
+    fault: Option<ClientFault>,
 }
 
 #[pymethods]
@@ -36,7 +36,7 @@ impl ReplyReader {
             return Err(fault.into_error(py));
         }
         let ended =
-            self.parser.end().and_then(|message| message.map(Reply::of_message).transpose());
+            self.parser.end().and_then(|message| message.map(Reply::from_message).transpose());
         ended.map_err(|fault| fault.into_error(py))
     }
 
@@ -54,7 +54,7 @@ impl ReplyReader {
 }
 
 impl ReplyReader {
-    fn take(&mut self, bytes: &[u8]) -> Result<Vec<Reply>, Fault> {
+    fn take(&mut self, bytes: &[u8]) -> Result<Vec<Reply>, ClientFault> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
@@ -67,14 +67,14 @@ impl ReplyReader {
         Ok(replies)
     }
 
-    fn take_into(&mut self, mut bytes: &[u8], replies: &mut Vec<Reply>) -> Result<(), Fault> {
+    fn take_into(&mut self, mut bytes: &[u8], replies: &mut Vec<Reply>) -> Result<(), ClientFault> {
         while !bytes.is_empty() {
-            let (target, most) = self.parser.space();
-            let (now, later) = bytes.split_at(most.min(bytes.len()));
+            let (target, bytes_max) = self.parser.space();
+            let (now, later) = bytes.split_at(bytes_max.min(bytes.len()));
             target.extend_from_slice(now);
             bytes = later;
             while let Some(message) = self.parser.advance()? {
-                replies.push(Reply::of_message(message)?);
+                replies.push(Reply::from_message(message)?);
             }
         }
         Ok(())

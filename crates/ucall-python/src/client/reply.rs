@@ -7,9 +7,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ucall_proto::RpcError;
-use ucall_proto::json::{Kind, Reader, prove};
+use ucall_proto::json::{Reader, ValueKind, validate};
 
-use super::fault::{Fault, value_error};
+use super::error::{ClientFault, value_error};
 use super::parser::{Message, NESTING_MAX};
 use super::request::{Expected, Request};
 use crate::convert::{Convert, Input};
@@ -37,25 +37,25 @@ enum Content {
 #[derive(Clone, Debug)]
 struct Answer {
     id: Bytes,
-    outcome: Outcome,
+    outcome: ReplyOutcome,
 }
 
 #[derive(Clone, Debug)]
-enum Outcome {
+enum ReplyOutcome {
     Result(Bytes),
     Error(Bytes),
 }
 
 impl Reply {
     /// Whether it says that the time for the call was over: the server was told how long we wait.
-    pub(super) fn is_too_late(&self) -> bool {
-        let Content::One(Answer { outcome: Outcome::Error(error), .. }) = &self.content else {
+    pub(super) fn is_deadline_error(&self) -> bool {
+        let Content::One(Answer { outcome: ReplyOutcome::Error(error), .. }) = &self.content else {
             return false;
         };
         let mut reader = Reader::new(error);
         reader.enter();
         while let Some(key) = reader.next_key() {
-            if key.raw() == b"code" && reader.kind() == Kind::Number {
+            if key.raw() == b"code" && reader.kind() == ValueKind::Number {
                 return reader.number().as_i64() == Some(RpcError::DEADLINE_PASSED);
             }
             reader.skip();
@@ -64,7 +64,7 @@ impl Reply {
     }
 
     /// Looks into a message. What is no JSON-RPC is told by its HTTP status, if that is an error.
-    pub(super) fn of_message(message: Message) -> Result<Self, Fault> {
+    pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
         let text = Bytes::from(message.body);
         let (status, is_success) = (message.status, matches!(message.status, 0 | 200..300));
         let content = match text.trim_ascii().is_empty() {
@@ -74,8 +74,14 @@ impl Reply {
         };
         match content {
             Some(content) => Ok(Self { status, text, content, parts: OnceLock::new() }),
-            None if is_success => Err(Fault::Protocol(format!("{:?}", Fault::shown(&text)))),
-            None => Err(Fault::Http { status, reason: message.reason, text: Fault::shown(&text) }),
+            None if is_success => {
+                Err(ClientFault::Protocol(format!("{:?}", ClientFault::excerpt(&text))))
+            }
+            None => Err(ClientFault::Http {
+                status,
+                reason: message.reason,
+                text: ClientFault::excerpt(&text),
+            }),
         }
     }
 
@@ -85,13 +91,15 @@ impl Reply {
             (Content::Nothing, Expected::Nothing) => true,
             (_, Expected::Nothing) => matches!(self.content, Content::One(_)),
             (Content::One(answer), Expected::Id(id)) => answer.has_id(py, id)?,
-            (Content::One(answer), Expected::Batch) => matches!(answer.outcome, Outcome::Error(_)),
+            (Content::One(answer), Expected::Batch) => {
+                matches!(answer.outcome, ReplyOutcome::Error(_))
+            }
             (Content::Batch, Expected::Batch) => true,
             _ => false,
         };
         match fits {
             true => Ok(()),
-            false => Err(Fault::Stranger.into_error(py)),
+            false => Err(ClientFault::WrongReply.into_error(py)),
         }
     }
 
@@ -105,8 +113,8 @@ impl Reply {
 
     fn result_as<'py>(&self, py: Python<'py>, convert: &Convert) -> PyResult<Bound<'py, PyAny>> {
         match &self.answer()?.outcome {
-            Outcome::Result(text) => build(py, text, convert, "result"),
-            Outcome::Error(_) => Err(PyValueError::new_err("the reply is an error")),
+            ReplyOutcome::Result(text) => build(py, text, convert, "result"),
+            ReplyOutcome::Error(_) => Err(PyValueError::new_err("the reply is an error")),
         }
     }
 }
@@ -140,7 +148,7 @@ impl Reply {
     /// Whether it answers one call, with an error.
     #[getter]
     fn is_error(&self) -> bool {
-        matches!(&self.content, Content::One(Answer { outcome: Outcome::Error(_), .. }))
+        matches!(&self.content, Content::One(Answer { outcome: ReplyOutcome::Error(_), .. }))
     }
 
     /// Whether it answers the calls of a batch.
@@ -176,8 +184,8 @@ impl Reply {
     /// The error object.
     fn error<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match &self.answer()?.outcome {
-            Outcome::Error(text) => build(py, text, &Convert::Any, "error"),
-            Outcome::Result(_) => Err(PyValueError::new_err("the reply is a result")),
+            ReplyOutcome::Error(text) => build(py, text, &Convert::Any, "error"),
+            ReplyOutcome::Result(_) => Err(PyValueError::new_err("the reply is a result")),
         }
     }
 
@@ -186,7 +194,7 @@ impl Reply {
         let mut replies = Vec::new();
         for part in self.parts.get_or_init(|| items(&self.text)) {
             let Some(answer) = read_answer(part) else {
-                let fault = Fault::Protocol(format!("{:?}", Fault::shown(part)));
+                let fault = ClientFault::Protocol(format!("{:?}", ClientFault::excerpt(part)));
                 return Err(fault.into_error(py));
             };
             replies.push(Self {
@@ -212,11 +220,11 @@ impl Answer {
             return Ok(true);
         }
         if self.id == b"null"[..] {
-            return Ok(matches!(self.outcome, Outcome::Error(_)));
+            return Ok(matches!(self.outcome, ReplyOutcome::Error(_)));
         }
         // The same string may be escaped in another way.
-        let came = build(py, &self.id, &Convert::Any, "id")?;
-        came.eq(build(py, &Bytes::copy_from_slice(sent), &Convert::Any, "id")?)
+        let received_id = build(py, &self.id, &Convert::Any, "id")?;
+        received_id.eq(build(py, &Bytes::copy_from_slice(sent), &Convert::Any, "id")?)
     }
 }
 
@@ -234,9 +242,9 @@ fn build<'py>(
 
 /// What a document says; `None` when it is no JSON-RPC reply.
 fn read_content(text: &Bytes) -> Option<Content> {
-    prove(text, NESTING_MAX).ok()?;
+    validate(text, NESTING_MAX).ok()?;
     match Reader::new(text).kind() {
-        Kind::Array => Some(Content::Batch),
+        ValueKind::Array => Some(Content::Batch),
         _ => read_answer(text).map(Content::One),
     }
 }
@@ -245,7 +253,7 @@ fn read_content(text: &Bytes) -> Option<Content> {
 /// none, as JSON-RPC 1.0 has it.
 fn read_answer(text: &Bytes) -> Option<Answer> {
     let mut reader = Reader::new(text);
-    if reader.kind() != Kind::Object {
+    if reader.kind() != ValueKind::Object {
         return None;
     }
     let (mut id, mut result, mut error) = (None, None, None);
@@ -261,8 +269,8 @@ fn read_answer(text: &Bytes) -> Option<Answer> {
     }
     let error = error.filter(|error| *error != b"null");
     let outcome = match (error, result) {
-        (Some(error), _) => Outcome::Error(text.slice_ref(error)),
-        (None, Some(result)) => Outcome::Result(text.slice_ref(result)),
+        (Some(error), _) => ReplyOutcome::Error(text.slice_ref(error)),
+        (None, Some(result)) => ReplyOutcome::Result(text.slice_ref(result)),
         (None, None) => return None,
     };
     let id = id.map_or(Bytes::from_static(b"null"), |id| text.slice_ref(id));

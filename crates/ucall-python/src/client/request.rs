@@ -8,14 +8,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 use ucall_proto::json::write_string;
 
-use super::fault::value_error;
+use super::error::value_error;
 use crate::convert;
 
 /// Digits of a length, and the end of a head.
 const LENGTH_ROOM: usize = 20 + HEAD_END.len();
 const HEAD_END: &[u8] = b"\r\n\r\n";
 /// What most requests fit into, beyond their head.
-const USUAL_BYTES: usize = 160;
+const TYPICAL_BYTES: usize = 160;
 
 /// What may come back.
 #[derive(Debug)]
@@ -153,13 +153,13 @@ impl RequestWriter {
 impl RequestWriter {
     /// Room for the head, which is written when the length is known.
     fn begin(&self) -> Vec<u8> {
-        let room = self.room();
-        let mut data = Vec::with_capacity(room + USUAL_BYTES);
-        data.resize(room, 0);
+        let head_bytes = self.head_bytes();
+        let mut data = Vec::with_capacity(head_bytes + TYPICAL_BYTES);
+        data.resize(head_bytes, 0);
         data
     }
 
-    fn room(&self) -> usize {
+    fn head_bytes(&self) -> usize {
         self.head.as_ref().map_or(0, |head| head.len() + LENGTH_ROOM)
     }
 
@@ -169,14 +169,14 @@ impl RequestWriter {
             data.push(b'\n');
             return Request { data, start: 0, expected };
         };
-        let room = self.room();
-        let length = (data.len() - room).to_string();
-        let mut start = room;
+        let head_bytes = self.head_bytes();
+        let length = (data.len() - head_bytes).to_string();
+        let mut start = head_bytes;
         for part in [HEAD_END, length.as_bytes(), head] {
             let end = start;
             start = end.saturating_sub(part.len());
-            if let Some(place) = data.get_mut(start..end) {
-                place.copy_from_slice(part);
+            if let Some(position) = data.get_mut(start..end) {
+                position.copy_from_slice(part);
             }
         }
         Request { data, start, expected }

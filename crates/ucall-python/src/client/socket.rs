@@ -28,7 +28,7 @@ impl Deadline {
 
 /// What a look at an idle connection shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Idle {
+pub(super) enum IdleState {
     Quiet,
     /// Something came that nobody asked for: its first byte.
     Bytes(u8),
@@ -36,16 +36,16 @@ pub(super) enum Idle {
 }
 
 /// Looks without taking and without waiting.
-pub(super) fn look(descriptor: RawFd) -> Idle {
+pub(super) fn peek_idle(descriptor: RawFd) -> IdleState {
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: the buffer is one byte and so is the length; a descriptor that is none is refused.
     match unsafe { libc::recv(descriptor, (&raw mut byte).cast(), 1, flags) } {
-        1 => Idle::Bytes(byte),
-        0 => Idle::Closed,
+        1 => IdleState::Bytes(byte),
+        0 => IdleState::Closed,
         _ => match io::Error::last_os_error().kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Idle::Quiet,
-            _ => Idle::Closed,
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => IdleState::Quiet,
+            _ => IdleState::Closed,
         },
     }
 }
@@ -69,8 +69,8 @@ impl Socket {
         Self { descriptor, receive_timeout: None }
     }
 
-    pub(super) fn look(&self) -> Idle {
-        look(self.descriptor.as_raw_fd())
+    pub(super) fn peek(&self) -> IdleState {
+        peek_idle(self.descriptor.as_raw_fd())
     }
 
     /// Sends what the system takes at once.
@@ -83,21 +83,21 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Appends up to `most` bytes; 0 at the end. Waits for the first of them as long as the receive
-    /// timeout says, or with `at_once` not at all.
+    /// Appends up to `bytes_max` bytes; 0 at the end. Waits for the first of them as long as the
+    /// receive timeout says, or with `at_once` not at all.
     pub(super) fn receive(
         &self,
         target: &mut Vec<u8>,
-        most: usize,
+        bytes_max: usize,
         at_once: bool,
     ) -> io::Result<usize> {
-        target.reserve(most.min(RECEIVE_BYTES_MIN));
-        let room = target.spare_capacity_mut();
-        let len = most.min(room.len());
+        target.reserve(bytes_max.min(RECEIVE_BYTES_MIN));
+        let buffer = target.spare_capacity_mut();
+        let len = bytes_max.min(buffer.len());
         let flags = if at_once { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: `len` bytes from the pointer on are spare capacity of the vector.
         let received = unsafe {
-            libc::recv(self.descriptor.as_raw_fd(), room.as_mut_ptr().cast(), len, flags)
+            libc::recv(self.descriptor.as_raw_fd(), buffer.as_mut_ptr().cast(), len, flags)
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         // SAFETY: the system wrote so many bytes behind the present ones, within the capacity.

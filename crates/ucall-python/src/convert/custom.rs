@@ -7,9 +7,9 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ucall_proto::json::Kind;
+use ucall_proto::json::ValueKind;
 
-use super::{Convert, Fault, Input};
+use super::{ConversionFault, Convert, Input};
 use crate::ffi;
 
 /// How a type is built that this crate knows nothing of.
@@ -22,7 +22,7 @@ pub(crate) struct Custom {
     /// tell and the way to it, or None when the exception is no fault of the value.
     explain: Py<PyAny>,
     /// The type as messages name it.
-    pub(super) shown: String,
+    pub(super) type_name: String,
 }
 
 /// What a decoder is given.
@@ -38,66 +38,71 @@ enum Form {
 
 /// A step to a part of a value: a key or an index.
 #[derive(FromPyObject)]
-enum Step {
+enum PathStep {
     Index(usize),
     Key(String),
 }
 
 impl Custom {
     /// Reads a description: form, decoder, explainer and the type as messages name it.
-    pub(super) fn of_description(description: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (form, decode, explain, shown) = description.extract::<(String, _, _, _)>()?;
+    pub(super) fn from_description(description: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (form, decode, explain, type_name) = description.extract::<(String, _, _, _)>()?;
         let form = match form.as_str() {
             "text" => Form::Text,
             "value" => Form::Value,
             "binary" => Form::Binary,
             _ => return Err(PyTypeError::new_err(format!("no decoder is given {form:?}"))),
         };
-        Ok(Self { form, decode, explain, shown })
+        Ok(Self { form, decode, explain, type_name })
     }
 
     /// Builds the next value.
     pub(super) fn read<'py>(
         &self,
         input: &mut Input<'_, '_, 'py>,
-    ) -> Result<Bound<'py, PyAny>, Fault> {
-        let given = self.given(input)?;
+    ) -> Result<Bound<'py, PyAny>, ConversionFault> {
+        let given = self.read_input(input)?;
         let decoded = ffi::call(self.decode.bind(input.py), [&given]);
         decoded.map_err(|error| self.fault(error, &given))
     }
 
-    fn given<'py>(&self, input: &mut Input<'_, '_, 'py>) -> Result<Bound<'py, PyAny>, Fault> {
+    fn read_input<'py>(
+        &self,
+        input: &mut Input<'_, '_, 'py>,
+    ) -> Result<Bound<'py, PyAny>, ConversionFault> {
         match (self.form, input.reader.kind()) {
             // A copy, because what is built may hold on to it (`msgspec.Raw`).
             (Form::Text, _) => Ok(PyBytes::new(input.py, input.reader.skip()).into_any()),
-            (Form::Binary, Kind::String) => input.read(&Convert::ByteArray).map_err(|fault| {
-                fault.instead(|| format!("expected {}, got a str that is no base64", self.shown))
+            (Form::Binary, ValueKind::String) => input.read(&Convert::ByteArray).map_err(|fault| {
+                fault.with_message(|| {
+                    format!("expected {}, got a str that is no base64", self.type_name)
+                })
             }),
             _ => input.read(&Convert::Any),
         }
     }
 
     #[cold]
-    fn fault(&self, error: PyErr, given: &Bound<'_, PyAny>) -> Fault {
+    fn fault(&self, error: PyErr, given: &Bound<'_, PyAny>) -> ConversionFault {
         let py = given.py();
         let explained = match ffi::call(self.explain.bind(py), [error.value(py), given]) {
             Ok(explained) => explained,
             Err(error) => return error.into(),
         };
-        match explained.extract::<Option<(String, Vec<Step>)>>() {
-            Ok(Some((what, steps))) => Fault::value(what).at(steps),
+        match explained.extract::<Option<(String, Vec<PathStep>)>>() {
+            Ok(Some((message, steps))) => ConversionFault::value(message).at(steps),
             Ok(None) => error.into(),
             Err(error) => error.into(),
         }
     }
 }
 
-impl Fault {
+impl ConversionFault {
     /// The same, seen from the outermost of `steps`.
-    fn at(self, steps: Vec<Step>) -> Self {
+    fn at(self, steps: Vec<PathStep>) -> Self {
         steps.into_iter().rev().fold(self, |fault, step| match step {
-            Step::Index(index) => fault.at_index(index),
-            Step::Key(key) => fault.at_key(key.as_bytes()),
+            PathStep::Index(index) => fault.at_index(index),
+            PathStep::Key(key) => fault.at_key(key.as_bytes()),
         })
     }
 }

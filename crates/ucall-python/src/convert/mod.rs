@@ -2,16 +2,16 @@
 //!
 //! Params are built straight from the text of the request, each by the annotation it belongs to
 //! ([`Convert`]); results are written straight into the reply ([`write()`]). What goes wrong is a
-//! [`Fault`] that says where and what was expected.
+//! [`ConversionFault`] that says where and what was expected.
 
 mod base64;
 mod custom;
-mod fault;
+mod error;
 mod pieces;
 mod read;
 mod write;
 
-pub(crate) use fault::Fault;
+pub(crate) use error::ConversionFault;
 pub(crate) use pieces::Pieces;
 pub(crate) use read::Input;
 pub(crate) use write::{write, write_with};
@@ -54,16 +54,16 @@ pub(crate) enum Convert {
 
 impl Convert {
     /// Reads a description: a name, or a tuple of a name and what it is made of.
-    pub(crate) fn of_description(description: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(crate) fn from_description(description: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(name) = description.cast::<PyString>() {
             return Self::of_name(name.to_str()?);
         }
         let description = description.cast::<PyTuple>()?;
         let (name, inner) = description.extract::<(String, Bound<'_, PyAny>)>()?;
         if name == "custom" {
-            return Ok(Self::Custom(Box::new(Custom::of_description(&inner)?)));
+            return Ok(Self::Custom(Box::new(Custom::from_description(&inner)?)));
         }
-        let inner = Box::new(Self::of_description(&inner)?);
+        let inner = Box::new(Self::from_description(&inner)?);
         match name.as_str() {
             "list" => Ok(Self::List(inner)),
             "dict" => Ok(Self::Dict(inner)),
@@ -108,7 +108,7 @@ impl fmt::Display for Convert {
             Self::Dict(value) if matches!(**value, Self::Any) => out.write_str("dict"),
             Self::Dict(value) => write!(out, "dict[str, {value}]"),
             Self::Optional(inner) => write!(out, "{inner} | None"),
-            Self::Custom(custom) => out.write_str(&custom.shown),
+            Self::Custom(custom) => out.write_str(&custom.type_name),
         }
     }
 }

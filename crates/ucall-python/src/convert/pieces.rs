@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::base64::GROUP_BYTES;
-use super::{Fault, base64};
+use super::{ConversionFault, base64};
 use crate::ffi;
 
 /// Pieces of memory which follow one another: the header of a `.npy` and the items of an array.
@@ -34,7 +34,7 @@ impl Pieces {
     }
 
     /// Appends the base64 of all, without quotes.
-    pub(super) fn encode(&self, py: Python<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
+    pub(super) fn encode(&self, py: Python<'_>, out: &mut Vec<u8>) -> Result<(), ConversionFault> {
         let mut group = Group::default();
         for piece in self.pieces.bind(py) {
             ffi::with_buffer(&piece, |bytes| group.append(out, bytes))?;

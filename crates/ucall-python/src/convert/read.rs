@@ -5,12 +5,12 @@ use std::ffi::CStr;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView};
-use ucall_proto::json::{Kind, Number, Reader, Text};
+use ucall_proto::json::{Number, Reader, Text, ValueKind};
 
-use super::{Convert, Fault, base64};
-use crate::ffi::{self, Memory};
+use super::{ConversionFault, Convert, base64};
+use crate::ffi::{self, BytesType};
 
-type Built<'py> = Result<Bound<'py, PyAny>, Fault>;
+type Built<'py> = Result<Bound<'py, PyAny>, ConversionFault>;
 
 /// Text to read values from, and what building them needs.
 pub(crate) struct Input<'text, 'scratch, 'py> {
@@ -44,34 +44,34 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
     #[inline]
     pub(crate) fn read(&mut self, convert: &Convert) -> Built<'py> {
         match (convert, self.reader.kind()) {
-            (Convert::Int, Kind::Number) => self.integer(convert),
+            (Convert::Int, ValueKind::Number) => self.integer(convert),
             (Convert::Any, kind) => self.any(kind),
-            (Convert::Float, Kind::Number) => {
+            (Convert::Float, ValueKind::Number) => {
                 let number = self.reader.number();
                 self.float(number)
             }
-            (Convert::Str, Kind::String) => self.string(),
-            (Convert::Bool, Kind::Bool) => Ok(self.boolean()),
-            (Convert::Bytes, Kind::String) => self.bytes(Memory::Bytes),
-            (Convert::List(item), Kind::Array) => self.list(item),
-            (Convert::Dict(value), Kind::Object) => self.dict(value),
-            (Convert::Null | Convert::Optional(_), Kind::Null) => Ok(self.null()),
-            (Convert::ByteArray, Kind::String) => self.bytes(Memory::ByteArray),
-            (Convert::MemoryView, Kind::String) => self.memory_view(),
+            (Convert::Str, ValueKind::String) => self.string(),
+            (Convert::Bool, ValueKind::Bool) => Ok(self.boolean()),
+            (Convert::Bytes, ValueKind::String) => self.bytes(BytesType::Bytes),
+            (Convert::List(item), ValueKind::Array) => self.list(item),
+            (Convert::Dict(value), ValueKind::Object) => self.dict(value),
+            (Convert::Null | Convert::Optional(_), ValueKind::Null) => Ok(self.null()),
+            (Convert::ByteArray, ValueKind::String) => self.bytes(BytesType::ByteArray),
+            (Convert::MemoryView, ValueKind::String) => self.memory_view(),
             (Convert::Custom(custom), _) => custom.read(self),
             (Convert::Optional(inner), _) => self.read(inner).map_err(|fault| fault.or_none(inner)),
-            (_, kind) => Err(wrong(convert, self.name_of(kind))),
+            (_, kind) => Err(wrong(convert, self.kind_name(kind))),
         }
     }
 
-    fn any(&mut self, kind: Kind) -> Built<'py> {
+    fn any(&mut self, kind: ValueKind) -> Built<'py> {
         match kind {
-            Kind::Null => Ok(self.null()),
-            Kind::Bool => Ok(self.boolean()),
-            Kind::Number => self.number(),
-            Kind::String => self.string(),
-            Kind::Array => self.list(&Convert::Any),
-            Kind::Object => self.dict(&Convert::Any),
+            ValueKind::Null => Ok(self.null()),
+            ValueKind::Bool => Ok(self.boolean()),
+            ValueKind::Number => self.number(),
+            ValueKind::String => self.string(),
+            ValueKind::Array => self.list(&Convert::Any),
+            ValueKind::Object => self.dict(&Convert::Any),
         }
     }
 
@@ -112,7 +112,10 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         let digits = CStr::from_bytes_until_nul(self.scratch).unwrap_or_default();
         ffi::integer_from_digits(self.py, digits).map_err(|error| {
             match error.is_instance_of::<PyValueError>(self.py) {
-                true => Fault::value(format!("expected int, got {}", too_many_digits(self.py))),
+                true => ConversionFault::value(format!(
+                    "expected int, got {}",
+                    too_many_digits(self.py)
+                )),
                 false => error.into(),
             }
         })
@@ -121,7 +124,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
     fn float(&mut self, number: Number<'text>) -> Built<'py> {
         let value = number.as_f64();
         if !value.is_finite() {
-            return Err(Fault::value("expected float, got a number out of its range"));
+            return Err(ConversionFault::value("expected float, got a number out of its range"));
         }
         Ok(ffi::float(self.py, value)?)
     }
@@ -131,14 +134,14 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         Ok(ffi::text(py, self.unescaped(text))?)
     }
 
-    fn bytes(&mut self, memory: Memory) -> Built<'py> {
+    fn bytes(&mut self, memory: BytesType) -> Built<'py> {
         let (py, text) = (self.py, self.reader.string());
         base64::decode(py, memory, self.unescaped(text))?
             .ok_or_else(|| wrong(&Convert::Bytes, "a str that is no base64"))
     }
 
     fn memory_view(&mut self) -> Built<'py> {
-        let bytes = self.bytes(Memory::Bytes)?;
+        let bytes = self.bytes(BytesType::Bytes)?;
         Ok(PyMemoryView::from(&bytes)?.into_any())
     }
 
@@ -167,22 +170,22 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
 
     /// What the next value would become, as Python names it.
     #[cold]
-    fn name_of(&mut self, kind: Kind) -> &'static str {
+    fn kind_name(&mut self, kind: ValueKind) -> &'static str {
         match kind {
-            Kind::Null => "None",
-            Kind::Bool => "bool",
-            Kind::Number if self.reader.number().is_integer => "int",
-            Kind::Number => "float",
-            Kind::String => "str",
-            Kind::Array => "list",
-            Kind::Object => "dict",
+            ValueKind::Null => "None",
+            ValueKind::Bool => "bool",
+            ValueKind::Number if self.reader.number().is_integer => "int",
+            ValueKind::Number => "float",
+            ValueKind::String => "str",
+            ValueKind::Array => "list",
+            ValueKind::Object => "dict",
         }
     }
 }
 
 #[cold]
-fn wrong(expected: &Convert, got: &str) -> Fault {
-    Fault::value(format!("expected {expected}, got {got}"))
+fn wrong(expected: &Convert, got: &str) -> ConversionFault {
+    ConversionFault::value(format!("expected {expected}, got {got}"))
 }
 
 #[cold]

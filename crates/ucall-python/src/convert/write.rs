@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyString};
 use ucall_proto::json::{write_f64, write_i64, write_string};
 
-use super::{Fault, Pieces, base64};
+use super::{ConversionFault, Pieces, base64};
 use crate::errors::Unwritable;
 use crate::ffi::{self, Value};
 
@@ -15,9 +15,9 @@ use crate::ffi::{self, Value};
 const NESTING_MAX: usize = 128;
 
 /// Bytes kept free behind a long string.
-const ROOM_BEHIND: usize = 64;
+const TAIL_ROOM: usize = 64;
 
-type Written = Result<(), Fault>;
+type Written = Result<(), ConversionFault>;
 
 /// Appends `object` to `out`, which may grow to `len_max` bytes.
 ///
@@ -72,23 +72,26 @@ impl<'py> Writer<'_, 'py> {
         if let Ok(pieces) = object.cast::<Pieces>() {
             return self.pieces(pieces);
         }
-        let other = self.replaced(object)?;
+        let other = self.encode_default(object)?;
         // One that is replaced for ever ends here.
-        self.deepen()?;
+        self.enter_nesting()?;
         self.value(&other)?;
         self.nesting_left += 1;
         Ok(())
     }
 
     /// What `default` has in place of an object that cannot be written.
-    fn replaced(&self, object: &Bound<'_, PyAny>) -> Result<Bound<'py, PyAny>, Fault> {
+    fn encode_default(
+        &self,
+        object: &Bound<'_, PyAny>,
+    ) -> Result<Bound<'py, PyAny>, ConversionFault> {
         let Some(default) = self.default else {
             let name = ffi::type_name(object);
-            return Err(Fault::value(format!("{name} cannot be written as JSON")));
+            return Err(ConversionFault::value(format!("{name} cannot be written as JSON")));
         };
         let py = default.py();
         ffi::call(default, [object]).map_err(|error| match error.is_instance_of::<Unwritable>(py) {
-            true => Fault::value(error.value(py).to_string()),
+            true => ConversionFault::value(error.value(py).to_string()),
             false => error.into(),
         })
     }
@@ -118,7 +121,7 @@ impl<'py> Writer<'_, 'py> {
     fn float(&mut self, value: f64) -> Written {
         match write_f64(self.out, value) {
             true => Ok(()),
-            false => Err(Fault::value(format!("{value} cannot be written as JSON"))),
+            false => Err(ConversionFault::value(format!("{value} cannot be written as JSON"))),
         }
     }
 
@@ -152,7 +155,7 @@ impl<'py> Writer<'_, 'py> {
     fn open_base64(&mut self, bytes: usize) -> Written {
         let len = base64::encoded_len(bytes);
         self.fits(len)?;
-        self.out.reserve(len.saturating_add(ROOM_BEHIND));
+        self.out.reserve(len.saturating_add(TAIL_ROOM));
         self.out.push(b'"');
         Ok(())
     }
@@ -225,27 +228,29 @@ impl<'py> Writer<'_, 'py> {
             Value::Bool(true) => self.literal(b"\"true\""),
             Value::Bool(false) => self.literal(b"\"false\""),
             Value::Other if may_be_replaced && self.default.is_some() => {
-                let other = self.replaced(key)?;
+                let other = self.encode_default(key)?;
                 self.key(&other, false)
             }
             _ => {
                 let name = ffi::type_name(key);
-                Err(Fault::value(format!("a key of type {name} cannot be written as JSON")))
+                Err(ConversionFault::value(format!(
+                    "a key of type {name} cannot be written as JSON"
+                )))
             }
         }
     }
 
     #[inline]
     fn open(&mut self, bracket: u8) -> Written {
-        self.deepen()?;
+        self.enter_nesting()?;
         self.out.push(bracket);
         Ok(())
     }
 
     #[inline]
-    fn deepen(&mut self) -> Written {
+    fn enter_nesting(&mut self) -> Written {
         let Some(left) = self.nesting_left.checked_sub(1) else {
-            return Err(Fault::value(format!("nests deeper than {NESTING_MAX} levels")));
+            return Err(ConversionFault::value(format!("nests deeper than {NESTING_MAX} levels")));
         };
         self.nesting_left = left;
         Ok(())
@@ -271,7 +276,7 @@ impl<'py> Writer<'_, 'py> {
     #[inline]
     fn fits(&self, more: usize) -> Written {
         match self.out.len().saturating_add(more) > self.len_max {
-            true => Err(Fault::TooLarge),
+            true => Err(ConversionFault::TooLarge),
             false => Ok(()),
         }
     }
@@ -279,9 +284,9 @@ impl<'py> Writer<'_, 'py> {
 
 /// An exception of that type is a value which cannot be written; others stay what they are.
 #[cold]
-fn explain<T: pyo3::PyTypeInfo>(py: Python<'_>, error: PyErr, what: &str) -> Fault {
+fn explain<T: pyo3::PyTypeInfo>(py: Python<'_>, error: PyErr, message: &str) -> ConversionFault {
     match error.is_instance_of::<T>(py) {
-        true => Fault::value(format!("{what} cannot be written as JSON")),
+        true => ConversionFault::value(format!("{message} cannot be written as JSON")),
         false => error.into(),
     }
 }

@@ -9,7 +9,7 @@ use super::owned;
 
 /// Which object holds bytes that came.
 #[derive(Clone, Copy)]
-pub(crate) enum Memory {
+pub(crate) enum BytesType {
     Bytes,
     ByteArray,
 }
@@ -17,35 +17,35 @@ pub(crate) enum Memory {
 /// A new object of `len` bytes that `fill` writes; `None` when it says that it did not.
 pub(crate) fn memory_filled<'py>(
     py: Python<'py>,
-    memory: Memory,
+    memory: BytesType,
     len: usize,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let (source, count) = (std::ptr::null(), len as ffi::Py_ssize_t);
     // SAFETY: without a source, the bytes are left for the caller to write. A length that no
     // object can have raises.
-    let made = owned(py, unsafe {
+    let object = owned(py, unsafe {
         match memory {
-            Memory::Bytes => ffi::PyBytes_FromStringAndSize(source, count),
-            Memory::ByteArray => ffi::PyByteArray_FromStringAndSize(source, count),
+            BytesType::Bytes => ffi::PyBytes_FromStringAndSize(source, count),
+            BytesType::ByteArray => ffi::PyByteArray_FromStringAndSize(source, count),
         }
     })?;
     // SAFETY: the object is of that type and new: it has `len` bytes, and nobody else has seen it.
     let target = unsafe {
         let data = match memory {
-            Memory::Bytes => ffi::PyBytes_AsString(made.as_ptr()),
-            Memory::ByteArray => ffi::PyByteArray_AsString(made.as_ptr()),
+            BytesType::Bytes => ffi::PyBytes_AsString(object.as_ptr()),
+            BytesType::ByteArray => ffi::PyByteArray_AsString(object.as_ptr()),
         };
         std::slice::from_raw_parts_mut(data.cast::<MaybeUninit<u8>>(), len)
     };
-    Ok(fill(target).then_some(made))
+    Ok(fill(target).then_some(object))
 }
 
-/// Shows `see` the memory of an object that has one contiguous piece of it; others raise
+/// Shows `read` the memory of an object that has one contiguous piece of it; others raise
 /// `BufferError` (or `TypeError`, when they have none).
 pub(crate) fn with_buffer<T>(
     object: &Bound<'_, PyAny>,
-    see: impl FnOnce(&[u8]) -> T,
+    read: impl FnOnce(&[u8]) -> T,
 ) -> PyResult<T> {
     let mut view = ffi::Py_buffer::new();
     // SAFETY: fills the view, or raises and leaves nothing to give back.
@@ -53,14 +53,14 @@ pub(crate) fn with_buffer<T>(
     if state != 0 {
         return Err(PyErr::fetch(object.py()));
     }
-    let view = Held(view);
-    Ok(see(view.bytes()))
+    let view = BufferView(view);
+    Ok(read(view.bytes()))
 }
 
 /// A view to be given back, by a thread that is attached to the interpreter.
-struct Held(ffi::Py_buffer);
+struct BufferView(ffi::Py_buffer);
 
-impl Held {
+impl BufferView {
     fn bytes(&self) -> &[u8] {
         if self.0.len == 0 {
             return &[];
@@ -71,7 +71,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BufferView {
     fn drop(&mut self) {
         // SAFETY: the view was filled, is given back once, and never leaves `with_buffer`, whose
         // object proves that this thread is attached.

@@ -35,7 +35,7 @@ impl<'py> Slots<'py> {
 
     /// The places of the arguments.
     #[inline]
-    pub(crate) fn places(&mut self) -> &mut [Option<Bound<'py, PyAny>>] {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [Option<Bound<'py, PyAny>>] {
         self.slots.get_mut(1..).unwrap_or_default()
     }
 

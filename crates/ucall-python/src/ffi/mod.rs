@@ -13,7 +13,7 @@ mod number;
 mod text;
 mod value;
 
-pub(crate) use bytes::{Memory, memory_filled, with_buffer};
+pub(crate) use bytes::{BytesType, memory_filled, with_buffer};
 pub(crate) use call::{
     Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
 };

@@ -23,12 +23,12 @@ pub(crate) fn text<'py>(py: Python<'py>, utf8: &[u8]) -> PyResult<Bound<'py, PyA
 
 fn ascii<'py>(py: Python<'py>, ascii: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: makes a string of ASCII characters, or raises.
-    let made = owned(py, unsafe { ffi::PyUnicode_New(ascii.len() as ffi::Py_ssize_t, 0x7f) })?;
+    let object = owned(py, unsafe { ffi::PyUnicode_New(ascii.len() as ffi::Py_ssize_t, 0x7f) })?;
     // SAFETY: a new string of maximum character 0x7f is compact: `len` bytes and a terminator
     // behind a `PyASCIIObject`. Nobody else has seen it yet, so it may be written.
     unsafe {
-        let data = made.as_ptr().cast::<ffi::PyASCIIObject>().add(1).cast::<u8>();
+        let data = object.as_ptr().cast::<ffi::PyASCIIObject>().add(1).cast::<u8>();
         ptr::copy_nonoverlapping(ascii.as_ptr(), data, ascii.len());
     }
-    Ok(made)
+    Ok(object)
 }

@@ -47,13 +47,13 @@ impl<'a, 'py> Value<'a, 'py> {
             } else if ffi::PyTuple_Check(pointer) != 0 {
                 Self::Tuple(object.cast_unchecked())
             } else {
-                Self::rarer(object)
+                Self::of_general(object)
             }
         }
     }
 
     #[cold]
-    fn rarer(object: &'a Bound<'py, PyAny>) -> Self {
+    fn of_general(object: &'a Bound<'py, PyAny>) -> Self {
         let pointer = object.as_ptr();
         // SAFETY: as above.
         unsafe {

@@ -15,21 +15,21 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 use ucall_queue::{
-    Encoding, Endpoint, Event, Full, Handle, Identity, Login, Outgoing, Refusal, Role, Settings,
-    Taken,
+    Encoding, Endpoint, Event, FullPolicy, Handle, Identity, Login, Outgoing, PutError, Role,
+    Settings, TakeResult,
 };
 
-use super::errors::{failed, or_none, refuse_orphan, uuid};
+use super::errors::{failed, or_none, reject_forked, uuid};
 use super::incoming::Reader;
-use super::journal::QueueJournal;
-use super::lent;
 use super::link::QueueLink;
+use super::log::QueueLog;
 use super::message::Message;
+use super::pinned_buffers;
 use super::receipt::Receipt;
-use super::security::{Speaks, security};
+use super::security::{TlsRole, security};
 use super::settings;
-use super::waiting::{deadline_after, wait_in_slices};
-use super::watching::Watching;
+use super::waiting::{deadline_after, wait_checking_signals};
+use super::watched_futures::WatchedFutures;
 use crate::detach::detached;
 use crate::engine::EngineKind;
 use crate::ffi;
@@ -37,7 +37,7 @@ use crate::ffi;
 /// Bytes up to this length are copied; longer ones are sent from where they lie.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// Ids that are kept as objects.
-const KEPT_IDS_MAX: usize = 4096;
+const CACHED_IDS_MAX: usize = 4096;
 
 /// Futures that are over, and sessions that began (`true`) or ended.
 type Changes = (Vec<Py<Receipt>>, Vec<(bool, Py<PyAny>)>);
@@ -53,9 +53,9 @@ pub(crate) struct QueueCore {
     is_plain: bool,
     future_type: Py<PyType>,
     blocks: bool,
-    watching: Watching,
-    /// Whether whoever reads the descriptor given to `_notify` sleeps.
-    sleeps: Arc<AtomicBool>,
+    watched: WatchedFutures,
+    /// Whether whoever reads the descriptor given to `_set_wake_pipe` sleeps.
+    is_armed: Arc<AtomicBool>,
     ids: Mutex<HashMap<Identity, Py<PyAny>>>,
 }
 
@@ -71,7 +71,7 @@ impl QueueCore {
     ///     options: By the names of `ConnectionOptions`.
     ///     engine: "auto", "posix" or "uring".
     ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
-    ///     tls: What `ucall.queue.core.security.described` returns; None for plaintext.
+    ///     tls: What `ucall.queue.core.security.settings` returns; None for plaintext.
     ///     broker: ``(topic, user or None, password or None)``, if an MQTT broker listens at
     ///         ``location``.
     #[new]
@@ -91,19 +91,19 @@ impl QueueCore {
         broker: Option<(String, Option<String>, Option<String>)>,
     ) -> PyResult<Self> {
         let options = settings::options(options)?;
-        let blocks = options.full == Full::Block;
-        let speaks = match (&broker, is_server) {
+        let blocks = options.full == FullPolicy::Block;
+        let tls_role = match (&broker, is_server) {
             // The broker is the server of both.
-            (Some(_), _) => Speaks::ToBroker,
-            (None, true) => Speaks::AsServer,
-            (None, false) => Speaks::ToServer,
+            (Some(_), _) => TlsRole::ToBroker,
+            (None, true) => TlsRole::AsServer,
+            (None, false) => TlsRole::ToServer,
         };
         let settings = Settings {
             identity: settings::identity(id)?,
             is_server,
             endpoint: endpoint(location)?,
             options,
-            security: tls.map(|tls| security(tls, speaks)).transpose()?,
+            security: tls.map(|tls| security(tls, tls_role)).transpose()?,
             broker: broker.map(|(topic, user, password)| Login { topic, user, password }),
             #[cfg(target_os = "linux")]
             uring: match EngineKind::choose(py, engine)? {
@@ -121,8 +121,8 @@ impl QueueCore {
             dump,
             future_type,
             blocks,
-            watching: Watching::default(),
-            sleeps: Arc::default(),
+            watched: WatchedFutures::default(),
+            is_armed: Arc::default(),
             ids: Mutex::default(),
         })
     }
@@ -141,18 +141,18 @@ impl QueueCore {
         data: &Bound<'py, PyAny>,
         peers: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.put_in_line(py, data, peers, self.blocks)
+        self.enqueue(py, data, peers, self.blocks)
     }
 
     /// As `put`, but raises `FullError` where that would wait.
     #[pyo3(signature = (data, *peers))]
-    fn _put_now<'py>(
+    fn _put_nowait<'py>(
         &self,
         py: Python<'py>,
         data: &Bound<'py, PyAny>,
         peers: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.put_in_line(py, data, peers, false)
+        self.enqueue(py, data, peers, false)
     }
 
     /// Waits for the next message, or for the next one from any of these peers.
@@ -170,33 +170,34 @@ impl QueueCore {
         peers: &Bound<'_, PyTuple>,
         timeout: Option<f64>,
     ) -> PyResult<Message> {
-        lent::let_go(py);
-        refuse_orphan(&self.handle)?;
+        pinned_buffers::release_pending(py);
+        reject_forked(&self.handle)?;
         let peers = identities(peers)?;
         let inbox = &self.handle.inbox;
         let mut taken = inbox.take(&peers);
-        if matches!(taken, Taken::Nothing) {
+        if matches!(taken, TakeResult::Empty) {
             let deadline = deadline_after(timeout)?;
-            let found = wait_in_slices(py, deadline, |until| match inbox.wait(&peers, until) {
-                Taken::Nothing => None,
-                found => Some(found),
-            })?;
-            taken = found.unwrap_or(Taken::Nothing);
+            let found =
+                wait_checking_signals(py, deadline, |until| match inbox.wait(&peers, until) {
+                    TakeResult::Empty => None,
+                    found => Some(found),
+                })?;
+            taken = found.unwrap_or(TakeResult::Empty);
         }
         match taken {
-            Taken::Message(message) => {
-                self.handle.took(&message);
+            TakeResult::Message(message) => {
+                self.handle.notify_taken(&message);
                 let peer = self.id_object(py, message.peer)?;
                 Message::read(py, &self.reader, &self.handle, peer, message)
             }
-            Taken::Nothing => Err(PyTimeoutError::new_err("no message came in time")),
-            Taken::Closed(failure) => Err(PyErr::from_value(failed(py, None, &failure)?)),
+            TakeResult::Empty => Err(PyTimeoutError::new_err("no message came in time")),
+            TakeResult::Closed(failure) => Err(PyErr::from_value(failed(py, None, &failure)?)),
         }
     }
 
     /// The ids of the peers that there are.
     fn peers(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
-        refuse_orphan(&self.handle)?;
+        reject_forked(&self.handle)?;
         let peers = self.handle.outbox.peers();
         peers.into_iter().map(|peer| self.id_object(py, peer)).collect()
     }
@@ -208,8 +209,8 @@ impl QueueCore {
     }
 
     /// Lines for the log.
-    fn _journal(&self) -> QueueJournal {
-        QueueJournal { inbox: self.handle.inbox.clone() }
+    fn _log_lines(&self) -> QueueLog {
+        QueueLog { inbox: self.handle.inbox.clone() }
     }
 
     /// Begins to end in order, or ends at once.
@@ -223,21 +224,22 @@ impl QueueCore {
     /// Waits until everything has ended. `False` if it has not in time.
     #[pyo3(signature = (timeout = None))]
     fn _wait_closed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        if self.handle.is_orphan() {
+        if self.handle.is_forked() {
             return Ok(true);
         }
         let inbox = &self.handle.inbox;
         let deadline = deadline_after(timeout)?;
         let closed = || inbox.is_finished().then_some(());
-        let waited = wait_in_slices(py, deadline, |until| inbox.progressed.wait(until, closed))?;
-        lent::let_go(py);
+        let waited =
+            wait_checking_signals(py, deadline, |until| inbox.progressed.wait(until, closed))?;
+        pinned_buffers::release_pending(py);
         Ok(waited.is_some())
     }
 
     /// Says that this process is a child, forked off, of the one with the communicator's thread.
     /// Closes its copies of the communicator's sockets.
-    fn _orphan(&self) {
-        self.handle.orphan();
+    fn _mark_forked(&self) {
+        self.handle.mark_forked();
         for (descriptor, file) in self.handle.inherited() {
             // SAFETY: it is only looked at, by calls that refuse what is no descriptor, unless it
             // is still that socket, whose owner, the communicator's thread, is not in this process.
@@ -248,10 +250,10 @@ impl QueueCore {
         }
     }
 
-    /// Whether `_orphan` was called.
+    /// Whether `_mark_forked` was called.
     #[getter]
-    fn _is_orphan(&self) -> bool {
-        self.handle.is_orphan()
+    fn _is_forked(&self) -> bool {
+        self.handle.is_forked()
     }
 
     /// Shows the collector what the serializer and the callbacks may lead back to.
@@ -260,7 +262,7 @@ impl QueueCore {
         visit.call(&self.future_type)?;
         visit.call(&self.reader.load)?;
         visit.call(&self.reader.load_plain)?;
-        self.watching.traverse(&visit)
+        self.watched.traverse(&visit)
     }
 
     /// Whether no message will come any more.
@@ -290,15 +292,15 @@ impl QueueCore {
         QueueLink { handle: self.handle.clone(), link }
     }
 
-    /// Has a byte written to this pipe when something has changed after `_sleep`. Only the first
+    /// Has a byte written to this pipe when something has changed after `_arm_wake`. Only the first
     /// pipe counts.
-    fn _notify(&self, pipe: i32) -> PyResult<()> {
+    fn _set_wake_pipe(&self, pipe: i32) -> PyResult<()> {
         // SAFETY: it is only looked at, by a call that refuses what is no descriptor.
         let pipe = unsafe { BorrowedFd::borrow_raw(pipe) }.try_clone_to_owned()?;
-        let (pipe, sleeps) = (File::from(pipe), self.sleeps.clone());
-        self.handle.inbox.set_hook(move |_| {
+        let (pipe, is_armed) = (File::from(pipe), self.is_armed.clone());
+        self.handle.inbox.set_callback(move |_| {
             fence(Ordering::SeqCst);
-            if sleeps.load(Ordering::Relaxed) && sleeps.swap(false, Ordering::AcqRel) {
+            if is_armed.load(Ordering::Relaxed) && is_armed.swap(false, Ordering::AcqRel) {
                 // A pipe that is full wakes as well.
                 let _ = (&pipe).write(&[1]);
             }
@@ -307,15 +309,15 @@ impl QueueCore {
     }
 
     /// Asks for the next byte. What came before is to be looked for after this.
-    fn _sleep(&self) {
-        self.sleeps.store(true, Ordering::Relaxed);
+    fn _arm_wake(&self) {
+        self.is_armed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Has `_next_changes` return a future once that is over.
     fn _watch(&self, receipt: &Bound<'_, Receipt>) {
-        self.watching.add(receipt);
-        self.handle.inbox.progressed.ring();
+        self.watched.add(receipt);
+        self.handle.inbox.progressed.notify();
     }
 
     /// Waits for futures that are watched to be over, or for sessions to begin or end: the futures,
@@ -327,10 +329,11 @@ impl QueueCore {
         let deadline = deadline_after(timeout)?;
         let changed = || {
             let event = inbox.next_event();
-            let is_over = || self.watching.has_some() || inbox.is_finished();
-            (event.is_some() || is_over()).then_some(event)
+            let is_finished = || self.watched.has_finished() || inbox.is_finished();
+            (event.is_some() || is_finished()).then_some(event)
         };
-        let found = wait_in_slices(py, deadline, |until| inbox.progressed.wait(until, changed))?;
+        let found =
+            wait_checking_signals(py, deadline, |until| inbox.progressed.wait(until, changed))?;
         let mut next = found.flatten();
         while let Some(event) = next {
             let (began, peer) = match event {
@@ -340,21 +343,21 @@ impl QueueCore {
             events.push((began, self.id_object(py, peer)?));
             next = inbox.next_event();
         }
-        lent::let_go(py);
-        Ok((self.watching.take(), events))
+        pinned_buffers::release_pending(py);
+        Ok((self.watched.take(), events))
     }
 }
 
 impl QueueCore {
-    fn put_in_line<'py>(
+    fn enqueue<'py>(
         &self,
         py: Python<'py>,
         data: &Bound<'py, PyAny>,
         peers: &Bound<'py, PyTuple>,
         waits: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        lent::let_go(py);
-        refuse_orphan(&self.handle)?;
+        pinned_buffers::release_pending(py);
+        reject_forked(&self.handle)?;
         let peers = identities(peers)?;
         let receipt = if self.is_plain
             && let Some((encoding, bytes)) = plain(data)
@@ -362,7 +365,7 @@ impl QueueCore {
             if bytes.len() <= COPIED_BYTES_MAX {
                 self.send(py, &peers, &Outgoing::copied(encoding, bytes), waits)?
             } else if encoding == Encoding::Bytes {
-                let parts = vec![lent::lend(data)?];
+                let parts = vec![pinned_buffers::pin(data)?];
                 let message = Outgoing { encoding, copied: &[], parts, segments: Vec::new() };
                 self.send(py, &peers, &message, waits)?
             } else {
@@ -402,13 +405,13 @@ impl QueueCore {
         }
         let mut parts = Vec::with_capacity(chunks.len() + buffers.len());
         for chunk in &chunks {
-            parts.push(lent::lend(&chunk)?);
+            parts.push(pinned_buffers::pin(&chunk)?);
         }
         let mut segments = Vec::new();
         if !buffers.is_empty() {
             segments.push(parts.iter().map(|part| part.len() as u64).sum());
             for buffer in &buffers {
-                let part = lent::lend(&buffer)?;
+                let part = pinned_buffers::pin(&buffer)?;
                 segments.push(part.len() as u64);
                 parts.push(part);
             }
@@ -429,14 +432,14 @@ impl QueueCore {
                 Err(refusal) => refusal,
             };
             match refusal {
-                Refusal::Full(_) if waits => {
+                PutError::Full(_) if waits => {
                     let (outbox, weight) = (&self.handle.outbox, message.weight());
-                    wait_in_slices(py, None, |until| {
+                    wait_checking_signals(py, None, |until| {
                         outbox.wait_for_room(peers, weight, until).then_some(())
                     })?;
                 }
-                Refusal::Full(peer) => return Err(full(py, peer)?),
-                Refusal::TooLong(most) => {
+                PutError::Full(peer) => return Err(full(py, peer)?),
+                PutError::TooLong(most) => {
                     let length = message.len();
                     return Err(PyValueError::new_err(format!(
                         "a message of {length} bytes: message_size allows {most}"
@@ -454,7 +457,7 @@ impl QueueCore {
         drop(ids);
         let made = uuid(py, id)?.unbind();
         ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.len() >= KEPT_IDS_MAX {
+        if ids.len() >= CACHED_IDS_MAX {
             ids.clear();
         }
         ids.insert(id, made.clone_ref(py));
@@ -482,7 +485,7 @@ fn identities(peers: &Bound<'_, PyTuple>) -> PyResult<Vec<Identity>> {
 
 fn endpoint(location: &Bound<'_, PyAny>) -> PyResult<Endpoint> {
     if location.is_none() {
-        return Ok(Endpoint::Foreign);
+        return Ok(Endpoint::External);
     }
     if let Ok(path) = location.extract::<PathBuf>() {
         return Ok(Endpoint::Unix(path));

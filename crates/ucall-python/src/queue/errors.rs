@@ -8,8 +8,8 @@ use ucall_queue::{Failure, Handle, Identity};
 use crate::ffi;
 
 /// In a child that was forked off nobody would carry anything.
-pub(super) fn refuse_orphan(handle: &Handle) -> PyResult<()> {
-    match handle.is_orphan() {
+pub(super) fn reject_forked(handle: &Handle) -> PyResult<()> {
+    match handle.is_forked() {
         true => Err(PyRuntimeError::new_err("a queue stays with the process that made it")),
         false => Ok(()),
     }

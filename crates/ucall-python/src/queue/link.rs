@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use ucall_queue::{Foreign, Handle};
+use ucall_queue::{ExternalTransport, Handle};
 
-use super::lent;
+use super::pinned_buffers;
 
 /// Carries a communicator's sessions over anything that Python can send bytes with.
 ///
@@ -24,12 +24,12 @@ use super::lent;
 ///   queue, where it may be cancelled or dropped, until they are fetched. So a carrier that fetches
 ///   only as fast as it can send (so many publications without their acknowledgement) bounds the
 ///   memory of both.
-/// - `is_over`: ucall has given the link up and everything was fetched: close the carrier.
+/// - `is_closed`: ucall has given the link up and everything was fetched: close the carrier.
 ///   `closed()`: the carrier has.
 #[pyclass(frozen, module = "ucall._core", name = "QueueLink")]
 pub(crate) struct QueueLink {
     pub(super) handle: Arc<Handle>,
-    pub(super) link: Arc<Foreign>,
+    pub(super) link: Arc<ExternalTransport>,
 }
 
 #[pymethods]
@@ -52,7 +52,7 @@ impl QueueLink {
         py: Python<'py>,
         size: usize,
     ) -> Option<Bound<'py, pyo3::types::PyBytes>> {
-        lent::let_go(py);
+        pinned_buffers::release_pending(py);
         let bytes = self.handle.link_next(&self.link, size)?;
         Some(pyo3::types::PyBytes::new(py, &bytes))
     }
@@ -65,12 +65,12 @@ impl QueueLink {
 
     /// Whether ucall has given the link up, and everything was fetched.
     #[getter]
-    fn is_over(&self) -> bool {
-        self.link.is_over()
+    fn is_closed(&self) -> bool {
+        self.link.is_closed()
     }
 
     /// Says that the carrier has broken, or was closed.
-    fn closed(&self) {
+    fn handle_closed(&self) {
         self.handle.link_closed(&self.link);
     }
 }

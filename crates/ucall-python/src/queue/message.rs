@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use ucall_queue::{Failure, Handle, Identity, Incoming, Intake};
+use ucall_queue::{Failure, Handle, Identity, Incoming, ReceiveCredit};
 
-use super::errors::{failed, refuse_orphan};
+use super::errors::{failed, reject_forked};
 use super::incoming::Reader;
 
 /// What came, and from whom.
@@ -30,7 +30,7 @@ pub(crate) struct Message {
 struct Acknowledgement {
     /// A message does not keep its communicator open.
     handle: Weak<Handle>,
-    intake: Arc<Intake>,
+    credit: Arc<ReceiveCredit>,
     peer: Identity,
     sequence: u64,
     is_given: AtomicBool,
@@ -65,9 +65,9 @@ impl Message {
 
 impl Acknowledgement {
     fn of(handle: &Arc<Handle>, message: &Incoming) -> Option<Self> {
-        message.intake.is_explicit().then(|| Self {
+        message.credit.is_explicit().then(|| Self {
             handle: Arc::downgrade(handle),
-            intake: message.intake.clone(),
+            credit: message.credit.clone(),
             peer: message.peer,
             sequence: message.sequence,
             is_given: AtomicBool::new(false),
@@ -81,8 +81,8 @@ impl Acknowledgement {
         let given = match self.handle.upgrade() {
             None => Err(Failure::Closed),
             Some(handle) => {
-                refuse_orphan(&handle)?;
-                handle.acknowledge(&self.intake, self.sequence)
+                reject_forked(&handle)?;
+                handle.acknowledge(&self.credit, self.sequence)
             }
         };
         match given {

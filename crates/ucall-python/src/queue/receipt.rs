@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use ucall_queue::{Failure, Handle, Identity, Progress};
+use ucall_queue::{DeliveryStatus, Failure, Handle, Identity};
 
-use super::errors::{failed, refuse_orphan};
-use super::lent;
-use super::waiting::{deadline_after, wait_in_slices};
+use super::errors::{failed, reject_forked};
+use super::pinned_buffers;
+use super::waiting::{deadline_after, wait_checking_signals};
 
 /// Asks, when it is asked itself, how far the peers are: no memory is kept for it elsewhere.
 #[pyclass(frozen, subclass, module = "ucall._core", name = "Receipt")]
@@ -30,37 +30,41 @@ impl Receipt {
         let _ = self.entry.set(Entry { handle, receipt });
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire) || !matches!(self.state().1, Progress::Pending)
+    pub(super) fn is_finished(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire) || !matches!(self.state().1, DeliveryStatus::Pending)
     }
 
     /// Where it stands among others, when it went to one peer.
-    pub(super) fn place(&self) -> Option<(usize, u64)> {
+    pub(super) fn position(&self) -> Option<(usize, u64)> {
         match &self.entry.get()?.receipt {
-            ucall_queue::Receipt::One(standing, sequence) => {
-                Some((Arc::as_ptr(standing) as usize, *sequence))
+            ucall_queue::Receipt::One(delivery, sequence) => {
+                Some((Arc::as_ptr(delivery) as usize, *sequence))
             }
             _ => None,
         }
     }
 
     /// What became of it, and at which peer if it failed.
-    fn state(&self) -> (Option<Identity>, Progress) {
-        let Some(entry) = self.entry.get() else { return (None, Progress::Pending) };
+    fn state(&self) -> (Option<Identity>, DeliveryStatus) {
+        let Some(entry) = self.entry.get() else { return (None, DeliveryStatus::Pending) };
         match &entry.receipt {
-            ucall_queue::Receipt::One(standing, sequence) => match standing.progress(*sequence) {
-                Progress::Failed(failure) => (standing.peer(), Progress::Failed(failure)),
+            ucall_queue::Receipt::One(delivery, sequence) => match delivery.progress(*sequence) {
+                DeliveryStatus::Failed(failure) => {
+                    (delivery.peer(), DeliveryStatus::Failed(failure))
+                }
                 progress => (None, progress),
             },
-            ucall_queue::Receipt::None(peer, failure) => (*peer, Progress::Failed(failure.clone())),
+            ucall_queue::Receipt::None(peer, failure) => {
+                (*peer, DeliveryStatus::Failed(failure.clone()))
+            }
             ucall_queue::Receipt::Many(all) => {
-                let mut whole = Progress::Done;
-                for (standing, sequence) in all.iter() {
-                    match standing.progress(*sequence) {
-                        Progress::Done => {}
-                        Progress::Pending => whole = Progress::Pending,
-                        Progress::Failed(failure) => {
-                            return (standing.peer(), Progress::Failed(failure));
+                let mut whole = DeliveryStatus::Done;
+                for (delivery, sequence) in all.iter() {
+                    match delivery.progress(*sequence) {
+                        DeliveryStatus::Done => {}
+                        DeliveryStatus::Pending => whole = DeliveryStatus::Pending,
+                        DeliveryStatus::Failed(failure) => {
+                            return (delivery.peer(), DeliveryStatus::Failed(failure));
                         }
                     }
                 }
@@ -77,19 +81,19 @@ impl Receipt {
     ) -> PyResult<Option<(Option<Identity>, Failure)>> {
         let (peer, mut progress) = self.state();
         let mut peer = peer;
-        if progress == Progress::Pending && !self.cancelled.load(Ordering::Acquire) {
+        if progress == DeliveryStatus::Pending && !self.cancelled.load(Ordering::Acquire) {
             let deadline = deadline_after(timeout)?;
             (peer, progress) = self.wait(py, deadline)?;
         }
-        lent::let_go(py);
+        pinned_buffers::release_pending(py);
         if self.cancelled.load(Ordering::Acquire) {
             let error = py.import("concurrent.futures")?.getattr("CancelledError")?;
             return Err(PyErr::from_value(crate::ffi::call(&error, [])?));
         }
         match progress {
-            Progress::Done => Ok(None),
-            Progress::Failed(failure) => Ok(Some((peer, failure))),
-            Progress::Pending => {
+            DeliveryStatus::Done => Ok(None),
+            DeliveryStatus::Failed(failure) => Ok(Some((peer, failure))),
+            DeliveryStatus::Pending => {
                 let error = py.import("concurrent.futures")?.getattr("TimeoutError")?;
                 Err(PyErr::from_value(crate::ffi::call(&error, [])?))
             }
@@ -100,18 +104,19 @@ impl Receipt {
         &self,
         py: Python<'_>,
         deadline: Option<Instant>,
-    ) -> PyResult<(Option<Identity>, Progress)> {
+    ) -> PyResult<(Option<Identity>, DeliveryStatus)> {
         let Some(entry) = self.entry.get() else {
             return Err(PyRuntimeError::new_err("nothing was put"));
         };
-        refuse_orphan(&entry.handle)?;
-        let over = || match (self.cancelled.load(Ordering::Acquire), self.state()) {
-            (false, (_, Progress::Pending)) => None,
+        reject_forked(&entry.handle)?;
+        let finished = || match (self.cancelled.load(Ordering::Acquire), self.state()) {
+            (false, (_, DeliveryStatus::Pending)) => None,
             (_, state) => Some(state),
         };
-        let bell = &entry.handle.inbox.progressed;
-        let waited = wait_in_slices(py, deadline, |until| bell.wait(until, over))?;
-        Ok(waited.unwrap_or((None, Progress::Pending)))
+        let event_count = &entry.handle.inbox.progressed;
+        let waited =
+            wait_checking_signals(py, deadline, |until| event_count.wait(until, finished))?;
+        Ok(waited.unwrap_or((None, DeliveryStatus::Pending)))
     }
 }
 
@@ -124,11 +129,11 @@ impl Receipt {
 
     /// Whether it has arrived, failed or was cancelled.
     fn done(&self, py: Python<'_>) -> bool {
-        let over = self.is_over();
-        if over {
-            lent::let_go(py);
+        let finished = self.is_finished();
+        if finished {
+            pinned_buffers::release_pending(py);
         }
-        over
+        finished
     }
 
     /// Whether it was cancelled.
@@ -171,12 +176,12 @@ impl Receipt {
         }
         let Some(entry) = self.entry.get() else { return false };
         // One that went to several may be on the wire to some of them.
-        let ucall_queue::Receipt::One(standing, sequence) = &entry.receipt else { return false };
-        let taken_back = entry.handle.outbox.cancel(standing, *sequence);
-        if taken_back {
+        let ucall_queue::Receipt::One(delivery, sequence) = &entry.receipt else { return false };
+        let was_cancelled = entry.handle.outbox.cancel(delivery, *sequence);
+        if was_cancelled {
             self.cancelled.store(true, Ordering::Release);
-            entry.handle.inbox.progressed.ring();
+            entry.handle.inbox.progressed.notify();
         }
-        taken_back
+        was_cancelled
     }
 }

@@ -9,12 +9,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ucall_proto::tls::{
-    CertificateDer, ClientConfig, ClientSettings, Identity, ServerName, Stage, TlsError, Trust,
+    CertificateDer, ClientConfig, ClientSettings, Identity, ServerName, TlsConnection, TlsError,
+    Trust,
 };
 use ucall_queue::Security;
-use ucall_server::{Tls, TlsFilesError, Watched};
+use ucall_server::{FileChangeDetector, Tls, TlsFilesError};
 
-use crate::tls::{Described, raised};
+use crate::tls::{TlsSettings, to_py_error};
 
 /// What queues speak inside of TLS. Who speaks something else under the same certificate is told.
 const ALPN: &[&[u8]] = &[b"ucall-queue"];
@@ -23,22 +24,22 @@ const BROKER_ALPN: &[&[u8]] = &[b"mqtt"];
 
 /// To whom TLS is spoken, and as what.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Speaks {
+pub(super) enum TlsRole {
     AsServer,
     ToServer,
     ToBroker,
 }
 
-/// What `ucall.queue.core.security.described` returns.
+/// What `ucall.queue.core.security.settings` returns.
 pub(super) fn security(
-    described: &Bound<'_, PyAny>,
-    speaks: Speaks,
+    settings: &Bound<'_, PyAny>,
+    tls_role: TlsRole,
 ) -> PyResult<Box<dyn Security>> {
-    if speaks == Speaks::AsServer {
-        return Ok(Box::new(Server(described.extract::<Described>()?.load_for(ALPN)?)));
+    if tls_role == TlsRole::AsServer {
+        return Ok(Box::new(Server(settings.extract::<TlsSettings>()?.load_for(ALPN)?)));
     }
-    let alpn = if speaks == Speaks::ToBroker { BROKER_ALPN } else { ALPN };
-    Ok(Box::new(Client::load(described.extract::<ClientFiles>()?, alpn)?))
+    let alpn = if tls_role == TlsRole::ToBroker { BROKER_ALPN } else { ALPN };
+    Ok(Box::new(Client::load(settings.extract::<ClientFiles>()?, alpn)?))
 }
 
 /// The certificates that the system trusts, in DER. What of them cannot be read is passed over.
@@ -55,8 +56,8 @@ impl Security for Server {
         self.0.refresh()?.err().map(|error| error.to_string())
     }
 
-    fn begin(&self, _out: &mut Vec<u8>) -> Result<Stage, TlsError> {
-        self.0.stage()
+    fn begin(&self, _out: &mut Vec<u8>) -> Result<TlsConnection, TlsError> {
+        self.0.accept()
     }
 }
 
@@ -78,7 +79,7 @@ struct Client {
     /// Whom the system trusts, if that is asked for.
     store: Vec<CertificateDer<'static>>,
     current: RefCell<Arc<ClientConfig>>,
-    watched: Watched,
+    watched: FileChangeDetector,
 }
 
 impl Client {
@@ -93,15 +94,15 @@ impl Client {
             Some(_) => Vec::new(),
         };
         let paths = [&files.certificate, &files.key, &files.authority];
-        let watched = Watched::new(paths.into_iter().flatten().cloned().collect());
-        let current = RefCell::new(files.config(&store, alpn).map_err(raised)?);
+        let watched = FileChangeDetector::new(paths.into_iter().flatten().cloned().collect());
+        let current = RefCell::new(files.config(&store, alpn).map_err(to_py_error)?);
         Ok(Self { files, name, alpn, store, current, watched })
     }
 }
 
 impl Security for Client {
     fn refresh(&self) -> Option<String> {
-        if !self.watched.have_changed() {
+        if !self.watched.has_changed() {
             return None;
         }
         match self.files.config(&self.store, self.alpn) {
@@ -113,8 +114,8 @@ impl Security for Client {
         }
     }
 
-    fn begin(&self, out: &mut Vec<u8>) -> Result<Stage, TlsError> {
-        Stage::client(self.current.borrow().clone(), self.name.clone(), out)
+    fn begin(&self, out: &mut Vec<u8>) -> Result<TlsConnection, TlsError> {
+        TlsConnection::client(self.current.borrow().clone(), self.name.clone(), out)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ucall_queue::{Acknowledge, Full, Identity, Options};
+use ucall_queue::{Acknowledge, FullPolicy, Identity, Options};
 
 /// Reads the options that there are in `given`.
 pub(super) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
@@ -33,12 +33,12 @@ pub(super) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
     Ok(options)
 }
 
-fn full(value: &Bound<'_, PyAny>) -> PyResult<Full> {
+fn full(value: &Bound<'_, PyAny>) -> PyResult<FullPolicy> {
     match value.extract::<String>()?.as_str() {
-        "error" => Ok(Full::Error),
-        "block" => Ok(Full::Block),
-        "drop_oldest" => Ok(Full::DropOldest),
-        "drop_newest" => Ok(Full::DropNewest),
+        "error" => Ok(FullPolicy::Error),
+        "block" => Ok(FullPolicy::Block),
+        "drop_oldest" => Ok(FullPolicy::DropOldest),
+        "drop_newest" => Ok(FullPolicy::DropNewest),
         _ => Err(PyValueError::new_err(
             "full: expected 'error', 'block', 'drop_oldest' or 'drop_newest'",
         )),

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::detach::detached;
 
 /// A wait on the thread that handles signals polls for them this often.
-pub(super) const SLICE: Duration = Duration::from_millis(100);
+pub(super) const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// When a wait of so many seconds ends; `None` never.
 pub(super) fn deadline_after(timeout: Option<f64>) -> PyResult<Option<Instant>> {
@@ -20,15 +20,15 @@ pub(super) fn deadline_after(timeout: Option<f64>) -> PyResult<Option<Instant>> 
 
 /// Waits without the interpreter's lock. Where signals are handled, looks now and then whether one
 /// has come.
-pub(super) fn wait_in_slices<T>(
+pub(super) fn wait_checking_signals<T>(
     py: Python<'_>,
     deadline: Option<Instant>,
     mut wait: impl FnMut(Option<Instant>) -> Option<T>,
 ) -> PyResult<Option<T>> {
-    let looks = handles_signals();
+    let checks_signals = handles_signals();
     loop {
-        let until = Instant::now() + SLICE;
-        let is_last = !looks || deadline.is_some_and(|deadline| deadline <= until);
+        let until = Instant::now() + WAIT_SLICE;
+        let is_last = !checks_signals || deadline.is_some_and(|deadline| deadline <= until);
         let until = if is_last { deadline } else { Some(until) };
         // SAFETY: every caller waits for what the communicator's thread does, and touches no
         // Python object meanwhile.

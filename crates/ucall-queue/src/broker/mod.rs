@@ -6,18 +6,16 @@
 //! clients make their links anew. Whoever is gone without a word is missed by the broker, which
 //! says so for it. A broker may lose what it holds (it is killed, or its queue is full), so each
 //! piece of a link has a number: one that is missing ends the link, and the session goes on over
-//! the next. Acknowledgements are the session's, from end to end; so pieces go at QoS 0, and credit
-//! from the receiver, not from the broker, bounds what lies in the broker.
-//!
-//! A broker may also refuse pieces for their length without a word, at any length it likes: see
-//! [`Lengths`].
+//! the next. Sessions acknowledge from end to end, so pieces go at QoS 0, and credit from the
+//! receiver bounds the pieces in the broker, which may refuse any length: see [`PieceSizer`].
 #![forbid(unsafe_code)]
 
-mod length;
+mod error;
 mod packet;
-mod pipe;
+mod piece_sizer;
 mod reader;
-mod trouble;
+mod topics;
+mod tunnel_link;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -26,33 +24,32 @@ use hashbrown::HashMap;
 use ucall_buffer::Payload;
 
 use crate::backoff::Backoff;
-use crate::hub::{Hub, LinkKey, Role};
-use length::Lengths;
-use packet::{Packet, Terms, Version};
-use pipe::Pipe;
-pub(crate) use pipe::Word;
-use reader::{Found, Reader};
-pub(crate) use trouble::Trouble;
+use crate::session_manager::{LinkKey, Role, SessionManager};
+pub(crate) use error::BrokerError;
+use packet::{BrokerLimits, Packet, Version};
+use piece_sizer::PieceSizer;
+use reader::{ReadEvent, Reader};
+pub(crate) use tunnel_link::PieceHeader;
+use tunnel_link::TunnelLink;
 
-/// Who we are to a broker, and where we meet there.
+/// Credentials for a broker.
 #[derive(Clone)]
 pub struct Login {
-    /// Under this all is published.
+    /// Everything is published under it.
     pub topic: String,
-    /// Who we are; nobody if there is no name.
+    /// The user name, if any.
     pub user: Option<String>,
-    /// And our password.
+    /// The password, if any.
     pub password: Option<String>,
 }
 
 impl std::fmt::Debug for Login {
-    /// Keeps the password to itself.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Login({:?}, {:?})", self.topic, self.user)
     }
 }
 
-/// What comes before our own bytes in a publication: see [`Word`].
+/// What comes before our own bytes in a publication: see [`PieceHeader`].
 const HEADER_BYTES: usize = 9;
 /// Pieces that may be under way on one link, and on all of a server's: below what brokers queue for
 /// one client, which is 1,000 or more.
@@ -68,19 +65,19 @@ const CONTROL_BYTES_MAX: usize = 64 * 1024;
 /// word of some hundred bytes.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
 /// Links at the same time; each that says nothing is given up soon.
-const PIPES_MAX: usize = 32 * 1024;
+const LINKS_MAX: usize = 32 * 1024;
 /// How long what is left to say on a link that ends may take.
 const LINGER: Duration = Duration::from_secs(1);
 /// A broker that says nothing for so many times `keepalive` is given up.
-const QUIET_KEEPALIVES: u32 = 2;
+const SILENT_KEEPALIVES: u32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum BrokerState {
     /// There is no connection.
-    Away,
+    Disconnected,
     /// We have asked to be let in.
-    Knocking,
-    In,
+    Connecting,
+    Connected,
 }
 
 /// The connection to a broker, and the links through it.
@@ -93,11 +90,11 @@ pub(crate) struct Broker {
     version: Version,
     /// The newest that the broker may speak.
     newest: Version,
-    state: State,
+    state: BrokerState,
     reader: Reader,
     /// Packets that go out before pieces do.
     control: Vec<u8>,
-    pipes: HashMap<u128, Pipe>,
+    links: HashMap<u128, TunnelLink>,
     names: HashMap<LinkKey, u128>,
     /// Links that may have something to send.
     ready: VecDeque<u128>,
@@ -105,18 +102,18 @@ pub(crate) struct Broker {
     incoming: Option<u128>,
     /// When links are to be given up, the next one first.
     due: BTreeSet<(Instant, u128)>,
-    lengths: Lengths,
+    sizer: PieceSizer,
     /// When the hub wants the next link.
-    dials_at: Option<Instant>,
+    next_dial_at: Option<Instant>,
     /// The upper half of the names of all links that are made over this connection.
     connection: u64,
     /// Links that were made over it.
     dialed: u64,
-    heard: Instant,
-    spoke: Instant,
+    received_at: Instant,
+    sent_at: Instant,
     /// Since it was heard.
-    has_asked: bool,
-    is_leaving: bool,
+    is_ping_pending: bool,
+    is_closing: bool,
 }
 
 impl Broker {
@@ -137,40 +134,40 @@ impl Broker {
             backoff,
             version: Version::Five,
             newest: Version::Five,
-            state: State::Away,
+            state: BrokerState::Disconnected,
             reader: Reader::new(Version::Five),
             control: Vec::new(),
-            pipes: HashMap::new(),
+            links: HashMap::new(),
             names: HashMap::new(),
             ready: VecDeque::new(),
             incoming: None,
             due: BTreeSet::new(),
-            lengths: Lengths::default(),
-            dials_at: None,
+            sizer: PieceSizer::default(),
+            next_dial_at: None,
             connection: 0,
             dialed: 0,
-            heard: now,
-            spoke: now,
-            has_asked: false,
-            is_leaving: false,
+            received_at: now,
+            sent_at: now,
+            is_ping_pending: false,
+            is_closing: false,
         }
     }
 
     /// A connection was made.
-    pub(crate) fn connected(&mut self, now: Instant) -> Result<(), Trouble> {
-        (self.heard, self.spoke, self.has_asked) = (now, now, false);
+    pub(crate) fn handle_connected(&mut self, now: Instant) -> Result<(), BrokerError> {
+        (self.received_at, self.sent_at, self.is_ping_pending) = (now, now, false);
         self.reader = Reader::new(self.version);
-        self.state = State::Knocking;
+        self.state = BrokerState::Connecting;
         let keepalive_s = self.keepalive.as_secs_f64().round().clamp(1.0, 65_535.0) as u16;
         (self.connection, self.dialed) = ((self.random)() as u64, 0);
-        self.lengths.begin();
+        self.sizer.begin();
         let client = format!("ucall-{:016x}", self.connection);
-        let mut gone = Vec::new();
-        Word::Gone.write(&mut gone);
+        let mut client_gone_header = Vec::new();
+        PieceHeader::ClientGone.write(&mut client_gone_header);
         // Clients take it for one that comes, and look for it.
         let will = match self.is_server {
-            true => (self.arrival(), Vec::new()),
-            false => (self.topic("up", self.name(0)), gone),
+            true => (self.announcement_topic(), Vec::new()),
+            false => (self.topic("up", self.name(0)), client_gone_header),
         };
         let will = (will.0.as_str(), will.1);
         self.control = packet::connect(self.version, &client, keepalive_s, &self.login, will)?;
@@ -179,20 +176,20 @@ impl Broker {
 
     /// The connection is lost, or could not be made. What was under way may be lost, too, so no
     /// link goes on. Returns after what time to try again.
-    pub(crate) fn disconnected(&mut self, hub: &mut Hub, now: Instant) -> Duration {
-        match std::mem::replace(&mut self.state, State::Away) {
-            State::In => {
-                self.lengths.disconnected(self.pipes.values().any(Pipe::has_long_under_way));
+    pub(crate) fn handle_lost(&mut self, manager: &mut SessionManager, now: Instant) -> Duration {
+        match std::mem::replace(&mut self.state, BrokerState::Disconnected) {
+            BrokerState::Connected => {
+                self.sizer.disconnected(self.links.values().any(TunnelLink::has_long_in_flight));
                 self.version = self.newest;
             }
             // One that knows no MQTT 5 may end the connection without a word.
-            State::Knocking if self.version == Version::Five => {
+            BrokerState::Connecting if self.version == Version::Five => {
                 self.version = Version::ThreeOneOne;
             }
-            State::Knocking | State::Away => self.version = self.newest,
+            BrokerState::Connecting | BrokerState::Disconnected => self.version = self.newest,
         }
         self.control.clear();
-        self.drop_links(hub, now);
+        self.close_links(manager, now);
         self.backoff.next((self.random)())
     }
 
@@ -200,79 +197,89 @@ impl Broker {
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
-        hub: &mut Hub,
+        manager: &mut SessionManager,
         now: Instant,
-    ) -> Result<(), Trouble> {
-        (self.heard, self.has_asked) = (now, false);
+    ) -> Result<(), BrokerError> {
+        (self.received_at, self.is_ping_pending) = (now, false);
         let mut input = bytes;
         while let Some(found) = self.reader.next(&mut input)? {
             match found {
-                Found::Packet(bytes) => self.take_packet(&bytes)?,
-                Found::Begin(..) if self.state != State::In => return Err(Trouble::Malformed),
-                Found::Begin(topic, word) => self.incoming = self.begin(&topic, word, hub, now),
-                Found::Payload(part) => {
-                    let pipe = self.incoming.and_then(|name| self.pipes.get(&name));
-                    if let Some(pipe) = pipe {
+                ReadEvent::Packet(bytes) => self.handle_packet(&bytes)?,
+                ReadEvent::Begin(..) if self.state != BrokerState::Connected => {
+                    return Err(BrokerError::Malformed);
+                }
+                ReadEvent::Begin(topic, header) => {
+                    self.incoming = self.begin_publication(&topic, header, manager, now)
+                }
+                ReadEvent::Payload(part) => {
+                    let link = self.incoming.and_then(|name| self.links.get(&name));
+                    if let Some(link) = link {
                         // An error has closed the link, which the hub tells by an action.
-                        let _ = hub.receive(pipe.key, part, now);
+                        let _ = manager.handle_received(link.key, part, now);
                     }
                 }
-                Found::End => self.finish_piece(),
+                ReadEvent::End => self.finish_piece(),
             }
         }
-        (self.control.len() <= UNSENT_BYTES_MAX).then_some(()).ok_or(Trouble::TakesNothing)
+        (self.control.len() <= UNSENT_BYTES_MAX).then_some(()).ok_or(BrokerError::TakesNothing)
     }
 
     /// Writes what is to be sent, as much as goes out in one piece.
-    pub(crate) fn poll_output(&mut self, output: &mut Payload, hub: &mut Hub, now: Instant) {
+    pub(crate) fn poll_output(
+        &mut self,
+        output: &mut Payload,
+        manager: &mut SessionManager,
+        now: Instant,
+    ) {
         output.extend(&self.control);
         self.control.clear();
-        while self.state == State::In && output.len() < OUTPUT_BYTES_MAX {
+        while self.state == BrokerState::Connected && output.len() < OUTPUT_BYTES_MAX {
             let Some(name) = self.ready.pop_front() else { break };
-            let may_have_more = self.write_piece(name, output, hub, now);
-            match self.pipes.get_mut(&name) {
-                Some(_) if may_have_more => self.ready.push_back(name),
-                Some(pipe) => pipe.is_listed = false,
+            let may_continue = self.write_piece(name, output, manager, now);
+            match self.links.get_mut(&name) {
+                Some(_) if may_continue => self.ready.push_back(name),
+                Some(link) => link.is_queued = false,
                 None => {}
             }
         }
         if !output.is_empty() {
-            self.spoke = now;
+            self.sent_at = now;
         }
     }
 
     /// A link may have something to send.
-    pub(crate) fn enlist(&mut self, key: LinkKey) {
+    pub(crate) fn mark_ready(&mut self, key: LinkKey) {
         if let Some(&name) = self.names.get(&key) {
-            self.enlist_name(name);
+            self.mark_ready_by_name(name);
         }
     }
 
     /// The hub wants a link, at this moment.
     pub(crate) fn dial_at(&mut self, at: Instant) {
-        self.dials_at = Some(self.dials_at.map_or(at, |before| before.min(at)));
+        self.next_dial_at = Some(self.next_dial_at.map_or(at, |before| before.min(at)));
     }
 
     /// The hub has given a link up; with `after_output`, what it had to say still goes out.
     pub(crate) fn close_link(&mut self, key: LinkKey, after_output: bool, now: Instant) {
         let Some(&name) = self.names.get(&key) else { return };
-        if after_output && let Some(pipe) = self.pipes.get_mut(&name) {
-            pipe.ends_at = Some(now + LINGER);
-            self.note_due(name);
-            self.enlist_name(name);
+        if after_output && let Some(link) = self.links.get_mut(&name) {
+            link.ends_at = Some(now + LINGER);
+            self.update_due(name);
+            self.mark_ready_by_name(name);
         } else {
-            self.end(name, Word::Close);
+            self.close_named_link(name, PieceHeader::Close);
         }
     }
 
     /// Whether no link has anything left to say.
     pub(crate) fn is_drained(&self) -> bool {
-        self.pipes.is_empty() && self.control.is_empty()
+        self.links.is_empty() && self.control.is_empty()
     }
 
     /// Says goodbye.
-    pub(crate) fn leave(&mut self) {
-        if self.state != State::Away && !std::mem::replace(&mut self.is_leaving, true) {
+    pub(crate) fn close(&mut self) {
+        if self.state != BrokerState::Disconnected && !std::mem::replace(&mut self.is_closing, true)
+        {
             self.control.extend(packet::DISCONNECT);
         }
     }
@@ -280,42 +287,51 @@ impl Broker {
     /// When [`Broker::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let ends = self.due.first().map(|&(at, _)| at);
-        let dials = self.dials_at.filter(|_| self.may_dial());
-        let pings = (self.state == State::In).then(|| self.pings_at());
-        let quiet_until = self.heard + self.keepalive * QUIET_KEEPALIVES;
-        let gives_up = (self.state != State::Away).then_some(quiet_until);
-        [ends, dials, pings, gives_up].into_iter().flatten().min()
+        let dials = self.next_dial_at.filter(|_| self.may_dial());
+        let pings = (self.state == BrokerState::Connected).then(|| self.pings_at());
+        let silent_until = self.received_at + self.keepalive * SILENT_KEEPALIVES;
+        let silence_deadline = (self.state != BrokerState::Disconnected).then_some(silent_until);
+        [ends, dials, pings, silence_deadline].into_iter().flatten().min()
     }
 
     /// Looks after what depends on time. After an error the connection is to be given up.
-    pub(crate) fn handle_timeout(&mut self, hub: &mut Hub, now: Instant) -> Result<(), Trouble> {
+    pub(crate) fn handle_timeout(
+        &mut self,
+        manager: &mut SessionManager,
+        now: Instant,
+    ) -> Result<(), BrokerError> {
         while let Some((at, name)) = self.due.pop_first() {
             if at > now {
                 self.due.insert((at, name));
                 break;
             }
-            self.lose(name, hub, now);
-            self.say(name, Word::Close);
+            self.close_lost_link(name, manager, now);
+            self.publish_header(name, PieceHeader::Close);
         }
-        if self.may_dial() && self.dials_at.take_if(|at| now >= *at).is_some() && hub.wants_link() {
-            self.dial(hub, now)?;
+        if self.may_dial()
+            && self.next_dial_at.take_if(|at| now >= *at).is_some()
+            && manager.wants_link()
+        {
+            self.dial(manager, now)?;
         }
-        if self.state != State::Away && now >= self.heard + self.keepalive * QUIET_KEEPALIVES {
-            return Err(Trouble::Silent);
+        if self.state != BrokerState::Disconnected
+            && now >= self.received_at + self.keepalive * SILENT_KEEPALIVES
+        {
+            return Err(BrokerError::TimedOut);
         }
-        if self.state == State::In && now >= self.pings_at() {
+        if self.state == BrokerState::Connected && now >= self.pings_at() {
             self.control.extend(packet::PING);
-            self.has_asked = true;
-            self.spoke = now;
+            self.is_ping_pending = true;
+            self.sent_at = now;
         }
         Ok(())
     }
 
     /// Keeps when a link is to be given up, which has changed.
-    fn note_due(&mut self, name: u128) {
-        let Some(pipe) = self.pipes.get_mut(&name) else { return };
-        let due = pipe.given_up_at(self.keepalive);
-        let before = std::mem::replace(&mut pipe.due, due);
+    fn update_due(&mut self, name: u128) {
+        let Some(link) = self.links.get_mut(&name) else { return };
+        let due = link.deadline(self.keepalive);
+        let before = std::mem::replace(&mut link.due, due);
         if before != due {
             if let Some(before) = before {
                 self.due.remove(&(before, name));
@@ -326,127 +342,136 @@ impl Broker {
 
     /// When a sign of life is due: from us, or asked for.
     fn pings_at(&self) -> Instant {
-        let quiet_since = if self.has_asked { self.spoke } else { self.spoke.min(self.heard) };
-        quiet_since + self.keepalive / 2
+        let silent_since =
+            if self.is_ping_pending { self.sent_at } else { self.sent_at.min(self.received_at) };
+        silent_since + self.keepalive / 2
     }
 
     fn may_dial(&self) -> bool {
-        self.state == State::In && !self.is_server && self.pipes.is_empty()
+        self.state == BrokerState::Connected && !self.is_server && self.links.is_empty()
     }
 
-    fn take_packet(&mut self, packet: &[u8]) -> Result<(), Trouble> {
+    fn handle_packet(&mut self, packet: &[u8]) -> Result<(), BrokerError> {
         match packet::read(self.version, packet)? {
-            Packet::Welcome(terms) if self.state == State::Knocking => self.enter(&terms),
-            Packet::TooNew => {
+            Packet::Connack(limits) if self.state == BrokerState::Connecting => {
+                self.handle_connack(&limits)
+            }
+            Packet::UnsupportedVersion => {
                 self.newest = Version::ThreeOneOne;
-                self.state = State::Away;
-                Err(Trouble::TooNew)
+                self.state = BrokerState::Disconnected;
+                Err(BrokerError::UnsupportedVersion)
             }
             Packet::Refused(why) => {
-                self.state = State::Away;
-                Err(Trouble::Refused(why))
+                self.state = BrokerState::Disconnected;
+                Err(BrokerError::Refused(why))
             }
-            Packet::Unsubscribed(why) => Err(Trouble::Unsubscribed(why)),
-            Packet::Goodbye(why) => Err(Trouble::Goodbye(why)),
-            Packet::Welcome(_) | Packet::Other => Ok(()),
+            Packet::Unsubscribed(why) => Err(BrokerError::Unsubscribed(why)),
+            Packet::Disconnected(why) => Err(BrokerError::Disconnected(why)),
+            Packet::Connack(_) | Packet::Other => Ok(()),
         }
     }
 
     /// The broker has let us in.
-    fn enter(&mut self, terms: &Terms) -> Result<(), Trouble> {
-        self.state = State::In;
-        if let Some(seconds) = terms.keepalive_s.filter(|seconds| *seconds > 0) {
+    fn handle_connack(&mut self, limits: &BrokerLimits) -> Result<(), BrokerError> {
+        self.state = BrokerState::Connected;
+        if let Some(seconds) = limits.keepalive_s.filter(|seconds| *seconds > 0) {
             self.keepalive = self.keepalive.min(Duration::from_secs(seconds.into()));
         }
         let head = packet::publish_head(self.version, &self.topic("down", 0), u16::MAX.into());
-        let most = terms.packet_bytes_max.map_or(usize::MAX, |most| most as usize);
-        self.lengths.limit(most.saturating_sub(head.len() + HEADER_BYTES));
-        let arrival = self.arrival();
+        let most = limits.packet_bytes_max.map_or(usize::MAX, |most| most as usize);
+        self.sizer.limit(most.saturating_sub(head.len() + HEADER_BYTES));
+        let announcement_topic = self.announcement_topic();
         if self.is_server {
             let all = format!("{}/up/+", self.login.topic);
             self.control.extend(packet::subscribe(self.version, &all)?);
-            self.control.extend(packet::publish_head(self.version, &arrival, 0));
+            self.control.extend(packet::publish_head(self.version, &announcement_topic, 0));
         } else {
-            self.control.extend(packet::subscribe(self.version, &arrival)?);
+            self.control.extend(packet::subscribe(self.version, &announcement_topic)?);
         }
         Ok(())
     }
 
     /// Opens a link to the server. The broker sees the subscription before what is sent.
-    fn dial(&mut self, hub: &mut Hub, now: Instant) -> Result<(), Trouble> {
+    fn dial(&mut self, manager: &mut SessionManager, now: Instant) -> Result<(), BrokerError> {
         self.dialed += 1;
         let name = self.name(self.dialed);
         let ours = self.topic("down", name);
         self.control.extend(packet::subscribe(self.version, &ours)?);
-        self.open(name, Role::Dialed, hub, now);
+        self.open(name, Role::Dialed, manager, now);
         Ok(())
     }
 
-    fn open(&mut self, name: u128, role: Role, hub: &mut Hub, now: Instant) {
-        let key = hub.open_link(role, now);
-        self.pipes.insert(name, Pipe::new(key, PIECES_FIRST));
+    fn open(&mut self, name: u128, role: Role, manager: &mut SessionManager, now: Instant) {
+        let key = manager.open_link(role, now);
+        self.links.insert(name, TunnelLink::new(key, PIECES_FIRST));
         self.names.insert(key, name);
     }
 
     /// A publication has begun: the link whose next piece it is, if it is one.
-    fn begin(
+    fn begin_publication(
         &mut self,
         topic: &str,
-        word: Option<Word>,
-        hub: &mut Hub,
+        header: Option<PieceHeader>,
+        manager: &mut SessionManager,
         now: Instant,
     ) -> Option<u128> {
         let rest = topic.strip_prefix(self.login.topic.as_str())?.strip_prefix('/')?;
         if rest == "server" {
             if !self.is_server {
-                self.server_arrived(hub, now);
+                self.handle_server_started(manager, now);
             }
             return None;
         }
         let side = if self.is_server { "up" } else { "down" };
         let name = rest.strip_prefix(side)?.strip_prefix('/')?;
         let name = u128::from_str_radix(name, 16).ok()?;
-        let word = word?;
-        if word == Word::Gone {
-            self.client_gone(name, hub, now);
+        let header = header?;
+        if header == PieceHeader::ClientGone {
+            self.handle_client_gone(name, manager, now);
             return None;
         }
-        let is_new = word == Word::Piece(0) && !self.pipes.contains_key(&name);
-        if is_new && self.is_server && self.pipes.len() < PIPES_MAX {
-            self.open(name, Role::Accepted, hub, now);
+        let is_new = header == PieceHeader::Piece(0) && !self.links.contains_key(&name);
+        if is_new && self.is_server && self.links.len() < LINKS_MAX {
+            self.open(name, Role::Accepted, manager, now);
         }
-        self.take_word(name, word, hub, now)
+        self.handle_header(name, header, manager, now)
     }
 
-    fn take_word(&mut self, name: u128, word: Word, hub: &mut Hub, now: Instant) -> Option<u128> {
-        let Some(pipe) = self.pipes.get_mut(&name) else {
+    fn handle_header(
+        &mut self,
+        name: u128,
+        header: PieceHeader,
+        manager: &mut SessionManager,
+        now: Instant,
+    ) -> Option<u128> {
+        let Some(link) = self.links.get_mut(&name) else {
             // A link from before the broker or we were started again.
-            if matches!(word, Word::Piece(_)) && self.control.len() < CONTROL_BYTES_MAX {
-                self.say(name, Word::Close);
+            if matches!(header, PieceHeader::Piece(_)) && self.control.len() < CONTROL_BYTES_MAX {
+                self.publish_header(name, PieceHeader::Close);
             }
             return None;
         };
-        match word {
-            Word::Piece(number) if number == pipe.received => return Some(name),
-            Word::Piece(number) if number < pipe.received => {}
-            Word::Piece(_) => {
-                hub.link_closed(pipe.key, now);
-                self.end(name, Word::Lost);
+        match header {
+            PieceHeader::Piece(number) if number == link.received => return Some(name),
+            PieceHeader::Piece(number) if number < link.received => {}
+            PieceHeader::Piece(_) => {
+                manager.handle_link_closed(link.key, now);
+                self.close_named_link(name, PieceHeader::Lost);
             }
-            Word::Credit(received, window) => {
-                let full = pipe.credit(received, window, self.lengths.full());
-                self.lengths.arrived(name, received, full);
+            PieceHeader::Credit(received, window) => {
+                let full = link.credit(received, window, self.sizer.full());
+                self.sizer.arrived(name, received, full);
                 self.backoff.reset();
-                self.note_due(name);
-                self.enlist_name(name);
+                self.update_due(name);
+                self.mark_ready_by_name(name);
             }
-            Word::Gone => {}
-            Word::Lost | Word::Close => {
-                if word == Word::Lost {
-                    self.lose(name, hub, now);
+            PieceHeader::ClientGone => {}
+            PieceHeader::Lost | PieceHeader::Close => {
+                if header == PieceHeader::Lost {
+                    self.close_lost_link(name, manager, now);
                 } else {
-                    hub.link_closed(pipe.key, now);
-                    self.forget(name);
+                    manager.handle_link_closed(link.key, now);
+                    self.remove_link(name);
                 }
             }
         }
@@ -456,30 +481,30 @@ impl Broker {
     /// The piece that was coming in is whole.
     fn finish_piece(&mut self) {
         let Some(name) = self.incoming.take() else { return };
-        let links = self.pipes.len() as u64;
+        let links = self.links.len() as u64;
         let window = (PIECES_OF_ALL_MAX / links.max(1)).clamp(PIECES_FIRST, PIECES_MAX);
-        if let Some(pipe) = self.pipes.get_mut(&name)
-            && let Some(credit) = pipe.take_piece(window)
+        if let Some(link) = self.links.get_mut(&name)
+            && let Some(credit) = link.count_piece(window)
         {
-            self.say(name, credit);
+            self.publish_header(name, credit);
         }
     }
 
     /// Clients do not wait for their links to a server before to be found dead.
-    fn server_arrived(&mut self, hub: &mut Hub, now: Instant) {
+    fn handle_server_started(&mut self, manager: &mut SessionManager, now: Instant) {
         self.backoff.reset();
-        self.drop_links(hub, now);
-        self.dials_at = Some(now);
+        self.close_links(manager, now);
+        self.next_dial_at = Some(now);
     }
 
     /// Gives up the links of the connection on which this one was named.
-    fn client_gone(&mut self, name: u128, hub: &mut Hub, now: Instant) {
-        let gone = self.pipes.keys().filter(|other| **other >> 64 == name >> 64);
-        for name in gone.copied().collect::<Vec<_>>() {
-            if let Some(pipe) = self.pipes.get(&name) {
-                hub.link_closed(pipe.key, now);
+    fn handle_client_gone(&mut self, name: u128, manager: &mut SessionManager, now: Instant) {
+        let client_gone_header = self.links.keys().filter(|other| **other >> 64 == name >> 64);
+        for name in client_gone_header.copied().collect::<Vec<_>>() {
+            if let Some(link) = self.links.get(&name) {
+                manager.handle_link_closed(link.key, now);
             }
-            self.forget(name);
+            self.remove_link(name);
         }
     }
 
@@ -488,113 +513,88 @@ impl Broker {
         &mut self,
         name: u128,
         output: &mut Payload,
-        hub: &mut Hub,
+        manager: &mut SessionManager,
         now: Instant,
     ) -> bool {
-        let topic = self.topic(self.theirs(), name);
-        let Some(pipe) = self.pipes.get_mut(&name) else { return false };
-        if !pipe.has_credit() {
-            pipe.stuck_since.get_or_insert(now);
-            self.note_due(name);
+        let topic = self.topic(self.peer_side(), name);
+        let Some(link) = self.links.get_mut(&name) else { return false };
+        if !link.has_credit() {
+            link.stalled_since.get_or_insert(now);
+            self.update_due(name);
             return false;
         }
-        let waiting = pipe.fill(self.lengths.wanted(), hub, now);
-        let count = self.lengths.next((name, pipe.next_number()), waiting, pipe.has_credit_for(2));
+        let waiting = link.fill(self.sizer.wanted(), manager, now);
+        let count = self.sizer.next((name, link.next_number()), waiting, link.has_credit_for(2));
         if count == 0 {
-            if pipe.ends_at.is_some() {
-                self.end(name, Word::Close);
+            if link.ends_at.is_some() {
+                self.close_named_link(name, PieceHeader::Close);
                 output.extend(&self.control);
                 self.control.clear();
             }
             return false;
         }
         let mut head = packet::publish_head(self.version, &topic, HEADER_BYTES + count);
-        pipe.next_word().write(&mut head);
+        link.next_header().write(&mut head);
         output.extend(&head);
-        pipe.take(count, output);
+        link.take(count, output);
         true
     }
 
     /// Gives a link up on which pieces were lost, for their length perhaps.
-    fn lose(&mut self, name: u128, hub: &mut Hub, now: Instant) {
-        let Some(pipe) = self.pipes.get(&name) else { return };
-        let is_too_long = pipe.has_long_under_way();
-        hub.link_closed(pipe.key, now);
-        self.lengths.lost(name, is_too_long);
-        self.forget(name);
+    fn close_lost_link(&mut self, name: u128, manager: &mut SessionManager, now: Instant) {
+        let Some(link) = self.links.get(&name) else { return };
+        let is_too_long = link.has_long_in_flight();
+        manager.handle_link_closed(link.key, now);
+        self.sizer.lost(name, is_too_long);
+        self.remove_link(name);
     }
 
     /// Gives a link up, and tells the other side.
-    fn end(&mut self, name: u128, word: Word) {
-        self.say(name, word);
-        self.forget(name);
+    fn close_named_link(&mut self, name: u128, header: PieceHeader) {
+        self.publish_header(name, header);
+        self.remove_link(name);
     }
 
-    fn forget(&mut self, name: u128) {
-        let Some(pipe) = self.pipes.remove(&name) else { return };
-        self.names.remove(&pipe.key);
-        if let Some(due) = pipe.due {
+    fn remove_link(&mut self, name: u128) {
+        let Some(link) = self.links.remove(&name) else { return };
+        self.names.remove(&link.key);
+        if let Some(due) = link.due {
             self.due.remove(&(due, name));
         }
-        self.lengths.forget(name);
-        if !self.is_server && self.state == State::In {
+        self.sizer.forget(name);
+        if !self.is_server && self.state == BrokerState::Connected {
             // The topic is one that could be subscribed to.
             let ours = packet::unsubscribe(self.version, &self.topic("down", name));
             self.control.extend(ours.unwrap_or_default());
         }
     }
 
-    fn drop_links(&mut self, hub: &mut Hub, now: Instant) {
+    fn close_links(&mut self, manager: &mut SessionManager, now: Instant) {
         self.incoming = None;
         self.ready.clear();
-        for name in self.pipes.keys().copied().collect::<Vec<_>>() {
-            if let Some(pipe) = self.pipes.get(&name) {
-                hub.link_closed(pipe.key, now);
+        for name in self.links.keys().copied().collect::<Vec<_>>() {
+            if let Some(link) = self.links.get(&name) {
+                manager.handle_link_closed(link.key, now);
             }
-            self.forget(name);
+            self.remove_link(name);
         }
     }
 
     /// Publishes a word, without a piece.
-    fn say(&mut self, name: u128, word: Word) {
-        if self.state == State::In {
-            let topic = self.topic(self.theirs(), name);
+    fn publish_header(&mut self, name: u128, header: PieceHeader) {
+        if self.state == BrokerState::Connected {
+            let topic = self.topic(self.peer_side(), name);
             let head = packet::publish_head(self.version, &topic, HEADER_BYTES);
             self.control.extend(head);
-            word.write(&mut self.control);
+            header.write(&mut self.control);
         }
     }
 
-    fn enlist_name(&mut self, name: u128) {
-        if let Some(pipe) = self.pipes.get_mut(&name)
-            && !std::mem::replace(&mut pipe.is_listed, true)
+    fn mark_ready_by_name(&mut self, name: u128) {
+        if let Some(link) = self.links.get_mut(&name)
+            && !std::mem::replace(&mut link.is_queued, true)
         {
             self.ready.push_back(name);
         }
-    }
-
-    /// The side of the topic where what we say goes.
-    fn theirs(&self) -> &'static str {
-        if self.is_server { "down" } else { "up" }
-    }
-
-    /// Where a server says that it has come.
-    fn arrival(&self) -> String {
-        format!("{}/server", self.login.topic)
-    }
-
-    /// Names a link of this connection.
-    fn name(&self, number: u64) -> u128 {
-        u128::from(self.connection) << 64 | u128::from(number)
-    }
-
-    fn topic(&self, side: &str, name: u128) -> String {
-        format!("{}/{side}/{name:032x}", self.login.topic)
-    }
-}
-
-impl std::fmt::Debug for Broker {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Broker({:?}, {} links)", self.state, self.pipes.len())
     }
 }

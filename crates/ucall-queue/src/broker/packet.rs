@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mqtt_proto::{Error, Pid, QoS, TopicFilter, TopicName, v3, v5};
 
-use super::{Login, Trouble};
+use super::{BrokerError, Login};
 
 /// Which MQTT is spoken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,22 +23,22 @@ pub(super) enum Version {
 #[derive(Debug)]
 pub(super) enum Packet {
     /// It takes us.
-    Welcome(Terms),
+    Connack(BrokerLimits),
     /// It does not speak this version.
-    TooNew,
+    UnsupportedVersion,
     /// It does not take us: why.
     Refused(String),
     /// It does not let us subscribe: why.
     Unsubscribed(String),
     /// It ends the connection: why.
-    Goodbye(String),
+    Disconnected(String),
     /// Nothing to act on.
     Other,
 }
 
 /// What a broker asks of its clients.
 #[derive(Debug, Default)]
-pub(super) struct Terms {
+pub(super) struct BrokerLimits {
     pub(super) packet_bytes_max: Option<u32>,
     pub(super) keepalive_s: Option<u16>,
 }
@@ -58,13 +58,13 @@ pub(super) fn connect(
     keepalive_s: u16,
     login: &Login,
     will: (&str, Vec<u8>),
-) -> Result<Vec<u8>, Trouble> {
+) -> Result<Vec<u8>, BrokerError> {
     let client = Arc::from(client);
     let username = login.user.as_deref().map(Arc::from);
     let password = login.password.clone().map(Bytes::from);
-    let topic = TopicName::try_from(will.0).map_err(|_| Trouble::Topic)?;
+    let topic = TopicName::try_from(will.0).map_err(|_| BrokerError::Topic)?;
     let message = Bytes::from(will.1);
-    written(match version {
+    encoded_bytes(match version {
         Version::Five => {
             let plain = v5::Connect::new(client, keepalive_s);
             let last_will = Some(v5::LastWill::new(QoS::Level0, topic, message));
@@ -78,9 +78,9 @@ pub(super) fn connect(
     })
 }
 
-pub(super) fn subscribe(version: Version, filter: &str) -> Result<Vec<u8>, Trouble> {
+pub(super) fn subscribe(version: Version, filter: &str) -> Result<Vec<u8>, BrokerError> {
     let (pid, filter) = subscription(filter)?;
-    written(match version {
+    encoded_bytes(match version {
         Version::Five => {
             let options = v5::SubscriptionOptions::new(QoS::Level0);
             v5::Packet::from(v5::Subscribe::new(pid, vec![(filter, options)])).encode()
@@ -91,9 +91,9 @@ pub(super) fn subscribe(version: Version, filter: &str) -> Result<Vec<u8>, Troub
     })
 }
 
-pub(super) fn unsubscribe(version: Version, filter: &str) -> Result<Vec<u8>, Trouble> {
+pub(super) fn unsubscribe(version: Version, filter: &str) -> Result<Vec<u8>, BrokerError> {
     let (pid, filter) = subscription(filter)?;
-    written(match version {
+    encoded_bytes(match version {
         Version::Five => v5::Packet::from(v5::Unsubscribe::new(pid, vec![filter])).encode(),
         Version::ThreeOneOne => v3::Packet::from(v3::Unsubscribe::new(pid, vec![filter])).encode(),
     })
@@ -125,12 +125,12 @@ pub(super) fn publish_head(version: Version, topic: &str, payload_bytes: usize) 
 }
 
 /// Reads a whole packet that is no publication.
-pub(super) fn read(version: Version, packet: &[u8]) -> Result<Packet, Trouble> {
+pub(super) fn read(version: Version, packet: &[u8]) -> Result<Packet, BrokerError> {
     if version == Version::Five
         && let [CONNACK, _, _, code, ..] = packet
         && VERSION_REFUSALS.contains(code)
     {
-        return Ok(Packet::TooNew);
+        return Ok(Packet::UnsupportedVersion);
     }
     match version {
         Version::Five => read_five(packet),
@@ -138,58 +138,60 @@ pub(super) fn read(version: Version, packet: &[u8]) -> Result<Packet, Trouble> {
     }
 }
 
-fn read_five(packet: &[u8]) -> Result<Packet, Trouble> {
-    let packet = v5::Packet::decode(packet).map_err(|_| Trouble::Malformed)?;
-    Ok(match packet.ok_or(Trouble::Malformed)? {
-        v5::Packet::Connack(answer) if answer.reason_code == v5::ConnectReasonCode::Success => {
-            Packet::Welcome(Terms {
-                packet_bytes_max: answer.properties.max_packet_size,
-                keepalive_s: answer.properties.server_keep_alive,
+fn read_five(packet: &[u8]) -> Result<Packet, BrokerError> {
+    let packet = v5::Packet::decode(packet).map_err(|_| BrokerError::Malformed)?;
+    Ok(match packet.ok_or(BrokerError::Malformed)? {
+        v5::Packet::Connack(response) if response.reason_code == v5::ConnectReasonCode::Success => {
+            Packet::Connack(BrokerLimits {
+                packet_bytes_max: response.properties.max_packet_size,
+                keepalive_s: response.properties.server_keep_alive,
             })
         }
-        v5::Packet::Connack(answer) => Packet::Refused(words(&answer.reason_code)),
-        v5::Packet::Suback(answer) => match answer.topics.first() {
-            Some(code) if *code as u8 >= 0x80 => Packet::Unsubscribed(words(code)),
+        v5::Packet::Connack(response) => Packet::Refused(describe(&response.reason_code)),
+        v5::Packet::Suback(response) => match response.topics.first() {
+            Some(code) if *code as u8 >= 0x80 => Packet::Unsubscribed(describe(code)),
             _ => Packet::Other,
         },
-        v5::Packet::Disconnect(end) => Packet::Goodbye(words(&end.reason_code)),
+        v5::Packet::Disconnect(end) => Packet::Disconnected(describe(&end.reason_code)),
         _ => Packet::Other,
     })
 }
 
-fn read_three(packet: &[u8]) -> Result<Packet, Trouble> {
-    let packet = v3::Packet::decode(packet).map_err(|_| Trouble::Malformed)?;
-    Ok(match packet.ok_or(Trouble::Malformed)? {
-        v3::Packet::Connack(answer) if answer.code == v3::ConnectReturnCode::Accepted => {
-            Packet::Welcome(Terms::default())
+fn read_three(packet: &[u8]) -> Result<Packet, BrokerError> {
+    let packet = v3::Packet::decode(packet).map_err(|_| BrokerError::Malformed)?;
+    Ok(match packet.ok_or(BrokerError::Malformed)? {
+        v3::Packet::Connack(response) if response.code == v3::ConnectReturnCode::Accepted => {
+            Packet::Connack(BrokerLimits::default())
         }
-        v3::Packet::Connack(answer) => Packet::Refused(words(&answer.code)),
-        v3::Packet::Suback(answer) if answer.topics.contains(&v3::SubscribeReturnCode::Failure) => {
+        v3::Packet::Connack(response) => Packet::Refused(describe(&response.code)),
+        v3::Packet::Suback(response)
+            if response.topics.contains(&v3::SubscribeReturnCode::Failure) =>
+        {
             Packet::Unsubscribed("failure".to_owned())
         }
         _ => Packet::Other,
     })
 }
 
-fn subscription(filter: &str) -> Result<(Pid, TopicFilter), Trouble> {
-    let pid = Pid::try_from(PID).map_err(|_| Trouble::Topic)?;
-    Ok((pid, TopicFilter::try_from(filter).map_err(|_| Trouble::Topic)?))
+fn subscription(filter: &str) -> Result<(Pid, TopicFilter), BrokerError> {
+    let pid = Pid::try_from(PID).map_err(|_| BrokerError::Topic)?;
+    Ok((pid, TopicFilter::try_from(filter).map_err(|_| BrokerError::Topic)?))
 }
 
-fn written(encoded: Result<mqtt_proto::VarBytes, Error>) -> Result<Vec<u8>, Trouble> {
-    Ok(encoded.map_err(|_| Trouble::Topic)?.as_ref().to_vec())
+fn encoded_bytes(encoded: Result<mqtt_proto::VarBytes, Error>) -> Result<Vec<u8>, BrokerError> {
+    Ok(encoded.map_err(|_| BrokerError::Topic)?.as_ref().to_vec())
 }
 
 /// The name of a reason as one would say it: `NotAuthorized` is "not authorized".
-fn words(reason: &impl std::fmt::Debug) -> String {
-    let mut words = String::new();
+fn describe(reason: &impl std::fmt::Debug) -> String {
+    let mut describe = String::new();
     for letter in format!("{reason:?}").chars() {
-        if letter.is_uppercase() && !words.is_empty() {
-            words.push(' ');
+        if letter.is_uppercase() && !describe.is_empty() {
+            describe.push(' ');
         }
-        words.extend(letter.to_lowercase());
+        describe.extend(letter.to_lowercase());
     }
-    words
+    describe
 }
 
 #[cfg(test)]
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_head_of_a_publication_is_what_the_library_writes() {
+    fn publish_head_matches_the_mqtt_library() {
         for length in [0, 1, 100, 128, 16_383, 16_384, 70_000, 2_100_000] {
             let (topic, payload) = ("some/topic", vec![7; length]);
             let named = || TopicName::try_from(topic).unwrap();
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_why_in_words() {
+    fn a_refusal_names_its_reason() {
         let refused = [0x20, 3, 0, 0x87, 0];
         let Packet::Refused(why) = read(Version::Five, &refused).unwrap() else { panic!() };
         assert_eq!(why, "not authorized");
@@ -228,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_of_the_older_version_is_understood() {
+    fn an_mqtt_3_broker_is_detected() {
         for refusal in [&[0x20, 2, 0, 1][..], &[0x20, 3, 0, 0x84, 0]] {
-            assert!(matches!(read(Version::Five, refusal), Ok(Packet::TooNew)));
+            assert!(matches!(read(Version::Five, refusal), Ok(Packet::UnsupportedVersion)));
         }
     }
 

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::packet::Version;
-use super::{HEADER_BYTES, Trouble, Word};
+use super::{BrokerError, HEADER_BYTES, PieceHeader};
 
 /// What else than publications may be as long.
 const PACKET_BYTES_MAX: usize = 64 * 1024;
@@ -16,11 +16,11 @@ const QOS: u8 = 0b0110;
 
 /// What was read.
 #[derive(Debug)]
-pub(super) enum Found<'a> {
+pub(super) enum ReadEvent<'a> {
     /// A whole packet that is no publication.
     Packet(Vec<u8>),
     /// A publication begins, under this topic; what it is if it is long enough to tell.
-    Begin(String, Option<Word>),
+    Begin(String, Option<PieceHeader>),
     /// More of its payload.
     Payload(&'a [u8]),
     /// It was whole.
@@ -31,12 +31,12 @@ pub(super) enum Found<'a> {
 pub(super) struct Reader {
     version: Version,
     /// What came of a packet, up to a publication's payload.
-    held: Vec<u8>,
+    buffered: Vec<u8>,
     /// Bytes of the payload that did not come yet.
     left: Option<usize>,
 }
 
-enum Measured {
+enum PacketStart {
     /// So many bytes are needed to tell more.
     Needs(usize),
     Packet,
@@ -46,45 +46,48 @@ enum Measured {
 
 impl Reader {
     pub(super) fn new(version: Version) -> Self {
-        Self { version, held: Vec::new(), left: None }
+        Self { version, buffered: Vec::new(), left: None }
     }
 
     /// Reads on from the front of `input`, which is moved on; `None` when it is used up.
-    pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Found<'a>>, Trouble> {
+    pub(super) fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+    ) -> Result<Option<ReadEvent<'a>>, BrokerError> {
         if let Some(left) = self.left {
             return Ok(self.read_payload(left, input));
         }
         loop {
-            match self.measure()? {
-                Measured::Needs(count) => {
-                    let missing = count - self.held.len();
+            match self.parse_start()? {
+                PacketStart::Needs(count) => {
+                    let missing = count - self.buffered.len();
                     let (taken, rest) = input.split_at(missing.min(input.len()));
-                    self.held.extend_from_slice(taken);
+                    self.buffered.extend_from_slice(taken);
                     *input = rest;
-                    if self.held.len() < count {
+                    if self.buffered.len() < count {
                         return Ok(None);
                     }
                 }
-                Measured::Packet => {
-                    return Ok(Some(Found::Packet(std::mem::take(&mut self.held))));
+                PacketStart::Packet => {
+                    return Ok(Some(ReadEvent::Packet(std::mem::take(&mut self.buffered))));
                 }
-                Measured::Publication(topic, begin, length) => {
-                    let topic = self.held.get(topic).unwrap_or_default();
+                PacketStart::Publication(topic, begin, length) => {
+                    let topic = self.buffered.get(topic).unwrap_or_default();
                     let topic =
-                        String::from_utf8(topic.to_vec()).map_err(|_| Trouble::Malformed)?;
-                    let word = self.held.get(begin..).and_then(Word::read);
-                    self.left = Some(length - (self.held.len() - begin));
-                    self.held.clear();
-                    return Ok(Some(Found::Begin(topic, word)));
+                        String::from_utf8(topic.to_vec()).map_err(|_| BrokerError::Malformed)?;
+                    let header = self.buffered.get(begin..).and_then(PieceHeader::read);
+                    self.left = Some(length - (self.buffered.len() - begin));
+                    self.buffered.clear();
+                    return Ok(Some(ReadEvent::Begin(topic, header)));
                 }
             }
         }
     }
 
-    fn read_payload<'a>(&mut self, left: usize, input: &mut &'a [u8]) -> Option<Found<'a>> {
+    fn read_payload<'a>(&mut self, left: usize, input: &mut &'a [u8]) -> Option<ReadEvent<'a>> {
         if left == 0 {
             self.left = None;
-            return Some(Found::End);
+            return Some(ReadEvent::End);
         }
         if input.is_empty() {
             return None;
@@ -92,52 +95,52 @@ impl Reader {
         let (part, rest) = input.split_at(left.min(input.len()));
         *input = rest;
         self.left = Some(left - part.len());
-        Some(Found::Payload(part))
+        Some(ReadEvent::Payload(part))
     }
 
-    fn measure(&self) -> Result<Measured, Trouble> {
-        let held = &self.held;
-        let Some(&first) = held.first() else { return Ok(Measured::Needs(2)) };
-        let Some((remaining, mut at)) = number(held, 1)? else {
-            return Ok(Measured::Needs(held.len() + 1));
+    fn parse_start(&self) -> Result<PacketStart, BrokerError> {
+        let buffered = &self.buffered;
+        let Some(&first) = buffered.first() else { return Ok(PacketStart::Needs(2)) };
+        let Some((remaining, mut at)) = number(buffered, 1)? else {
+            return Ok(PacketStart::Needs(buffered.len() + 1));
         };
         let end = at + remaining;
         if first >> 4 != PUBLISH {
-            return match held.len() < end {
-                _ if end > PACKET_BYTES_MAX => Err(Trouble::Malformed),
-                true => Ok(Measured::Needs(end)),
-                false => Ok(Measured::Packet),
+            return match buffered.len() < end {
+                _ if end > PACKET_BYTES_MAX => Err(BrokerError::Malformed),
+                true => Ok(PacketStart::Needs(end)),
+                false => Ok(PacketStart::Packet),
             };
         }
         // We have asked for no more, and could not answer it.
         if first & QOS != 0 {
-            return Err(Trouble::Malformed);
+            return Err(BrokerError::Malformed);
         }
-        let length = held.get(at..).and_then(<[u8]>::first_chunk);
-        let Some(&length) = length else { return Ok(Measured::Needs(at + 2)) };
+        let length = buffered.get(at..).and_then(<[u8]>::first_chunk);
+        let Some(&length) = length else { return Ok(PacketStart::Needs(at + 2)) };
         let topic = at + 2..at + 2 + usize::from(u16::from_be_bytes(length));
         at = topic.end;
         if at > end {
-            return Err(Trouble::Malformed);
+            return Err(BrokerError::Malformed);
         }
         if self.version == Version::Five {
-            let Some((properties, behind)) = number(held, at)? else {
-                return Ok(Measured::Needs((at + 1).max(held.len() + 1)));
+            let Some((properties, tail)) = number(buffered, at)? else {
+                return Ok(PacketStart::Needs((at + 1).max(buffered.len() + 1)));
             };
-            at = behind + properties;
+            at = tail + properties;
         }
-        let payload = end.checked_sub(at).ok_or(Trouble::Malformed)?;
+        let payload = end.checked_sub(at).ok_or(BrokerError::Malformed)?;
         let needed = at + if payload < HEADER_BYTES { 0 } else { HEADER_BYTES };
-        match held.len() < needed {
-            _ if needed > HEAD_BYTES_MAX => Err(Trouble::Malformed),
-            true => Ok(Measured::Needs(needed)),
-            false => Ok(Measured::Publication(topic, at, payload)),
+        match buffered.len() < needed {
+            _ if needed > HEAD_BYTES_MAX => Err(BrokerError::Malformed),
+            true => Ok(PacketStart::Needs(needed)),
+            false => Ok(PacketStart::Publication(topic, at, payload)),
         }
     }
 }
 
 /// A number of one to four bytes, and what is behind it; `None` when it is not whole.
-fn number(bytes: &[u8], at: usize) -> Result<Option<(usize, usize)>, Trouble> {
+fn number(bytes: &[u8], at: usize) -> Result<Option<(usize, usize)>, BrokerError> {
     let mut value = 0;
     for index in 0..4 {
         let Some(&byte) = bytes.get(at + index) else { return Ok(None) };
@@ -146,7 +149,7 @@ fn number(bytes: &[u8], at: usize) -> Result<Option<(usize, usize)>, Trouble> {
             return Ok(Some((value, at + index + 1)));
         }
     }
-    Err(Trouble::Malformed)
+    Err(BrokerError::Malformed)
 }
 
 #[cfg(test)]
@@ -157,24 +160,26 @@ mod tests {
     /// All that is read of pieces, payloads joined.
     fn read<'a>(version: Version, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut reader = Reader::new(version);
-        let (mut told, mut payload) = (Vec::new(), Vec::new());
+        let (mut events, mut payload) = (Vec::new(), Vec::new());
         for mut input in pieces {
             while let Some(found) = reader.next(&mut input).unwrap() {
                 match found {
-                    Found::Payload(part) => payload.extend_from_slice(part),
-                    Found::End => told.push(format!("payload {:?}", std::mem::take(&mut payload))),
-                    other => told.push(format!("{other:?}")),
+                    ReadEvent::Payload(part) => payload.extend_from_slice(part),
+                    ReadEvent::End => {
+                        events.push(format!("payload {:?}", std::mem::take(&mut payload)))
+                    }
+                    other => events.push(format!("{other:?}")),
                 }
             }
             assert!(input.is_empty());
         }
-        told
+        events
     }
 
     fn stream(version: Version) -> Vec<u8> {
         let mut stream = vec![0xD0, 0x00];
-        let word = b"\x00\x00\x00\x00\x00\x00\x00\x00\x07and more";
-        for payload in [&b""[..], b"short", b"\xFFof a stranger", word] {
+        let header = b"\x00\x00\x00\x00\x00\x00\x00\x00\x07and more";
+        for payload in [&b""[..], b"short", b"\xFFof a stranger", header] {
             stream.extend(packet::publish_head(version, "a/topic", payload.len()));
             stream.extend(payload);
         }
@@ -183,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_reads_the_same_however_it_is_cut() {
+    fn a_stream_reads_the_same_at_every_split() {
         for version in [Version::Five, Version::ThreeOneOne] {
             let stream = stream(version);
             let whole = read(version, [&stream[..]]);
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_refused() {
+    fn impossible_lengths_are_refused() {
         let hostile: [&[u8]; 5] = [
             // A length of five bytes.
             &[0x30, 0xFF, 0xFF, 0xFF, 0xFF, 0x01],

@@ -38,7 +38,7 @@ pub enum Endpoint {
     #[cfg(target_os = "linux")]
     Shared(PathBuf),
     /// Somebody else makes the links.
-    Foreign,
+    External,
 }
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Endpoint {
                 let (listener, _file) = bind_unix(path, UNIX_FILE_MODE)?;
                 Some(Listener::Shared { listener, _file })
             }
-            Self::Foreign => None,
+            Self::External => None,
         })
     }
 
@@ -111,7 +111,7 @@ impl Endpoint {
             Self::Unix(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
             #[cfg(target_os = "linux")]
             Self::Shared(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
-            Self::Foreign => return Ok(None),
+            Self::External => return Ok(None),
         };
         let socket = Socket::new(domain, Type::STREAM, protocol)?;
         socket.set_nonblocking(true)?;
@@ -126,11 +126,11 @@ impl Endpoint {
 
 /// What became of an attempt to connect.
 pub(super) fn connected(socket: OwnedFd) -> io::Result<OwnedFd> {
-    let shown = SockRef::from(&socket);
-    match shown.take_error()? {
+    let socket_ref = SockRef::from(&socket);
+    match socket_ref.take_error()? {
         Some(error) => Err(error),
         None => {
-            shown.peer_addr()?;
+            socket_ref.peer_addr()?;
             prepare(socket)
         }
     }
@@ -138,23 +138,23 @@ pub(super) fn connected(socket: OwnedFd) -> io::Result<OwnedFd> {
 
 /// A connected socket as the engines want it.
 fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
-    let shown = SockRef::from(&socket);
-    shown.set_nonblocking(false)?;
-    if shown.local_addr()?.as_socket().is_some() {
-        shown.set_tcp_nodelay(true)?;
+    let socket_ref = SockRef::from(&socket);
+    socket_ref.set_nonblocking(false)?;
+    if socket_ref.local_addr()?.as_socket().is_some() {
+        socket_ref.set_tcp_nodelay(true)?;
     }
     Ok(socket)
 }
 
 /// Lets little wait in a connected socket, each way, if the other side is on this host.
 pub(super) fn bound_buffers(socket: &OwnedFd) {
-    let shown = SockRef::from(socket);
+    let socket_ref = SockRef::from(socket);
     let ip = |address: io::Result<SockAddr>| Some(address.ok()?.as_socket()?.ip());
-    let (ours, theirs) = (ip(shown.local_addr()), ip(shown.peer_addr()));
+    let (ours, theirs) = (ip(socket_ref.local_addr()), ip(socket_ref.peer_addr()));
     if theirs.is_some_and(|it| it.is_loopback() || Some(it) == ours) {
         // A system that refuses is one where it goes without, too.
-        let _ = shown.set_send_buffer_size(HOST_BUFFER_BYTES);
-        let _ = shown.set_recv_buffer_size(HOST_BUFFER_BYTES);
+        let _ = socket_ref.set_send_buffer_size(HOST_BUFFER_BYTES);
+        let _ = socket_ref.set_recv_buffer_size(HOST_BUFFER_BYTES);
     }
 }
 
@@ -187,8 +187,8 @@ impl Listener {
         })
     }
 
-    /// Connections at the same time: below the limit on descriptors of this process. One with shared
-    /// memory has its channel beside it.
+    /// Connections at the same time: below the limit on descriptors of this process. One with
+    /// shared memory has its channel beside it.
     pub(super) fn connections_max(&self) -> usize {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let each = if self.is_shared() { 2 } else { 1 };
@@ -205,10 +205,10 @@ impl Listener {
     }
 
     /// Says what has to be said first on a connection that was accepted.
-    pub(super) fn greet(&self, socket: OwnedFd) -> io::Result<Connection> {
+    pub(super) fn send_preamble(&self, socket: OwnedFd) -> io::Result<Connection> {
         #[cfg(target_os = "linux")]
         if let Self::Shared { .. } = self {
-            let channel = shared::greet(socket.as_fd())?;
+            let channel = shared::send_preamble(socket.as_fd())?;
             return Ok(Connection { socket, channel });
         }
         Ok(Connection::plain(socket))
@@ -231,26 +231,26 @@ mod tests {
 
     /// What the system gives whoever asks for so much, as it tells it: twice that. `None` where its
     /// limit is not to be read, as within some containers.
-    fn given(bytes: usize, limit: &str) -> Option<usize> {
+    fn granted(bytes: usize, limit: &str) -> Option<usize> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/core/{limit}")).ok()?;
         Some(2 * bytes.min(text.trim().parse().ok()?))
     }
 
     #[test]
-    fn little_waits_in_a_socket_between_two_on_one_host() {
+    fn loopback_sockets_have_bounded_buffers() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let dialed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let accepted = listener.accept().unwrap().0;
         for socket in [OwnedFd::from(dialed), accepted.into()] {
             let socket = prepare(socket).unwrap();
             bound_buffers(&socket);
-            let shown = SockRef::from(&socket);
+            let socket_ref = SockRef::from(&socket);
             for (found, limit) in [
-                (shown.recv_buffer_size().unwrap(), "rmem_max"),
-                (shown.send_buffer_size().unwrap(), "wmem_max"),
+                (socket_ref.recv_buffer_size().unwrap(), "rmem_max"),
+                (socket_ref.send_buffer_size().unwrap(), "wmem_max"),
             ] {
-                let given = given(HOST_BUFFER_BYTES, limit);
-                assert_eq!(found, given.unwrap_or(found));
+                let granted = granted(HOST_BUFFER_BYTES, limit);
+                assert_eq!(found, granted.unwrap_or(found));
                 assert!(found <= 2 * HOST_BUFFER_BYTES);
             }
         }

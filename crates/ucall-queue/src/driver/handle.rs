@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use crate::bell::Doorbell;
-use crate::driver::foreign::Foreign;
-use crate::driver::inherited::Inherited;
-use crate::driver::secure::name_of;
+use crate::delivery_state::ReceiveCredit;
+use crate::driver::external_transport::ExternalTransport;
+use crate::driver::inherited::InheritedSockets;
+use crate::driver::secure::certificate_name;
 use crate::failure::Failure;
-use crate::hub::Role;
 use crate::inbox::Inbox;
 use crate::message::Incoming;
 use crate::outbox::Outbox;
-use crate::standing::Intake;
+use crate::session_manager::Role;
+use crate::wake::WakeFlag;
 
 /// Leads to one communicator's thread, from any other.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub struct Handle {
     pub outbox: Arc<Outbox>,
     /// Where to take.
     pub inbox: Arc<Inbox>,
-    doorbell: Arc<Doorbell>,
+    wake_flag: Arc<WakeFlag>,
     commands: Arc<Commands>,
     address: Option<SocketAddr>,
-    inherited: Arc<Inherited>,
-    is_orphan: AtomicBool,
+    inherited: Arc<InheritedSockets>,
+    is_forked: AtomicBool,
 }
 
 /// What was asked of the thread.
@@ -38,11 +38,11 @@ pub struct Handle {
 pub(super) enum Command {
     Close,
     Abort,
-    Open(Role, Arc<Foreign>),
-    Bytes(Arc<Foreign>, Bytes),
+    Open(Role, Arc<ExternalTransport>),
+    Bytes(Arc<ExternalTransport>, Bytes),
     /// There is room again for what it has to send.
-    Room(Arc<Foreign>),
-    Broken(Arc<Foreign>),
+    Room(Arc<ExternalTransport>),
+    LinkClosed(Arc<ExternalTransport>),
     /// Messages of this session were taken, or acknowledged.
     Taken(u32),
 }
@@ -66,12 +66,12 @@ impl Commands {
 impl Handle {
     pub(super) fn new(
         (outbox, inbox): (Arc<Outbox>, Arc<Inbox>),
-        (doorbell, commands): (Arc<Doorbell>, Arc<Commands>),
+        (wake_flag, commands): (Arc<WakeFlag>, Arc<Commands>),
         address: Option<SocketAddr>,
-        inherited: Arc<Inherited>,
+        inherited: Arc<InheritedSockets>,
     ) -> Self {
-        let is_orphan = AtomicBool::new(false);
-        Self { outbox, inbox, doorbell, commands, address, inherited, is_orphan }
+        let is_forked = AtomicBool::new(false);
+        Self { outbox, inbox, wake_flag, commands, address, inherited, is_forked }
     }
 
     /// Where a TCP server listens.
@@ -87,14 +87,14 @@ impl Handle {
 
     /// Says that this is a child that was forked off: the thread is its parent's, and may have held
     /// any lock when the child began.
-    pub fn orphan(&self) {
-        self.is_orphan.store(true, Ordering::Relaxed);
+    pub fn mark_forked(&self) {
+        self.is_forked.store(true, Ordering::Relaxed);
     }
 
     /// Whether there is no thread in this process.
     #[inline]
-    pub fn is_orphan(&self) -> bool {
-        self.is_orphan.load(Ordering::Relaxed)
+    pub fn is_forked(&self) -> bool {
+        self.is_forked.load(Ordering::Relaxed)
     }
 
     /// Ends in order: what was put goes out, and what the peers have put comes in.
@@ -109,19 +109,19 @@ impl Handle {
 
     /// Notes that `get` returns a message.
     #[inline]
-    pub fn took(&self, message: &Incoming) {
-        if message.intake.take(message.sequence, message.weight) {
-            self.send(Command::Taken(message.intake.index));
+    pub fn notify_taken(&self, message: &Incoming) {
+        if message.credit.take(message.sequence, message.weight) {
+            self.send(Command::Taken(message.credit.index));
         }
     }
 
-    /// Acknowledges a message that came: see [`Intake::acknowledge`].
+    /// Acknowledges a message that came: see [`ReceiveCredit::acknowledge`].
     ///
     /// # Errors
     /// The session is over, and the message was not acknowledged before.
-    pub fn acknowledge(&self, intake: &Intake, sequence: u64) -> Result<(), Failure> {
-        if intake.acknowledge(sequence)? {
-            self.send(Command::Taken(intake.index));
+    pub fn acknowledge(&self, credit: &ReceiveCredit, sequence: u64) -> Result<(), Failure> {
+        if credit.acknowledge(sequence)? {
+            self.send(Command::Taken(credit.index));
         }
         Ok(())
     }
@@ -135,20 +135,24 @@ impl Handle {
         in_flight_bytes_max: usize,
         certificate: Option<&[u8]>,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Arc<Foreign> {
-        let link = Arc::new(Foreign::new(in_flight_bytes_max, certificate.map(name_of), wake));
+    ) -> Arc<ExternalTransport> {
+        let link = Arc::new(ExternalTransport::new(
+            in_flight_bytes_max,
+            certificate.map(certificate_name),
+            wake,
+        ));
         self.send(Command::Open(role, link.clone()));
         link
     }
 
-    /// Hands in what came on a link. Whoever does that waits while [`Foreign::is_full`].
-    pub fn link_received(&self, link: &Arc<Foreign>, bytes: &[u8]) {
-        link.hand_in(bytes.len());
+    /// Hands in what came on a link. Whoever does that waits while [`ExternalTransport::is_full`].
+    pub fn link_received(&self, link: &Arc<ExternalTransport>, bytes: &[u8]) {
+        link.add_input(bytes.len());
         self.send(Command::Bytes(link.clone(), Bytes::copy_from_slice(bytes)));
     }
 
     /// What a link is to send next, at most so many bytes.
-    pub fn link_next(&self, link: &Arc<Foreign>, bytes_max: usize) -> Option<Vec<u8>> {
+    pub fn link_next(&self, link: &Arc<ExternalTransport>, bytes_max: usize) -> Option<Vec<u8>> {
         let (bytes, is_low) = link.next(bytes_max)?;
         if is_low {
             self.send(Command::Room(link.clone()));
@@ -157,16 +161,16 @@ impl Handle {
     }
 
     /// A link has broken, or its carrier gives it up.
-    pub fn link_closed(&self, link: &Arc<Foreign>) {
-        self.send(Command::Broken(link.clone()));
+    pub fn link_closed(&self, link: &Arc<ExternalTransport>) {
+        self.send(Command::LinkClosed(link.clone()));
     }
 
     fn send(&self, command: Command) {
-        if self.is_orphan() {
+        if self.is_forked() {
             return;
         }
         self.commands.push(command);
-        self.doorbell.ring();
+        self.wake_flag.notify();
     }
 }
 

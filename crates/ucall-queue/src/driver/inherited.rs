@@ -15,26 +15,26 @@ use rustix::fs::fstat;
 
 /// All of them, by the number of the file behind each.
 #[derive(Debug, Default)]
-pub(super) struct Inherited {
+pub(super) struct InheritedSockets {
     files: Mutex<HashMap<RawFd, u64>>,
 }
 
 /// Has a descriptor among them for as long as it lives.
 #[derive(Debug)]
-pub(super) struct Noted {
-    all: Arc<Inherited>,
+pub(super) struct SocketGuard {
+    all: Arc<InheritedSockets>,
     descriptor: RawFd,
 }
 
-impl Inherited {
-    pub(super) fn note(self: &Arc<Self>, descriptor: BorrowedFd<'_>) -> Noted {
+impl InheritedSockets {
+    pub(super) fn register(self: &Arc<Self>, descriptor: BorrowedFd<'_>) -> SocketGuard {
         let all = self.clone();
-        let noted = Noted { all, descriptor: descriptor.as_raw_fd() };
+        let guard = SocketGuard { all, descriptor: descriptor.as_raw_fd() };
         if let Ok(found) = fstat(descriptor) {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-            files.insert(noted.descriptor, found.st_ino);
+            files.insert(guard.descriptor, found.st_ino);
         }
-        noted
+        guard
     }
 
     /// All of them, and the numbers of their files. None while another thread is at it, which in a
@@ -45,7 +45,7 @@ impl Inherited {
     }
 }
 
-impl Drop for Noted {
+impl Drop for SocketGuard {
     fn drop(&mut self) {
         let mut files = self.all.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.remove(&self.descriptor);

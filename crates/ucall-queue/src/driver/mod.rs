@@ -4,9 +4,9 @@
 //! [`Handle`]: they leave a command, a message in the outbox or the number of a session that was
 //! taken from, and ring the doorbell, which costs a system call only when the thread sleeps.
 
-mod dial;
+mod dialer;
 mod endpoint;
-mod foreign;
+mod external_transport;
 mod handle;
 mod inherited;
 mod secure;
@@ -23,21 +23,21 @@ use ucall_engine::posix::Posix;
 use ucall_engine::uring::{self, Uring};
 use ucall_engine::{Engine, Waker};
 
-use crate::bell::Doorbell;
 use crate::broker::Login;
-use crate::hub::Hub;
 use crate::identity::Identity;
 use crate::options::Options;
+use crate::session_manager::SessionManager;
+use crate::wake::WakeFlag;
 
 pub use endpoint::Endpoint;
-pub use foreign::Foreign;
+pub use external_transport::ExternalTransport;
 pub use handle::Handle;
 pub use secure::Security;
 
 use endpoint::Listener;
 use handle::Commands;
-use inherited::Inherited;
-use turn::{Brokered, Driver};
+use inherited::InheritedSockets;
+use turn::{BrokerConnection, Driver};
 
 /// What a communicator is to be.
 #[derive(Debug)]
@@ -67,36 +67,37 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
     };
     let address = listener.as_ref().and_then(Listener::address);
     let waker = Arc::new(OnceLock::<Waker>::new());
-    let rung = waker.clone();
-    let doorbell = Arc::new(Doorbell::new(move || {
+    let waker_slot = waker.clone();
+    let wake_flag = Arc::new(WakeFlag::new(move || {
         // Before there is an engine nobody sleeps; a wake that fails has nobody to tell.
-        let _ = rung.get().map(Waker::wake);
+        let _ = waker_slot.get().map(Waker::wake);
     }));
     let Settings { identity, is_server, options, security, endpoint, .. } = settings;
     let now = Instant::now();
-    let brokered = match settings.broker {
-        Some(login) => Some(Brokered::new(login, is_server, &options, random()?, now)),
+    let broker_connection = match settings.broker {
+        Some(login) => Some(BrokerConnection::new(login, is_server, &options, random()?, now)),
         None => None,
     };
-    let hub = Hub::new(identity, is_server, options, doorbell.clone(), random()?, now);
+    let manager =
+        SessionManager::new(identity, is_server, options, wake_flag.clone(), random()?, now);
     let commands = Arc::new(Commands::default());
-    let (outbox, inbox) = (hub.outbox(), hub.inbox());
-    let inherited = Arc::<Inherited>::default();
+    let (outbox, inbox) = (manager.outbox(), manager.inbox());
+    let inherited = Arc::<InheritedSockets>::default();
     let handle = Handle::new(
         (outbox, inbox),
-        (doorbell.clone(), commands.clone()),
+        (wake_flag.clone(), commands.clone()),
         address,
         inherited.clone(),
     );
-    let thread = Thread {
-        hub,
-        doorbell,
+    let thread = DriverParts {
+        manager,
+        wake_flag,
         commands,
         waker,
         listener,
         endpoint,
         security,
-        brokered,
+        broker_connection,
         inherited,
     };
     let (report, started) = mpsc::channel();
@@ -115,16 +116,16 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
 }
 
 /// What the thread is made of.
-struct Thread {
-    hub: Hub,
-    doorbell: Arc<Doorbell>,
+struct DriverParts {
+    manager: SessionManager,
+    wake_flag: Arc<WakeFlag>,
     commands: Arc<Commands>,
     waker: Arc<OnceLock<Waker>>,
     listener: Option<Listener>,
     endpoint: Endpoint,
     security: Option<Box<dyn Security>>,
-    brokered: Option<Brokered>,
-    inherited: Arc<Inherited>,
+    broker_connection: Option<BrokerConnection>,
+    inherited: Arc<InheritedSockets>,
 }
 
 /// Draws secrets.
@@ -140,7 +141,7 @@ fn random() -> io::Result<impl FnMut() -> u128 + Send + 'static> {
     })
 }
 
-impl Thread {
+impl DriverParts {
     fn run<E: Engine>(self, engine: io::Result<E>, report: &mpsc::Sender<io::Result<()>>) {
         let driver = engine.and_then(|engine| {
             // It is set once, here.

@@ -8,14 +8,14 @@
 use std::fmt;
 
 use ucall_buffer::Payload;
-use ucall_proto::tls::{CertificateSummary, Stage, TlsError};
+use ucall_proto::tls::{CertificateSummary, TlsConnection, TlsError};
 
 /// Plaintext that is encrypted in one go.
 const PIECE_BYTES_MAX: usize = 256 << 10;
 /// Records and their heads around that much.
 const RECORDS_BYTES: usize = 1024;
 /// Of what TLS itself answers, this much may wait for a peer that takes nothing.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
+const TLS_OUTPUT_BYTES_MAX: usize = 64 << 10;
 
 /// Makes this side's end of the TLS of each connection.
 pub trait Security: Send {
@@ -26,7 +26,7 @@ pub trait Security: Send {
     ///
     /// # Errors
     /// There is none.
-    fn begin(&self, out: &mut Vec<u8>) -> Result<Stage, TlsError>;
+    fn begin(&self, out: &mut Vec<u8>) -> Result<TlsConnection, TlsError>;
 }
 
 impl fmt::Debug for dyn Security {
@@ -36,16 +36,16 @@ impl fmt::Debug for dyn Security {
 }
 
 /// What came over a connection.
-pub(super) enum Came<'a> {
+pub(super) enum TlsEvent<'a> {
     /// The other side has shown a certificate, which names somebody. Before any plaintext.
-    Certified(Vec<u8>),
+    PeerCertificate(Vec<u8>),
     Plaintext(&'a [u8]),
 }
 
 pub(super) struct Secure {
-    stage: Stage,
+    tls: TlsConnection,
     /// What TLS itself has to say.
-    answer: Vec<u8>,
+    tls_output: Vec<u8>,
     /// What the hub has written, of which so many bytes are encrypted.
     plaintext: Payload,
     encrypted: usize,
@@ -56,19 +56,19 @@ pub(super) struct Secure {
 
 impl Secure {
     pub(super) fn begin(security: &dyn Security) -> Result<Self, TlsError> {
-        let mut answer = Vec::new();
-        let stage = security.begin(&mut answer)?;
+        let mut tls_output = Vec::new();
+        let tls = security.begin(&mut tls_output)?;
         let plaintext = Payload::new();
-        Ok(Self { stage, answer, plaintext, encrypted: 0, is_due: false, is_closing: false })
+        Ok(Self { tls, tls_output, plaintext, encrypted: 0, is_due: false, is_closing: false })
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
-        self.stage.is_handshaking()
+        self.tls.is_handshaking()
     }
 
     /// Whether the peer has said that nothing more follows.
     pub(super) fn is_ended_by_peer(&self) -> bool {
-        self.stage.is_ended_by_peer()
+        self.tls.has_received_close_notify()
     }
 
     /// Whether there may be something to send that there was not before: once.
@@ -81,25 +81,28 @@ impl Secure {
     pub(super) fn receive(
         &mut self,
         bytes: &mut [u8],
-        mut take: impl FnMut(Came<'_>),
+        mut handle_event: impl FnMut(TlsEvent<'_>),
     ) -> Result<(), TlsError> {
-        let was_handshaking = self.stage.is_handshaking();
+        let was_handshaking = self.tls.is_handshaking();
         let received = if was_handshaking {
             // Who it is from is known only when the handshake is over, which may be in one read.
             let mut early = Vec::new();
             let received =
-                self.stage.receive(bytes, &mut self.answer, |plaintext| early.extend(plaintext));
-            let session = self.stage.session();
-            if let Some(shown) = session.as_ref().and_then(|it| it.peer_certificates.first()) {
-                take(Came::Certified(name_of(shown)));
+                self.tls.receive(bytes, &mut self.tls_output, |plaintext| early.extend(plaintext));
+            let session = self.tls.session();
+            if let Some(certificate) = session.as_ref().and_then(|it| it.peer_certificates.first())
+            {
+                handle_event(TlsEvent::PeerCertificate(certificate_name(certificate)));
             }
-            take(Came::Plaintext(&early));
+            handle_event(TlsEvent::Plaintext(&early));
             received
         } else {
-            self.stage.receive(bytes, &mut self.answer, |bytes| take(Came::Plaintext(bytes)))
+            self.tls.receive(bytes, &mut self.tls_output, |bytes| {
+                handle_event(TlsEvent::Plaintext(bytes))
+            })
         };
-        self.is_due |= was_handshaking || !self.answer.is_empty();
-        let is_flooded = self.answer.len() > ANSWER_BYTES_MAX;
+        self.is_due |= was_handshaking || !self.tls_output.is_empty();
+        let is_flooded = self.tls_output.len() > TLS_OUTPUT_BYTES_MAX;
         let outcome = if is_flooded { received.and(Err(TlsError::TooLong)) } else { received };
         outcome.inspect_err(|_| {
             self.plaintext = Payload::new();
@@ -108,8 +111,8 @@ impl Secure {
     }
 
     /// Where the hub is to write what is sent next, once that is wanted.
-    pub(super) fn room(&mut self) -> Option<&mut Payload> {
-        let is_wanted = self.plaintext.is_empty() && !self.stage.is_handshaking();
+    pub(super) fn plaintext_buffer(&mut self) -> Option<&mut Payload> {
+        let is_wanted = self.plaintext.is_empty() && !self.tls.is_handshaking();
         is_wanted.then_some(&mut self.plaintext)
     }
 
@@ -121,12 +124,12 @@ impl Secure {
     /// Writes what is to be sent next, to an empty payload.
     pub(super) fn write_output(&mut self, output: &mut Payload) -> Result<(), TlsError> {
         let output = output.head_mut();
-        output.append(&mut self.answer);
-        if !self.plaintext.is_empty() && !self.stage.is_handshaking() {
+        output.append(&mut self.tls_output);
+        if !self.plaintext.is_empty() && !self.tls.is_handshaking() {
             self.encrypt(output)?;
         }
         if self.is_closing && self.plaintext.is_empty() {
-            self.stage.close(output);
+            self.tls.close(output);
         }
         Ok(())
     }
@@ -137,7 +140,7 @@ impl Secure {
         output.reserve(room + RECORDS_BYTES);
         for slice in self.plaintext.slices_from(self.encrypted) {
             let count = slice.len().min(room);
-            self.stage.send(slice.get(..count).unwrap_or_default(), output)?;
+            self.tls.send(slice.get(..count).unwrap_or_default(), output)?;
             self.encrypted += count;
             room -= count;
             if room == 0 {
@@ -154,7 +157,7 @@ impl Secure {
 
 /// Whom a certificate in DER names, in bytes that are the same when it is renewed under the same
 /// names; of one that names nobody, itself.
-pub(super) fn name_of(certificate: &[u8]) -> Vec<u8> {
+pub(super) fn certificate_name(certificate: &[u8]) -> Vec<u8> {
     let CertificateSummary { subject, mut names, .. } = CertificateSummary::of(certificate);
     if subject.is_empty() && names.is_empty() {
         return certificate.to_vec();

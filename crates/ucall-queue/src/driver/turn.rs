@@ -1,6 +1,6 @@
 //! The turn of a communicator's thread.
 
-mod brokered;
+mod broker_connection;
 mod lingering;
 mod links;
 
@@ -12,17 +12,17 @@ use hashbrown::HashMap;
 use ucall_buffer::{Payload, Target};
 use ucall_engine::{Completion, Engine, Id, Readiness};
 
-use super::Thread;
-use super::dial::Dialer;
+use super::DriverParts;
+use super::dialer::Dialer;
 use super::endpoint::Listener;
-use super::foreign::Foreign;
+use super::external_transport::ExternalTransport;
 use super::handle::{Command, Commands};
-use super::inherited::{Inherited, Noted};
+use super::inherited::{InheritedSockets, SocketGuard};
 use super::secure::{Secure, Security};
-use crate::bell::Doorbell;
-use crate::hub::{Action, Hub, LinkKey, Role};
 use crate::inbox::Inbox;
-pub(super) use brokered::Brokered;
+use crate::session_manager::{Action, LinkKey, Role, SessionManager};
+use crate::wake::WakeFlag;
+pub(super) use broker_connection::BrokerConnection;
 use lingering::Lingering;
 
 /// How long nobody is accepted after that was not possible.
@@ -32,32 +32,32 @@ const READABLE: Readiness = Readiness { readable: true, writable: false };
 /// A hub and what carries its links.
 pub(super) struct Driver<E> {
     engine: E,
-    hub: Hub,
-    doorbell: Arc<Doorbell>,
+    manager: SessionManager,
+    wake_flag: Arc<WakeFlag>,
     commands: Arc<Commands>,
     inbox: Arc<Inbox>,
     listener: Option<(Id, Listener)>,
     /// Past it the oldest stranger makes room; without strangers, newcomers wait.
     connections_max: usize,
-    inherited: Arc<Inherited>,
-    _listening: Option<Noted>,
-    _ring: Option<Noted>,
+    inherited: Arc<InheritedSockets>,
+    _listening: Option<SocketGuard>,
+    _ring_guard: Option<SocketGuard>,
     /// When to try to accept again.
     accept_at: Option<Instant>,
     dialer: Dialer,
     security: Option<Box<dyn Security>>,
     sockets: HashMap<Id, Socket>,
     lingering: Lingering,
-    carriers: HashMap<LinkKey, Carrier>,
-    spare: Payload,
-    brokered: Option<Brokered>,
+    transports: HashMap<LinkKey, LinkTransport>,
+    cached_payload: Payload,
+    broker_connection: Option<BrokerConnection>,
     completions: Vec<Completion>,
-    asked: Vec<Command>,
+    command_batch: Vec<Command>,
 }
 
-enum Carrier {
+enum LinkTransport {
     Socket(Id),
-    Foreign(Arc<Foreign>),
+    External(Arc<ExternalTransport>),
 }
 
 struct Socket {
@@ -67,19 +67,19 @@ struct Socket {
     /// How far its target was when it was last looked at.
     filled_bytes: usize,
     /// Something has come.
-    is_heard: bool,
+    has_received: bool,
     /// So much of what a client with shared memory says first.
-    knocked_bytes: usize,
-    _noted: Noted,
+    preamble_bytes: usize,
+    _guard: SocketGuard,
     secure: Option<Box<Secure>>,
 }
 
 impl<E: Engine> Driver<E> {
-    pub(super) fn new(mut engine: E, thread: Thread) -> io::Result<Self> {
-        let Thread { hub, doorbell, commands, listener, endpoint, security, .. } = thread;
-        let (inherited, brokered) = (thread.inherited, thread.brokered);
-        let ring = engine.descriptor().map(|ring| inherited.note(ring));
-        let listening = listener.as_ref().map(|listener| inherited.note(listener.descriptor()));
+    pub(super) fn new(mut engine: E, thread: DriverParts) -> io::Result<Self> {
+        let DriverParts { manager, wake_flag, commands, listener, endpoint, security, .. } = thread;
+        let (inherited, broker_connection) = (thread.inherited, thread.broker_connection);
+        let ring = engine.descriptor().map(|ring| inherited.register(ring));
+        let listening = listener.as_ref().map(|listener| inherited.register(listener.descriptor()));
         let connections_max = listener.as_ref().map_or(usize::MAX, Listener::connections_max);
         let listener = match listener {
             Some(listener) => Some((engine.watch(listener.descriptor(), READABLE)?, listener)),
@@ -87,25 +87,25 @@ impl<E: Engine> Driver<E> {
         };
         Ok(Self {
             engine,
-            inbox: hub.inbox(),
-            hub,
-            doorbell,
+            inbox: manager.inbox(),
+            manager,
+            wake_flag,
             commands,
             listener,
             connections_max,
             inherited,
             _listening: listening,
-            _ring: ring,
+            _ring_guard: ring,
             accept_at: None,
             dialer: Dialer::new(endpoint),
             security,
             sockets: HashMap::new(),
             lingering: Lingering::default(),
-            carriers: HashMap::new(),
-            spare: Payload::new(),
-            brokered,
+            transports: HashMap::new(),
+            cached_payload: Payload::new(),
+            broker_connection,
             completions: Vec::new(),
-            asked: Vec::new(),
+            command_batch: Vec::new(),
         })
     }
 
@@ -113,13 +113,13 @@ impl<E: Engine> Driver<E> {
     pub(super) fn run(&mut self) {
         loop {
             let now = Instant::now();
-            self.act(now);
+            self.run_actions(now);
             self.flush(now);
-            self.act(now);
+            self.run_actions(now);
             // Links that have ended say so.
             self.flush_broker(now);
-            self.hub.settle();
-            if self.hub.is_over() && self.leave_broker(now) {
+            self.manager.finish_turn();
+            if self.manager.is_closed() && self.drain_broker(now) {
                 self.stop_listening();
                 if self.sockets.is_empty() {
                     break;
@@ -127,15 +127,15 @@ impl<E: Engine> Driver<E> {
             }
             if self.wait(now).is_err() {
                 // The engine itself is broken; nothing can be carried any more.
-                self.hub.abort(now);
-                self.hub.settle();
+                self.manager.abort(now);
+                self.manager.finish_turn();
                 break;
             }
-            self.doorbell.wake_up();
+            self.wake_flag.finish_sleep();
             let now = Instant::now();
-            self.obey(now);
-            self.take_completions(now);
-            self.look_at_time(now);
+            self.run_commands(now);
+            self.handle_completions(now);
+            self.handle_timeouts(now);
         }
         self.stop_listening();
     }
@@ -158,10 +158,12 @@ impl<E: Engine> Driver<E> {
 
     fn wait(&mut self, now: Instant) -> io::Result<()> {
         let (dialing, lingering) = (self.dialer.deadline(), self.lingering.deadline());
-        let brokered = self.brokered.as_ref().and_then(Brokered::poll_timeout);
-        let deadlines = [self.hub.poll_timeout(), dialing, lingering, self.accept_at, brokered];
-        let may_sleep = self.doorbell.fall_asleep();
-        let deadline = match may_sleep && !self.hub.has_ready() {
+        let broker_connection =
+            self.broker_connection.as_ref().and_then(BrokerConnection::poll_timeout);
+        let deadlines =
+            [self.manager.poll_timeout(), dialing, lingering, self.accept_at, broker_connection];
+        let may_sleep = self.wake_flag.prepare_sleep();
+        let deadline = match may_sleep && !self.manager.has_ready() {
             true => deadlines.into_iter().flatten().min(),
             false => Some(now),
         };
@@ -169,62 +171,62 @@ impl<E: Engine> Driver<E> {
     }
 
     /// Does what other threads asked for.
-    fn obey(&mut self, now: Instant) {
-        let mut asked = std::mem::take(&mut self.asked);
-        self.commands.take(&mut asked);
-        for command in asked.drain(..) {
+    fn run_commands(&mut self, now: Instant) {
+        let mut command_batch = std::mem::take(&mut self.command_batch);
+        self.commands.take(&mut command_batch);
+        for command in command_batch.drain(..) {
             match command {
-                Command::Close => self.hub.close(now),
+                Command::Close => self.manager.close(now),
                 Command::Abort => {
-                    self.hub.abort(now);
+                    self.manager.abort(now);
                     self.abandon_broker();
                 }
-                Command::Taken(index) => self.hub.look_at(index),
+                Command::Taken(index) => self.manager.handle_taken(index),
                 Command::Open(role, link) => {
-                    let key = self.hub.open_link(role, now);
-                    if let Some(name) = &link.certified {
-                        self.hub.certify_link(key, name);
+                    let key = self.manager.open_link(role, now);
+                    if let Some(name) = &link.certificate_name {
+                        self.manager.set_certificate_name(key, name);
                     }
                     // A link is opened once.
                     let _ = link.key.set(key);
-                    self.carriers.insert(key, Carrier::Foreign(link));
+                    self.transports.insert(key, LinkTransport::External(link));
                 }
                 Command::Bytes(link, bytes) => {
                     if let Some(&key) = link.key.get() {
                         // An error has closed the link, which its carrier will see.
-                        let _ = self.hub.receive(key, &bytes, now);
+                        let _ = self.manager.handle_received(key, &bytes, now);
                     }
-                    link.take_in(bytes.len());
+                    link.consume_input(bytes.len());
                 }
                 Command::Room(link) => {
                     if let Some(&key) = link.key.get() {
-                        self.hub.output_sent(key);
+                        self.manager.handle_output_sent(key);
                     }
                 }
-                Command::Broken(link) => {
+                Command::LinkClosed(link) => {
                     if let Some(&key) = link.key.get() {
-                        self.carriers.remove(&key);
-                        self.hub.link_closed(key, now);
+                        self.transports.remove(&key);
+                        self.manager.handle_link_closed(key, now);
                         link.end();
                     }
                 }
             }
         }
-        self.asked = asked;
+        self.command_batch = command_batch;
     }
 
     /// Sends what links have to send.
     fn flush(&mut self, now: Instant) {
-        while let Some(key) = self.hub.next_ready() {
-            if let Some(brokered) = &mut self.brokered {
-                brokered.broker.enlist(key);
+        while let Some(key) = self.manager.poll_ready() {
+            if let Some(broker_connection) = &mut self.broker_connection {
+                broker_connection.broker.mark_ready(key);
                 continue;
             }
-            match self.carriers.get(&key) {
-                Some(&Carrier::Socket(socket)) => self.flush_socket(socket, now),
-                Some(Carrier::Foreign(link)) => {
+            match self.transports.get(&key) {
+                Some(&LinkTransport::Socket(socket)) => self.flush_socket(socket, now),
+                Some(LinkTransport::External(link)) => {
                     let link = link.clone();
-                    self.flush_foreign(key, &link, now);
+                    self.flush_external(key, &link, now);
                 }
                 None => {}
             }
@@ -232,10 +234,10 @@ impl<E: Engine> Driver<E> {
         self.flush_broker(now);
     }
 
-    fn flush_foreign(&mut self, key: LinkKey, link: &Foreign, now: Instant) {
+    fn flush_external(&mut self, key: LinkKey, link: &ExternalTransport, now: Instant) {
         while link.has_room() {
             let mut payload = Payload::new();
-            self.hub.poll_output(key, &mut payload, now);
+            self.manager.poll_output(key, &mut payload, now);
             if payload.is_empty() {
                 return;
             }
@@ -244,11 +246,11 @@ impl<E: Engine> Driver<E> {
     }
 
     /// Does what the hub asks for.
-    fn act(&mut self, now: Instant) {
-        while let Some(action) = self.hub.poll_action() {
+    fn run_actions(&mut self, now: Instant) {
+        while let Some(action) = self.manager.poll_action() {
             match action {
-                Action::Dial(delay) => match &mut self.brokered {
-                    Some(brokered) => brokered.broker.dial_at(now + delay),
+                Action::Dial(delay) => match &mut self.broker_connection {
+                    Some(broker_connection) => broker_connection.broker.dial_at(now + delay),
                     None => self.dialer.schedule(now + delay),
                 },
                 Action::Close(key, after_output) => self.close(key, after_output, now),
@@ -257,35 +259,35 @@ impl<E: Engine> Driver<E> {
     }
 
     fn close(&mut self, key: LinkKey, after_output: bool, now: Instant) {
-        if let Some(brokered) = &mut self.brokered {
-            return brokered.broker.close_link(key, after_output, now);
+        if let Some(broker_connection) = &mut self.broker_connection {
+            return broker_connection.broker.close_link(key, after_output, now);
         }
-        match self.carriers.remove(&key) {
-            Some(Carrier::Socket(socket)) if after_output => self.linger(socket, now),
-            Some(Carrier::Socket(socket)) => {
+        match self.transports.remove(&key) {
+            Some(LinkTransport::Socket(socket)) if after_output => self.linger(socket, now),
+            Some(LinkTransport::Socket(socket)) => {
                 self.sockets.remove(&socket);
                 self.engine.close(socket);
             }
-            Some(Carrier::Foreign(link)) => link.end(),
+            Some(LinkTransport::External(link)) => link.end(),
             None => {}
         }
     }
 
-    fn take_completions(&mut self, now: Instant) {
+    fn handle_completions(&mut self, now: Instant) {
         let mut completions = std::mem::take(&mut self.completions);
         for completion in completions.drain(..) {
             match completion {
-                Completion::Received(arrival) => self.receive(arrival, now),
+                Completion::Received(arrival) => self.handle_arrival(arrival, now),
                 Completion::Filled { socket, target, result } => {
-                    self.filled(socket, target, result, now);
+                    self.handle_filled(socket, target, result, now);
                 }
                 Completion::Sent { socket, payload, result } => {
-                    self.spare = links::emptied(payload);
-                    self.sent(socket, result, now);
+                    self.cached_payload = links::cleared(payload);
+                    self.handle_sent(socket, result, now);
                 }
                 Completion::Ready { watch, .. } if self.dialer.is_waiting_for(watch) => {
-                    if let Some(made) = self.dialer.go_on(&mut self.engine).transpose() {
-                        self.connected(made, Role::Dialed, now);
+                    if let Some(result) = self.dialer.handle_ready(&mut self.engine).transpose() {
+                        self.handle_connected(result, Role::Dialed, now);
                     }
                 }
                 Completion::Ready { .. } => self.accept(now),
@@ -295,30 +297,32 @@ impl<E: Engine> Driver<E> {
         self.completions = completions;
     }
 
-    fn filled(&mut self, socket: Id, target: Target, result: io::Result<()>, now: Instant) {
-        let Some(key) = self.sockets.get(&socket).and_then(|held| held.key) else { return };
+    fn handle_filled(&mut self, socket: Id, target: Target, result: io::Result<()>, now: Instant) {
+        let Some(key) = self.sockets.get(&socket).and_then(|socket_state| socket_state.key) else {
+            return;
+        };
         if result.is_err() {
-            return self.drop_socket(socket, now);
+            return self.close_socket(socket, now);
         }
         // An error has closed the link.
-        let _ = self.hub.return_target(key, target, now);
+        let _ = self.manager.return_target(key, target, now);
         self.offer_target(key, socket);
     }
 
     /// Tells the hub of what came into targets that are not full yet: who sends slowly is alive.
-    fn look_at_targets(&mut self, now: Instant) {
-        for (&socket, held) in &mut self.sockets {
-            let filled = self.engine.filled_bytes(socket);
-            if std::mem::replace(&mut held.filled_bytes, filled) < filled
-                && let Some(key) = held.key
+    fn report_target_progress(&mut self, now: Instant) {
+        for (&socket, socket_state) in &mut self.sockets {
+            let handle_filled = self.engine.filled_bytes(socket);
+            if std::mem::replace(&mut socket_state.filled_bytes, handle_filled) < handle_filled
+                && let Some(key) = socket_state.key
             {
-                self.hub.heard(key, now);
+                self.manager.note_received(key, now);
             }
         }
     }
 
     fn offer_target(&mut self, key: LinkKey, socket: Id) {
-        if let Some(target) = self.hub.poll_target(key) {
+        if let Some(target) = self.manager.poll_target(key) {
             self.engine.receive_into(socket, target);
         }
     }
@@ -326,15 +330,15 @@ impl<E: Engine> Driver<E> {
     fn accept(&mut self, now: Instant) {
         while let Some((watch, listener)) = &self.listener {
             let is_full = self.sockets.len() >= self.connections_max;
-            if is_full && !self.hub.has_strangers() {
+            if is_full && !self.manager.has_strangers() {
                 return self.accept_at = Some(now + ACCEPT_PAUSE);
             }
             match listener.accept() {
                 Ok(socket) => {
-                    let greeted = listener.greet(socket);
-                    self.connected(greeted, Role::Accepted, now);
+                    let connection = listener.send_preamble(socket);
+                    self.handle_connected(connection, Role::Accepted, now);
                     if is_full {
-                        self.hub.close_oldest_stranger(now);
+                        self.manager.evict_oldest_unidentified(now);
                         // Its descriptor is free in the next turn.
                         return self.accept_at = Some(now);
                     }
@@ -346,31 +350,31 @@ impl<E: Engine> Driver<E> {
                 }
                 // No descriptors, as a rule: who waits would be told of again and again.
                 Err(_) => {
-                    self.hub.close_oldest_stranger(now);
+                    self.manager.evict_oldest_unidentified(now);
                     return self.accept_at = Some(now + ACCEPT_PAUSE);
                 }
             }
         }
     }
 
-    fn look_at_time(&mut self, now: Instant) {
-        if self.hub.timeout_is_due(now) {
-            self.look_at_targets(now);
+    fn handle_timeouts(&mut self, now: Instant) {
+        if self.manager.timeout_is_due(now) {
+            self.report_target_progress(now);
             // An engine may not have been told that one is gone.
             for socket in self.sockets.keys() {
                 self.engine.check(*socket);
             }
-            self.hub.handle_timeout(now);
+            self.manager.handle_timeout(now);
         }
-        self.look_at_broker(now);
-        if let Err(error) = self.dialer.look(&mut self.engine, now) {
-            self.connected(Err(error), Role::Dialed, now);
+        self.handle_broker_timeout(now);
+        if let Err(error) = self.dialer.poll(&mut self.engine, now) {
+            self.handle_connected(Err(error), Role::Dialed, now);
         }
         if self.accept_at.take_if(|at| now >= *at).is_some() {
             self.accept(now);
         }
-        while let Some(socket) = self.lingering.next_late(now) {
-            self.drop_socket(socket, now);
+        while let Some(socket) = self.lingering.next_expired(now) {
+            self.close_socket(socket, now);
         }
     }
 }

@@ -25,8 +25,8 @@ use ucall_engine::Peer;
 
 use crate::frame::{self, ProtocolError};
 
-const GREETING: [u8; 16] = *b"ucall-q1 memory\n";
-const KNOCK: [u8; 16] = *b"ucall-q1 shared\n";
+const SERVER_PREAMBLE: [u8; 16] = *b"ucall-q1 memory\n";
+const CLIENT_PREAMBLE: [u8; 16] = *b"ucall-q1 shared\n";
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const RECEIVE: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
 /// One more than there may be.
@@ -62,54 +62,54 @@ impl Channel {
 
     /// Takes the memory of this number, which has to be the next one.
     pub(super) fn take(&mut self, number: u64) -> Result<OwnedFd, ProtocolError> {
-        let mut told = [0; 9];
-        let received = receive_with(self.socket.as_fd(), &mut told);
-        let (bytes, memory) = received.map_err(|_| ProtocolError::Memory)?;
+        let mut buffer = [0; 9];
+        let received = receive_with(self.socket.as_fd(), &mut buffer);
+        let (bytes, memory) = received.map_err(|_| ProtocolError::InvalidSharedMemory)?;
         self.taken += 1;
-        let is_next = number == self.taken && told.get(..bytes) == Some(&number.to_le_bytes());
+        let is_next = number == self.taken && buffer.get(..bytes) == Some(&number.to_le_bytes());
         match memory {
             Descriptor::One(memory) if is_next => Ok(memory),
             Descriptor::Lost if is_next => Err(ProtocolError::OutOfMemory),
-            _ => Err(ProtocolError::Memory),
+            _ => Err(ProtocolError::InvalidSharedMemory),
         }
     }
 }
 
 /// Says to whom we connected that a greeting is waited for.
-pub(crate) fn knock(connection: BorrowedFd<'_>) -> io::Result<()> {
-    send_with(connection, &KNOCK, None)
+pub(crate) fn send_client_preamble(connection: BorrowedFd<'_>) -> io::Result<()> {
+    send_with(connection, &CLIENT_PREAMBLE, None)
 }
 
 /// How many of these bytes go on with a knock, of which so many came before; `None` if they are
 /// something else.
-pub(crate) fn knock_bytes(before: usize, bytes: &[u8]) -> Option<usize> {
-    let rest = KNOCK.get(before..).unwrap_or_default();
+pub(crate) fn match_client_preamble(before: usize, bytes: &[u8]) -> Option<usize> {
+    let rest = CLIENT_PREAMBLE.get(before..).unwrap_or_default();
     let count = rest.len().min(bytes.len());
     (rest.get(..count) == bytes.get(..count)).then_some(count)
 }
 
 /// Whether the first bytes of a connection that was accepted are a knock.
-pub(crate) fn is_knock(first: &[u8]) -> bool {
-    first.starts_with(&KNOCK)
+pub(crate) fn is_client_preamble(first: &[u8]) -> bool {
+    first.starts_with(&CLIENT_PREAMBLE)
 }
 
 /// Whether the first bytes of a connection that was made are a greeting.
-pub(crate) fn is_greeting(first: &[u8]) -> bool {
-    first.starts_with(&GREETING)
+pub(crate) fn is_server_preamble(first: &[u8]) -> bool {
+    first.starts_with(&SERVER_PREAMBLE)
 }
 
 /// Greets who has connected; our end of the channel, if there is one.
-pub(crate) fn greet(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+pub(crate) fn send_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
     let pair = if is_same_user(connection) { Channel::pair().ok() } else { None };
     let theirs = pair.as_ref().map(|(_, theirs)| theirs.socket.as_fd());
-    send_with(connection, &GREETING, theirs)?;
+    send_with(connection, &SERVER_PREAMBLE, theirs)?;
     Ok(pair.map(|(ours, _)| ours))
 }
 
 /// Takes the greeting of whom we connected to; `WouldBlock` while it has not come.
-pub(crate) fn take_greeting(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
-    let mut told = [0; GREETING.len()];
-    let (bytes, channel) = receive_with(connection, &mut told)?;
+pub(crate) fn receive_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+    let mut buffer = [0; SERVER_PREAMBLE.len()];
+    let (bytes, channel) = receive_with(connection, &mut buffer)?;
     if bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -118,8 +118,8 @@ pub(crate) fn take_greeting(connection: BorrowedFd<'_>) -> io::Result<Option<Cha
             && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
     };
     match channel {
-        _ if frame::is_ours(&told) => Err(io::ErrorKind::Unsupported.into()),
-        _ if told != GREETING => Err(io::ErrorKind::InvalidData.into()),
+        _ if frame::is_frame(&buffer) => Err(io::ErrorKind::Unsupported.into()),
+        _ if buffer != SERVER_PREAMBLE => Err(io::ErrorKind::InvalidData.into()),
         Descriptor::None | Descriptor::Lost => Ok(None),
         Descriptor::One(socket) if is_channel(&socket) => {
             Ok(is_same_user(connection).then(|| Channel::new(socket)))

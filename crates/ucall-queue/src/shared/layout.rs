@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 
-use crate::frame::{Header, Kind, SEGMENT_ENTRY_BYTES, word};
+use crate::frame::{Header, Kind, SEGMENT_ENTRY_BYTES, read_u64};
 
 /// Arrays are read fastest from where a cache line begins.
 const ALIGNMENT: u64 = 64;
@@ -80,8 +80,8 @@ impl Record {
 
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let lengths = body.get(RECORD_HEAD_BYTES..)?.chunks_exact(SEGMENT_ENTRY_BYTES);
-        let layout = Layout::new(lengths.map(|length| word(length, 0)).collect())?;
-        Some(Self { slot: word(body, 0), descriptor: word(body, 8), layout })
+        let layout = Layout::new(lengths.map(|length| read_u64(length, 0)).collect())?;
+        Some(Self { slot: read_u64(body, 0), descriptor: read_u64(body, 8), layout })
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     use crate::frame::{Encoding, HEADER_BYTES};
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn records_round_trip() {
         let layout = Layout::new(vec![100, 0, 1, 64]).unwrap();
         assert_eq!(layout.segments().map(|it| it.0).collect::<Vec<_>>(), [0, 128, 128, 192]);
         assert_eq!((layout.end(), layout.message_bytes()), (256, 165 + 32));
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_no_memory_has_are_refused() {
+    fn impossible_lengths_are_refused() {
         for lengths in [vec![u64::MAX], vec![u64::MAX, 1], vec![1, u64::MAX - 10], vec![1 << 48]] {
             assert_eq!(Layout::new(lengths), None);
         }
     }
 
     #[test]
-    fn parts_are_scattered_over_segments_in_any_pieces() {
+    fn parts_are_scattered_over_segments_at_any_split() {
         let whole: Vec<u8> = (0..=255).cycle().take(1000).collect();
         for (most, cuts) in [(1000, [300, 300, 700]), (7, [1, 64, 900]), (1, [0, 1, 2])] {
             let lengths = vec![130, 0, 400, 470];

@@ -23,9 +23,9 @@
 
 mod channel;
 mod layout;
+mod receiver;
 mod region;
-mod sending;
-mod taking;
+mod sender;
 mod view;
 
 use std::io;
@@ -35,18 +35,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ucall_buffer::Payload;
 
+use crate::buffer_pool::BufferPool;
 use crate::frame::{Header, Kind, ProtocolError, Sharing};
 use crate::link::LinkKey;
 use crate::message::Body;
-use crate::pool::Pool;
 use layout::Record;
-use sending::Sending;
-use taking::Taking;
+use receiver::SharedReceiver;
+use sender::SharedSender;
 
 pub use channel::Channel;
-pub(crate) use channel::{greet, is_greeting, is_knock, knock, knock_bytes, take_greeting};
+pub(crate) use channel::{
+    is_client_preamble, is_server_preamble, match_client_preamble, receive_preamble,
+    send_client_preamble, send_preamble,
+};
 pub(crate) use layout::record_bytes;
-pub(crate) use view::Returned;
+pub(crate) use view::ReturnedSlots;
 pub use view::View;
 
 /// No other message is begun in one output after so many bytes were copied.
@@ -68,7 +71,7 @@ fn is_viewed(message_bytes: u64) -> bool {
 pub fn shared_memory() -> io::Result<()> {
     let memory = region::create(1)?;
     region::write(memory.as_fd(), 0, &[1])?;
-    Ok(region::seal(memory.as_fd(), region::Use::Once)?)
+    Ok(region::seal(memory.as_fd(), region::MemoryUse::Once)?)
 }
 
 /// What a link has beside its stream.
@@ -77,8 +80,8 @@ pub(crate) struct SharedMemory {
     channel: Channel,
     ours: Sharing,
     theirs: Sharing,
-    sending: Sending,
-    taking: Taking,
+    sender: SharedSender,
+    receiver: SharedReceiver,
     /// Slots that nobody looks at any more, until the output says so. The peer may not use them
     /// before, so there are never more than slots.
     returned: Vec<usize>,
@@ -93,15 +96,15 @@ impl SharedMemory {
         link: LinkKey,
         trusts: bool,
         slots_bytes_max: usize,
-        leases: Arc<Returned>,
-        pool: Arc<Pool>,
+        leases: Arc<ReturnedSlots>,
+        pool: Arc<BufferPool>,
     ) -> Self {
         Self {
             channel,
             ours: Sharing { takes: region::has_room(), trusts },
             theirs: Sharing::default(),
-            sending: Sending::new(slots_bytes_max),
-            taking: Taking::new(link, leases, pool),
+            sender: SharedSender::new(slots_bytes_max),
+            receiver: SharedReceiver::new(link, leases, pool),
             returned: Vec::new(),
             copied: 0,
         }
@@ -113,7 +116,7 @@ impl SharedMemory {
     }
 
     /// What the peer has said of it.
-    pub(crate) fn agree(&mut self, theirs: Sharing) {
+    pub(crate) fn set_peer_sharing(&mut self, theirs: Sharing) {
         self.theirs = theirs;
     }
 
@@ -124,28 +127,28 @@ impl SharedMemory {
 
     /// Whether a message is being copied, which goes on in the next turn.
     pub(crate) fn is_copying(&self) -> bool {
-        self.sending.is_copying()
+        self.sender.is_copying()
     }
 
     /// What goes next into the stream, of the chunks that `fetch` gives; `None` when there is
     /// nothing more for this output.
-    pub(crate) fn next_chunk(
+    pub(crate) fn next_batch(
         &mut self,
         fetch: impl FnOnce() -> Option<Vec<Bytes>>,
     ) -> Option<Vec<Bytes>> {
         if self.copied >= OUTPUT_BYTES_MAX {
             return None;
         }
-        if !self.sending.is_under_way() {
-            let chunk = fetch()?;
+        if !self.sender.is_pending() {
+            let batch = fetch()?;
             if !self.theirs.takes {
-                return Some(chunk);
+                return Some(batch);
             }
-            if let Err(chunk) = self.sending.begin(chunk, self.is_trusting()) {
-                return Some(chunk);
+            if let Err(batch) = self.sender.begin(batch, self.is_mutually_trusted()) {
+                return Some(batch);
             }
         }
-        self.sending.go_on(&mut self.channel, &mut self.copied)
+        self.sender.advance(&mut self.channel, &mut self.copied)
     }
 
     /// The length of a message, and its segments, by the frame that tells of it.
@@ -162,9 +165,10 @@ impl SharedMemory {
         if length > message_bytes_max as u64 {
             return Err(ProtocolError::TooLong);
         }
-        let is_viewed = self.is_trusting() && is_viewed(length);
-        let slots_bytes_max = if self.is_trusting() { u64::MAX } else { COPIED_SLOTS_BYTES_MAX };
-        let body = self.taking.take(&mut self.channel, &record, is_viewed, slots_bytes_max)?;
+        let is_viewed = self.is_mutually_trusted() && is_viewed(length);
+        let slots_bytes_max =
+            if self.is_mutually_trusted() { u64::MAX } else { COPIED_SLOTS_BYTES_MAX };
+        let body = self.receiver.take(&mut self.channel, &record, is_viewed, slots_bytes_max)?;
         let slot = usize::try_from(record.slot).ok().and_then(|slot| slot.checked_sub(1));
         self.returned.extend(slot.filter(|_| !is_viewed));
         Ok((length, body))
@@ -172,7 +176,7 @@ impl SharedMemory {
 
     /// The peer is through with a slot.
     pub(crate) fn release(&mut self, slot: u64) -> Result<(), ProtocolError> {
-        self.sending.release(slot)
+        self.sender.release(slot)
     }
 
     /// Nobody here looks at a slot any more, which the next output tells the peer.
@@ -183,14 +187,14 @@ impl SharedMemory {
     /// Writes which slots the peer may use again. From here on it may.
     pub(crate) fn write_releases(&mut self, output: &mut Payload) {
         for slot in self.returned.drain(..) {
-            self.taking.free(slot);
+            self.receiver.free(slot);
             // Their numbers begin at 1.
             output.extend(&Header::control(Kind::Release, slot as u64 + 1, 0).write());
         }
     }
 
     /// Whether the two trust each other.
-    fn is_trusting(&self) -> bool {
+    fn is_mutually_trusted(&self) -> bool {
         self.ours.trusts && self.theirs.trusts
     }
 }

@@ -27,18 +27,18 @@ const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(Sea
 
 /// What all slots of this process hold that are copied out: with many peers each has less, and in
 /// the end none.
-const SHARES_BYTES_MAX: u64 = 128 << 20;
+const QUOTA_BYTES_MAX: u64 = 128 << 20;
 
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
-static SHARES_BYTES: AtomicU64 = AtomicU64::new(0);
+static QUOTA_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// What becomes of memory after the first message in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Use {
+pub(super) enum MemoryUse {
     /// It holds this message for good.
     Once,
     /// It is written again.
-    Again,
+    Reused,
 }
 
 /// Memory of so many bytes, without seals.
@@ -74,32 +74,32 @@ pub(super) fn write(memory: BorrowedFd<'_>, at: u64, mut bytes: &[u8]) -> io::Re
 }
 
 /// Seals it as this use asks for.
-pub(super) fn seal(memory: BorrowedFd<'_>, used: Use) -> io::Result<()> {
-    fs::fcntl_add_seals(memory, wanted_seals(used))
+pub(super) fn seal(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> io::Result<()> {
+    fs::fcntl_add_seals(memory, wanted_seals(memory_use))
 }
 
-fn wanted_seals(used: Use) -> SealFlags {
-    match used {
-        Use::Once => FIXED_SIZE | SealFlags::WRITE,
-        Use::Again => FIXED_SIZE,
+fn wanted_seals(memory_use: MemoryUse) -> SealFlags {
+    match memory_use {
+        MemoryUse::Once => FIXED_SIZE | SealFlags::WRITE,
+        MemoryUse::Reused => FIXED_SIZE,
     }
 }
 
 /// Looks at memory that a peer gave us; its length if it may be mapped.
-pub(super) fn check(memory: BorrowedFd<'_>, used: Use) -> Result<u64, ProtocolError> {
-    let wrong = |_| ProtocolError::Memory;
+pub(super) fn check(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> Result<u64, ProtocolError> {
+    let wrong = |_| ProtocolError::InvalidSharedMemory;
     let seals = fs::fcntl_get_seals(memory).map_err(wrong)?;
     let kind = fs::fstatfs(memory).map_err(wrong)?.f_type;
     let found = fs::fstat(memory).map_err(wrong)?;
-    let length = u64::try_from(found.st_size).map_err(|_| ProtocolError::Memory)?;
+    let length = u64::try_from(found.st_size).map_err(|_| ProtocolError::InvalidSharedMemory)?;
     let allocated = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
     // What is not there yet would be taken from us when we look at it.
     let is_whole = length > 0 && allocated >= length;
     #[allow(clippy::unnecessary_cast, reason = "its type differs between architectures")]
     let is_memory = kind as i64 == TMPFS_MAGIC;
-    match seals.contains(wanted_seals(used)) && is_memory && is_whole {
+    match seals.contains(wanted_seals(memory_use)) && is_memory && is_whole {
         true => Ok(length),
-        false => Err(ProtocolError::Memory),
+        false => Err(ProtocolError::InvalidSharedMemory),
     }
 }
 
@@ -117,12 +117,16 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Memory of which `check` has found at least so many bytes, to be read.
-    pub(super) fn to_read(memory: BorrowedFd<'_>, bytes: usize, used: Use) -> io::Result<Self> {
+    pub(super) fn to_read(
+        memory: BorrowedFd<'_>,
+        bytes: usize,
+        memory_use: MemoryUse,
+    ) -> io::Result<Self> {
         // Before 6.7 the kernel shares nothing that is sealed against writing. Without anybody
         // who writes, a private mapping shows the same pages.
-        let kind = match used {
-            Use::Once => MapFlags::PRIVATE,
-            Use::Again => MapFlags::SHARED,
+        let kind = match memory_use {
+            MemoryUse::Once => MapFlags::PRIVATE,
+            MemoryUse::Reused => MapFlags::SHARED,
         };
         Self::map(memory, bytes, ProtFlags::READ, kind)
     }
@@ -213,20 +217,20 @@ impl Drop for Mapping {
 
 /// A part of the memory for slots that are copied out.
 #[derive(Debug)]
-pub(super) struct Share(u64);
+pub(super) struct QuotaShare(u64);
 
-impl Share {
+impl QuotaShare {
     /// So many bytes of it, if they are left.
     pub(super) fn take(bytes: u64) -> Option<Self> {
-        let share = Self(bytes);
-        let before = SHARES_BYTES.fetch_add(bytes, Ordering::Relaxed);
-        (before.saturating_add(bytes) <= SHARES_BYTES_MAX).then_some(share)
+        let quota_share = Self(bytes);
+        let before = QUOTA_BYTES.fetch_add(bytes, Ordering::Relaxed);
+        (before.saturating_add(bytes) <= QUOTA_BYTES_MAX).then_some(quota_share)
     }
 }
 
-impl Drop for Share {
+impl Drop for QuotaShare {
     fn drop(&mut self) {
-        SHARES_BYTES.fetch_sub(self.0, Ordering::Relaxed);
+        QUOTA_BYTES.fetch_sub(self.0, Ordering::Relaxed);
     }
 }
 

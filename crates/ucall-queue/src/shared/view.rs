@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::region::Mapping;
-use crate::bell::Doorbell;
 use crate::link::LinkKey;
+use crate::wake::WakeFlag;
 
 /// A piece of a message in shared memory, which stays mapped for as long as a view of it is there.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl View {
 pub(super) struct Lease {
     mapping: Arc<Mapping>,
     /// What to give back, and to whom.
-    slot: Option<(LinkKey, usize, Arc<Returned>)>,
+    slot: Option<(LinkKey, usize, Arc<ReturnedSlots>)>,
 }
 
 impl Lease {
@@ -85,7 +85,7 @@ impl Lease {
         mapping: Arc<Mapping>,
         link: LinkKey,
         slot: usize,
-        returned: Arc<Returned>,
+        returned: Arc<ReturnedSlots>,
     ) -> Self {
         Self { mapping, slot: Some((link, slot, returned)) }
     }
@@ -101,26 +101,26 @@ impl Drop for Lease {
 
 /// Slots that nobody looks at any more, until the communicator's thread tells the peer.
 #[derive(Debug)]
-pub(crate) struct Returned {
+pub(crate) struct ReturnedSlots {
     slots: Mutex<Vec<(LinkKey, usize)>>,
-    has_some: AtomicBool,
-    doorbell: Arc<Doorbell>,
+    is_nonempty: AtomicBool,
+    wake_flag: Arc<WakeFlag>,
 }
 
-impl Returned {
-    pub(crate) fn new(doorbell: Arc<Doorbell>) -> Self {
-        Self { slots: Mutex::default(), has_some: AtomicBool::new(false), doorbell }
+impl ReturnedSlots {
+    pub(crate) fn new(wake_flag: Arc<WakeFlag>) -> Self {
+        Self { slots: Mutex::default(), is_nonempty: AtomicBool::new(false), wake_flag }
     }
 
     fn push(&self, link: LinkKey, slot: usize) {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).push((link, slot));
-        self.has_some.store(true, Ordering::Release);
-        self.doorbell.ring();
+        self.is_nonempty.store(true, Ordering::Release);
+        self.wake_flag.notify();
     }
 
     /// All that were returned since the last time.
     pub(crate) fn take(&self) -> Vec<(LinkKey, usize)> {
-        if !self.has_some.swap(false, Ordering::AcqRel) {
+        if !self.is_nonempty.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         std::mem::take(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,9 +1,9 @@
 //! Exactly once and in order, wherever the stream is cut.
 
 use proptest::prelude::*;
-use ucall_queue::{Acknowledge, Body, Incoming, Options, Progress, Receipt, Segment};
+use ucall_queue::{Acknowledge, Body, DeliveryStatus, Incoming, Options, Receipt, Segment};
 
-use crate::world::{Side, World, bytes};
+use crate::pair::{Pair, Side, bytes};
 
 /// What of shared memory a session has.
 #[derive(Clone, Copy, Debug)]
@@ -13,11 +13,11 @@ enum Memory {
     Again,
 }
 
-fn world(memory: Memory, mut options: Options) -> World {
+fn pair(memory: Memory, mut options: Options) -> Pair {
     options.trusts_peers = matches!(memory, Memory::Again);
     match memory {
-        Memory::None => World::new(options),
-        Memory::Once | Memory::Again => World::shared(options),
+        Memory::None => Pair::new(options),
+        Memory::Once | Memory::Again => Pair::shared(options),
     }
 }
 
@@ -39,7 +39,7 @@ fn message(number: usize, length: usize) -> Vec<u8> {
 
 fn is_done(receipt: &Receipt) -> bool {
     match receipt {
-        Receipt::One(standing, number) => standing.progress(*number) == Progress::Done,
+        Receipt::One(delivery, number) => delivery.progress(*number) == DeliveryStatus::Done,
         _ => false,
     }
 }
@@ -75,10 +75,10 @@ proptest! {
         memory in prop_oneof![Just(Memory::None), Just(Memory::Once), Just(Memory::Again)],
     ) {
         let acknowledge = if taken { Acknowledge::Taken } else { Acknowledge::Received };
-        let mut world = world(memory, Options { acknowledge, ..Options::default() });
+        let mut pair = pair(memory, Options { acknowledge, ..Options::default() });
         // So that the server knows the client, and may put.
-        world.client.put(b"");
-        world.run_until(|world| !world.server.take_all().is_empty());
+        pair.client.put(b"");
+        pair.run_until(|pair| !pair.server.take_all().is_empty());
         let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
         let (mut at_server, mut at_client) = (Vec::new(), Vec::new());
         let mut receipts = Vec::new();
@@ -86,27 +86,27 @@ proptest! {
             match step {
                 Step::ToServer(length) => {
                     to_server.push(message(to_server.len(), length));
-                    receipts.push(put(&world.client, to_server.last().unwrap()));
+                    receipts.push(put(&pair.client, to_server.last().unwrap()));
                 }
                 Step::ToClient(length) => {
                     to_client.push(message(to_client.len(), length));
-                    receipts.push(put(&world.server, to_client.last().unwrap()));
+                    receipts.push(put(&pair.server, to_client.last().unwrap()));
                 }
-                Step::Turn(most) => world.turn(most),
-                Step::Cut => world.cut(),
+                Step::Turn(most) => pair.turn(most),
+                Step::Cut => pair.cut(),
                 Step::Take => {
-                    at_server.extend(world.server.take_all());
-                    at_client.extend(world.client.take_all());
+                    at_server.extend(pair.server.take_all());
+                    at_client.extend(pair.client.take_all());
                 }
             }
         }
-        world.run_until(|world| {
-            at_server.extend(world.server.take_all());
-            at_client.extend(world.client.take_all());
+        pair.run_until(|pair| {
+            at_server.extend(pair.server.take_all());
+            at_client.extend(pair.client.take_all());
             receipts.iter().all(is_done)
         });
-        at_server.extend(world.server.take_all());
-        at_client.extend(world.client.take_all());
+        at_server.extend(pair.server.take_all());
+        at_client.extend(pair.client.take_all());
         prop_assert_eq!(at_server, to_server);
         prop_assert_eq!(at_client, to_client);
     }
@@ -116,7 +116,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_window_is_so_small_that_messages_stop(
+    fn messages_flow_through_any_window(
         window_bytes in 1..200_000usize,
         lengths in prop::collection::vec(
             prop_oneof![3 => 0..200usize, 3 => 0..9000usize, 1 => 30_000..100_000usize], 1..120),
@@ -126,26 +126,26 @@ proptest! {
         taken in any::<bool>(),
     ) {
         let acknowledge = if taken { Acknowledge::Taken } else { Acknowledge::Received };
-        let mut world = World::new(Options { acknowledge, window_bytes, ..Options::default() });
+        let mut pair = Pair::new(Options { acknowledge, window_bytes, ..Options::default() });
         let count = lengths.len() * copies;
         let receipts: Vec<_> = (0..count)
-            .map(|number| world.client.put(&message(number, lengths[number % lengths.len()])))
+            .map(|number| pair.client.put(&message(number, lengths[number % lengths.len()])))
             .collect();
         let mut expected: Vec<_> = (0..count).collect();
         for number in cancelled.iter().map(|index| index.index(count)) {
-            let Receipt::One(standing, sequence) = &receipts[number] else { panic!() };
-            if world.client.outbox.cancel(standing, *sequence) {
+            let Receipt::One(delivery, sequence) = &receipts[number] else { panic!() };
+            if pair.client.outbox.cancel(delivery, *sequence) {
                 expected.retain(|&it| it != number);
             }
         }
-        let mut come = Vec::new();
-        world.run_until(|world| {
-            for message in std::iter::from_fn(|| world.server.take()).take(takes) {
-                come.push(usize::from_le_bytes(bytes(&message)[..8].try_into().unwrap()));
+        let mut received = Vec::new();
+        pair.run_until(|pair| {
+            for message in std::iter::from_fn(|| pair.server.take()).take(takes) {
+                received.push(usize::from_le_bytes(bytes(&message)[..8].try_into().unwrap()));
             }
-            come.len() == expected.len()
+            received.len() == expected.len()
         });
-        prop_assert_eq!(come, expected);
+        prop_assert_eq!(received, expected);
     }
 }
 
@@ -153,22 +153,21 @@ proptest! {
 fn a_cut_after_every_byte_loses_nothing() {
     // The handshake and the first messages, cut after 1, 2, 3, … bytes each way.
     for most in (1..700).step_by(7) {
-        let mut world = World::new(Options::default());
-        let receipts: Vec<_> =
-            (0..5).map(|number| world.client.put(&message(number, 60))).collect();
+        let mut pair = Pair::new(Options::default());
+        let receipts: Vec<_> = (0..5).map(|number| pair.client.put(&message(number, 60))).collect();
         for _ in 0..4 {
-            world.run_until(|world| world.client.link.is_some());
-            world.turn(most);
-            world.cut();
+            pair.run_until(|pair| pair.client.link.is_some());
+            pair.turn(most);
+            pair.cut();
         }
-        world.run_until(|_| receipts.iter().all(is_done));
+        pair.run_until(|_| receipts.iter().all(is_done));
         let expected: Vec<_> = (0..5).map(|number| message(number, 60)).collect();
-        assert_eq!(world.server.take_all(), expected, "cut after {most} bytes");
+        assert_eq!(pair.server.take_all(), expected, "cut after {most} bytes");
     }
 }
 
 #[test]
-fn buffers_beside_the_stream_come_as_they_were() {
+fn out_of_band_buffers_arrive_unchanged() {
     // What is used once is viewed only if it is longer than what is copied.
     for (memory, length, is_viewed) in [
         (Memory::None, 70_000, false),
@@ -177,22 +176,22 @@ fn buffers_beside_the_stream_come_as_they_were() {
         (Memory::Again, 70_000, false),
         (Memory::Again, 300_000, true),
     ] {
-        buffers_come(length, is_viewed, world(memory, Options::default()));
+        buffers_arrive(length, is_viewed, pair(memory, Options::default()));
     }
 }
 
-fn buffers_come(length: usize, is_viewed: bool, mut world: World) {
+fn buffers_arrive(length: usize, is_viewed: bool, mut pair: Pair) {
     let parts: Vec<Vec<u8>> = vec![b"stream".to_vec(), vec![], vec![7; length], vec![8; 3]];
-    world.client.put_segments(&parts);
-    world.run_until(|world| world.client.link.is_some());
-    world.turn(30_000);
-    world.cut();
-    let mut come = None;
-    world.run_until(|world| {
-        come = world.server.take();
-        come.is_some()
+    pair.client.put_segments(&parts);
+    pair.run_until(|pair| pair.client.link.is_some());
+    pair.turn(30_000);
+    pair.cut();
+    let mut received = None;
+    pair.run_until(|pair| {
+        received = pair.server.take();
+        received.is_some()
     });
-    let Some(Incoming { body: Body::Many(segments), .. }) = come else {
+    let Some(Incoming { body: Body::Many(segments), .. }) = received else {
         panic!("one piece");
     };
     let is_mapped = segments.iter().all(|it| matches!(it, Segment::Mapped(_)));
@@ -201,30 +200,30 @@ fn buffers_come(length: usize, is_viewed: bool, mut world: World) {
 }
 
 #[test]
-fn a_slot_is_written_again_only_when_nobody_looks_at_it() {
-    let mut world = world(Memory::Again, Options::default());
-    let mut held = Vec::new();
+fn a_slot_is_reused_only_when_no_view_is_left() {
+    let mut pair = pair(Memory::Again, Options::default());
+    let mut messages = Vec::new();
     for number in 0..5 {
-        world.client.put_segments(&[vec![number; 10], vec![number; 300_000]]);
-        world.run_until(|world| {
-            held.extend(world.server.take());
-            held.len() == usize::from(number) + 1
+        pair.client.put_segments(&[vec![number; 10], vec![number; 300_000]]);
+        pair.run_until(|pair| {
+            messages.extend(pair.server.take());
+            messages.len() == usize::from(number) + 1
         });
     }
-    let place = |come: &Incoming| match &come.body {
+    let position = |received: &Incoming| match &received.body {
         Body::Many(segments) => segments[1].as_raw().0,
         Body::One(_) => panic!("one piece"),
     };
-    for (number, come) in held.iter().enumerate() {
-        assert_eq!(bytes(come)[10..], vec![number as u8; 300_000]);
+    for (number, received) in messages.iter().enumerate() {
+        assert_eq!(bytes(received)[10..], vec![number as u8; 300_000]);
     }
-    let places: Vec<_> = held.iter().map(place).collect();
-    held.clear();
-    world.run();
-    world.client.put_segments(&[vec![7; 10], vec![7; 300_000]]);
-    world.run_until(|world| {
-        held.extend(world.server.take());
-        !held.is_empty()
+    let positions: Vec<_> = messages.iter().map(position).collect();
+    messages.clear();
+    pair.run();
+    pair.client.put_segments(&[vec![7; 10], vec![7; 300_000]]);
+    pair.run_until(|pair| {
+        messages.extend(pair.server.take());
+        !messages.is_empty()
     });
-    assert!(places.contains(&place(&held[0])));
+    assert!(positions.contains(&position(&messages[0])));
 }

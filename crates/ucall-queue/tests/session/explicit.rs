@@ -6,11 +6,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use ucall_queue::{
-    Acknowledge, Event, Failure, Identity, Incoming, Options, Outgoing, Progress, Receipt, Refusal,
-    Role, Taken,
+    Acknowledge, DeliveryStatus, Event, Failure, Identity, Incoming, Options, Outgoing, PutError,
+    Receipt, Role, TakeResult,
 };
 
-use crate::world::{CLIENT, SERVER, Side, World, bytes};
+use crate::pair::{CLIENT, Pair, SERVER, Side, bytes};
 
 /// Far less than `expire`: enough for the pauses between a few connections.
 const TIME_MAX: Duration = Duration::from_secs(8);
@@ -19,26 +19,26 @@ fn options() -> Options {
     Options { acknowledge: Acknowledge::Explicit, ..Options::default() }
 }
 
-fn progress(receipt: &Receipt) -> Progress {
+fn progress(receipt: &Receipt) -> DeliveryStatus {
     match receipt {
-        Receipt::One(standing, number) => standing.progress(*number),
-        Receipt::None(_, failure) => Progress::Failed(failure.clone()),
+        Receipt::One(delivery, number) => delivery.progress(*number),
+        Receipt::None(_, failure) => DeliveryStatus::Failed(failure.clone()),
         Receipt::Many(_) => panic!("one peer"),
     }
 }
 
 fn is_done(receipt: &Receipt) -> bool {
-    progress(receipt) == Progress::Done
+    progress(receipt) == DeliveryStatus::Done
 }
 
 /// One side puts numbered messages, and the other gets them.
 struct Talk {
-    world: World,
+    pair: Pair,
     getter: Identity,
     put: Vec<Receipt>,
     cancelled: BTreeSet<usize>,
     /// What the getter's life has got and not acknowledged.
-    held: Vec<Incoming>,
+    messages: Vec<Incoming>,
     /// The last number that this life has got.
     last: Option<usize>,
     /// What any life has got, and what any has acknowledged.
@@ -48,20 +48,20 @@ struct Talk {
 
 impl Talk {
     fn new(getter: Identity, options: Options) -> Self {
-        let mut world = World::new(options);
-        world.client.put(b"here");
-        world.run_until(|world| !world.server.take_all().is_empty());
-        let (put, held, last) = (Vec::new(), Vec::new(), None);
+        let mut pair = Pair::new(options);
+        pair.client.put(b"here");
+        pair.run_until(|pair| !pair.server.take_all().is_empty());
+        let (put, messages, last) = (Vec::new(), Vec::new(), None);
         let (cancelled, got, acknowledged) = Default::default();
-        Self { world, getter, put, cancelled, held, last, got, acknowledged }
+        Self { pair, getter, put, cancelled, messages, last, got, acknowledged }
     }
 
     fn getter(&mut self) -> &mut Side {
-        if self.getter == SERVER { &mut self.world.server } else { &mut self.world.client }
+        if self.getter == SERVER { &mut self.pair.server } else { &mut self.pair.client }
     }
 
     fn putter(&mut self) -> &mut Side {
-        if self.getter == SERVER { &mut self.world.client } else { &mut self.world.server }
+        if self.getter == SERVER { &mut self.pair.client } else { &mut self.pair.server }
     }
 
     fn put(&mut self, length: usize) {
@@ -72,8 +72,8 @@ impl Talk {
     }
 
     fn cancel(&mut self, number: usize) {
-        let Some(Receipt::One(standing, sequence)) = self.put.get(number).cloned() else { return };
-        if self.putter().outbox.cancel(&standing, sequence) {
+        let Some(Receipt::One(delivery, sequence)) = self.put.get(number).cloned() else { return };
+        if self.putter().outbox.cancel(&delivery, sequence) {
             self.cancelled.insert(number);
         }
     }
@@ -91,12 +91,12 @@ impl Talk {
             let is_new = self.got.insert(number);
             assert!(is_new || message.redelivered, "{number} came again, and was not marked");
             self.last = Some(number);
-            self.held.push(message);
+            self.messages.push(message);
         }
     }
 
     fn acknowledge(&mut self, at: usize) {
-        let message = self.held.swap_remove(at);
+        let message = self.messages.swap_remove(at);
         let number = usize::from_le_bytes(*bytes(&message).first_chunk().unwrap());
         self.getter().acknowledge(&message).unwrap();
         self.acknowledged.insert(number);
@@ -113,16 +113,16 @@ impl Talk {
 
     /// The getter is killed, and started again.
     fn kill(&mut self) {
-        self.held.clear();
+        self.messages.clear();
         self.last = None;
-        self.world.kill(self.getter);
+        self.pair.kill(self.getter);
     }
 
-    fn run_until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
-        let began = self.world.now;
-        while !holds(self) {
-            assert!(self.world.now < began + TIME_MAX, "it never came to that");
-            self.world.turn(usize::MAX);
+    fn run_until(&mut self, mut condition: impl FnMut(&mut Self) -> bool) {
+        let began = self.pair.now;
+        while !condition(self) {
+            assert!(self.pair.now < began + TIME_MAX, "it never came to that");
+            self.pair.turn(usize::MAX);
         }
     }
 
@@ -130,7 +130,7 @@ impl Talk {
     fn finish(&mut self) {
         self.run_until(|talk| {
             talk.take(usize::MAX);
-            (0..talk.held.len()).rev().for_each(|at| talk.acknowledge(at));
+            (0..talk.messages.len()).rev().for_each(|at| talk.acknowledge(at));
             talk.put.iter().all(is_done)
         });
         self.check();
@@ -184,20 +184,20 @@ proptest! {
             match step {
                 Step::Put(length) => talk.put(length),
                 Step::Cancel(from_last) => talk.cancel(talk.put.len().wrapping_sub(from_last)),
-                Step::Turn(most) => talk.world.turn(most),
+                Step::Turn(most) => talk.pair.turn(most),
                 Step::Take(most) => talk.take(most),
-                Step::Acknowledge(index) if !talk.held.is_empty() => {
-                    talk.acknowledge(index.index(talk.held.len()));
+                Step::Acknowledge(index) if !talk.messages.is_empty() => {
+                    talk.acknowledge(index.index(talk.messages.len()));
                 }
                 Step::Acknowledge(_) => {}
-                Step::Cut => talk.world.cut(),
+                Step::Cut => talk.pair.cut(),
                 Step::Kill => talk.kill(),
                 Step::Close(turns) => {
                     // One that is never acknowledged: else it may end in order, for good.
                     talk.put(0);
-                    let now = talk.world.now;
-                    talk.getter().hub.close(now);
-                    (0..turns).for_each(|_| talk.world.turn(100));
+                    let now = talk.pair.now;
+                    talk.getter().manager.close(now);
+                    (0..turns).for_each(|_| talk.pair.turn(100));
                     talk.kill();
                 }
             }
@@ -215,10 +215,10 @@ fn get_goes_on_while_nothing_is_acknowledged() {
         (0..2000).for_each(|_| talk.put(1000));
         talk.run_until(|talk| {
             talk.take(usize::MAX);
-            talk.held.len() == 2000
+            talk.messages.len() == 2000
         });
         (1..2000).rev().for_each(|at| talk.acknowledge(at));
-        talk.world.run();
+        talk.pair.run();
         assert!(!talk.put.iter().any(is_done));
         talk.acknowledge(0);
         talk.run_until(|talk| talk.put.iter().all(is_done));
@@ -232,17 +232,17 @@ fn the_putters_queue_bounds_what_is_not_acknowledged() {
     (0..4).for_each(|_| talk.put(20_000));
     talk.run_until(|talk| {
         talk.take(usize::MAX);
-        talk.held.len() == 4
+        talk.messages.len() == 4
     });
-    talk.world.run();
+    talk.pair.run();
     let refused = talk.putter().outbox.put(&[], &message);
-    assert!(matches!(refused, Err(Refusal::Full(Some(SERVER)))), "{refused:?}");
+    assert!(matches!(refused, Err(PutError::Full(Some(SERVER)))), "{refused:?}");
     // Not the oldest: all of it is still kept.
     talk.acknowledge(3);
-    talk.world.run();
+    talk.pair.run();
     assert!(talk.putter().outbox.put(&[], &message).is_err());
     talk.acknowledge(0);
-    talk.world.run();
+    talk.pair.run();
     assert!(talk.putter().outbox.put(&[], &message).is_ok());
 }
 
@@ -253,7 +253,7 @@ fn a_process_that_is_killed_gets_again_what_follows_the_acknowledged() {
         (0..6).for_each(|_| talk.put(20_000));
         talk.run_until(|talk| {
             talk.take(4);
-            talk.held.len() == 4
+            talk.messages.len() == 4
         });
         // 0 and 1 are acknowledged with all before them, 3 is not.
         for at in [3, 1, 0] {
@@ -264,11 +264,12 @@ fn a_process_that_is_killed_gets_again_what_follows_the_acknowledged() {
         talk.put(0);
         talk.run_until(|talk| {
             talk.take(usize::MAX);
-            talk.held.len() == 5
+            talk.messages.len() == 5
         });
         let number = |it: &Incoming| usize::from_le_bytes(*bytes(it).first_chunk().unwrap());
-        let come: Vec<_> = talk.held.iter().map(|it| (number(it), it.redelivered)).collect();
-        assert_eq!(come, [(2, true), (3, true), (4, true), (5, true), (6, false)]);
+        let received: Vec<_> =
+            talk.messages.iter().map(|it| (number(it), it.redelivered)).collect();
+        assert_eq!(received, [(2, true), (3, true), (4, true), (5, true), (6, false)]);
         assert!(!is_done(&talk.put[2]));
         talk.finish();
     }
@@ -285,13 +286,13 @@ fn what_was_cancelled_is_not_waited_for() {
     // Those before the next that is not taken are acknowledged, too.
     talk.run_until(|talk| {
         talk.take(1);
-        !talk.held.is_empty()
+        !talk.messages.is_empty()
     });
     talk.acknowledge(0);
     talk.run_until(|talk| is_done(&talk.put[2]));
     talk.run_until(|talk| {
         talk.take(usize::MAX);
-        talk.held.len() == 2
+        talk.messages.len() == 2
     });
     for at in [1, 0] {
         talk.acknowledge(at);
@@ -308,21 +309,21 @@ fn a_side_that_closes_waits_until_all_is_acknowledged_wherever_it_is_cut() {
                 (0..3).for_each(|_| talk.put(0));
                 talk.run_until(|talk| {
                     talk.take(usize::MAX);
-                    talk.held.len() == 3
+                    talk.messages.len() == 3
                 });
-                talk.world.run();
-                let now = talk.world.now;
-                talk.putter().hub.close(now);
+                talk.pair.run();
+                let now = talk.pair.now;
+                talk.putter().manager.close(now);
                 talk.acknowledge(1);
                 talk.acknowledge(0);
-                talk.world.run();
+                talk.pair.run();
                 assert!(talk.putter().inbox.closed().is_none());
                 talk.acknowledge(0);
-                (0..turns).for_each(|_| talk.world.turn(most));
-                talk.world.cut();
-                talk.run_until(|talk| talk.putter().hub.is_over());
+                (0..turns).for_each(|_| talk.pair.turn(most));
+                talk.pair.cut();
+                talk.run_until(|talk| talk.putter().manager.is_closed());
                 assert!(talk.put.iter().all(is_done));
-                let server = &talk.world.server.inbox;
+                let server = &talk.pair.server.inbox;
                 let events: Vec<_> = std::iter::from_fn(|| server.next_event()).collect();
                 assert_eq!(events, [Event::Started(CLIENT), Event::Ended(CLIENT)]);
             }
@@ -339,27 +340,27 @@ fn a_side_that_closes_leaves_the_rest_to_its_next_life_wherever_it_is_cut() {
                 (0..4).for_each(|_| talk.put(0));
                 talk.run_until(|talk| {
                     talk.take(2);
-                    talk.held.len() == 2
+                    talk.messages.len() == 2
                 });
                 talk.acknowledge(0);
-                let now = talk.world.now;
-                talk.getter().hub.close(now);
-                (0..turns).for_each(|_| talk.world.turn(most));
-                talk.world.cut();
-                talk.run_until(|talk| talk.getter().hub.is_over());
+                let now = talk.pair.now;
+                talk.getter().manager.close(now);
+                (0..turns).for_each(|_| talk.pair.turn(most));
+                talk.pair.cut();
+                talk.run_until(|talk| talk.getter().manager.is_closed());
                 // What was acknowledged before is; the rest waits.
                 assert!(is_done(&talk.put[0]));
-                let is_pending = |it: &Receipt| progress(it) == Progress::Pending;
+                let is_pending = |it: &Receipt| progress(it) == DeliveryStatus::Pending;
                 assert!(talk.put[1..].iter().all(is_pending), "{:?}", talk.put);
-                let held = talk.held.pop().unwrap();
-                assert_eq!(talk.getter().acknowledge(&held), Err(Failure::Closed));
+                let messages = talk.messages.pop().unwrap();
+                assert_eq!(talk.getter().acknowledge(&messages), Err(Failure::Closed));
                 talk.put(0);
                 talk.kill();
                 talk.run_until(|talk| {
                     talk.take(usize::MAX);
-                    talk.held.len() == 4
+                    talk.messages.len() == 4
                 });
-                let marked: Vec<_> = talk.held.iter().map(|it| it.redelivered).collect();
+                let marked: Vec<_> = talk.messages.iter().map(|it| it.redelivered).collect();
                 assert_eq!(marked, [true, true, true, false]);
                 talk.finish();
             }
@@ -371,20 +372,20 @@ fn a_side_that_closes_leaves_the_rest_to_its_next_life_wherever_it_is_cut() {
 fn a_server_that_is_still_closing_may_be_started_again() {
     let mut talk = Talk::new(SERVER, options());
     // It waits for a client that is gone, and refuses all others meanwhile.
-    let (hub, now) = (&mut talk.world.server.hub, talk.world.now);
-    let key = hub.open_link(Role::Accepted, now);
-    hub.receive(key, &crate::hostile::hello(Identity([3; 16])), now).unwrap();
-    hub.link_closed(key, now);
+    let (manager, now) = (&mut talk.pair.server.manager, talk.pair.now);
+    let key = manager.open_link(Role::Accepted, now);
+    manager.handle_received(key, &crate::hostile::hello(Identity([3; 16])), now).unwrap();
+    manager.handle_link_closed(key, now);
     talk.put(0);
     talk.run_until(|talk| {
         talk.take(1);
-        !talk.held.is_empty()
+        !talk.messages.is_empty()
     });
-    talk.getter().hub.close(now);
-    let dials = talk.world.dials;
-    talk.run_until(|talk| talk.world.dials > dials + 2);
-    assert!(!talk.getter().hub.is_over());
-    assert_eq!(progress(&talk.put[0]), Progress::Pending);
+    talk.getter().manager.close(now);
+    let dials = talk.pair.dials;
+    talk.run_until(|talk| talk.pair.dials > dials + 2);
+    assert!(!talk.getter().manager.is_closed());
+    assert_eq!(progress(&talk.put[0]), DeliveryStatus::Pending);
     talk.kill();
     talk.finish();
 }
@@ -397,24 +398,24 @@ fn both_sides_close_and_the_rest_is_waited_for() {
             (0..3).for_each(|_| talk.put(0));
             talk.run_until(|talk| {
                 talk.take(2);
-                talk.held.len() == 2
+                talk.messages.len() == 2
             });
-            let now = talk.world.now;
+            let now = talk.pair.now;
             if is_first {
-                talk.putter().hub.close(now);
-                talk.world.run();
+                talk.putter().manager.close(now);
+                talk.pair.run();
             }
-            talk.getter().hub.close(now);
-            talk.run_until(|talk| talk.getter().hub.is_over());
-            talk.putter().hub.close(now);
+            talk.getter().manager.close(now);
+            talk.run_until(|talk| talk.getter().manager.is_closed());
+            talk.putter().manager.close(now);
             talk.kill();
             talk.run_until(|talk| {
                 talk.take(usize::MAX);
-                talk.held.len() == 3
+                talk.messages.len() == 3
             });
             assert!(talk.putter().inbox.closed().is_none());
             (0..3).rev().for_each(|at| talk.acknowledge(at));
-            talk.run_until(|talk| talk.putter().hub.is_over());
+            talk.run_until(|talk| talk.putter().manager.is_closed());
             assert!(talk.put.iter().all(is_done));
         }
     }
@@ -427,16 +428,16 @@ fn a_side_that_closes_and_stays_away_is_given_up() {
         talk.put(0);
         talk.run_until(|talk| {
             talk.take(1);
-            !talk.held.is_empty()
+            !talk.messages.is_empty()
         });
-        let now = talk.world.now;
-        talk.getter().hub.close(now);
-        talk.run_until(|talk| talk.getter().hub.is_over());
-        talk.world.run();
-        assert_eq!(progress(&talk.put[0]), Progress::Pending);
-        talk.world.now += Options::default().expire;
-        talk.world.run();
-        assert!(matches!(progress(&talk.put[0]), Progress::Failed(Failure::Expired)));
+        let now = talk.pair.now;
+        talk.getter().manager.close(now);
+        talk.run_until(|talk| talk.getter().manager.is_closed());
+        talk.pair.run();
+        assert_eq!(progress(&talk.put[0]), DeliveryStatus::Pending);
+        talk.pair.now += Options::default().expire;
+        talk.pair.run();
+        assert!(matches!(progress(&talk.put[0]), DeliveryStatus::Failed(Failure::Expired)));
     }
 }
 
@@ -446,14 +447,14 @@ fn an_acknowledgement_that_reaches_nobody_is_an_error() {
     (0..2).for_each(|_| talk.put(0));
     talk.run_until(|talk| {
         talk.take(2);
-        talk.held.len() == 2
+        talk.messages.len() == 2
     });
-    let (second, first) = (talk.held.pop().unwrap(), talk.held.pop().unwrap());
+    let (second, first) = (talk.messages.pop().unwrap(), talk.messages.pop().unwrap());
     talk.getter().acknowledge(&second).unwrap();
     // The client is killed, and what it kept is gone with it.
-    talk.world.kill(CLIENT);
-    talk.world.client.put(b"again");
-    talk.world.run_until(|world| world.server.take().is_some());
+    talk.pair.kill(CLIENT);
+    talk.pair.client.put(b"again");
+    talk.pair.run_until(|pair| pair.server.take().is_some());
     assert_eq!(talk.getter().acknowledge(&first), Err(Failure::PeerClosed));
     assert_eq!(talk.getter().acknowledge(&second), Ok(()));
 }
@@ -465,15 +466,15 @@ fn others_are_acknowledged_without_the_program() {
         talk.put(0);
         talk.run_until(|talk| {
             talk.take(1);
-            is_done(&talk.put[0]) && !talk.held.is_empty()
+            is_done(&talk.put[0]) && !talk.messages.is_empty()
         });
-        let message = talk.held.pop().unwrap();
+        let message = talk.messages.pop().unwrap();
         for _ in 0..2 {
             assert_eq!(talk.getter().acknowledge(&message), Ok(()));
         }
-        talk.world.cut();
-        let now = talk.world.now;
-        talk.getter().hub.abort(now);
+        talk.pair.cut();
+        let now = talk.pair.now;
+        talk.getter().manager.abort(now);
         assert_eq!(talk.getter().acknowledge(&message), Ok(()));
     }
 }
@@ -481,29 +482,29 @@ fn others_are_acknowledged_without_the_program() {
 #[test]
 fn acknowledgements_with_too_many_gaps_end_a_link() {
     const COUNT: u64 = 2 * 65_536 + 1;
-    let mut world = World::new(Options { window_bytes: 1 << 30, ..Options::default() });
-    let (hub, now) = (&mut world.server.hub, world.now);
-    let key = hub.open_link(Role::Accepted, now);
+    let mut pair = Pair::new(Options { window_bytes: 1 << 30, ..Options::default() });
+    let (manager, now) = (&mut pair.server.manager, pair.now);
+    let key = manager.open_link(Role::Accepted, now);
     let mut hello = crate::hostile::hello(CLIENT);
     // Its messages wait for the program.
     let flags = hello.len() - 8;
     hello[flags] = 16;
-    hub.receive(key, &hello, now).unwrap();
+    manager.handle_received(key, &hello, now).unwrap();
     let message = |sequence| crate::hostile::header(4, 1, sequence, 0);
     let some: Vec<u8> = (1..COUNT).flat_map(message).collect();
-    hub.receive(key, &some, now).unwrap();
-    hub.settle();
+    manager.handle_received(key, &some, now).unwrap();
+    manager.finish_turn();
     let mut first = None;
-    while let Taken::Message(it) = world.server.inbox.take(&[]) {
+    while let TakeResult::Message(it) = pair.server.inbox.take(&[]) {
         if it.sequence % 2 == 0 {
-            world.server.acknowledge(&it).unwrap();
+            pair.server.acknowledge(&it).unwrap();
         }
         first.get_or_insert(it);
     }
-    world.server.hub.receive(key, &message(COUNT), now).unwrap();
-    world.server.hub.settle();
-    let Taken::Message(last) = world.server.inbox.take(&[]) else { panic!("it came") };
+    pair.server.manager.handle_received(key, &message(COUNT), now).unwrap();
+    pair.server.manager.finish_turn();
+    let TakeResult::Message(last) = pair.server.inbox.take(&[]) else { panic!("it came") };
     assert_eq!(last.sequence, COUNT);
-    let refused = world.server.hub.receive(key, &message(COUNT + 1), now);
-    assert_eq!(refused, Err(ucall_queue::ProtocolError::TooMuch));
+    let refused = pair.server.manager.handle_received(key, &message(COUNT + 1), now);
+    assert_eq!(refused, Err(ucall_queue::ProtocolError::WindowExceeded));
 }

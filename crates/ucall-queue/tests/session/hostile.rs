@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use ucall_buffer::Payload;
 use ucall_queue::{
-    Action, Body, Event, Failure, Identity, LinkKey, Options, Progress, ProtocolError, Receipt,
-    Role, Segment,
+    Action, Body, DeliveryStatus, Event, Failure, Identity, LinkKey, Options, ProtocolError,
+    Receipt, Role, Segment,
 };
 
-use crate::world::{CLIENT, SERVER, Side, World};
+use crate::pair::{CLIENT, Pair, SERVER, Side};
 
 pub fn header(kind: u8, segments: u16, sequence: u64, length: u64) -> Vec<u8> {
     let mut bytes = vec![kind, 0];
@@ -35,27 +35,27 @@ pub fn hello(identity: Identity) -> Vec<u8> {
 fn server() -> (Side, LinkKey, Instant) {
     let now = Instant::now();
     let mut side = Side::new(SERVER, &Options::default(), 1, now);
-    let key = side.hub.open_link(Role::Accepted, now);
+    let key = side.manager.open_link(Role::Accepted, now);
     (side, key, now)
 }
 
 #[test]
-fn nothing_but_a_handshake_comes_first() {
+fn the_first_frame_must_be_a_handshake() {
     for (bytes, expected) in [
-        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), ProtocolError::NotOurs),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), ProtocolError::WrongProtocol),
         (header(4, 1, 1, 10), ProtocolError::Unexpected),
         (header(1, 0, 0, u64::MAX), ProtocolError::Malformed),
         (header(77, 0, 0, 0), ProtocolError::Unknown),
-        (header(2, 0, 0, 104).into_iter().chain([0; 104]).collect(), ProtocolError::NotOurs),
+        (header(2, 0, 0, 104).into_iter().chain([0; 104]).collect(), ProtocolError::WrongProtocol),
     ] {
         let (mut side, key, now) = server();
-        assert_eq!(side.hub.receive(key, &bytes, now), Err(expected));
+        assert_eq!(side.manager.handle_received(key, &bytes, now), Err(expected));
         assert!(side.outbox.peers().is_empty());
     }
 }
 
 #[test]
-fn lengths_and_numbers_are_not_believed() {
+fn lengths_and_numbers_are_validated() {
     let end = [header(7, 0, 1, 0), header(4, 1, 2, 0)].concat();
     for (bytes, expected) in [
         (header(4, 1, 1, u64::MAX), ProtocolError::TooLong),
@@ -80,30 +80,30 @@ fn lengths_and_numbers_are_not_believed() {
         ),
     ] {
         let (mut side, key, now) = server();
-        side.hub.receive(key, &hello(CLIENT), now).unwrap();
-        assert_eq!(side.hub.receive(key, &bytes, now), Err(expected), "{bytes:?}");
+        side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
+        assert_eq!(side.manager.handle_received(key, &bytes, now), Err(expected), "{bytes:?}");
     }
 }
 
 #[test]
 fn the_servers_own_id_is_refused() {
     let (mut side, key, now) = server();
-    side.hub.receive(key, &hello(SERVER), now).unwrap();
+    side.manager.handle_received(key, &hello(SERVER), now).unwrap();
     assert!(side.outbox.peers().is_empty());
 }
 
 #[test]
-fn an_id_in_use_is_not_taken_over_by_a_stranger() {
-    let mut world = World::new(Options::default());
-    world.client.put(b"mine");
-    world.run_until(|world| world.server.take().is_some());
-    let key = world.server.hub.open_link(Role::Accepted, world.now);
-    world.server.hub.receive(key, &hello(CLIENT), world.now).unwrap();
-    let receipt = world.server.put(b"for the client");
-    world.run_until(|world| !world.client.take_all().is_empty());
+fn an_id_in_use_is_not_taken_over() {
+    let mut pair = Pair::new(Options::default());
+    pair.client.put(b"mine");
+    pair.run_until(|pair| pair.server.take().is_some());
+    let key = pair.server.manager.open_link(Role::Accepted, pair.now);
+    pair.server.manager.handle_received(key, &hello(CLIENT), pair.now).unwrap();
+    let receipt = pair.server.put(b"for the client");
+    pair.run_until(|pair| !pair.client.take_all().is_empty());
     assert!(matches!(receipt, Receipt::One(..)));
-    let line = world.server.inbox.journal.next_line().unwrap();
-    assert_eq!(line, format!("peer {CLIENT} is {REFUSED_IN_USE}"));
+    let line = pair.server.inbox.log_queue.next_line().unwrap();
+    assert_eq!(line, format!("peer {CLIENT} is {REFUSED_ID_IN_USE}"));
 }
 
 /// The number that a ping among these frames has, if one is there.
@@ -114,25 +114,25 @@ fn pinged(output: &[u8]) -> Option<u64> {
 }
 
 #[test]
-fn of_two_that_live_under_one_id_the_second_is_told_so() {
+fn the_second_peer_with_one_id_is_refused() {
     const PONG: u8 = 10;
     const REFUSE: u8 = 3;
     let (mut side, first, now) = server();
     let written = |side: &mut Side, key| {
         let mut output = Payload::new();
-        side.hub.poll_output(key, &mut output, now);
+        side.manager.poll_output(key, &mut output, now);
         output.head().to_vec()
     };
-    let second = |side: &mut Side, life: u8| {
-        let key = side.hub.open_link(Role::Accepted, now);
+    let second = |side: &mut Side, incarnation: u8| {
+        let key = side.manager.open_link(Role::Accepted, now);
         let mut bytes = hello(CLIENT);
-        bytes[48..64].fill(life);
-        side.hub.receive(key, &bytes, now).unwrap();
+        bytes[48..64].fill(incarnation);
+        side.manager.handle_received(key, &bytes, now).unwrap();
         let answer = written(side, key);
         assert_eq!(answer[0], REFUSE);
         String::from_utf8_lossy(&answer[24..]).into_owned()
     };
-    side.hub.receive(first, &hello(CLIENT), now).unwrap();
+    side.manager.handle_received(first, &hello(CLIENT), now).unwrap();
     written(&mut side, first);
     // The first may be gone and nobody knows: it is asked, once.
     assert!(second(&mut side, 7).starts_with("busy"));
@@ -140,39 +140,44 @@ fn of_two_that_live_under_one_id_the_second_is_told_so() {
     assert!(second(&mut side, 7).starts_with("busy"));
     assert_eq!(pinged(&written(&mut side, first)), None);
     // Signs of life that it gave for other reasons prove nothing.
-    side.hub.receive(first, &header(PONG, 0, 0, 0), now).unwrap();
-    side.hub.receive(first, &header(PONG, 0, number + 1, 0), now).unwrap();
+    side.manager.handle_received(first, &header(PONG, 0, 0, 0), now).unwrap();
+    side.manager.handle_received(first, &header(PONG, 0, number + 1, 0), now).unwrap();
     assert!(second(&mut side, 7).starts_with("busy"));
-    side.hub.receive(first, &header(PONG, 0, number, 0), now).unwrap();
+    side.manager.handle_received(first, &header(PONG, 0, number, 0), now).unwrap();
     // Nor does what it has answered for another newcomer.
     assert!(second(&mut side, 6).starts_with("busy"));
     let number = pinged(&written(&mut side, first)).unwrap();
-    side.hub.receive(first, &header(PONG, 0, number, 0), now).unwrap();
+    side.manager.handle_received(first, &header(PONG, 0, number, 0), now).unwrap();
     let reason = second(&mut side, 6);
     assert!(reason.contains("give each an id of its own"), "{reason}");
     // One that is about to end is waited for.
-    side.hub.receive(first, &header(7, 0, 1, 0), now).unwrap();
+    side.manager.handle_received(first, &header(7, 0, 1, 0), now).unwrap();
     assert!(second(&mut side, 6).starts_with("busy"));
 }
 
-const REFUSED_IN_USE: &str = "refused: busy: another communicator has this id just now";
+const REFUSED_ID_IN_USE: &str = "refused: busy: another communicator has this id just now";
 
 /// What a newcomer with this certificate is answered, who says to be this life of the client.
-fn answer(side: &mut Side, certificate: Option<&[u8]>, life: u8, now: Instant) -> (LinkKey, u8) {
-    let key = side.hub.open_link(Role::Accepted, now);
+fn answer(
+    side: &mut Side,
+    certificate: Option<&[u8]>,
+    incarnation: u8,
+    now: Instant,
+) -> (LinkKey, u8) {
+    let key = side.manager.open_link(Role::Accepted, now);
     if let Some(name) = certificate {
-        side.hub.certify_link(key, name);
+        side.manager.set_certificate_name(key, name);
     }
     let mut bytes = hello(CLIENT);
-    bytes[48..64].fill(life);
-    side.hub.receive(key, &bytes, now).unwrap();
+    bytes[48..64].fill(incarnation);
+    side.manager.handle_received(key, &bytes, now).unwrap();
     let mut output = Payload::new();
-    side.hub.poll_output(key, &mut output, now);
+    side.manager.poll_output(key, &mut output, now);
     (key, output.head()[0])
 }
 
 #[test]
-fn a_session_belongs_to_the_certificate_that_began_it() {
+fn a_session_is_bound_to_its_certificate() {
     const WELCOME: u8 = 2;
     const REFUSE: u8 = 3;
     let now = Instant::now();
@@ -182,93 +187,95 @@ fn a_session_belongs_to_the_certificate_that_began_it() {
     // Whether it is connected or away, and even with the secret of the session.
     for link in [key, key] {
         for other in [Some(&b"bob"[..]), None] {
-            for life in [9, 8] {
-                assert_eq!(answer(&mut side, other, life, now).1, REFUSE);
+            for incarnation in [9, 8] {
+                assert_eq!(answer(&mut side, other, incarnation, now).1, REFUSE);
             }
         }
-        side.hub.link_closed(link, now);
+        side.manager.handle_link_closed(link, now);
     }
-    let line = side.inbox.journal.next_line().unwrap();
+    let line = side.inbox.log_queue.next_line().unwrap();
     assert!(line.ends_with("refused: the id is that of a peer with another certificate"), "{line}");
     // The same one goes on, in the same life and in another.
-    for life in [9, 9, 7] {
-        let (key, answered) = answer(&mut side, Some(b"alice"), life, now);
+    for incarnation in [9, 9, 7] {
+        let (key, answered) = answer(&mut side, Some(b"alice"), incarnation, now);
         assert_eq!(answered, WELCOME);
-        if life == 9 {
+        if incarnation == 9 {
             assert_eq!(answer(&mut side, Some(b"alice"), 6, now).1, REFUSE);
         }
-        side.hub.link_closed(key, now);
+        side.manager.handle_link_closed(key, now);
     }
     let events: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
     assert_eq!(events, [Event::Started(CLIENT)]);
 }
 
 #[test]
-fn a_peer_that_sends_beyond_its_window_is_closed() {
+fn sending_past_the_window_closes_the_link() {
     let (mut side, key, now) = server();
-    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
     let mut result = Ok(());
     for sequence in 1..100_000u64 {
         let frame = [header(4, 1, sequence, 1000), vec![0; 1000]].concat();
-        result = side.hub.receive(key, &frame, now);
+        result = side.manager.handle_received(key, &frame, now);
         if result.is_err() {
             assert!(sequence < 20_000);
             break;
         }
     }
-    assert_eq!(result, Err(ProtocolError::TooMuch));
+    assert_eq!(result, Err(ProtocolError::WindowExceeded));
 }
 
 #[test]
-fn what_was_refused_for_want_of_room_is_taken_when_it_comes_again() {
+fn a_peer_refused_for_lack_of_room_is_accepted_later() {
     let (mut side, key, now) = server();
-    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
     let frame = |sequence| [header(4, 1, sequence, 1000), vec![0; 1000]].concat();
-    let refused = (1..100_000).find(|&it| side.hub.receive(key, &frame(it), now).is_err()).unwrap();
-    side.hub.settle();
+    let refused = (1..100_000)
+        .find(|&it| side.manager.handle_received(key, &frame(it), now).is_err())
+        .unwrap();
+    side.manager.finish_turn();
     assert_eq!(side.take_all().len() as u64, refused - 1);
-    let key = side.hub.open_link(Role::Accepted, now);
-    side.hub.receive(key, &hello(CLIENT), now).unwrap();
-    side.hub.receive(key, &frame(refused), now).unwrap();
-    side.hub.settle();
+    let key = side.manager.open_link(Role::Accepted, now);
+    side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
+    side.manager.handle_received(key, &frame(refused), now).unwrap();
+    side.manager.finish_turn();
     assert_eq!(side.take().map(|message| message.sequence), Some(refused));
 }
 
 #[test]
-fn new_lives_of_a_peer_are_not_welcome_while_too_much_of_the_old_waits() {
+fn a_new_incarnation_is_refused_while_the_inbox_is_full() {
     let options =
         Options { queue_bytes_max: 10 << 20, window_bytes: 1 << 20, ..Options::default() };
     let now = Instant::now();
     let mut side = Side::new(SERVER, &options, 1, now);
-    let mut key = side.hub.open_link(Role::Accepted, now);
+    let mut key = side.manager.open_link(Role::Accepted, now);
     let frame = |sequence| [header(4, 1, sequence, 100_000), vec![0; 100_000]].concat();
-    for life in 0..100u8 {
+    for incarnation in 0..100u8 {
         let mut bytes = hello(CLIENT);
-        bytes[24 + 24..][..16].fill(life + 1);
-        side.hub.receive(key, &bytes, now).unwrap();
+        bytes[24 + 24..][..16].fill(incarnation + 1);
+        side.manager.handle_received(key, &bytes, now).unwrap();
         for sequence in 1..=10 {
             // Who was refused is not listened to.
-            side.hub.receive(key, &frame(sequence), now).unwrap();
+            side.manager.handle_received(key, &frame(sequence), now).unwrap();
         }
-        side.hub.settle();
-        side.hub.link_closed(key, now);
-        key = side.hub.open_link(Role::Accepted, now);
+        side.manager.finish_turn();
+        side.manager.handle_link_closed(key, now);
+        key = side.manager.open_link(Role::Accepted, now);
     }
-    let come = side.take_all().len();
-    assert!((100..=120).contains(&come), "{come} messages of 100,000 bytes");
+    let received = side.take_all().len();
+    assert!((100..=120).contains(&received), "{received} messages of 100,000 bytes");
     // Once they are taken, there is room again.
-    side.hub.receive(key, &hello(CLIENT), now).unwrap();
-    side.hub.receive(key, &frame(1), now).unwrap();
+    side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
+    side.manager.handle_received(key, &frame(1), now).unwrap();
 }
 
 #[test]
-fn a_short_message_keeps_nothing_else_of_its_read() {
+fn a_short_message_does_not_retain_its_read_buffer() {
     let (mut side, key, now) = server();
-    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
     let mut bytes = [header(4, 1, 1, 3), b"abc".to_vec()].concat();
     bytes.extend(header(9, 0, 0, 0).repeat(1000));
-    side.hub.receive(key, &bytes, now).unwrap();
-    side.hub.settle();
+    side.manager.handle_received(key, &bytes, now).unwrap();
+    side.manager.finish_turn();
     let Body::One(Segment::Shared(body)) = side.take().unwrap().body else { panic!("long") };
     let memory = body.try_into_mut().unwrap();
     assert_eq!(memory, b"abc"[..]);
@@ -276,18 +283,18 @@ fn a_short_message_keeps_nothing_else_of_its_read() {
 }
 
 #[test]
-fn a_flood_of_pings_has_one_answer() {
+fn a_flood_of_pings_gets_one_pong() {
     let (mut side, key, now) = server();
-    side.hub.receive(key, &hello(CLIENT), now).unwrap();
-    side.hub.poll_output(key, &mut Payload::new(), now);
-    side.hub.receive(key, &header(9, 0, 0, 0).repeat(10_000), now).unwrap();
+    side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
+    side.manager.poll_output(key, &mut Payload::new(), now);
+    side.manager.handle_received(key, &header(9, 0, 0, 0).repeat(10_000), now).unwrap();
     let mut output = Payload::new();
-    side.hub.poll_output(key, &mut output, now);
+    side.manager.poll_output(key, &mut output, now);
     assert_eq!(output.len(), header(10, 0, 0, 0).len());
 }
 
 #[test]
-fn sessions_that_come_and_go_unheard_take_no_memory_and_the_log_is_told() {
+fn unread_session_events_are_bounded_and_logged() {
     let (mut side, _, now) = server();
     let identity = |number: u16| {
         let mut bytes = [7; 16];
@@ -297,12 +304,12 @@ fn sessions_that_come_and_go_unheard_take_no_memory_and_the_log_is_told() {
     assert_eq!(side.inbox.next_event(), None);
     let mut later = now;
     for number in 0..3000 {
-        let key = side.hub.open_link(Role::Accepted, later);
-        side.hub.receive(key, &hello(identity(number)), later).unwrap();
-        side.hub.link_closed(key, later);
+        let key = side.manager.open_link(Role::Accepted, later);
+        side.manager.handle_received(key, &hello(identity(number)), later).unwrap();
+        side.manager.handle_link_closed(key, later);
         if number % 1000 == 999 {
             later += Options::default().expire + Duration::from_secs(2);
-            side.hub.handle_timeout(later);
+            side.manager.handle_timeout(later);
         }
     }
     let kept: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
@@ -312,39 +319,39 @@ fn sessions_that_come_and_go_unheard_take_no_memory_and_the_log_is_told() {
         let [began, ended] = [Event::Started, Event::Ended].map(|it| it(identity(number)));
         assert_eq!(kept.contains(&began), kept.contains(&ended));
     }
-    let line = side.inbox.journal.next_line().unwrap();
+    let line = side.inbox.log_queue.next_line().unwrap();
     assert!(line.starts_with("callbacks are slow: a session that has ended"), "{line}");
 }
 
 #[test]
-fn a_message_longer_than_the_peer_takes_fails_alone() {
+fn a_message_past_the_peers_limit_fails_alone() {
     for most in [20_000, 100] {
-        let mut world = World::new(Options::default());
+        let mut pair = Pair::new(Options::default());
         let small = Options { message_bytes_max: most, ..Options::default() };
-        world.server = Side::new(SERVER, &small, 9, world.now);
+        pair.server = Side::new(SERVER, &small, 9, pair.now);
         let lengths = [most, most + 1, 5, most + 1];
-        let receipts = lengths.map(|length| world.client.put(&vec![7; length]));
-        world.run_until(|world| world.client.inbox.next_event().is_some());
-        world.run();
-        let came: Vec<_> = world.server.take_all().iter().map(Vec::len).collect();
-        assert_eq!(came, [most, 5]);
+        let receipts = lengths.map(|length| pair.client.put(&vec![7; length]));
+        pair.run_until(|pair| pair.client.inbox.next_event().is_some());
+        pair.run();
+        let received: Vec<_> = pair.server.take_all().iter().map(Vec::len).collect();
+        assert_eq!(received, [most, 5]);
         let progress = receipts.map(|receipt| match receipt {
-            Receipt::One(standing, sequence) => standing.progress(sequence),
+            Receipt::One(delivery, sequence) => delivery.progress(sequence),
             other => panic!("{other:?}"),
         });
-        let failed = || Progress::Failed(Failure::TooLong(most as u64));
-        assert_eq!(progress, [Progress::Done, failed(), Progress::Done, failed()]);
+        let failed = || DeliveryStatus::Failed(Failure::TooLong(most as u64));
+        assert_eq!(progress, [DeliveryStatus::Done, failed(), DeliveryStatus::Done, failed()]);
     }
 }
 
 #[test]
-fn a_refusal_shows_no_control_characters() {
+fn a_refusal_has_no_control_characters() {
     let now = Instant::now();
     let mut side = Side::new(CLIENT, &Options::default(), 1, now);
-    let key = side.hub.open_link(Role::Dialed, now);
+    let key = side.manager.open_link(Role::Dialed, now);
     let reason = b"\x1b[2Jgo\r\naway";
     let refusal = [header(3, 0, 0, reason.len() as u64), reason.to_vec()].concat();
-    side.hub.receive(key, &refusal, now).unwrap();
+    side.manager.handle_received(key, &refusal, now).unwrap();
     assert_eq!(side.inbox.closed(), Some(&Failure::Refused(" [2Jgo  away".to_owned())));
 }
 
@@ -359,9 +366,9 @@ fn sixteen_thousand_ids_come_and_expire() {
     };
     let most = Options::default().peers_max as u16;
     for number in 0..=most {
-        let key = side.hub.open_link(Role::Accepted, now);
-        side.hub.receive(key, &hello(identity(number)), now).unwrap();
-        side.hub.link_closed(key, now);
+        let key = side.manager.open_link(Role::Accepted, now);
+        side.manager.handle_received(key, &hello(identity(number)), now).unwrap();
+        side.manager.handle_link_closed(key, now);
     }
     // The last one was refused.
     assert_eq!(side.outbox.peers().len(), usize::from(most));
@@ -369,40 +376,40 @@ fn sixteen_thousand_ids_come_and_expire() {
     while !side.outbox.peers().is_empty() {
         later += Options::default().keepalive;
         assert!(later < now + 10 * Options::default().expire);
-        side.hub.handle_timeout(later);
+        side.manager.handle_timeout(later);
     }
 }
 
 #[test]
-fn strangers_do_not_hold_up_the_end() {
+fn unidentified_links_do_not_delay_close() {
     let (mut side, key, now) = server();
-    side.hub.abort(now);
-    assert!(side.hub.is_over());
-    let late = side.hub.open_link(Role::Accepted, now);
+    side.manager.abort(now);
+    assert!(side.manager.is_closed());
+    let late = side.manager.open_link(Role::Accepted, now);
     assert_eq!(closed(&mut side), [key, late].map(|key| Action::Close(key, false)));
-    assert!(side.hub.is_over());
+    assert!(side.manager.is_closed());
 }
 
 fn closed(side: &mut Side) -> Vec<Action> {
-    std::iter::from_fn(|| side.hub.poll_action()).collect()
+    std::iter::from_fn(|| side.manager.poll_action()).collect()
 }
 
 #[test]
-fn of_too_many_strangers_the_oldest_makes_room() {
+fn the_oldest_unidentified_link_is_evicted() {
     let now = Instant::now();
     let options = Options { handshakes_max: 3, ..Options::default() };
     let mut side = Side::new(SERVER, &options, 1, now);
-    let known = side.hub.open_link(Role::Accepted, now);
-    side.hub.receive(known, &hello(CLIENT), now).unwrap();
-    let strangers = [(); 3].map(|()| side.hub.open_link(Role::Accepted, now));
+    let known = side.manager.open_link(Role::Accepted, now);
+    side.manager.handle_received(known, &hello(CLIENT), now).unwrap();
+    let unidentified = [(); 3].map(|()| side.manager.open_link(Role::Accepted, now));
     assert_eq!(closed(&mut side), []);
-    side.hub.open_link(Role::Accepted, now);
-    assert_eq!(closed(&mut side), [Action::Close(strangers[0], false)]);
+    side.manager.open_link(Role::Accepted, now);
+    assert_eq!(closed(&mut side), [Action::Close(unidentified[0], false)]);
     // Who goes, or tells who it is, makes room as well.
-    side.hub.link_closed(strangers[1], now);
-    side.hub.receive(strangers[2], &hello(Identity([3; 16])), now).unwrap();
-    side.hub.open_link(Role::Accepted, now);
-    side.hub.open_link(Role::Accepted, now);
+    side.manager.handle_link_closed(unidentified[1], now);
+    side.manager.handle_received(unidentified[2], &hello(Identity([3; 16])), now).unwrap();
+    side.manager.open_link(Role::Accepted, now);
+    side.manager.open_link(Role::Accepted, now);
     assert_eq!(closed(&mut side), []);
     assert_eq!(side.outbox.peers().len(), 2);
 }
@@ -410,7 +417,7 @@ fn of_too_many_strangers_the_oldest_makes_room() {
 proptest! {
     #[test]
     fn garbage_never_panics(
-        shaken in any::<bool>(),
+        handshake_done in any::<bool>(),
         kind in 0u8..12,
         segments in any::<u16>(),
         numbers in any::<(u64, u64)>(),
@@ -418,13 +425,13 @@ proptest! {
         body in prop::collection::vec(any::<u8>(), 0..300),
     ) {
         let (mut side, key, now) = server();
-        if shaken {
-            side.hub.receive(key, &hello(CLIENT), now).unwrap();
+        if handshake_done {
+            side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
         }
         let length = if small { numbers.1 % 300 } else { numbers.1 };
         let sequence = if small { numbers.0 % 3 } else { numbers.0 };
         let frame = [header(kind, segments % 40, sequence, length), body].concat();
         // Any verdict will do.
-        let _ = side.hub.receive(key, &frame, now);
+        let _ = side.manager.handle_received(key, &frame, now);
     }
 }

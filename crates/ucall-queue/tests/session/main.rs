@@ -1,9 +1,9 @@
 //! Two hubs joined in memory, under a clock and with links that are cut.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod closing;
 mod contract;
 mod cuts;
-mod ending;
 mod explicit;
 mod hostile;
-mod world;
+mod pair;

@@ -18,7 +18,7 @@ use ucall_engine::{Engine, Id, Listener};
 use super::ConnectionDriver;
 use crate::admission::AdmissionQueues;
 use crate::connections::Entry;
-use crate::drain::GRACE;
+use crate::drain::GRACE_PERIOD;
 use crate::handler::Handler;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
@@ -58,9 +58,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         admission: &mut AdmissionQueues,
         bound: Option<Instant>,
     ) {
-        if admission.has_accepted() && self.is_crowded() {
+        if admission.has_accepted() && self.is_over_connections_max() {
             self.evict_idle(admission, bound);
-            if self.is_crowded() {
+            if self.is_over_connections_max() {
                 self.listeners.pause(&mut self.engine);
             }
         }
@@ -72,7 +72,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Resumes accepting if it has paused and there is room, or some connections are idle by now.
     pub(crate) fn begin_sweep(&mut self, admission: &mut AdmissionQueues, bound: Option<Instant>) {
         self.context.begin_sweep();
-        self.send_queue.tidy();
+        self.send_queue.release_unused();
         self.listeners.allow_log();
         if self.listeners.is_paused() {
             self.evict_idle(admission, bound);
@@ -82,12 +82,12 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Whether more connections are open than may be. Those that show it, and for which none was
     /// idle, are served all the same.
-    fn is_crowded(&self) -> bool {
+    fn is_over_connections_max(&self) -> bool {
         self.connections.len() > self.context.config().connections_max
     }
 
     fn resume_accepting(&mut self) {
-        if !self.is_crowded() {
+        if !self.is_over_connections_max() {
             self.listeners.resume(&mut self.engine);
         }
     }
@@ -97,7 +97,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// not count: its request may have arrived, and just not be read yet.
     #[inline(never)]
     fn evict_idle(&mut self, admission: &mut AdmissionQueues, bound: Option<Instant>) {
-        while self.is_crowded() {
+        while self.is_over_connections_max() {
             if let Some(hangup) = admission.next_hangup_over_limit() {
                 self.hang_up(hangup);
             } else if !self.evict_longest_idle(bound) {
@@ -130,7 +130,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Closes the connections that had been idle for the grace of a drain at `moment`.
     pub(crate) fn close_all_idle(&mut self, moment: Instant) {
-        for id in self.connections.idle_for(GRACE, moment) {
+        for id in self.connections.idle_for(GRACE_PERIOD, moment) {
             self.close_idle(id);
         }
     }

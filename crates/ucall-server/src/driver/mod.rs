@@ -1,7 +1,7 @@
 //! Drives connections on an engine: what one of them receives, writes and asks for next.
 //!
 //! The worker passes events in (`receive`, `sent`, `filled`, …). Each lets the connection take a
-//! step, sends what the step has written, and applies the [`Wish`] that follows.
+//! step, sends what the step has written, and applies the [`NextAction`] that follows.
 
 mod lifecycle;
 
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 use ucall_engine::{Arrival, Completion, Engine, Id};
-use ucall_proto::{Connection, Environment, LoadState, RpcError, Wish};
+use ucall_proto::{Connection, Environment, LoadState, NextAction, RpcError};
 
 use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
 use crate::connections::Connections;
@@ -88,7 +88,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.connections.len() > 0
             || self.listeners.is_paused()
             || self.send_queue.is_large()
-            || self.context.keeps_memory()
+            || self.context.has_cached_memory()
     }
 
     /// Whether connections wait for memory.
@@ -192,7 +192,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.step(id, |connection, environment, out| {
             connection.receive(&mut input.bytes, environment, out);
             if input.has_ended {
-                connection.end(environment, out);
+                connection.handle_eof(environment, out);
             }
         });
         self.flush_and_apply(id);
@@ -203,7 +203,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(crate) fn filled(&mut self, id: Id, target: Target, result: &io::Result<()>) {
         self.stats.bytes_received += target.filled() as u64;
         self.step(id, |connection, environment, out| {
-            connection.receive_target(target, environment, out);
+            connection.return_target(target, environment, out);
         });
         match result {
             Ok(()) => self.flush_and_apply(id),
@@ -226,8 +226,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     fn send_next(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return };
         self.send_queue.send_next(&mut self.engine, entry, self.context.now());
-        if entry.proto.wish() != Wish::Receive {
-            self.proceed(id);
+        if entry.proto.next_action() != NextAction::Receive {
+            self.resume_requests(id);
         }
         self.context.update_load();
     }
@@ -261,9 +261,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Sends the replies that the handler has for deferred calls.
     #[inline]
-    pub(crate) fn take_replies(&mut self) {
+    pub(crate) fn poll_replies(&mut self) {
         let mut text = mem::take(&mut self.text);
-        while let Some((call, outcome)) = self.context.handler().next_reply(&mut text) {
+        while let Some((call, outcome)) = self.context.handler().poll_reply(&mut text) {
             self.context.end_child();
             self.complete(call, outcome.as_ref().map(|()| text.as_slice()));
             text.clear();
@@ -292,21 +292,21 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             if let Resume::OverBudget(_) = resume {
                 entry.proto.allow_over_budget();
             }
-            if entry.proto.is_starved() {
-                self.proceed(id);
+            if entry.proto.is_waiting_for_memory() {
+                self.resume_requests(id);
             }
         }
     }
 
     /// The peer has ended its side of the stream.
     fn end(&mut self, id: Id) {
-        self.step(id, |connection, environment, out| connection.end(environment, out));
+        self.step(id, |connection, environment, out| connection.handle_eof(environment, out));
         self.flush_and_apply(id);
     }
 
-    /// Goes on with requests that had to wait.
-    fn proceed(&mut self, id: Id) {
-        self.step(id, |connection, environment, out| connection.proceed(environment, out));
+    /// Continues with requests that had to wait.
+    fn resume_requests(&mut self, id: Id) {
+        self.step(id, |connection, environment, out| connection.resume(environment, out));
         self.flush_and_apply(id);
     }
 
@@ -317,7 +317,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.engine.check(id);
         if entry.proto.is_filling() && entry.set_filled(self.engine.filled_bytes(id)) {
             self.context.step(entry, |connection, environment| {
-                connection.note_progress(environment);
+                connection.handle_progress(environment);
             });
         }
         let limits = &self.context.config().limits;
@@ -325,7 +325,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             Due::Nothing => return,
             Due::Close => self.close(id),
             Due::Expiry => {
-                self.step(id, |connection, environment, out| connection.expire(environment, out));
+                self.step(id, |connection, environment, out| {
+                    connection.handle_timeout(environment, out)
+                });
                 self.flush_and_apply(id);
             }
         }
@@ -350,13 +352,15 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             let Some(entry) = self.connections.find(id) else {
                 return self.send_queue.clear_output();
             };
-            let (wish, is_paused) = (entry.proto.wish(), entry.is_paused());
+            let (next_action, is_paused) = (entry.proto.next_action(), entry.is_paused());
             let flushed = self.send_queue.flush(&mut self.engine, entry, self.context.now());
             if flushed == Flushed::BatchIsFull {
                 self.send_batch();
             }
             self.context.update_load();
-            if wish == Wish::Receive && !is_paused || !self.apply_action(id, wish) {
+            if next_action == NextAction::Receive && !is_paused
+                || !self.apply_action(id, next_action)
+            {
                 return;
             }
         }
@@ -364,21 +368,22 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Applies a wish once the output is on its way; `true` when that has led to more output.
     #[inline(never)]
-    fn apply_action(&mut self, id: Id, wish: Wish) -> bool {
+    fn apply_action(&mut self, id: Id, next_action: NextAction) -> bool {
         let Some(entry) = self.connections.find(id) else { return false };
-        let waits_for_send = matches!(wish, Wish::Pause | Wish::Finish | Wish::Close);
+        let waits_for_send =
+            matches!(next_action, NextAction::Pause | NextAction::DiscardInput | NextAction::Close);
         if waits_for_send && entry.outgoing.is_sending() {
             self.send_queue.request_poll();
         }
         let is_sent = entry.outgoing.bytes() == 0;
-        match wish {
-            Wish::Receive => self.resume(id),
-            Wish::Fill => self.fill(id),
-            Wish::Pause if is_sent => return self.proceed_or_pause(id),
-            Wish::Pause => self.pause_or_resume(id),
-            Wish::Finish if is_sent => self.discard_input(id),
-            Wish::Close if is_sent => self.close(id),
-            Wish::Finish | Wish::Close => {}
+        match next_action {
+            NextAction::Receive => self.resume(id),
+            NextAction::Fill => self.fill(id),
+            NextAction::Pause if is_sent => return self.proceed_or_pause(id),
+            NextAction::Pause => self.pause_or_resume(id),
+            NextAction::DiscardInput if is_sent => self.discard_input(id),
+            NextAction::Close if is_sent => self.close(id),
+            NextAction::DiscardInput | NextAction::Close => {}
         }
         false
     }
@@ -387,7 +392,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     fn fill(&mut self, id: Id) {
         let mut target = None;
-        self.step(id, |connection, environment, out| target = connection.target(environment, out));
+        self.step(id, |connection, environment, out| {
+            target = connection.poll_target(environment, out)
+        });
         match target {
             Some(target) => {
                 if let Some(entry) = self.connections.find(id) {
@@ -404,7 +411,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Goes on with a connection that paused for output which may all have gone out at once; `true`
     /// when it has written more.
     fn proceed_or_pause(&mut self, id: Id) -> bool {
-        self.step(id, |connection, environment, out| connection.proceed(environment, out));
+        self.step(id, |connection, environment, out| connection.resume(environment, out));
         if self.send_queue.output_is_empty() {
             self.pause_or_resume(id);
             return false;
@@ -415,10 +422,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     fn pause_or_resume(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return };
-        if entry.proto.wish() != Wish::Pause {
+        if entry.proto.next_action() != NextAction::Pause {
             return self.resume(id);
         }
-        if entry.proto.is_starved() {
+        if entry.proto.is_waiting_for_memory() {
             self.waiters.add(id, entry.proto.reserved_bytes());
         }
         self.pause(id);

@@ -1,9 +1,9 @@
 //! The worker on the fake engine: what happens when nothing happens at once, and when things break.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod admission_queues;
 mod faults;
-mod floods;
-mod lab;
+mod harness;
 mod memory;
 
 use std::io::ErrorKind;
@@ -11,22 +11,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lab::{Lab, Script, call, post, reply, text};
-use ucall_engine::fake::{Fake, Peer, Sends};
+use harness::{Harness, ScriptedHandler, call, post, reply, text};
+use ucall_engine::fake::{Fake, FakePeer, SendMode};
 use ucall_proto::RpcError;
 use ucall_proto::http1::AccessRules;
-use ucall_server::{Config, Drain, Message, Procedures, Worker};
+use ucall_server::{Drain, Message, Procedures, Worker, WorkerConfig};
 
 #[test]
 fn a_call_is_one_receive_and_one_send() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
+    let mut harness = Harness::new();
+    let peer = harness.connect();
     for number in 0..10 {
         peer.write(call("echo", "[1]", &number.to_string()).as_bytes());
-        lab.turn();
+        harness.turn();
         assert_eq!(text(&peer), reply(&number.to_string(), "[1]"));
     }
-    assert_eq!((lab.stats().calls, lab.stats().connections), (10, 1));
+    assert_eq!((harness.stats().calls, harness.stats().connections), (10, 1));
 }
 
 #[test]
@@ -34,14 +34,17 @@ fn every_cut_and_every_send_step_gives_the_same_bytes() {
     let requests: String = (0..5).map(|id| post(&call("echo", "[1,2]", &id.to_string()))).collect();
     let mut whole = None;
     for piece_len in [1, 2, 3, 7, 50, requests.len()] {
-        for sends in
-            [Sends::AtOnce, Sends::InSteps(usize::MAX), Sends::InSteps(1), Sends::InSteps(100)]
-        {
-            let mut lab = Lab::new();
-            let peer = lab.connect();
-            peer.set_sends(sends);
+        for sends in [
+            SendMode::AtOnce,
+            SendMode::InSteps(usize::MAX),
+            SendMode::InSteps(1),
+            SendMode::InSteps(100),
+        ] {
+            let mut harness = Harness::new();
+            let peer = harness.connect();
+            peer.set_send_mode(sends);
             peer.write_in_pieces(requests.as_bytes(), piece_len);
-            lab.turns(2000);
+            harness.turns(2000);
             let sent = text(&peer);
             let expected = whole.get_or_insert_with(|| sent.clone());
             // The Date may tick between two runs.
@@ -54,238 +57,239 @@ fn every_cut_and_every_send_step_gives_the_same_bytes() {
 }
 
 #[test]
-fn a_peer_that_never_reads_is_read_no_further_and_slows_nobody() {
-    let mut lab = Lab::with(|config| config.limits.output_bytes_max = 100_000);
-    let slow = lab.connect();
-    slow.set_sends(Sends::Stalled);
+fn a_peer_that_never_reads_is_paused_and_delays_no_other() {
+    let mut harness = Harness::with(|config| config.limits.output_bytes_max = 100_000);
+    let slow = harness.connect();
+    slow.set_send_mode(SendMode::Stalled);
     for id in 0..100 {
         slow.write(call("large", "[20000]", &id.to_string()).as_bytes());
     }
-    let quick = lab.connect();
+    let quick = harness.connect();
     for id in 0..50 {
         quick.write(call("echo", "[]", &id.to_string()).as_bytes());
-        lab.turn();
+        harness.turn();
         assert_eq!(text(&quick), reply(&id.to_string(), "[]"));
     }
     let socket = slow.socket().unwrap();
-    assert!(lab.network.is_paused(socket), "reading goes on");
+    assert!(harness.network.is_paused(socket), "reading goes on");
     assert!(slow.unread() > 0);
-    assert!(lab.stats().bytes_sent < 25_000, "more than the first reply was handed over");
-    slow.set_sends(Sends::InSteps(50_000));
-    lab.turns(300);
+    assert!(harness.stats().bytes_sent < 25_000, "more than the first reply was handed over");
+    slow.set_send_mode(SendMode::InSteps(50_000));
+    harness.turns(300);
     let sent = text(&slow);
     assert_eq!(sent.lines().count(), 100);
     for (id, line) in sent.lines().enumerate() {
         assert!(line.starts_with(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},")));
         assert_eq!(line.len(), reply(&id.to_string(), "").len() - 1 + 20_002);
     }
-    assert!(!lab.network.is_paused(socket));
+    assert!(!harness.network.is_paused(socket));
 }
 
 #[test]
 fn deferred_replies_come_through_the_mailbox() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
+    let mut harness = Harness::new();
+    let peer = harness.connect();
     peer.write(
         (call("later", "[]", "1") + &call("echo", "[]", "2") + &call("later", "[]", "3"))
             .as_bytes(),
     );
-    lab.turn();
+    harness.turn();
     assert_eq!(text(&peer), reply("2", "[]"));
-    lab.complete("3", Ok(b"true".to_vec()));
+    harness.complete("3", Ok(b"true".to_vec()));
     assert_eq!(text(&peer), reply("3", "true"));
-    lab.complete("3", Ok(b"false".to_vec()));
-    lab.complete("1", Err(RpcError::new(7, "no")));
+    harness.complete("3", Ok(b"false".to_vec()));
+    harness.complete("1", Err(RpcError::new(7, "no")));
     assert!(text(&peer).contains(r#""id":1,"error":{"code":7,"#));
 }
 
 #[test]
-fn a_connection_that_closes_cancels_and_late_replies_reach_nobody() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
+fn a_closing_connection_cancels_its_calls_and_late_replies_are_dropped() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
     let socket = peer.socket().unwrap();
     peer.write(post(&call("later", "[]", "1")).as_bytes());
-    lab.turn();
-    peer.end();
-    lab.turn();
+    harness.turn();
+    peer.shut_down();
+    harness.turn();
     assert!(peer.is_closed());
-    assert_eq!(lab.worker.handler_mut().cancelled, [socket]);
-    let stranger = lab.connect();
-    assert_eq!(stranger.socket().unwrap().index, socket.index, "the place is used again");
-    stranger.write(b" ");
-    lab.complete("1", Ok(b"1".to_vec()));
-    assert_eq!((text(&peer), text(&stranger)), (String::new(), String::new()));
+    assert_eq!(harness.worker.handler_mut().cancelled, [socket]);
+    let successor = harness.connect();
+    assert_eq!(successor.socket().unwrap().index, socket.index, "the place is used again");
+    successor.write(b" ");
+    harness.complete("1", Ok(b"1".to_vec()));
+    assert_eq!((text(&peer), text(&successor)), (String::new(), String::new()));
 }
 
 #[test]
-fn a_call_that_finds_nothing_says_so() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
+fn a_call_of_an_unknown_method_gets_an_error() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
     peer.write(call("nothing", "[]", "1").as_bytes());
-    lab.turn();
+    harness.turn();
     assert!(text(&peer).contains(
         r#""code":-32601,"message":"Method not found","data":"there is no method \"nothing\"""#
     ));
 }
 
 #[test]
-fn the_end_of_a_stream_closes_and_frees() {
-    let mut lab = Lab::new();
-    let open = lab.network.open();
+fn eof_closes_and_frees_a_connection() {
+    let mut harness = Harness::new();
+    let open = harness.network.open();
     for _ in 0..3 {
-        let peer = lab.connect();
+        let peer = harness.connect();
         peer.write(call("echo", "[]", "1").as_bytes());
-        peer.end();
-        lab.turns(3);
+        peer.shut_down();
+        harness.turns(3);
         assert_eq!(text(&peer), reply("1", "[]"));
         assert!(peer.is_closed());
     }
-    assert_eq!((lab.network.open(), lab.stats().connections), (open, 0));
+    assert_eq!((harness.network.open(), harness.stats().connections), (open, 0));
 }
 
 #[test]
 fn a_reset_or_a_failing_send_closes_only_its_connection() {
-    let mut lab = Lab::new();
-    let (reset, failing, good) = (lab.connect(), lab.connect(), lab.connect());
+    let mut harness = Harness::new();
+    let (reset, failing, good) = (harness.connect(), harness.connect(), harness.connect());
     reset.write(b"{");
     reset.reset();
-    failing.set_sends(Sends::Failing(ErrorKind::BrokenPipe));
+    failing.set_send_mode(SendMode::Failing(ErrorKind::BrokenPipe));
     failing.write(call("echo", "[]", "1").as_bytes());
-    lab.turns(3);
+    harness.turns(3);
     assert!(reset.is_closed() && failing.is_closed() && !good.is_closed());
     good.write(call("echo", "[]", "1").as_bytes());
-    lab.turn();
+    harness.turn();
     assert_eq!(text(&good), reply("1", "[]"));
 }
 
 #[test]
-fn a_refusal_is_sent_then_our_side_ends_then_all_is_closed() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
-    peer.set_sends(Sends::InSteps(10));
+fn a_refusal_is_sent_then_shut_down_then_closed() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
+    peer.set_send_mode(SendMode::InSteps(10));
     peer.write(b"GARBAGE\n");
-    lab.turns(2);
+    harness.turns(2);
     assert!(!peer.has_ended(), "the reply goes out first");
-    lab.turns(50);
+    harness.turns(50);
     assert!(text(&peer).starts_with("HTTP/1.1 400 "));
     assert!(peer.has_ended() && !peer.is_closed());
     peer.write(b"more that nobody reads");
-    lab.turn();
+    harness.turn();
     assert!(!peer.is_closed());
-    peer.end();
-    lab.turn();
+    peer.shut_down();
+    harness.turn();
     assert!(peer.is_closed());
 }
 
 /// io_uring need not say that a reply is out, and nothing else comes from a peer that has ended.
 #[test]
-fn what_is_to_close_behind_a_send_does_not_wait_to_hear_of_it() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
-    peer.set_sends(Sends::Stalled);
+fn a_close_after_a_send_polls_for_its_completion() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
+    peer.set_send_mode(SendMode::Stalled);
     peer.write(call("echo", "[]", "1").as_bytes());
-    lab.turn();
-    peer.end();
-    lab.turn();
+    harness.turn();
+    peer.shut_down();
+    harness.turn();
     assert!(!peer.is_closed(), "the reply goes out first");
-    peer.set_sends(Sends::InSteps(usize::MAX));
-    lab.worker.turn(None).unwrap();
-    assert!(lab.network.deadline().is_some_and(|deadline| deadline <= Instant::now()));
+    peer.set_send_mode(SendMode::InSteps(usize::MAX));
+    harness.worker.turn(None).unwrap();
+    assert!(harness.network.deadline().is_some_and(|deadline| deadline <= Instant::now()));
     assert!(text(&peer) == reply("1", "[]") && peer.is_closed());
 }
 
 #[test]
-fn the_longest_idle_connection_makes_room_for_a_newcomer() {
-    let mut lab = Lab::with(|config| config.connections_max = 3);
-    let peers = [lab.connect(), lab.connect(), lab.connect()];
+fn the_longest_idle_connection_is_evicted_for_a_new_one() {
+    let mut harness = Harness::with(|config| config.connections_max = 3);
+    let peers = [harness.connect(), harness.connect(), harness.connect()];
     for index in [1, 0, 2] {
         peers[index].write(call("echo", "[]", "1").as_bytes());
-        lab.turn();
+        harness.turn();
     }
-    let newcomer = lab.connect();
-    assert_eq!(peers.each_ref().map(Peer::is_closed), [false, true, false]);
-    newcomer.write(call("echo", "[]", "1").as_bytes());
-    lab.turn();
-    assert_eq!(text(&newcomer), reply("1", "[]"));
+    let new_peer = harness.connect();
+    assert_eq!(peers.each_ref().map(FakePeer::is_closed), [false, true, false]);
+    new_peer.write(call("echo", "[]", "1").as_bytes());
+    harness.turn();
+    assert_eq!(text(&new_peer), reply("1", "[]"));
 }
 
 #[test]
-fn with_none_idle_accepting_waits_until_one_ends() {
-    let mut lab = Lab::with(|config| config.connections_max = 2);
-    let busy = [lab.connect(), lab.connect()];
+fn without_an_idle_connection_accepting_pauses() {
+    let mut harness = Harness::with(|config| config.connections_max = 2);
+    let busy = [harness.connect(), harness.connect()];
     for peer in &busy {
         peer.write(call("later", "[]", "1").as_bytes());
     }
-    lab.turns(2);
-    let third = lab.connect();
+    harness.turns(2);
+    let third = harness.connect();
     third.write(call("later", "[]", "1").as_bytes());
-    lab.turns(2);
-    let fourth = lab.connect();
-    lab.turns(5);
+    harness.turns(2);
+    let fourth = harness.connect();
+    harness.turns(5);
     assert!(fourth.socket().is_none(), "accepted past the limit");
     busy[0].reset();
-    lab.turns(5);
+    harness.turns(5);
     assert!(fourth.socket().is_some());
 }
 
 #[test]
-fn those_who_come_together_do_not_drive_each_other_out() {
-    let mut lab = Lab::with(|config| config.connections_max = 2);
-    let busy = [lab.connect(), lab.connect()];
+fn connections_accepted_together_do_not_evict_each_other() {
+    let mut harness = Harness::with(|config| config.connections_max = 2);
+    let busy = [harness.connect(), harness.connect()];
     for peer in &busy {
         peer.write(call("later", "[]", "1").as_bytes());
     }
-    lab.turn();
+    harness.turn();
     // All are accepted before any of their calls is read.
-    let crowd: Vec<Peer> = (0..10).map(|_| lab.network.connect()).collect();
-    for peer in &crowd {
+    let others: Vec<FakePeer> = (0..10).map(|_| harness.network.connect()).collect();
+    for peer in &others {
         peer.write(call("echo", "[]", "1").as_bytes());
     }
-    lab.turns(3);
-    for peer in crowd.iter().filter(|peer| peer.socket().is_some()) {
+    harness.turns(3);
+    for peer in others.iter().filter(|peer| peer.socket().is_some()) {
         assert_eq!(text(peer), reply("1", "[]"));
     }
 }
 
 #[test]
-fn an_accept_that_fails_is_told_and_tried_again() {
-    let mut lab = Lab::new();
-    lab.network.fail_accept(ErrorKind::OutOfMemory);
-    let peer = lab.network.connect();
-    lab.turns(3);
+fn a_failed_accept_is_logged_and_retried() {
+    let mut harness = Harness::new();
+    harness.network.fail_accept(ErrorKind::OutOfMemory);
+    let peer = harness.network.connect();
+    harness.turns(3);
     assert!(peer.socket().is_none());
-    assert!(lab.worker.handler_mut().warnings[0].contains("cannot accept a connection"));
-    lab.until(|_| peer.socket().is_some());
+    assert!(harness.worker.handler_mut().warnings[0].contains("cannot accept a connection"));
+    harness.turn_until(|_| peer.socket().is_some());
 }
 
 #[test]
-fn an_accept_that_fails_takes_the_place_of_the_longest_idle_connection() {
-    let mut lab = Lab::new();
-    let peers = [lab.connect(), lab.connect()];
+fn a_failed_accept_evicts_the_longest_idle_connection() {
+    let mut harness = Harness::new();
+    let peers = [harness.connect(), harness.connect()];
     for index in [1, 0] {
         peers[index].write(call("echo", "[]", "1").as_bytes());
-        lab.turn();
+        harness.turn();
     }
-    lab.network.fail_accept(ErrorKind::OutOfMemory);
-    let newcomer = lab.network.connect();
-    lab.turns(3);
-    assert_eq!(peers.each_ref().map(Peer::is_closed), [false, true]);
-    assert!(newcomer.socket().is_some());
-    assert!(lab.worker.handler_mut().warnings[0].contains("cannot accept a connection"));
+    harness.network.fail_accept(ErrorKind::OutOfMemory);
+    let new_peer = harness.network.connect();
+    harness.turns(3);
+    assert_eq!(peers.each_ref().map(FakePeer::is_closed), [false, true]);
+    assert!(new_peer.socket().is_some());
+    assert!(harness.worker.handler_mut().warnings[0].contains("cannot accept a connection"));
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_closed_and_a_slow_one_is_not() {
-    until_in_time(Duration::from_secs(1), |pace| {
-        let mut lab = Lab::with(|config| config.limits.send_timeout = Duration::from_millis(2500));
-        let (stuck, slow) = (lab.connect(), lab.connect());
-        stuck.set_sends(Sends::Stalled);
-        slow.set_sends(Sends::InSteps(10));
+fn a_stalled_peer_is_closed_and_a_slow_one_is_not() {
+    retry_until_timely(Duration::from_secs(1), |stopwatch| {
+        let mut harness =
+            Harness::with(|config| config.limits.send_timeout = Duration::from_millis(2500));
+        let (stuck, slow) = (harness.connect(), harness.connect());
+        stuck.set_send_mode(SendMode::Stalled);
+        slow.set_send_mode(SendMode::InSteps(10));
         for peer in [&stuck, &slow] {
             peer.write(call("large", "[100000]", "1").as_bytes());
         }
-        lab.until(|_| {
-            pace.step();
+        harness.turn_until(|_| {
+            stopwatch.lap();
             stuck.is_closed()
         });
         !slow.is_closed()
@@ -294,15 +298,15 @@ fn a_peer_that_takes_nothing_is_closed_and_a_slow_one_is_not() {
 
 #[test]
 fn a_large_body_arrives_whole_through_a_target() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
+    let mut harness = Harness::new();
+    let peer = harness.connect();
     let params = format!("[\"{}\"]", "y".repeat(300_000));
     let request = post(&call("echo", &params, "1"));
     for piece_len in [1000, 70_000, 300_000] {
         peer.write_in_pieces(request.as_bytes(), piece_len);
         // Another request right behind must not end up in the target.
         peer.write(post(&call("echo", "[2]", "2")).as_bytes());
-        lab.turns(400);
+        harness.turns(400);
         let sent = text(&peer);
         assert!(sent.contains(&params), "{piece_len}");
         assert!(sent.ends_with(reply("2", "[2]").trim_end()), "{piece_len}");
@@ -310,56 +314,57 @@ fn a_large_body_arrives_whole_through_a_target() {
 }
 
 #[test]
-fn a_large_body_that_comes_slowly_has_time_and_one_that_stops_has_not() {
+fn a_slow_large_body_is_received_and_a_stalled_one_times_out() {
     let request = post(&call("echo", &format!("[\"{}\"]", "y".repeat(300_000)), "1"));
-    until_in_time(Duration::from_millis(500), |pace| {
-        let mut lab = Lab::with(|config| config.limits.body_timeout = Duration::from_millis(1500));
-        let (slow, stopped) = (lab.connect(), lab.connect());
+    retry_until_timely(Duration::from_millis(500), |stopwatch| {
+        let mut harness =
+            Harness::with(|config| config.limits.body_timeout = Duration::from_millis(1500));
+        let (slow, stopped) = (harness.connect(), harness.connect());
         for peer in [&slow, &stopped] {
             peer.write(&request.as_bytes()[..1000]);
         }
         let (began, mut sent) = (Instant::now(), 1000);
-        lab.until(|_| {
-            pace.step();
+        harness.turn_until(|_| {
+            stopwatch.lap();
             slow.write(&request.as_bytes()[sent..sent + 1]);
             sent += 1;
             stopped.is_closed() && began.elapsed() > Duration::from_secs(4)
         });
         assert!(text(&stopped).contains(" 408 "));
-        pace.step();
+        stopwatch.lap();
         slow.write(&request.as_bytes()[sent..]);
-        lab.turns(50);
+        harness.turns(50);
         text(&slow).contains("yyyy")
     });
 }
 
 #[test]
-fn a_body_cut_short_closes() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
+fn a_truncated_body_closes_the_connection() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
     let request = post(&call("echo", &format!("[\"{}\"]", "y".repeat(300_000)), "1"));
     peer.write(&request.as_bytes()[..100_000]);
-    lab.turns(3);
-    peer.end();
-    lab.turns(3);
+    harness.turns(3);
+    peer.shut_down();
+    harness.turns(3);
     assert!(peer.is_closed());
-    assert_eq!(lab.stats().connections, 0);
+    assert_eq!(harness.stats().connections, 0);
 }
 
 #[test]
 fn stop_ends_the_turn_that_reads_it() {
-    let mut lab = Lab::new();
-    lab.worker.mailbox().send(Message::Stop);
-    assert!(lab.worker.turn(None).unwrap().stopped);
-    assert!(!lab.worker.turn(Some(Instant::now())).unwrap().stopped);
+    let mut harness = Harness::new();
+    harness.worker.mailbox().send(Message::Stop);
+    assert!(harness.worker.turn(None).unwrap().stopped);
+    assert!(!harness.worker.turn(Some(Instant::now())).unwrap().stopped);
 }
 
 #[test]
-fn completions_late_and_out_of_order_lose_nothing() {
-    let mut lab = Lab::new();
-    lab.network.set_reversed(true);
-    let peers: Vec<Peer> = (0..20).map(|_| lab.connect()).collect();
-    lab.network.set_delay(3);
+fn late_and_reordered_completions_lose_nothing() {
+    let mut harness = Harness::new();
+    harness.network.set_reversed(true);
+    let peers: Vec<FakePeer> = (0..20).map(|_| harness.connect()).collect();
+    harness.network.set_delay(3);
     for round in 0..5 {
         for (index, peer) in peers.iter().enumerate() {
             peer.write_in_pieces(
@@ -368,7 +373,7 @@ fn completions_late_and_out_of_order_lose_nothing() {
             );
         }
     }
-    lab.turns(200);
+    harness.turns(200);
     for (index, peer) in peers.iter().enumerate() {
         let expected: String =
             (0..5).map(|round| reply(&round.to_string(), &format!("[{index}]"))).collect();
@@ -377,122 +382,122 @@ fn completions_late_and_out_of_order_lose_nothing() {
 }
 
 #[test]
-fn a_drain_serves_what_had_come_then_refuses_then_ends() {
-    until_in_time(Duration::from_millis(100), |pace| {
-        let mut lab = Lab::new();
-        let (busy, quiet) = (lab.connect(), lab.connect());
+fn a_drain_serves_then_refuses_then_stops() {
+    retry_until_timely(Duration::from_millis(100), |stopwatch| {
+        let mut harness = Harness::new();
+        let (busy, quiet) = (harness.connect(), harness.connect());
         busy.write(call("later", "[]", "1").as_bytes());
         quiet.write(call("echo", "[]", "1").as_bytes());
-        lab.turn();
+        harness.turn();
         assert_eq!(text(&quiet), reply("1", "[]"));
-        pace.step();
-        lab.worker.mailbox().send(Message::Drain(Drain::Refusing));
-        lab.turn();
+        stopwatch.lap();
+        harness.worker.mailbox().send(Message::Drain(Drain::Refusing));
+        harness.turn();
         busy.write(call("echo", "[2]", "2").as_bytes());
-        lab.turn();
+        harness.turn();
         if text(&busy) != reply("2", "[2]") || quiet.is_closed() {
             return false;
         }
         // What comes from here on does so after its caller could know.
-        lab.until(|_| quiet.is_closed());
+        harness.turn_until(|_| quiet.is_closed());
         assert!(!busy.is_closed());
         busy.write(call("echo", "[3]", "3").as_bytes());
-        lab.turn();
+        harness.turn();
         assert!(text(&busy).contains(r#""id":3,"error":{"code":-32002,"#));
-        lab.complete("1", Ok(b"1".to_vec()));
+        harness.complete("1", Ok(b"1".to_vec()));
         assert_eq!(text(&busy), reply("1", "1"));
-        busy.end();
-        lab.until(|lab| lab.worker.turn(Some(Instant::now())).unwrap().stopped);
+        busy.shut_down();
+        harness.turn_until(|harness| harness.worker.turn(Some(Instant::now())).unwrap().stopped);
         true
     });
 }
 
 #[test]
-fn a_call_that_came_after_the_last_look_is_answered_although_a_drain_is_late() {
-    let mut lab = Lab::new();
-    let peer = Rc::new(lab.connect());
+fn a_call_received_before_a_late_drain_check_is_answered() {
+    let mut harness = Harness::new();
+    let peer = Rc::new(harness.connect());
     peer.write(call("echo", "[]", "1").as_bytes());
-    lab.turn();
+    harness.turn();
     assert_eq!(text(&peer), reply("1", "[]"));
-    lab.worker.mailbox().send(Message::Drain(Drain::Refusing));
-    lab.turn();
+    harness.worker.mailbox().send(Message::Drain(Drain::Refusing));
+    harness.turn();
     let late = peer.clone();
-    lab.worker.handler_mut().after_wait = Some(Box::new(move || {
+    harness.worker.handler_mut().after_wait = Some(Box::new(move || {
         late.write(call("echo", "[]", "2").as_bytes());
         std::thread::sleep(Duration::from_millis(150));
     }));
-    lab.turn();
-    assert!(lab.worker.handler_mut().after_wait.is_none());
-    lab.turn();
+    harness.turn();
+    assert!(harness.worker.handler_mut().after_wait.is_none());
+    harness.turn();
     assert!(text(&peer).contains(r#""id":2,"#));
-    lab.until(|_| peer.is_closed());
+    harness.turn_until(|_| peer.is_closed());
 }
 
 #[test]
-fn a_drain_ends_in_time_whatever_runs() {
-    let mut lab = Lab::with(|config| config.drain_timeout = Duration::from_millis(50));
-    let peer = lab.connect();
+fn a_drain_stops_at_its_timeout_whatever_runs() {
+    let mut harness = Harness::with(|config| config.drain_timeout = Duration::from_millis(50));
+    let peer = harness.connect();
     peer.write(call("later", "[]", "1").as_bytes());
-    lab.turn();
-    lab.worker.mailbox().send(Message::Drain(Drain::Refusing));
-    lab.turn();
+    harness.turn();
+    harness.worker.mailbox().send(Message::Drain(Drain::Refusing));
+    harness.turn();
     std::thread::sleep(Duration::from_millis(60));
-    assert!(lab.worker.turn(Some(Instant::now())).unwrap().stopped);
+    assert!(harness.worker.turn(Some(Instant::now())).unwrap().stopped);
 }
 
 #[test]
-fn a_descriptor_of_an_event_loop_ends_a_turn_once_a_wait() {
+fn the_descriptor_of_an_event_loop_ends_one_turn_a_wait() {
     use std::io::Write;
     use std::os::fd::AsFd;
     let (engine, _network) = Fake::new();
-    let config = Config::new(AccessRules::new(true, &[], &[]).unwrap());
+    let config = WorkerConfig::new(AccessRules::new(true, &[], &[]).unwrap());
     let procedures = Arc::new(Procedures::new());
-    let mut worker = Worker::new(engine, Script::default(), procedures, config);
+    let mut worker = Worker::new(engine, ScriptedHandler::default(), procedures, config);
     let (reader, mut writer) = std::os::unix::net::UnixStream::pair().unwrap();
     worker.watch_loop(reader.as_fd()).unwrap();
     writer.write_all(b"x").unwrap();
     worker.unwatch_loop();
     assert!(!worker.turn(Some(Instant::now())).unwrap().ready);
-    assert!(worker.rest(), "nothing waits");
-    worker.mailbox().send(Message::Look);
-    assert!(!worker.rest(), "a message does");
+    assert!(worker.prepare_to_wait(), "nothing waits");
+    worker.mailbox().send(Message::PollReplies);
+    assert!(!worker.prepare_to_wait(), "a message does");
     assert_eq!(worker.deadline(), None);
 }
 
 /// Whether a test has kept up with the limits in time that it sets.
-struct Pace {
+struct Stopwatch {
     at: Instant,
     longest: Duration,
 }
 
-impl Pace {
+impl Stopwatch {
     /// From one to the next not long may pass.
-    fn step(&mut self) {
+    fn lap(&mut self) {
         self.longest = self.longest.max(self.at.elapsed());
         self.at = Instant::now();
     }
 }
 
 /// Tries what has to be done in time until it holds; that it may not was for want of a processor.
-fn until_in_time(step_max: Duration, mut holds: impl FnMut(&mut Pace) -> bool) {
+fn retry_until_timely(step_max: Duration, mut holds: impl FnMut(&mut Stopwatch) -> bool) {
     loop {
-        let mut pace = Pace { at: Instant::now(), longest: Duration::ZERO };
-        if holds(&mut pace) {
+        let mut stopwatch = Stopwatch { at: Instant::now(), longest: Duration::ZERO };
+        if holds(&mut stopwatch) {
             return;
         }
-        pace.step();
-        assert!(pace.longest >= step_max, "there was time");
+        stopwatch.lap();
+        assert!(stopwatch.longest >= step_max, "there was time");
     }
 }
 
 #[test]
-fn what_is_refused_behind_a_deferred_call_waits_for_it() {
-    let mut lab = Lab::new();
-    let peer = lab.connect();
+fn a_refusal_after_a_deferred_call_waits_for_it() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
     peer.write((post(&call("later", "[]", "1")) + &post("{")).as_bytes());
-    lab.turns(3);
+    harness.turns(3);
     assert_eq!(text(&peer), "");
-    lab.complete("1", Ok(b"true".to_vec()));
-    lab.turns(3);
+    harness.complete("1", Ok(b"true".to_vec()));
+    harness.turns(3);
     assert_eq!(text(&peer).matches("HTTP/1.1 200").count(), 2);
 }

@@ -25,13 +25,13 @@ def codec_of(options: CommunicatorOptions, future: type) -> Codec:
     loader = _pickler(load, "load")
     if dumper is not None and loader is not None:
         # `bytes` and `str` go as they are: no serializer could say them shorter.
-        plain = None if dumper._plain and loader._plain else _refined(load)
+        plain = None if dumper._plain and loader._plain else _wrap_load(load)
         return future, dumper._pieces, loader._restore, plain
     return (
         future,
         _dumping(dump, connection.put_merge),
         _loading(load, connection.get_merge),
-        _refined(load),
+        _wrap_load(load),
     )
 
 
@@ -43,7 +43,7 @@ def _pickler(method: object, name: str) -> PickleSerializer | None:
     return None
 
 
-def _refined(load: Callable[[Stream], Any]) -> Callable[[Any], Any]:
+def _wrap_load(load: Callable[[Stream], Any]) -> Callable[[Any], Any]:
     """For what a peer sent as it is, and this side reads with a serializer of its own."""
 
     def load_plain(data: bytes | str) -> Any:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import ClassVar, Self
 
 from ucall._core import QueueCore
-from ucall.queue.core import journal
+from ucall.queue.core import log_writer
 from ucall.queue.core.codec import codec_of
 from ucall.queue.core.future import Future
 from ucall.queue.core.notifier import Notifier
 from ucall.queue.core.options import CommunicatorOptions
-from ucall.queue.core.security import check, described
+from ucall.queue.core.security import check, tls_settings
 
 __all__ = ["Communicator"]
 
@@ -60,7 +60,7 @@ class Communicator(QueueCore):
             is_server = cls.is_server and broker is None
             check(options.security, is_server, cls.takes_password)
             if location is not None:
-                tls = described(options.security, is_server, cls._verified_name(options))
+                tls = tls_settings(options.security, is_server, cls._verified_name(options))
         made = super().__new__(
             cls, options.id, cls.is_server, location, given, options.engine, codec, tls, broker
         )
@@ -69,7 +69,7 @@ class Communicator(QueueCore):
         setattr(kind, "_notifier", made._notifier)  # noqa: B010
         cls._open.add(made)
         if cls.is_server or tls is not None or broker is not None:
-            journal.start(made._journal(), str(options.id))
+            log_writer.start(made._log_lines(), str(options.id))
         return made
 
     def __init__(self, options: CommunicatorOptions | None = None) -> None:
@@ -164,11 +164,11 @@ def _close_all() -> None:
         communicator.close(max(0.0, end - time.monotonic()))
 
 
-def _orphan_all() -> None:
+def _mark_all_forked() -> None:
     """The threads of this process's communicators are its parent's."""
     for communicator in list(Communicator._open):
-        communicator._orphan()
+        communicator._mark_forked()
     Communicator._open.clear()
 
 
-os.register_at_fork(after_in_child=_orphan_all)
+os.register_at_fork(after_in_child=_mark_all_forked)

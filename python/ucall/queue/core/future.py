@@ -61,33 +61,33 @@ class Future(Receipt, concurrent.futures.Future[None]):
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
-        held = self.__dict__
+        attributes = self.__dict__
         with _lock:
-            if "condition" not in held:
-                held["told"] = self.done()
-                held["condition"] = threading.Condition()
-        if not held["told"]:
+            if "condition" not in attributes:
+                attributes["told"] = self.done()
+                attributes["condition"] = threading.Condition()
+        if not attributes["told"]:
             self._watch()
-        condition: threading.Condition = held["condition"]
+        condition: threading.Condition = attributes["condition"]
         return condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
         with _lock:
-            waiters: list[Any] = self._made("waiters", list)
+            waiters: list[Any] = self._get_or_create("waiters", list)
         self._watch()
         return waiters
 
     @property
     def _done_callbacks(self) -> list[Callable[[Any], object]]:
-        callbacks: list[Callable[[Any], object]] = self._made("callbacks", list)
+        callbacks: list[Callable[[Any], object]] = self._get_or_create("callbacks", list)
         return callbacks
 
-    def _made(self, name: str, make: Callable[[], Any]) -> Any:
-        held = self.__dict__
-        if name not in held:
-            held[name] = make()
-        return held[name]
+    def _get_or_create(self, name: str, make: Callable[[], Any]) -> Any:
+        attributes = self.__dict__
+        if name not in attributes:
+            attributes[name] = make()
+        return attributes[name]
 
     def _watch(self) -> None:
         """Has `_finish` called once it is done."""
@@ -97,11 +97,11 @@ class Future(Receipt, concurrent.futures.Future[None]):
 
     def _finish(self) -> None:
         """It is done: tells all who wait, once."""
-        held = self.__dict__
-        if "condition" in held:
-            with held["condition"]:
-                waiters = [] if held["told"] else held.get("waiters", [])
-                held["told"] = True
+        attributes = self.__dict__
+        if "condition" in attributes:
+            with attributes["condition"]:
+                waiters = [] if attributes["told"] else attributes.get("waiters", [])
+                attributes["told"] = True
                 for waiter in waiters:
                     if self.cancelled():
                         waiter.add_cancelled(self)
@@ -110,7 +110,7 @@ class Future(Receipt, concurrent.futures.Future[None]):
                     else:
                         waiter.add_result(self)
         with _lock:
-            callbacks, held["callbacks"] = held.get("callbacks", []), []
+            callbacks, attributes["callbacks"] = attributes.get("callbacks", []), []
         for callback in callbacks:
             self._call(callback)
 

@@ -30,7 +30,7 @@ class Notifier:
         self._thread: threading.Thread | None = None
         self._watched = 0
         #: While somebody waits for futures, nobody need keep the communicator.
-        self._kept: QueueCore | None = None
+        self._core_reference: QueueCore | None = None
         self.on_start: list[Callable[[uuid.UUID], object]] = []
         self.on_end: list[Callable[[uuid.UUID], object]] = []
 
@@ -43,7 +43,7 @@ class Notifier:
             return
         with self._lock:
             self._watched += 1
-            self._kept = core
+            self._core_reference = core
         core._watch(future)
         self.start()
 
@@ -81,7 +81,7 @@ class Notifier:
         with self._lock:
             self._watched -= len(futures)
             if not self._watched:
-                self._kept = None
+                self._core_reference = None
         return True
 
 

@@ -8,10 +8,10 @@ from typing import TypedDict
 from ucall import _tls
 from ucall.queue.core.options import SecurityOptions
 
-__all__ = ["ClientDescribed", "check", "described"]
+__all__ = ["ClientTlsSettings", "check", "tls_settings"]
 
 
-class ClientDescribed(TypedDict):
+class ClientTlsSettings(TypedDict):
     """For the core of a client."""
 
     name: str
@@ -39,12 +39,12 @@ def check(security: SecurityOptions, is_server: bool, takes_password: bool) -> N
         raise ValueError("security: over gRPC no key may be encrypted, and password means nothing")
 
 
-def described(
+def tls_settings(
     security: SecurityOptions, is_server: bool, name: str
-) -> _tls.Described | ClientDescribed:
+) -> _tls.TlsSettings | ClientTlsSettings:
     """What `ucall._core.QueueCore` takes, after `check`. ``name`` is that of the location."""
     if is_server:
-        files = _tls.described(
+        files = _tls.tls_settings(
             security.certificate, security.key, security.password, security.authority, None
         )
         assert files is not None  # there is a certificate

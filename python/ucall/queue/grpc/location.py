@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ucall.queue.core.carried import Carried, Carrier, load_carrier
+from ucall.queue.core.external import ExternalCommunicator, Transport, load_transport
 
 __all__ = ["Communicator"]
 
 
-class Communicator(Carried):
+class Communicator(ExternalCommunicator):
     """Listens at, or connects to, a host and a port. Port 0 is any free one: see `address`."""
 
     takes_password = False
 
-    def _carry(self) -> Carrier:
-        return load_carrier("grpc", "grpcio")(self)
+    def _start_transport(self) -> Transport:
+        return load_transport("grpc", "grpcio")(self)

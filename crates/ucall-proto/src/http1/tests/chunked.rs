@@ -26,7 +26,7 @@ fn decode(pieces: &[&[u8]]) -> Result<Option<(Vec<u8>, usize)>, HttpError> {
 
 /// Decodes `input` in every way it can come.
 #[track_caller]
-fn everywhere(input: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
+fn decode_at_every_cut(input: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
     let whole = decode(&[input]);
     let bytes: Vec<&[u8]> = input.chunks(1).collect();
     assert_eq!(decode(&bytes), whole, "byte by byte");
@@ -63,7 +63,7 @@ fn decodes() {
         ("1\r\na\r\n01\r\nb\r\n0001\r\nc\r\n00\r\n\r\n", "abc"),
         ("1\r\na\r\n0\r\nX-Sum: 5\r\nContent-Length: 7\r\nempty:\r\n\r\n", "a"),
     ] {
-        assert_eq!(everywhere(input.as_bytes()), Ok(Some(body.into())), "{input:?}");
+        assert_eq!(decode_at_every_cut(input.as_bytes()), Ok(Some(body.into())), "{input:?}");
     }
 }
 
@@ -136,7 +136,7 @@ fn refuses() {
         ("1\r\na\r\nffffffffffffffff\r\n", BodyTooLarge { limit: 1000 }),
         ("1\r\na\r\n3e8\r\n", BodyTooLarge { limit: 1000 }),
     ] {
-        assert_eq!(everywhere(input.as_bytes()), Err(error), "{input:?}");
+        assert_eq!(decode_at_every_cut(input.as_bytes()), Err(error), "{input:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::splits;
 use crate::http1::{
-    BodyLength, Connection, Head, HeadLimits, HeadParser, HttpError, Method, Target, Version,
+    BodyLength, ConnectionOption, Head, HeadLimits, HeadParser, HttpError, Method, Target, Version,
     parse_head,
 };
 
@@ -60,7 +60,7 @@ fn with(lines: &str) -> Vec<u8> {
 }
 
 #[test]
-fn reads_the_usual_head() {
+fn reads_a_fast_path_head() {
     let head = valid(
         b"POST / HTTP/1.1\r\nHost: 127.0.0.1:8545\r\nContent-Type: application/json\r\n\
           Content-Length: 66\r\n\r\n",
@@ -72,7 +72,7 @@ fn reads_the_usual_head() {
     assert!(head.keep_alive() && !head.expect_continue());
     assert_eq!(head.host(), Some(b"127.0.0.1:8545".as_slice()));
     assert_eq!(head.origin(), None);
-    assert_eq!(head.reply_connection(), Connection::Implied);
+    assert_eq!(head.reply_connection(), ConnectionOption::Implied);
 }
 
 #[test]
@@ -396,29 +396,29 @@ fn refuses_lengths() {
 }
 
 #[test]
-fn keeps_connections_as_asked() {
+fn reads_connection_options() {
     for (version, lines, connection) in [
-        ("1.1", "", Connection::Implied),
-        ("1.1", "Connection: keep-alive\r\n", Connection::Implied),
-        ("1.1", "Connection: Close\r\n", Connection::Close),
-        ("1.1", "Connection: x, close ,y\r\n", Connection::Close),
-        ("1.1", "Connection: keep-alive\r\nconnection: close\r\n", Connection::Close),
-        ("1.1", "Connection: closed\r\n", Connection::Implied),
-        ("1.1", "X: close\r\n", Connection::Implied),
-        ("1.0", "", Connection::Close),
-        ("1.0", "Connection: Keep-Alive\r\n", Connection::KeepAlive),
-        ("1.0", "Connection: x,,keep-alive\r\n", Connection::KeepAlive),
-        ("1.0", "Connection: keep-alive, close\r\n", Connection::Close),
+        ("1.1", "", ConnectionOption::Implied),
+        ("1.1", "Connection: keep-alive\r\n", ConnectionOption::Implied),
+        ("1.1", "Connection: Close\r\n", ConnectionOption::Close),
+        ("1.1", "Connection: x, close ,y\r\n", ConnectionOption::Close),
+        ("1.1", "Connection: keep-alive\r\nconnection: close\r\n", ConnectionOption::Close),
+        ("1.1", "Connection: closed\r\n", ConnectionOption::Implied),
+        ("1.1", "X: close\r\n", ConnectionOption::Implied),
+        ("1.0", "", ConnectionOption::Close),
+        ("1.0", "Connection: Keep-Alive\r\n", ConnectionOption::KeepAlive),
+        ("1.0", "Connection: x,,keep-alive\r\n", ConnectionOption::KeepAlive),
+        ("1.0", "Connection: keep-alive, close\r\n", ConnectionOption::Close),
     ] {
         let input = format!("POST / HTTP/{version}\r\nHost: a\r\n{lines}\r\n");
         let head = valid(input.as_bytes());
         assert_eq!(head.reply_connection(), connection, "{input:?}");
-        assert_eq!(head.keep_alive(), connection != Connection::Close);
+        assert_eq!(head.keep_alive(), connection != ConnectionOption::Close);
     }
 }
 
 #[test]
-fn knows_one_expectation() {
+fn accepts_only_100_continue() {
     let length = "Content-Length: 5\r\n";
     for (lines, expected) in [
         (format!("{length}Expect: 100-continue"), true),
@@ -437,7 +437,7 @@ fn knows_one_expectation() {
 }
 
 #[test]
-fn reads_how_long_the_peer_waits() {
+fn reads_the_timeout_header() {
     assert_eq!(valid(&with("A: b")).timeout_ms(), None);
     assert_eq!(valid(&with("ucall-timeout-MS: 1500")).timeout_ms(), Some(1500));
     assert_eq!(valid(&with("Ucall-Timeout-Ms: 0")).timeout_ms(), Some(0));
@@ -448,7 +448,7 @@ fn reads_how_long_the_peer_waits() {
 }
 
 #[test]
-fn sees_origins() {
+fn reads_origins() {
     let origin = "Origin: https://a.example";
     assert_eq!(valid(&with(origin)).origin(), Some(b"https://a.example".as_slice()));
     assert_eq!(refused(&with(&format!("{origin}\r\n{origin}"))), HttpError::OriginRepeated);
@@ -470,7 +470,7 @@ fn limits_bytes_exactly() {
 }
 
 #[test]
-fn limits_what_never_ends() {
+fn limits_unterminated_heads() {
     for (start, endless) in [
         ("", "\r\n"),
         ("", "A"),
@@ -517,21 +517,21 @@ fn refuses_before_the_head_is_complete() {
 }
 
 #[test]
-fn a_head_read_before_is_told_from_any_other() {
-    let usual = with("Content-Length: 5\r\nUser-Agent: a");
+fn a_cached_head_matches_only_the_same_bytes() {
+    let first = with("Content-Length: 5\r\nUser-Agent: a");
     let others = [
         with("Content-Length: 6\r\nUser-Agent: a"),
         with("Content-Length: 5\r\nUser-Agent: b"),
         with("Content-Length: 5\r\nUser-Agent: a\r\nOrigin: null"),
-        usual[..usual.len() - 1].to_vec(),
+        first[..first.len() - 1].to_vec(),
     ];
     let mut parser = HeadParser::default();
     for _ in 0..3 {
-        assert_eq!(parser.parse(&usual, &LIMITS), parse_head(&usual, &LIMITS));
+        assert_eq!(parser.parse(&first, &LIMITS), parse_head(&first, &LIMITS));
     }
     for other in &others {
         let mut parser = parser.clone();
-        for input in [other, &usual, &usual, &[usual.clone(), b"12345".to_vec()].concat()] {
+        for input in [other, &first, &first, &[first.clone(), b"12345".to_vec()].concat()] {
             let expected = parse_head(input, &LIMITS);
             let read = parser.parse(input, &LIMITS);
             assert_eq!(read, expected, "{}", input.escape_ascii());

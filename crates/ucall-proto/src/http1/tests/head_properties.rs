@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn good_lines_with_a_byte_changed_or_not_keep_them(
+    fn mutated_lines_keep_the_invariants(
         mut input in lines(),
         change in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
         bytes_max in 20usize..200,
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn a_valid_head_with_one_byte_changed_keeps_them(at in 0usize..93, byte in any::<u8>()) {
+    fn one_changed_byte_of_a_valid_head_keeps_them(at in 0usize..93, byte in any::<u8>()) {
         let mut input = b"POST / HTTP/1.1\r\nHost: 127.0.0.1:8545\r\nContent-Type: \
             application/json\r\nContent-Length: 66\r\n\r\n".to_vec();
         input[at] = byte;

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use crate::http1::{
-    AccessRules, AllowedOrigin, Connection, Extras, HttpError, ReplyWriter, continue_100,
+    AccessRules, AllowedOrigin, ConnectionOption, HttpError, ReplyHeaders, ReplyWriter,
+    continue_100,
 };
 
 fn writer() -> ReplyWriter {
@@ -21,10 +22,10 @@ fn text(out: Vec<u8>) -> String {
     String::from_utf8(out).unwrap()
 }
 
-fn ok(length: usize, extras: &str) -> String {
+fn ok(length: usize, reply_headers: &str) -> String {
     format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
-         Date: Sat, 21 Nov 2026 21:00:00 GMT\r\n{extras}Content-Length: {length}\r\n\r\n{}",
+         Date: Sat, 21 Nov 2026 21:00:00 GMT\r\n{reply_headers}Content-Length: {length}\r\n\r\n{}",
         "x".repeat(length)
     )
 }
@@ -32,42 +33,42 @@ fn ok(length: usize, extras: &str) -> String {
 #[test]
 fn success_has_exactly_this_shape() {
     let mut out = Vec::new();
-    writer().ok(&mut out, &Extras::default(), &[b'x'; 38]);
+    writer().ok(&mut out, &ReplyHeaders::default(), &[b'x'; 38]);
     assert_eq!(text(out), ok(38, ""));
 }
 
 #[test]
 fn success_takes_extra_lines() {
     for (connection, allowed_origin, lines) in [
-        (Connection::Close, None, "Connection: close\r\n"),
-        (Connection::KeepAlive, None, "Connection: keep-alive\r\n"),
+        (ConnectionOption::Close, None, "Connection: close\r\n"),
+        (ConnectionOption::KeepAlive, None, "Connection: keep-alive\r\n"),
         (
-            Connection::Implied,
+            ConnectionOption::Implied,
             origin(),
             "Access-Control-Allow-Origin: https://a.example\r\nVary: Origin\r\n",
         ),
         (
-            Connection::Close,
+            ConnectionOption::Close,
             origin(),
             "Connection: close\r\nAccess-Control-Allow-Origin: https://a.example\r\n\
              Vary: Origin\r\n",
         ),
     ] {
         let mut out = Vec::new();
-        writer().ok(&mut out, &Extras { connection, allowed_origin }, &[b'x'; 5]);
+        writer().ok(&mut out, &ReplyHeaders { connection, allowed_origin }, &[b'x'; 5]);
         assert_eq!(text(out), ok(5, lines));
     }
 }
 
 #[test]
-fn any_length_fits_whatever_the_last_one_was() {
+fn any_length_fits_after_any_other() {
     let mut writer = writer();
     let lengths = [0, 1, 9, 10, 99, 100, 12_345, 1_000_000];
     for first in lengths {
         for second in lengths {
             let mut out = b"before".to_vec();
-            writer.ok(&mut out, &Extras::default(), &vec![b'x'; first]);
-            writer.ok(&mut out, &Extras::default(), &vec![b'x'; second]);
+            writer.ok(&mut out, &ReplyHeaders::default(), &vec![b'x'; first]);
+            writer.ok(&mut out, &ReplyHeaders::default(), &vec![b'x'; second]);
             assert!(text(out) == format!("before{}{}", ok(first, ""), ok(second, "")));
         }
     }
@@ -77,24 +78,25 @@ fn any_length_fits_whatever_the_last_one_was() {
 fn an_aborted_reply_leaves_nothing() {
     let writer = writer();
     let mut out = b"before".to_vec();
-    let begun = writer.begin(&mut out, &Extras::default());
-    assert_eq!(begun.body_at(), out.len());
+    let pending = writer.begin(&mut out, &ReplyHeaders::default());
+    assert_eq!(pending.body_at(), out.len());
     out.extend_from_slice(b"half a body");
-    writer.abort(&mut out, begun);
+    writer.abort(&mut out, pending);
     assert_eq!(out, b"before");
 }
 
 #[test]
 fn replies_without_body() {
     let mut out = Vec::new();
-    writer().no_content(&mut out, &Extras::default());
+    writer().no_content(&mut out, &ReplyHeaders::default());
     let start = "HTTP/1.1 204 No Content\r\nDate: Sat, 21 Nov 2026 21:00:00 GMT\r\n";
     assert_eq!(text(out), format!("{start}\r\n"));
     let mut out = Vec::new();
-    writer().options(&mut out, &Extras::default());
+    writer().options(&mut out, &ReplyHeaders::default());
     assert_eq!(text(out), format!("{start}Allow: POST, OPTIONS\r\n\r\n"));
     let mut out = Vec::new();
-    writer().options(&mut out, &Extras { allowed_origin: origin(), ..Extras::default() });
+    writer()
+        .options(&mut out, &ReplyHeaders { allowed_origin: origin(), ..ReplyHeaders::default() });
     assert_eq!(
         text(out),
         format!(
@@ -110,8 +112,8 @@ fn replies_without_body() {
 }
 
 #[test]
-fn errors_say_what_was_expected() {
-    let close = Extras { connection: Connection::Close, ..Extras::default() };
+fn error_bodies_state_the_expectation() {
+    let close = ReplyHeaders { connection: ConnectionOption::Close, ..ReplyHeaders::default() };
     let head = "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\n\
          Date: Sat, 21 Nov 2026 21:00:00 GMT\r\nAllow: POST, OPTIONS\r\nConnection: close\r\n\
          Content-Length: 28\r\n\r\n";
@@ -129,7 +131,7 @@ fn errors_say_what_was_expected() {
 }
 
 #[test]
-fn every_status_has_its_phrase() {
+fn every_status_has_a_reason_phrase() {
     for (error, line) in [
         (HttpError::RequestLineMalformed, "400 Bad Request"),
         (HttpError::HostForbidden, "403 Forbidden"),
@@ -149,7 +151,7 @@ fn every_status_has_its_phrase() {
 proptest! {
     /// Whatever is written, taken back and written again, each reply has its own length and body.
     #[test]
-    fn any_replies_one_after_another_read_back(
+    fn consecutive_replies_read_back(
         bodies in prop::collection::vec(
             (prop_oneof![0usize..12, 95usize..105, 990usize..1010], any::<bool>(), 0u8..3),
             1..12,
@@ -159,25 +161,26 @@ proptest! {
         let (mut out, mut expected) = (Vec::new(), Vec::new());
         for (len, is_kept, connection) in bodies {
             let connection = match connection {
-                0 => Connection::Implied,
-                1 => Connection::KeepAlive,
-                _ => Connection::Close,
+                0 => ConnectionOption::Implied,
+                1 => ConnectionOption::KeepAlive,
+                _ => ConnectionOption::Close,
             };
-            let begun = writer.begin(&mut out, &Extras { connection, allowed_origin: None });
-            prop_assert_eq!(begun.body_at(), out.len());
+            let headers = ReplyHeaders { connection, allowed_origin: None };
+            let pending = writer.begin(&mut out, &headers);
+            prop_assert_eq!(pending.body_at(), out.len());
             out.resize(out.len() + len, b'x');
             if is_kept {
-                writer.end(&mut out, begun);
+                writer.end(&mut out, pending);
                 expected.push(len);
             } else {
-                writer.abort(&mut out, begun);
+                writer.abort(&mut out, pending);
             }
         }
         let mut rest = std::str::from_utf8(&out).unwrap();
         for len in expected {
             let (head, behind) = rest.split_once("\r\n\r\n").unwrap();
-            let told = head.rsplit_once("Content-Length: ").unwrap().1;
-            prop_assert_eq!(told, len.to_string());
+            let stated = head.rsplit_once("Content-Length: ").unwrap().1;
+            prop_assert_eq!(stated, len.to_string());
             let (body, behind) = behind.split_at(len);
             prop_assert!(body.bytes().all(|byte| byte == b'x'));
             rest = behind;

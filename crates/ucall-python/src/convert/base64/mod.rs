@@ -15,13 +15,13 @@ mod kernels;
 
 use pyo3::prelude::*;
 
-use crate::ffi::{self, Memory};
+use crate::ffi::{self, BytesType};
 pub(super) use lengths::{GROUP_BYTES, encoded_len};
 
 /// Decodes straight into a new object; `None` when the text is no base64.
 pub(super) fn decode<'py>(
     py: Python<'py>,
-    memory: Memory,
+    memory: BytesType,
     text: &[u8],
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(len) = lengths::decoded_len(text) else { return Ok(None) };

@@ -33,7 +33,7 @@ impl Lingering {
     }
 
     /// The next one that has lingered for long enough.
-    pub(super) fn next_late(&mut self, now: Instant) -> Option<Id> {
+    pub(super) fn next_expired(&mut self, now: Instant) -> Option<Id> {
         self.deadline().filter(|&until| now >= until)?;
         self.sockets.pop_front().map(|(_, socket)| socket)
     }

@@ -1,0 +1,65 @@
+//! Until when a wait lasts.
+//!
+//! A wait with a timeout of its own costs a look at our clock, one at the kernel's and a timer set
+//! and taken back, each time. Deadlines that are far away stay the same for many waits, so one
+//! alarm in the kernel watches the nearest of those: a wait that has something to do before then
+//! pays nothing for it, and asks no clock.
+
+use std::time::{Duration, Instant};
+
+/// Deadlines nearer than this have their timeout in the wait.
+const TIMER_DISTANCE_MIN: Duration = Duration::from_millis(50);
+
+/// How long a wait lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WaitTimeout {
+    /// It only looks.
+    Now,
+    After(Duration),
+    /// Until something happens; a deadline, if there is one, by the alarm.
+    Timer,
+    /// The same, and the alarm is to be set first, to ring after this time.
+    NewTimer(Duration),
+}
+
+impl WaitTimeout {
+    /// For a wait with this deadline, when the alarm, if it is set, rings at that moment.
+    #[inline]
+    pub(crate) fn new(deadline: Option<Instant>, expires_at: Option<Instant>) -> Self {
+        match (deadline, expires_at) {
+            (None, _) => Self::Timer,
+            (Some(deadline), Some(deadline_timer)) if deadline_timer <= deadline => Self::Timer,
+            (Some(deadline), deadline_timer) => match deadline
+                .saturating_duration_since(Instant::now())
+            {
+                Duration::ZERO => Self::Now,
+                left if left < TIMER_DISTANCE_MIN || deadline_timer.is_some() => Self::After(left),
+                left => Self::NewTimer(left),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_far_deadlines_without_an_earlier_timer_set_it() {
+        let now = Instant::now();
+        let (soon, later) = (now + TIMER_DISTANCE_MIN / 2, now + 1000 * TIMER_DISTANCE_MIN);
+        assert_eq!(WaitTimeout::new(None, None), WaitTimeout::Timer);
+        assert_eq!(WaitTimeout::new(Some(now), None), WaitTimeout::Now);
+        assert!(matches!(
+            WaitTimeout::new(Some(soon), None),
+            WaitTimeout::After(_) | WaitTimeout::Now
+        ));
+        let timeout = WaitTimeout::new(Some(later), None);
+        assert!(matches!(timeout, WaitTimeout::NewTimer(left) if left > TIMER_DISTANCE_MIN));
+        assert_eq!(WaitTimeout::new(Some(later), Some(later)), WaitTimeout::Timer);
+        assert_eq!(WaitTimeout::new(Some(later), Some(now)), WaitTimeout::Timer);
+        let later_still = Some(later + TIMER_DISTANCE_MIN);
+        let timeout = WaitTimeout::new(Some(later), later_still);
+        assert!(matches!(timeout, WaitTimeout::After(left) if left > TIMER_DISTANCE_MIN));
+    }
+}

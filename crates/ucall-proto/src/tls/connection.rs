@@ -1,0 +1,474 @@
+//! One end of one TLS connection.
+//!
+//! Records are decrypted where the caller has them; what is left of an incomplete one is kept here,
+//! until the rest has come. rustls' interface for this is a state machine that is asked again and
+//! again what is next: [`TlsConnection::receive`] asks until there is nothing more,
+//! [`TlsConnection::send`] asks once, because then writing is all that is left to do.
+//!
+//! | phase | leads to | when |
+//! |---|---|---|
+//! | `Handshake` | `Open` | both ends have agreed |
+//! | `Handshake`, `Open` | `Failed` | the peer broke the protocol, or is not who it should be |
+//! | `Open` | `Closed` | we have said that nothing more follows |
+//!
+//! What rustls holds of the peer's bytes is one record at a time; what is kept here is bounded by
+//! the longest message of a handshake.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::CommonState;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
+};
+
+use super::{ClientConfig, ServerConfig, TlsError, TlsSession};
+
+/// The first byte of a record that may begin a connection (RFC 8446 section 5.1).
+const HANDSHAKE: u8 = 22;
+/// Plaintext of one record (RFC 8446 section 5.1).
+const RECORD_BYTES_MAX: usize = 16 << 10;
+/// How much longer a record is than its plaintext, with every cipher suite of ours.
+const RECORD_EXTRA_BYTES: usize = 32;
+/// The longest message together with the headers of its records, which may be of one byte each.
+const INPUT_BYTES_MAX: usize = 128 << 10;
+/// A fatal alert in plaintext: decode_error (RFC 8446 section 6).
+const DECODE_ERROR: &[u8] = &[21, 3, 3, 0, 2, 2, 50];
+/// What is kept between records, at most, when nothing is in it.
+const CACHED_CAPACITY_MAX: usize = 32 << 10;
+
+/// Whether bytes that begin a connection are TLS.
+pub fn starts_tls_record(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&HANDSHAKE)
+}
+
+/// One end of one connection.
+pub struct TlsConnection {
+    inner: RustlsConnection,
+    phase: Phase,
+    is_fresh: bool,
+    close_notify_received: bool,
+    /// Bytes of a record, or of a handshake's message, that has not come whole.
+    input: Vec<u8>,
+    /// What was sent before the handshake was done.
+    unsent: Vec<u8>,
+}
+
+enum RustlsConnection {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Handshake,
+    Open,
+    Failed,
+    Closed,
+}
+
+/// What is next.
+enum TlsStep {
+    /// A record was read; there may be more to do.
+    Read,
+    /// There may be more to do.
+    Continue,
+    /// More bytes of the handshake have to come.
+    NeedsInput,
+    /// All is done that can be; application data may be sent.
+    Ready,
+    /// The peer has said that nothing more follows.
+    PeerClosed,
+    /// Both have.
+    Closed,
+    Failed(rustls::Error),
+}
+
+impl TlsConnection {
+    /// The server's end.
+    ///
+    /// # Errors
+    /// rustls refuses the configuration.
+    pub fn server(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
+        let connection = UnbufferedServerConnection::new(config).map_err(TlsError::Peer)?;
+        Ok(Self::new(RustlsConnection::Server(connection)))
+    }
+
+    /// The client's end of a connection to `name`, with the first bytes of it in `out`.
+    ///
+    /// # Errors
+    /// rustls refuses the configuration.
+    pub fn client(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        out: &mut Vec<u8>,
+    ) -> Result<Self, TlsError> {
+        let connection = UnbufferedClientConnection::new(config, name).map_err(TlsError::Peer)?;
+        let mut tls = Self::new(RustlsConnection::Client(connection));
+        tls.receive(&mut [], out, |_| {})?;
+        Ok(tls)
+    }
+
+    fn new(inner: RustlsConnection) -> Self {
+        Self {
+            inner,
+            phase: Phase::Handshake,
+            is_fresh: true,
+            close_notify_received: false,
+            input: Vec::new(),
+            unsent: Vec::new(),
+        }
+    }
+
+    /// Takes bytes from the peer. Plaintext goes to `take`, a record at a time, and what TLS itself
+    /// has to answer behind `out`.
+    ///
+    /// # Errors
+    /// The connection cannot go on. `out` ends with the alert that says so; there is nothing else
+    /// to be done but to send it and to close.
+    pub fn receive(
+        &mut self,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), TlsError> {
+        if self.phase == Phase::Failed {
+            return Err(TlsError::Closed);
+        }
+        self.is_fresh &= bytes.is_empty();
+        let outcome = if self.input.is_empty() {
+            let (used, outcome) = self.process(bytes, out, &mut take);
+            self.input.extend_from_slice(bytes.get(used..).unwrap_or_default());
+            outcome
+        } else {
+            let mut input = std::mem::take(&mut self.input);
+            input.extend_from_slice(bytes);
+            let (used, outcome) = self.process(&mut input, out, &mut take);
+            input.drain(..used.min(input.len()));
+            self.input = input;
+            outcome
+        };
+        self.trim_input();
+        let outcome = match outcome {
+            Ok(()) if self.input.len() <= INPUT_BYTES_MAX => self.send_unsent(out),
+            Ok(()) => Err(TlsError::TooLong),
+            Err(error) => Err(error),
+        };
+        outcome.inspect_err(|error| {
+            // rustls writes no alert for this. Before a version is agreed on, nothing is encrypted.
+            if matches!(error, TlsError::TooLong) && self.common().protocol_version().is_none() {
+                out.extend_from_slice(DECODE_ERROR);
+            }
+            self.fail();
+        })
+    }
+
+    /// Encrypts `plaintext` behind `out`. Before the handshake is done it is kept until then.
+    ///
+    /// # Errors
+    /// Our side is closed, or the connection has failed.
+    pub fn send(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+        match self.phase {
+            Phase::Handshake => {
+                self.unsent.extend_from_slice(plaintext);
+                Ok(())
+            }
+            Phase::Open => self.encrypt(plaintext, out),
+            Phase::Failed | Phase::Closed => Err(TlsError::Closed),
+        }
+    }
+
+    /// Says behind `out` that nothing more follows. The peer may go on sending.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Closed;
+            // An alert that cannot be sent is missed as little as one that is lost.
+            let _ = self
+                .write(RECORD_EXTRA_BYTES, out, |traffic, room| traffic.queue_close_notify(room));
+        }
+    }
+
+    /// Whether both ends have not agreed yet.
+    pub fn is_handshaking(&self) -> bool {
+        self.phase == Phase::Handshake
+    }
+
+    /// Whether nothing has come yet.
+    pub fn is_fresh(&self) -> bool {
+        self.is_fresh
+    }
+
+    /// Bytes that wait here for others.
+    pub fn held_bytes(&self) -> usize {
+        self.input.capacity() + self.unsent.capacity()
+    }
+
+    /// Whether the peer has said that nothing more follows. A stream that ends without may have
+    /// been cut off by somebody else.
+    pub fn has_received_close_notify(&self) -> bool {
+        self.close_notify_received
+    }
+
+    /// What was agreed on; `None` before both ends have, and once the connection has failed.
+    pub fn session(&self) -> Option<TlsSession> {
+        let has_agreed = matches!(self.phase, Phase::Open | Phase::Closed);
+        has_agreed.then(|| TlsSession::of(self.common()))
+    }
+
+    fn common(&self) -> &CommonState {
+        match &self.inner {
+            RustlsConnection::Server(connection) => connection,
+            RustlsConnection::Client(connection) => connection,
+        }
+    }
+
+    /// Whether there is nothing to do before more bytes come.
+    fn is_idle(&self) -> bool {
+        self.phase == Phase::Open && !self.common().wants_write()
+    }
+
+    /// Does all that `bytes` ask for; how many of them are used up.
+    fn process(
+        &mut self,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+        take: &mut impl FnMut(&[u8]),
+    ) -> (usize, Result<(), TlsError>) {
+        let mut used = 0;
+        loop {
+            let rest = bytes.get_mut(used..).unwrap_or_default();
+            let (discard, next) = self.inner.poll(rest, out, take);
+            used += discard;
+            match next {
+                // Nearly always all has come in one record, and there is nothing more to ask for.
+                TlsStep::Read if used >= bytes.len() && self.is_idle() => return (used, Ok(())),
+                TlsStep::Read | TlsStep::Continue => {}
+                TlsStep::NeedsInput | TlsStep::Closed => return (used, Ok(())),
+                TlsStep::PeerClosed => self.close_notify_received = true,
+                TlsStep::Ready => {
+                    if self.phase == Phase::Handshake {
+                        self.phase = Phase::Open;
+                    }
+                    return (used, Ok(()));
+                }
+                TlsStep::Failed(error) => {
+                    self.write_alerts(bytes.get_mut(used..).unwrap_or_default(), out);
+                    return (used, Err(TlsError::of(error)));
+                }
+            }
+        }
+    }
+
+    /// Sends what was kept for the end of the handshake.
+    #[inline]
+    fn send_unsent(&mut self, out: &mut Vec<u8>) -> Result<(), TlsError> {
+        if self.unsent.is_empty() || self.phase != Phase::Open {
+            return Ok(());
+        }
+        let unsent = std::mem::take(&mut self.unsent);
+        self.encrypt(&unsent, out)
+    }
+
+    fn encrypt(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+        // A record at a time, so that it is still in the cache when it is copied.
+        for piece in plaintext.chunks(RECORD_BYTES_MAX) {
+            let expected = piece.len() + RECORD_EXTRA_BYTES;
+            self.write(expected, out, |traffic, room| traffic.encrypt(piece, room))?;
+        }
+        Ok(())
+    }
+
+    /// Lets `write` write behind `out`, where it is expected to need so many bytes.
+    fn write(
+        &mut self,
+        expected: usize,
+        out: &mut Vec<u8>,
+        write: impl Fn(&mut dyn TrafficWriter, &mut [u8]) -> Result<usize, EncryptError>,
+    ) -> Result<(), TlsError> {
+        loop {
+            // Asked with the bytes that are kept, as always: rustls knows how many it has seen.
+            let (discard, written) = match &mut self.inner {
+                RustlsConnection::Server(connection) => write_if_ready(
+                    connection.process_tls_records(&mut self.input),
+                    expected,
+                    out,
+                    &write,
+                ),
+                RustlsConnection::Client(connection) => write_if_ready(
+                    connection.process_tls_records(&mut self.input),
+                    expected,
+                    out,
+                    &write,
+                ),
+            };
+            self.input.drain(..discard.min(self.input.len()));
+            if let Some(written) = written {
+                return written;
+            }
+        }
+    }
+
+    /// Writes what the peer is to be told of its fault.
+    fn write_alerts(&mut self, rest: &mut [u8], out: &mut Vec<u8>) {
+        while self.common().wants_write() {
+            if let (_, TlsStep::Failed(_)) = self.inner.poll(rest, out, &mut |_| {}) {
+                return;
+            }
+        }
+    }
+
+    fn fail(&mut self) {
+        self.phase = Phase::Failed;
+        self.input = Vec::new();
+        self.unsent = Vec::new();
+    }
+
+    /// What comes behind the peer's last word is no TLS, and much memory is not kept for later.
+    #[inline]
+    fn trim_input(&mut self) {
+        if self.close_notify_received {
+            self.input.clear();
+        }
+        if self.input.is_empty() && self.input.capacity() > CACHED_CAPACITY_MAX {
+            self.input = Vec::new();
+        }
+    }
+}
+
+impl RustlsConnection {
+    #[inline]
+    fn poll(
+        &mut self,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+        take: &mut impl FnMut(&[u8]),
+    ) -> (usize, TlsStep) {
+        match self {
+            RustlsConnection::Server(connection) => {
+                advance(connection.process_tls_records(bytes), out, take)
+            }
+            RustlsConnection::Client(connection) => {
+                advance(connection.process_tls_records(bytes), out, take)
+            }
+        }
+    }
+}
+
+/// Does what the connection is at.
+#[inline]
+fn advance<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    out: &mut Vec<u8>,
+    take: &mut impl FnMut(&[u8]),
+) -> (usize, TlsStep) {
+    let mut discard = status.discard;
+    let next = match status.state {
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+            match traffic.next_record() {
+                Some(Ok(record)) => {
+                    discard += record.discard;
+                    take(record.payload);
+                }
+                Some(Err(error)) => break TlsStep::Failed(error),
+                None => break TlsStep::Read,
+            }
+        },
+        Ok(ConnectionState::WriteTraffic(_)) => TlsStep::Ready,
+        Ok(ConnectionState::EncodeTlsData(data)) => encode(data, out),
+        Ok(ConnectionState::TransmitTlsData(transmit)) => {
+            transmit.done();
+            TlsStep::Continue
+        }
+        Ok(ConnectionState::BlockedHandshake) => TlsStep::NeedsInput,
+        Ok(ConnectionState::PeerClosed) => TlsStep::PeerClosed,
+        Ok(ConnectionState::Closed) => TlsStep::Closed,
+        // Early data is never offered; whatever else comes is newer than this.
+        Ok(_) => TlsStep::Failed(rustls::Error::General("a state of TLS that is not known".into())),
+        Err(error) => TlsStep::Failed(error),
+    };
+    (discard, next)
+}
+
+/// Appends a record of the handshake.
+fn encode<Data>(mut data: EncodeTlsData<'_, Data>, out: &mut Vec<u8>) -> TlsStep {
+    let start = out.len();
+    let mut room = RECORD_EXTRA_BYTES;
+    loop {
+        out.resize(start + room, 0);
+        match data.encode(out.get_mut(start..).unwrap_or_default()) {
+            Ok(written) => {
+                out.truncate(start + written);
+                return TlsStep::Continue;
+            }
+            Err(EncodeError::InsufficientSize(needed)) => room = needed.required_size,
+            Err(error @ EncodeError::AlreadyEncoded) => {
+                out.truncate(start);
+                return TlsStep::Failed(rustls::Error::General(error.to_string()));
+            }
+        }
+    }
+}
+
+/// What may be written in the state that comes last.
+trait TrafficWriter {
+    fn encrypt(&mut self, plaintext: &[u8], room: &mut [u8]) -> Result<usize, EncryptError>;
+    fn queue_close_notify(&mut self, room: &mut [u8]) -> Result<usize, EncryptError>;
+}
+
+impl<Data> TrafficWriter for WriteTraffic<'_, Data> {
+    fn encrypt(&mut self, plaintext: &[u8], room: &mut [u8]) -> Result<usize, EncryptError> {
+        WriteTraffic::encrypt(self, plaintext, room)
+    }
+
+    fn queue_close_notify(&mut self, room: &mut [u8]) -> Result<usize, EncryptError> {
+        WriteTraffic::queue_close_notify(self, room)
+    }
+}
+
+/// Writes if the connection is at that; `None` when it has to be asked again.
+fn write_if_ready<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    expected: usize,
+    out: &mut Vec<u8>,
+    write: &impl Fn(&mut dyn TrafficWriter, &mut [u8]) -> Result<usize, EncryptError>,
+) -> (usize, Option<Result<(), TlsError>>) {
+    let discard = status.discard;
+    let mut traffic = match status.state {
+        Ok(ConnectionState::WriteTraffic(traffic)) => traffic,
+        Ok(ConnectionState::EncodeTlsData(data)) => {
+            encode(data, out);
+            return (discard, None);
+        }
+        Ok(ConnectionState::TransmitTlsData(transmit)) => {
+            transmit.done();
+            return (discard, None);
+        }
+        Ok(ConnectionState::PeerClosed) => return (discard, None),
+        Ok(_) => return (discard, Some(Err(TlsError::Closed))),
+        Err(error) => return (discard, Some(Err(TlsError::Peer(error)))),
+    };
+    let (start, mut room) = (out.len(), expected);
+    loop {
+        out.resize(start + room, 0);
+        match write(&mut traffic, out.get_mut(start..).unwrap_or_default()) {
+            Ok(written) => {
+                out.truncate(start + written);
+                return (discard, Some(Ok(())));
+            }
+            Err(EncryptError::InsufficientSize(needed)) => room = needed.required_size,
+            Err(EncryptError::EncryptExhausted) => {
+                out.truncate(start);
+                return (discard, Some(Err(TlsError::KeysExhausted)));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TlsConnection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("TlsConnection").field("phase", &self.phase).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,79 @@
+//! Asking the program who a request comes from: `Server(auth=…)`.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyPermissionError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use ucall_proto::http1::Head;
+use ucall_proto::tls::TlsSession;
+use ucall_proto::{AuthenticationError, CallerIdentity};
+use ucall_server::Caller;
+
+use crate::context::{Context, run_in};
+use crate::ffi;
+use crate::handler::Interpreter;
+
+impl Interpreter {
+    /// Calls the program's function. `None`, `False` and `PermissionError` let nobody in; any other
+    /// exception lets nobody in either, nor does something to await or to step through, and goes to
+    /// the log.
+    #[cold]
+    pub(crate) fn authenticate(
+        &mut self,
+        py: Python<'_>,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<TlsSession>>,
+        caller: &Caller,
+    ) -> Result<CallerIdentity, AuthenticationError> {
+        let Some(auth) = &self.auth else { return Err(AuthenticationError::Failed) };
+        let request_context = Bound::new(py, Context::of_request(py, head, session, caller))
+            .and_then(|context| {
+                run_in(&self.own_variables(py)?, || ffi::call(auth.bind(py), [context.as_any()]))
+            })
+            .map(Bound::unbind)
+            .and_then(|user| reject_awaitable(py, user));
+        match request_context {
+            Ok(user) if is_unauthorized(py, &user) => Err(AuthenticationError::Unauthorized),
+            Ok(user) => Ok(Arc::new(user)),
+            Err(error) if error.is_instance_of::<PyPermissionError>(py) => {
+                Err(AuthenticationError::Unauthorized)
+            }
+            Err(error) => {
+                let logged = self.report.auth_failed(py, &error);
+                self.note_interrupt(logged);
+                Err(AuthenticationError::Failed)
+            }
+        }
+    }
+
+    /// What the program's function has returned for the request at hand.
+    pub(crate) fn set_user(&mut self, py: Python<'_>, identity: &CallerIdentity) {
+        let user = identity.downcast_ref::<Py<PyAny>>();
+        self.user = user.map(|user| user.clone_ref(py));
+    }
+}
+
+/// Refuses what has to be awaited or stepped through, as a function with a `yield` returns it:
+/// nobody does, so that nothing has been verified.
+fn reject_awaitable(py: Python<'_>, user: Py<PyAny>) -> PyResult<Py<PyAny>> {
+    let awaitable = user.bind(py);
+    let class = awaitable.get_type();
+    let is_awaitable = class.hasattr(intern!(py, "__await__"))?
+        || class.hasattr(intern!(py, "__next__"))?
+        || class.hasattr(intern!(py, "__anext__"))?;
+    if !is_awaitable {
+        return Ok(user);
+    }
+    if class.hasattr(intern!(py, "cr_frame"))? {
+        // A coroutine, of which Python would warn that it was never awaited.
+        awaitable.call_method0(intern!(py, "close"))?;
+    }
+    let problem = format!("auth: expected a user at once, got {}", class.name()?);
+    Err(PyTypeError::new_err(problem))
+}
+
+fn is_unauthorized(py: Python<'_>, user: &Py<PyAny>) -> bool {
+    let user = user.bind(py);
+    user.is_none() || user.is(pyo3::types::PyBool::new(py, false))
+}

@@ -1,0 +1,128 @@
+//! Why a call got no reply, and the exception that says so.
+
+use std::io;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
+use crate::convert;
+
+/// Of what a server said instead of a reply, so much is told.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// Why there is no reply.
+#[derive(Debug)]
+pub(super) enum ClientFault {
+    /// The server closed the connection, in the middle of a reply or before it.
+    Closed { within_reply: bool },
+    /// The system could not send or receive.
+    System(io::Error),
+    /// The deadline passed.
+    TimedOut,
+    /// A signal came; the call may go on after its handler has run.
+    Interrupted,
+    /// The reply is larger than the client takes.
+    TooLarge { bytes_max: usize },
+    /// The head of the reply is larger than any needs to be.
+    HeadTooLarge,
+    /// Too many heads of status 1xx come before the reply.
+    TooManyInformational,
+    /// The server does not speak the protocol: what is wrong, as a clause.
+    Protocol(String),
+    /// An HTTP status other than success, and no JSON-RPC with it.
+    Http { status: u16, reason: String, text: String },
+    /// A reply that answers another request.
+    WrongReply,
+}
+
+impl ClientFault {
+    /// What the server sent instead of a JSON-RPC reply, as text to show.
+    pub(super) fn excerpt(text: &[u8]) -> String {
+        let excerpt = text.get(..TEXT_BYTES_MAX).unwrap_or(text);
+        String::from_utf8_lossy(excerpt).trim().to_owned()
+    }
+
+    /// The exception of `ucall.errors` for it.
+    #[cold]
+    pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
+        let message = match self {
+            Self::TimedOut => return raise(py, &TIMEOUT_ERROR, "TimeoutError", self.message()),
+            Self::Http { status, reason, text } => return http_error(py, status, &reason, &text),
+            _ => self.message(),
+        };
+        raise(py, &CONNECTION_ERROR, "ConnectionError", message)
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Closed { within_reply: false } => {
+                "the server closed the connection instead of replying; the call may have run"
+                    .to_owned()
+            }
+            Self::Closed { within_reply: true } => {
+                "the server closed the connection within its reply".to_owned()
+            }
+            Self::System(error) => format!("the connection broke: {error}"),
+            Self::TimedOut => "no reply came in time".to_owned(),
+            Self::Interrupted => "interrupted by a signal".to_owned(),
+            Self::TooLarge { bytes_max } => {
+                format!("the reply is larger than max_reply_bytes ({bytes_max} bytes)")
+            }
+            Self::HeadTooLarge => {
+                format!("the head of the reply is larger than {HEAD_BYTES_MAX} bytes")
+            }
+            Self::TooManyInformational => format!(
+                "the server sent more than {INFORMATIONAL_MAX} heads of status 1xx before its reply"
+            ),
+            Self::Protocol(what) => format!("the server replied with what is no JSON-RPC: {what}"),
+            Self::Http { status, .. } => format!("HTTP status {status}"),
+            Self::WrongReply => "the server replied to another request".to_owned(),
+        }
+    }
+}
+
+impl From<io::Error> for ClientFault {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::Interrupted => Self::Interrupted,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::TimedOut,
+            _ => Self::System(error),
+        }
+    }
+}
+
+static CONNECTION_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static TIMEOUT_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static HTTP_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+fn raise(
+    py: Python<'_>,
+    cell: &'static PyOnceLock<Py<PyType>>,
+    name: &str,
+    message: String,
+) -> PyErr {
+    match cell.import(py, "ucall.errors", name) {
+        Ok(class) => PyErr::from_type(class.clone(), message),
+        Err(error) => error,
+    }
+}
+
+fn http_error(py: Python<'_>, status: u16, reason: &str, text: &str) -> PyErr {
+    match HTTP_ERROR.import(py, "ucall.errors", "HTTPError") {
+        Ok(class) => PyErr::from_type(class.clone(), (status, reason.to_owned(), text.to_owned())),
+        Err(error) => error,
+    }
+}
+
+/// The exception for a value that is not what it should be; `root` names what it is part of.
+#[cold]
+pub(super) fn value_error(fault: convert::ConversionFault, root: &str) -> PyErr {
+    match fault {
+        convert::ConversionFault::Value(mismatch) => PyValueError::new_err(mismatch.describe(root)),
+        convert::ConversionFault::TooLarge => PyValueError::new_err(format!("{root}: too large")),
+        convert::ConversionFault::Raised(error) => *error,
+    }
+}

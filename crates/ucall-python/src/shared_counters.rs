@@ -1,0 +1,96 @@
+//! Pages of counters that a supervisor and its workers share.
+//!
+//! The supervisor makes a file without a name and maps it, and so does each worker, which writes to
+//! the one page that it was given and may read all. When a worker is gone its counters are added to
+//! the first page, which is nobody's, and its page is given to another.
+
+use std::io;
+use std::os::fd::FromRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use ucall_server::{CounterPage, Stats};
+
+/// So many pages there are, one of them for those who are gone.
+const PAGES: usize = 512;
+
+/// The counters of all workers of one supervisor.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct SharedCounters {
+    file: OwnedFd,
+    /// Mapped for as long as the process lives, because workers write to it until then.
+    pages: &'static [CounterPage],
+}
+
+#[pymethods]
+impl SharedCounters {
+    /// Maps a file, which it takes over, and makes it as long as it has to be.
+    #[new]
+    fn new(descriptor: RawFd) -> PyResult<Self> {
+        // SAFETY: the caller gives the descriptor away.
+        let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let pages = map(&file)?;
+        Ok(Self { file, pages })
+    }
+
+    /// The file, to be sent to a worker.
+    fn fileno(&self) -> RawFd {
+        self.file.as_fd().as_raw_fd()
+    }
+
+    /// The numbers of the pages that workers may be given.
+    #[getter]
+    fn page_indices(&self) -> Vec<usize> {
+        (1..self.pages.len()).collect()
+    }
+
+    /// Keeps what the worker of a page has counted, once it is gone, and clears the page.
+    fn retire(&self, index: usize) -> PyResult<()> {
+        let (Some(past), Some(page)) = (self.pages.first(), self.pages.get(index)) else {
+            return Err(PyIndexError::new_err("no such page"));
+        };
+        let mut stats = page.stats();
+        page.publish(&Stats::default());
+        stats.connections = 0;
+        stats += past.stats();
+        past.publish(&stats);
+        Ok(())
+    }
+}
+
+impl SharedCounters {
+    /// The page of one worker.
+    pub(crate) fn page(&self, index: usize) -> Option<&'static CounterPage> {
+        self.pages.get(index)
+    }
+
+    /// What all workers have counted, those that are gone included.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut all = Stats::default();
+        for page in self.pages {
+            all += page.stats();
+        }
+        all
+    }
+}
+
+fn map(file: &OwnedFd) -> io::Result<&'static [CounterPage]> {
+    let len = PAGES * size_of::<CounterPage>();
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: sets the length of a file that is ours, then maps it at an address of the system's
+    // own choice.
+    let memory = unsafe {
+        if libc::ftruncate(file.as_raw_fd(), len as libc::off_t) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::mmap(ptr::null_mut(), len, access, kind, file.as_raw_fd(), 0)
+    };
+    if memory == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is as long, aligned to a page of the system, never unmapped, and holds
+    // nothing but atomic numbers, for which all bits are valid.
+    Ok(unsafe { std::slice::from_raw_parts(memory.cast::<CounterPage>(), PAGES) })
+}

@@ -1,0 +1,200 @@
+//! One link through a broker: numbered pieces each way, and credit for them.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ucall_buffer::Payload;
+
+use super::HEADER_BYTES;
+use super::piece_sizer::PIECE_BYTES_MIN;
+use crate::session_manager::{LinkKey, SessionManager};
+
+/// What a publication is: its kind, a byte, and 64 bits of numbers, little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PieceHeader {
+    /// The next piece of the link, which follows. Its number, from 0.
+    Piece(u64),
+    /// So many pieces have come, and so many may be under way behind them.
+    Credit(u64, u64),
+    /// The link is over.
+    Close,
+    /// The link is over, because a piece is missing.
+    Lost,
+    /// The client is gone, and so are all its links: what the broker says for it.
+    ClientGone,
+}
+
+const PIECE: u8 = 0;
+const CREDIT: u8 = 1;
+const CLOSE: u8 = 2;
+const LOST: u8 = 3;
+const CLIENT_GONE: u8 = 4;
+/// Credit has its window in so many of the lower bits.
+const WINDOW_BITS: u32 = 16;
+
+impl PieceHeader {
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let (kind, number) = bytes.split_first()?;
+        let number = u64::from_le_bytes(*number.first_chunk()?);
+        Some(match *kind {
+            PIECE => Self::Piece(number),
+            CREDIT => Self::Credit(number >> WINDOW_BITS, number & ((1 << WINDOW_BITS) - 1)),
+            CLOSE => Self::Close,
+            LOST => Self::Lost,
+            CLIENT_GONE => Self::ClientGone,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn write(self, output: &mut Vec<u8>) {
+        let (kind, number) = match self {
+            Self::Piece(number) => (PIECE, number),
+            Self::Credit(received, window) => (CREDIT, received << WINDOW_BITS | window),
+            Self::Close => (CLOSE, 0),
+            Self::Lost => (LOST, 0),
+            Self::ClientGone => (CLIENT_GONE, 0),
+        };
+        let mut bytes = [kind; HEADER_BYTES];
+        let (_, tail) = bytes.split_at_mut(1);
+        tail.copy_from_slice(&number.to_le_bytes());
+        output.extend(bytes);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct TunnelLink {
+    pub(super) key: LinkKey,
+    /// Pieces that have come whole.
+    pub(super) received: u64,
+    /// It is on the list of links with something to send.
+    pub(super) is_queued: bool,
+    /// The hub has given it up; this is when we do, if not all is said before.
+    pub(super) ends_at: Option<Instant>,
+    /// The number that pieces to us stay below, as it was told.
+    granted: u64,
+    sent: u64,
+    /// The number that our pieces stay below.
+    allowed: u64,
+    /// Since when there is something to send and no credit.
+    pub(super) stalled_since: Option<Instant>,
+    /// When it is to be given up, as the broker keeps it in order.
+    pub(super) due: Option<Instant>,
+    /// The lengths of pieces that have not been confirmed, the last one last.
+    pending: VecDeque<usize>,
+    /// What the hub has given out, and did not go out yet.
+    waiting: VecDeque<Bytes>,
+    waiting_bytes: usize,
+}
+
+impl TunnelLink {
+    /// A link on which `first` pieces may be under way before a word of the other side.
+    pub(super) fn new(key: LinkKey, first: u64) -> Self {
+        Self {
+            key,
+            received: 0,
+            is_queued: false,
+            ends_at: None,
+            granted: first,
+            sent: 0,
+            allowed: first,
+            stalled_since: None,
+            due: None,
+            pending: VecDeque::new(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+        }
+    }
+
+    pub(super) fn has_credit(&self) -> bool {
+        self.sent < self.allowed
+    }
+
+    /// Whether a piece is not confirmed that may have been too long.
+    pub(super) fn has_long_in_flight(&self) -> bool {
+        self.pending.iter().any(|bytes| *bytes > PIECE_BYTES_MIN)
+    }
+
+    /// Whether so many more pieces may go out before a word of the other side.
+    pub(super) fn has_credit_for(&self, pieces: u64) -> bool {
+        self.sent + pieces <= self.allowed
+    }
+
+    /// The number of the next piece.
+    pub(super) fn next_number(&self) -> u64 {
+        self.sent
+    }
+
+    /// When it is given up: because its time to end is over, or because nothing of what was sent
+    /// has come, not even a piece that would tell which is missing.
+    pub(super) fn deadline(&self, keepalive: Duration) -> Option<Instant> {
+        let stalled_until = self.stalled_since.map(|since| since + keepalive);
+        [self.ends_at, stalled_until].into_iter().flatten().min()
+    }
+
+    /// Takes credit in. How many pieces of full length it says have come.
+    pub(super) fn credit(&mut self, received: u64, window: u64, full_bytes: usize) -> u64 {
+        if received > self.sent {
+            return 0;
+        }
+        let confirmed = (self.pending.len() as u64).saturating_sub(self.sent - received);
+        let is_full = |bytes: &usize| *bytes == full_bytes;
+        let full = self.pending.drain(..confirmed as usize).filter(is_full).count() as u64;
+        self.allowed = self.allowed.max(received + window);
+        self.stalled_since = self.stalled_since.filter(|_| !self.has_credit());
+        full
+    }
+
+    /// Counts a piece that came whole, and gives the credit that is due.
+    pub(super) fn count_piece(&mut self, window: u64) -> Option<PieceHeader> {
+        self.received += 1;
+        let limit = self.received + window;
+        if limit < self.granted + (window / 4).max(1) {
+            return None;
+        }
+        self.granted = limit;
+        Some(PieceHeader::Credit(self.received, window))
+    }
+
+    /// Has so much wait, if the hub has it. How much does.
+    pub(super) fn fill(
+        &mut self,
+        wanted: usize,
+        manager: &mut SessionManager,
+        now: Instant,
+    ) -> usize {
+        while self.waiting_bytes < wanted {
+            let mut payload = Payload::new();
+            manager.poll_output(self.key, &mut payload, now);
+            if payload.is_empty() {
+                break;
+            }
+            self.waiting_bytes += payload.len();
+            self.waiting.extend(payload.drain());
+        }
+        self.waiting_bytes
+    }
+
+    /// What is said of the next piece.
+    pub(super) fn next_header(&self) -> PieceHeader {
+        PieceHeader::Piece(self.sent)
+    }
+
+    /// Moves a piece of `count` bytes to the end of `output`.
+    pub(super) fn take(&mut self, count: usize, output: &mut Payload) {
+        self.sent += 1;
+        self.pending.push_back(count);
+        self.waiting_bytes -= count;
+        let mut left = count;
+        while left > 0 {
+            let Some(mut first) = self.waiting.pop_front() else { break };
+            let part = first.split_to(first.len().min(left));
+            left -= part.len();
+            output.push(part);
+            if !first.is_empty() {
+                self.waiting.push_front(first);
+            }
+        }
+    }
+}

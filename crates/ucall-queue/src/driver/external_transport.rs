@@ -1,0 +1,196 @@
+//! A link that somebody else carries: its output until that is fetched, and how much of what came
+//! the communicator's thread has not taken in yet.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use ucall_buffer::Payload;
+
+use crate::session_manager::LinkKey;
+
+/// One link that somebody else carries.
+pub struct ExternalTransport {
+    pub(super) key: OnceLock<LinkKey>,
+    /// Whom the other side's certificate names, if it had to show one.
+    pub(super) certificate_name: Option<Vec<u8>>,
+    output: Mutex<Output>,
+    input: Mutex<Input>,
+    in_flight_bytes_max: usize,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+#[derive(Default)]
+struct Output {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+    /// The hub has not been asked again since there was no room.
+    is_paused: bool,
+    /// Nothing will follow.
+    is_closed: bool,
+}
+
+#[derive(Default)]
+struct Input {
+    bytes: usize,
+    /// Whoever hands it in waits to be woken.
+    is_paused: bool,
+}
+
+impl ExternalTransport {
+    pub(super) fn new(
+        in_flight_bytes_max: usize,
+        certificate_name: Option<Vec<u8>>,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let (key, output, input) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        Self { key, certificate_name, output, input, in_flight_bytes_max, wake: Box::new(wake) }
+    }
+
+    /// Whether the hub has given the link up, and everything was fetched.
+    pub fn is_closed(&self) -> bool {
+        let output = self.lock();
+        output.is_closed && output.waiting.is_empty()
+    }
+
+    /// Bytes that wait to be fetched.
+    pub fn waiting_bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    /// Whether so much waits to be taken in that whoever hands it in should wait. If so, it is
+    /// woken once half of it was.
+    pub fn is_full(&self) -> bool {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        input.is_paused = input.bytes >= self.in_flight_bytes_max;
+        input.is_paused
+    }
+
+    /// Counts what was handed in.
+    pub(super) fn add_input(&self, bytes: usize) {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner).bytes += bytes;
+    }
+
+    /// Counts what was taken in.
+    pub(super) fn consume_input(&self, bytes: usize) {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        input.bytes -= bytes;
+        let wakes = input.is_paused && input.bytes <= self.in_flight_bytes_max / 2;
+        input.is_paused &= !wakes;
+        drop(input);
+        if wakes {
+            (self.wake)();
+        }
+    }
+
+    /// Whether there is room for more; if not, the hub is asked again once there is.
+    pub(super) fn has_room(&self) -> bool {
+        let mut output = self.lock();
+        output.is_paused = output.bytes >= self.in_flight_bytes_max;
+        !output.is_paused
+    }
+
+    /// Has a payload wait, whose parts stay where they lie until they are fetched.
+    pub(super) fn push(&self, payload: &mut Payload) {
+        let mut output = self.lock();
+        let was_empty = output.waiting.is_empty();
+        output.bytes += payload.len();
+        output.waiting.extend(payload.drain());
+        drop(output);
+        // Who fetches goes on until there is nothing: a wake for each part would pile up.
+        if was_empty {
+            (self.wake)();
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.lock().is_closed = true;
+        (self.wake)();
+    }
+
+    /// The next bytes, and whether there is room for more now which there was not before.
+    pub(super) fn next(&self, bytes_max: usize) -> Option<(Vec<u8>, bool)> {
+        let mut output = self.lock();
+        let mut bytes = Vec::new();
+        while bytes.len() < bytes_max {
+            let Some(first) = output.waiting.front_mut() else { break };
+            let count = first.len().min(bytes_max - bytes.len());
+            bytes.extend_from_slice(&first.split_to(count));
+            if first.is_empty() {
+                output.waiting.pop_front();
+            }
+        }
+        if bytes.is_empty() {
+            return None;
+        }
+        output.bytes -= bytes.len();
+        let is_low = output.is_paused && output.bytes <= self.in_flight_bytes_max / 2;
+        output.is_paused &= !is_low;
+        Some((bytes, is_low))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Output> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for ExternalTransport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Foreign({:?})", self.key.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A link for ten bytes each way, and how often its carrier was woken.
+    fn link() -> (ExternalTransport, Arc<AtomicUsize>) {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let counted = wakes.clone();
+        let count = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        (ExternalTransport::new(10, None, count), wakes)
+    }
+
+    fn payload(bytes: &'static [u8]) -> Payload {
+        let mut payload = Payload::new();
+        payload.push(Bytes::from_static(bytes));
+        payload
+    }
+
+    #[test]
+    fn input_past_the_limit_pauses_and_wakes_once() {
+        let (link, wakes) = link();
+        link.add_input(9);
+        assert!(!link.is_full());
+        link.add_input(1);
+        assert!(link.is_full());
+        link.consume_input(4);
+        assert_eq!(wakes.load(Ordering::Relaxed), 0);
+        link.consume_input(1);
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+        link.consume_input(5);
+        assert!(!link.is_full());
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_transport_is_woken_once_for_all_output() {
+        let (link, wakes) = link();
+        for _ in 0..3 {
+            link.push(&mut payload(b"abc"));
+        }
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+        while link.next(4).is_some() {}
+        link.push(&mut payload(b"d"));
+        assert_eq!(wakes.load(Ordering::Relaxed), 2);
+        link.end();
+        assert_eq!(wakes.load(Ordering::Relaxed), 3);
+    }
+}

@@ -1,0 +1,359 @@
+//! What the frames of a link do: messages, acknowledgements and handshakes.
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::{LinkKey, Role, SessionManager};
+use crate::decoder::Frame;
+use crate::event_queue::Event;
+use crate::failure::Failure;
+use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
+use crate::identity::Incarnation;
+use crate::message::{self, Body, Incoming};
+use crate::session::{Ending, Session};
+use crate::shared::SharedMemory;
+
+/// Why somebody new is refused for now: what those before have sent was not taken.
+const INBOX_FULL: &str = "busy: too much waits to be taken";
+/// Why somebody is refused who may be somebody else than he says. The log is told of these.
+const ID_IN_USE: &str = "busy: another communicator has this id just now";
+/// The same, once that one has shown to be alive since: there is no use in asking again.
+const DUPLICATE_ID: &str = "another communicator has this id and is connected; give each an id of \
+    its own, or close that one first";
+const CERTIFICATE_MISMATCH: &str = "the id is that of a peer with another certificate";
+
+impl SessionManager {
+    pub(super) fn handle_frame(
+        &mut self,
+        key: LinkKey,
+        frame: Frame,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        match frame {
+            Frame::Data(header, body) => self.handle_message(key, &header, body),
+            Frame::Control(header, body) => match header.kind {
+                Kind::Hello => self.handle_hello(key, &Hello::read(&header, &body)?, now),
+                Kind::Welcome => self.handle_welcome(key, &Hello::read(&header, &body)?, now),
+                Kind::Refuse => self.handle_refuse(key, &body, now),
+                Kind::Acknowledge => self.handle_acknowledge(key, &Progress::read(&header, &body)?),
+                Kind::Ping => {
+                    if let Some(link) = self.links.get_mut(&key) {
+                        link.pong_due = Some(header.sequence);
+                    }
+                    self.mark_ready(key);
+                    Ok(())
+                }
+                Kind::Pong => {
+                    if let Some(link) = self.links.get_mut(&key) {
+                        link.liveness.handle_pong(header.sequence);
+                    }
+                    Ok(())
+                }
+                Kind::Shared => self.handle_shared(key, header, &body),
+                Kind::Release => {
+                    self.shared_memory_of(key)?.release(header.sequence)?;
+                    // A message may wait for it.
+                    self.mark_ready(key);
+                    Ok(())
+                }
+                Kind::Blocked => {
+                    self.session_of(key)?.1.set_peer_blocked();
+                    self.mark_ready(key);
+                    Ok(())
+                }
+                Kind::Finish => self.handle_finish(key, now),
+                Kind::Cancelled | Kind::Gap | Kind::End | Kind::Data => {
+                    self.handle_skipped(key, &header, &body, now)
+                }
+            },
+        }
+    }
+
+    pub(super) fn session_of(
+        &mut self,
+        key: LinkKey,
+    ) -> Result<(u32, &mut Session), ProtocolError> {
+        let index = self.links.get(&key).and_then(|link| link.session);
+        let index = index.ok_or(ProtocolError::Unexpected)?;
+        let session = self.session(index).ok_or(ProtocolError::Unexpected)?;
+        Ok((index, session))
+    }
+
+    fn handle_message(
+        &mut self,
+        key: LinkKey,
+        header: &Header,
+        body: Body,
+    ) -> Result<(), ProtocolError> {
+        let (_, session) = self.session_of(key)?;
+        if session.accept(header, 0)? {
+            let weight = message::weight(header.length as usize, header.segments.into());
+            let credit = session.count_message(header, weight);
+            let peer = session.peer.ok_or(ProtocolError::Unexpected)?;
+            self.arrived.push_back(Incoming {
+                peer,
+                credit,
+                sequence: header.sequence,
+                weight,
+                encoding: header.encoding,
+                redelivered: header.repeated,
+                body,
+            });
+        }
+        self.mark_ready(key);
+        Ok(())
+    }
+
+    fn shared_memory_of(&mut self, key: LinkKey) -> Result<&mut SharedMemory, ProtocolError> {
+        let link = self.links.get_mut(&key).ok_or(ProtocolError::Unexpected)?;
+        link.shared.as_mut().ok_or(ProtocolError::Unexpected)
+    }
+
+    /// A message that lies in shared memory.
+    fn handle_shared(
+        &mut self,
+        key: LinkKey,
+        header: Header,
+        record: &Bytes,
+    ) -> Result<(), ProtocolError> {
+        let limit = self.options.message_bytes_max;
+        let (length, body) = self.shared_memory_of(key)?.take(record, limit)?;
+        self.handle_message(key, &Header { kind: Kind::Data, length, ..header }, body)
+    }
+
+    /// A number without a message: cancelled, dropped, or the end.
+    fn handle_skipped(
+        &mut self,
+        key: LinkKey,
+        header: &Header,
+        body: &Bytes,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let (index, session) = self.session_of(key)?;
+        session.accept(header, frame::read_u64(body, 0))?;
+        self.mark_ready(key);
+        if header.kind == Kind::End {
+            self.answer_end(index, now);
+        }
+        Ok(())
+    }
+
+    fn handle_acknowledge(
+        &mut self,
+        key: LinkKey,
+        progress: &Progress,
+    ) -> Result<(), ProtocolError> {
+        let outbox = self.outbox.clone();
+        let (index, session) = self.session_of(key)?;
+        self.has_progress |= session.progress(progress, &outbox)?;
+        // There may be room now for what had none.
+        self.mark_ready(key);
+        self.send_finish_if_done(index);
+        Ok(())
+    }
+
+    /// Somebody begins a link to us.
+    fn handle_hello(
+        &mut self,
+        key: LinkKey,
+        hello: &Hello,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let role = self.links.get(&key).map(|link| link.role);
+        if !self.is_server || role != Some(Role::Accepted) {
+            return Err(ProtocolError::Unexpected);
+        }
+        match self.choose_session(key, hello, now) {
+            Ok(index) => self.join(key, index, hello, Some(Kind::Welcome), now),
+            Err(reason) => {
+                if [ID_IN_USE, DUPLICATE_ID, CERTIFICATE_MISMATCH].contains(&reason) {
+                    let line = || format!("peer {} is refused: {reason}", hello.identity);
+                    self.inbox.log_queue.log(line, now);
+                }
+                self.refuse(key, reason);
+                Ok(())
+            }
+        }
+    }
+
+    /// The session that a newcomer goes on with, or a new one, or why neither.
+    fn choose_session(
+        &mut self,
+        key: LinkKey,
+        hello: &Hello,
+        now: Instant,
+    ) -> Result<u32, &'static str> {
+        if hello.identity == self.identity {
+            return Err("the id is the server's own");
+        }
+        if self.is_finished_session(hello) {
+            return Err("closed: the session is over");
+        }
+        let is_full = self.inbox_is_full();
+        if let Some(&index) = self.by_peer.get(&hello.identity) {
+            let certificate_name =
+                self.links.get(&key).and_then(|link| link.certificate_name.clone());
+            let session = self.session(index).ok_or("busy: try again")?;
+            if session.certificate_name != certificate_name {
+                return Err(CERTIFICATE_MISMATCH);
+            }
+            let is_same = session.peer_incarnation.constant_time_eq(hello.incarnation);
+            if !is_same && is_full {
+                return Err(INBOX_FULL);
+            }
+            match session.link {
+                // The same peer lost a link that looks whole from here.
+                Some(old) if is_same => self.close_link(old, false, now),
+                Some(other) => return Err(self.reject_duplicate(other, hello.incarnation)),
+                None => {}
+            }
+            // Another life of a peer that had ended begins anew. It still hears the end of a server
+            // that is closing, and what comes before that.
+            let is_stale = self.session(index).is_some_and(|it| it.ending != Ending::Open);
+            if is_same || !is_stale || self.is_closing {
+                return Ok(index);
+            }
+            self.end_session(index, Failure::PeerClosed, now);
+        }
+        if self.is_closing {
+            return Err("closed: the server is closing");
+        }
+        if is_full {
+            return Err(INBOX_FULL);
+        }
+        if self.by_peer.len() >= self.options.peers_max {
+            return Err("busy: too many peers");
+        }
+        let index = self.open_session(Some(hello.identity), now);
+        let certificate_name = self.links.get(&key).and_then(|link| link.certificate_name.clone());
+        if let Some(session) = self.session(index) {
+            session.certificate_name = certificate_name;
+        }
+        Ok(index)
+    }
+
+    /// Why a newcomer is not wanted who says to be the peer of this link. That one may be gone and
+    /// nobody has noticed: so it is asked, and the newcomer asks again meanwhile. If it answers,
+    /// there are two of one id. One that is about to end is waited for.
+    fn reject_duplicate(&mut self, other: LinkKey, new_incarnation: Incarnation) -> &'static str {
+        let session = self.session_of(other);
+        let is_open =
+            session.is_ok_and(|(_, it)| it.ending == Ending::Open && !it.peer_has_ended());
+        let Some(link) = self.links.get_mut(&other) else { return ID_IN_USE };
+        if link.liveness.is_answered_since(new_incarnation) {
+            return if is_open { DUPLICATE_ID } else { ID_IN_USE };
+        }
+        if let Some(number) = link.liveness.ping(new_incarnation) {
+            link.control.extend(Header::control(Kind::Ping, number, 0).write());
+            self.mark_ready(other);
+        }
+        ID_IN_USE
+    }
+
+    /// The other side of a link that we made has answered.
+    fn handle_welcome(
+        &mut self,
+        key: LinkKey,
+        hello: &Hello,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let role = self.links.get(&key).map(|link| link.role);
+        if role != Some(Role::Dialed) || hello.identity == self.identity {
+            return Err(ProtocolError::Unexpected);
+        }
+        let is_full = self.inbox_is_full();
+        let (index, session) = self.session_of(key)?;
+        if is_full && session.peer_incarnation != hello.incarnation {
+            // Closes the link; it is tried again later.
+            return Err(ProtocolError::WindowExceeded);
+        }
+        if session.peer != Some(hello.identity) {
+            session.peer = Some(hello.identity);
+            session.delivery.set_peer(hello.identity);
+            self.outbox.set_peer(index, hello.identity);
+            self.by_peer.clear();
+            self.by_peer.insert(hello.identity, index);
+        }
+        self.backoff.reset();
+        self.last_dial_error = None;
+        self.join(key, index, hello, None, now)
+    }
+
+    /// Joins a link and a session, and answers if an answer is wanted.
+    fn join(
+        &mut self,
+        key: LinkKey,
+        index: u32,
+        hello: &Hello,
+        answer: Option<Kind>,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let (identity, limit, window) =
+            (self.identity, self.options.message_bytes_max, self.window());
+        let outbox = self.outbox.clone();
+        let (Some(Some(session)), Some(link)) =
+            (self.sessions.get_mut(index as usize), self.links.get_mut(&key))
+        else {
+            return Err(ProtocolError::Unexpected);
+        };
+        session.resume(hello, &outbox)?;
+        if let Some(kind) = answer {
+            let mut hello = session.hello(identity, limit, window);
+            hello.sharing = link.sharing();
+            hello.write(kind, &mut link.control);
+        }
+        if let Some(shared) = &mut link.shared {
+            shared.set_peer_sharing(hello.sharing);
+        }
+        link.session = Some(index);
+        link.is_open = true;
+        link.decoder.handshake_done();
+        session.link = Some(key);
+        self.unidentified.remove(&key);
+        if !std::mem::replace(&mut session.start_reported, true) {
+            self.inbox.push_event(Event::Started(hello.identity), now);
+        }
+        self.has_progress = true;
+        self.mark_ready(key);
+        self.answer_end(index, now);
+        Ok(())
+    }
+
+    /// Tells the other side why it is not wanted, and closes the link behind that.
+    pub fn refuse(&mut self, key: LinkKey, reason: &str) {
+        if let Some(link) = self.links.get_mut(&key) {
+            link.control.extend(Header::control(Kind::Refuse, 0, reason.len()).write());
+            link.control.extend(reason.as_bytes());
+            link.is_closing = true;
+        }
+        self.mark_ready(key);
+    }
+
+    /// The other side will not have us: for now, or for good.
+    fn handle_refuse(
+        &mut self,
+        key: LinkKey,
+        reason: &Bytes,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let (index, _) = self.session_of(key)?;
+        let is_flushed = self.is_flushed(index);
+        let outbox = self.outbox.clone();
+        let keeps = self.session(index).is_some_and(|it| it.keeps_for_another_life(&outbox));
+        // It is shown to people: nothing in it moves a cursor.
+        let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let reason: String = String::from_utf8_lossy(reason).chars().map(printable).collect();
+        self.set_dial_error(&reason);
+        self.close_link(key, false, now);
+        // A server that is closing may be started again.
+        let is_for_now = reason.starts_with("busy") || keeps && reason.starts_with("closed");
+        if !is_for_now {
+            let failure =
+                if is_flushed { self.closing_failure() } else { Failure::Refused(reason) };
+            self.end_session(index, failure, now);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! A worker on the fake engine, with a handler that does what its calls say.
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ucall_engine::Id;
+use ucall_engine::fake::{Fake, FakePeer, Network};
+use ucall_proto::http1::AccessRules;
+use ucall_proto::json::Reader;
+use ucall_proto::{Call, CallOutcome, Reply, RpcError};
+use ucall_server::{
+    CallId, Caller, Handler, MemoryBudget, Message, Procedures, Reservation, Worker, WorkerConfig,
+};
+
+/// What has not happened by then never will.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What the procedures of these tests do.
+pub enum Procedure {
+    Echo,
+    Large,
+    Later,
+}
+
+#[derive(Default)]
+pub struct ScriptedHandler {
+    /// By the text of its id.
+    pub deferred: HashMap<Vec<u8>, CallId>,
+    /// In the order they came.
+    pub unfinished: Vec<CallId>,
+    pub cancelled: Vec<Id>,
+    pub warnings: Vec<String>,
+    /// What happens between the end of a wait and the turn's look at the clock.
+    pub after_wait: Option<Box<dyn FnOnce()>>,
+    pub budget: MemoryBudget,
+    /// What deferred calls hold.
+    reserved: Reservation,
+}
+
+impl ScriptedHandler {
+    /// Lets deferred calls hold so much.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.reserved.resize(bytes, &self.budget);
+    }
+}
+
+impl Handler for ScriptedHandler {
+    type Procedure = Procedure;
+
+    fn call(
+        &mut self,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let params = call.params.unwrap_or(b"null");
+        match procedure {
+            Procedure::Echo => reply.result().extend_from_slice(params),
+            Procedure::Large => {
+                let mut reader = Reader::new(params);
+                reader.enter();
+                let len = reader.number().as_i64().unwrap() as usize;
+                let out = reply.result();
+                out.push(b'"');
+                out.resize(out.len() + len, b'x');
+                out.push(b'"');
+            }
+            Procedure::Later => {
+                let id = caller.call_id(call);
+                self.unfinished.push(id);
+                self.deferred.insert(call.id.unwrap_or_default().to_vec(), id);
+                return CallOutcome::Deferred;
+            }
+        }
+        CallOutcome::Done
+    }
+
+    fn cancel(&mut self, connection: Id) {
+        self.cancelled.push(connection);
+    }
+
+    const WAITING_COSTS: bool = true;
+
+    fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let waited = wait();
+        if let Some(event) = self.after_wait.take() {
+            event();
+        }
+        waited
+    }
+
+    fn memory_budget(&self) -> MemoryBudget {
+        self.budget.clone()
+    }
+
+    fn warn(&mut self, line: &str) {
+        self.warnings.push(line.to_owned());
+    }
+}
+
+pub struct Harness {
+    pub worker: Worker<Fake, ScriptedHandler>,
+    pub network: Network,
+}
+
+impl Harness {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(configure: impl FnOnce(&mut WorkerConfig)) -> Self {
+        let (engine, network) = Fake::new();
+        let procedures = Arc::new(Procedures::new());
+        procedures.insert("echo", Procedure::Echo);
+        procedures.insert("large", Procedure::Large);
+        procedures.insert("later", Procedure::Later);
+        let mut config = WorkerConfig::new(AccessRules::new(true, &[], &[]).unwrap());
+        configure(&mut config);
+        let mut worker = Worker::new(engine, ScriptedHandler::default(), procedures, config);
+        worker.listen(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        Self { worker, network }
+    }
+
+    pub fn turn(&mut self) {
+        self.worker.turn(Some(Instant::now())).unwrap();
+    }
+
+    pub fn turns(&mut self, count: usize) {
+        for _ in 0..count {
+            self.turn();
+        }
+    }
+
+    /// Takes turns until something holds.
+    pub fn turn_until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
+        let until = Instant::now() + TEST_TIMEOUT;
+        while !holds(self) {
+            assert!(Instant::now() < until, "waited in vain");
+            std::thread::sleep(Duration::from_millis(5));
+            self.turn();
+        }
+    }
+
+    pub fn connect(&mut self) -> FakePeer {
+        let peer = self.network.connect();
+        self.turn();
+        peer
+    }
+
+    pub fn stats(&self) -> ucall_server::Stats {
+        self.worker.counters().stats()
+    }
+
+    pub fn complete(&mut self, id: &str, outcome: Result<Vec<u8>, RpcError>) {
+        let call = self.worker.handler_mut().deferred[id.as_bytes()];
+        self.worker.mailbox().send(Message::Complete(call, outcome));
+        self.turn();
+    }
+}
+
+pub fn call(method: &str, params: &str, id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}"#)
+}
+
+pub fn reply(id: &str, result: &str) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}\n")
+}
+
+pub fn post(body: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+pub fn text(peer: &FakePeer) -> String {
+    String::from_utf8(peer.read()).unwrap()
+}

@@ -1,0 +1,78 @@
+"""Strangers that send what they like on a link, over every protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import ssl
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import paho.mqtt.client as paho
+from frames import CLIENT_PREAMBLE
+from paho.mqtt.enums import CallbackAPIVersion
+from pairs import Pairs
+
+from ucall import queue as nq
+
+WAIT_S = 60
+#: Goes in front of each piece of a link through a broker: its kind, and its number from 0.
+PIECE = b"\0" + bytes(8)
+
+
+@contextlib.contextmanager
+def sent(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[None]:
+    """A link of a stranger, who has sent this and stays."""
+    if pairs.protocol == "mqtt":
+        connect_by = _published
+    elif pairs.protocol == "grpc":
+        connect_by = _streamed
+    else:
+        connect_by = _connected
+    with connect_by(pairs, server, data):
+        yield
+
+
+@contextlib.contextmanager
+def _connected(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[None]:
+    raw_client = socket.socket(socket.AF_INET if server.address else socket.AF_UNIX)
+    raw_client.settimeout(WAIT_S)
+    raw_client.connect(server.address or server.options.netloc.host)
+    if pairs.authority is not None:
+        context = ssl.create_default_context(cafile=pairs.authority.path)
+        context.set_alpn_protocols(["ucall-queue"])
+        raw_client = context.wrap_socket(raw_client, server_hostname="localhost")
+    if pairs.protocol == "shm":
+        data = CLIENT_PREAMBLE + data
+    with raw_client:
+        # It may be refused before all of it is there.
+        with contextlib.suppress(OSError):
+            raw_client.sendall(data)
+        yield
+
+
+@contextlib.contextmanager
+def _published(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[None]:
+    raw_client = paho.Client(CallbackAPIVersion.VERSION2)
+    raw_client.connect("127.0.0.1", server.options.netloc.port)
+    raw_client.loop_start()
+    topic = f"{server.options.broker.topic}/up/{uuid.uuid4().hex}"
+    raw_client.publish(topic, PIECE + data, qos=1).wait_for_publish(WAIT_S)
+    yield
+    raw_client.disconnect()
+    raw_client.loop_stop()
+
+
+@contextlib.contextmanager
+def _streamed(_pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[None]:
+    assert server.address is not None
+    pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    pieces.put(data)
+    with grpc.insecure_channel("{}:{}".format(*server.address)) as channel:
+        link: Any = channel.stream_stream("/ucall.Queue/Link")(iter(pieces.get, None))
+        yield
+        pieces.put(None)
+        link.cancel()

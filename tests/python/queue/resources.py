@@ -1,0 +1,35 @@
+"""What this process holds of memory and descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+WAIT_S = 60
+
+
+def descriptors() -> int:
+    """How many of sockets and of memory there are."""
+    kinds = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            kinds.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sum(kind.startswith(("socket:", "/memfd:")) for kind in kinds)
+
+
+def shared_maps(kind: str = "") -> int:
+    """How often shared memory is mapped: ``"r--p"`` what is used once, ``"r--s"`` in slots."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return sum("memfd:" in line and kind in line for line in lines)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        gc.collect()
+        time.sleep(0.005)
