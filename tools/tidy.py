@@ -3,7 +3,8 @@
     python tools/tidy.py
 
 Lines of at most 100 characters, no white space at their ends, no tabs, a newline at the end of the
-file, files of at most 600 lines, and a module's first line says what it does.
+file, files of at most 600 lines, a module's first line says what it does, and no name that
+tools/retired-names.txt lists: names that were replaced by a term of the field.
 """
 
 import re
@@ -27,6 +28,12 @@ OPENINGS = {
 }
 # Examples are shown word for word as a user would write them.
 WITHOUT_OPENING = ("examples/",)
+
+
+# Names of the project's code: those of shell scripts and settings are not ours to choose.
+NAMED = {".c", ".h", ".py", ".pyi", ".rs"}
+NAME = re.compile(r"[A-Za-z_]\w*")
+RETIRED = frozenset((ROOT / "tools" / "retired-names.txt").read_text(encoding="utf-8").split())
 
 
 def sources() -> list[Path]:
@@ -60,6 +67,14 @@ def opening_complaints(path: Path, lines: list[str]) -> Iterator[str]:
         yield "1: does not open with what it does"
 
 
+def name_complaints(path: Path, lines: list[str]) -> Iterator[str]:
+    if path.suffix not in NAMED:
+        return
+    for number, line in enumerate(lines, start=1):
+        for name in RETIRED.intersection(NAME.findall(line)):
+            yield f"{number}: `{name}` is retired: see tools/retired-names.txt"
+
+
 def file_complaints(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     lines = text.split("\n")
@@ -70,6 +85,7 @@ def file_complaints(path: Path) -> Iterator[str]:
     if len(lines) > LINES_MAX + 1:
         yield f"{len(lines) - 1} lines, more than {LINES_MAX}: does it hold two ideas?"
     yield from opening_complaints(path, lines)
+    yield from name_complaints(path, lines)
     for number, line in enumerate(lines, start=1):
         yield from (f"{number}: {complaint}" for complaint in line_complaints(path, line))
 
