@@ -70,7 +70,7 @@ def test_a_message_of_a_get_that_was_cancelled_is_not_acknowledged(pairs: Pairs)
             future = client.put("x")
             # It is given to the get, whose task is cancelled before it goes on.
             while server._gets:
-                server._look()
+                server._poll()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

@@ -48,7 +48,7 @@ class Hostile:
             self.socket.sendall(piece(99, 0, hello(b"c" * 16)))
             return self.hears(TOPIC + b"/down/%032x" % 99)
         self.socket.sendall(publication(TOPIC + b"/server", b""))
-        return self.hears(b"ucall-q1")
+        return self.hears(b"ucall-q2")
 
     def hears(self, words: bytes) -> bool:
         output = b""
@@ -146,7 +146,7 @@ def test_a_broker_that_speaks_wrongly_is_left(hostile: Hostile, case: str) -> No
 def test_what_means_nothing_changes_nothing(hostile: Hostile, case: str) -> None:
     hostile.socket.sendall(CONNACK)
     if not hostile.communicator.is_server:
-        assert hostile.hears(b"ucall-q1")
+        assert hostile.hears(b"ucall-q2")
     hostile.socket.sendall(KEPT[case])
     assert hostile.is_spoken_to()
     with pytest.raises(TimeoutError):
