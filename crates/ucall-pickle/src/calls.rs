@@ -1,8 +1,8 @@
 //! Names, calls and state.
 
 use crate::error::Error;
-use crate::reader::{HEADER, ITEM, Reader, Step};
-use crate::stack::{Entry, Facts, Kind};
+use crate::reader::{HEADER, Reader, Step};
+use crate::stack::{Entry, Facts, Kind, NOWHERE};
 use crate::{Accepts, Builder, Made, Product};
 
 impl<B: Builder> Reader<'_, B> {
@@ -33,17 +33,26 @@ impl<B: Builder> Reader<'_, B> {
 
     pub(crate) fn reduce(&mut self) -> Step<B> {
         self.budget.allocate(HEADER)?;
-        let (arguments, facts) = self.pop_arguments()?;
+        let (arguments, facts, has_globals) = self.pop_arguments()?;
         let global = self.pop_global()?;
-        self.charge_call(&facts)?;
-        let made = self.builder.call(&global, &arguments, &mut self.budget)?;
+        if has_globals && !self.builder.takes_globals(&global) {
+            return Err(Error::NotValue.into());
+        }
+        let made = self.builder.call(&global, &arguments, facts.values, &mut self.budget)?;
         self.push_made(made, &facts)
     }
 
-    /// A call may walk through its arguments, and keep as much again.
-    fn charge_call(&mut self, arguments: &Facts) -> Result<(), Error> {
-        self.budget.hash(u64::from(arguments.weight))?;
-        self.budget.allocate(ITEM * u64::from(arguments.weight))
+    /// The arguments of a call, from the top, and whether globals are among them that are no
+    /// values.
+    fn pop_arguments(&mut self) -> Step<B, (B::Object, Facts, bool)> {
+        let at = self.below_top(1)?;
+        match self.stack.get(at) {
+            Some(entry) if entry.kind == Kind::Arguments => {
+                let (object, entry) = self.pop()?;
+                Ok((object, entry.facts, true))
+            }
+            _ => self.pop_value().map(|(object, facts)| (object, facts, false)),
+        }
     }
 
     pub(crate) fn new_object(&mut self, has_keywords: bool) -> Step<B> {
@@ -55,7 +64,6 @@ impl<B: Builder> Reader<'_, B> {
         }
         let keywords = keywords.as_ref().map(|(object, _)| object);
         let global = self.pop_global()?;
-        self.charge_call(&facts)?;
         let made = self.builder.instance(&global, &arguments, keywords, &mut self.budget)?;
         self.push_made(made, &facts)
     }
@@ -63,18 +71,24 @@ impl<B: Builder> Reader<'_, B> {
     fn push_made(&mut self, made: Made<B>, arguments: &Facts) -> Step<B> {
         let facts = Facts::of_call(made.weight, arguments);
         self.check_depth(&facts)?;
-        let accepts = made.accepts;
+        let (accepts, last_change) = self.scheduled(match made.product {
+            Product::Object(_) => made.accepts,
+            Product::Pending(_) => Accepts::STATE,
+            Product::Global(_) => Accepts::NOTHING,
+        });
         match made.product {
             Product::Object(object) => {
-                self.push(object, Entry { accepts, ..Entry::new(facts) });
+                self.push(object, Entry { accepts, last_change, ..Entry::new(facts) });
             }
-            Product::Global(global) => self.push_global(global)?,
+            Product::Global(global) => {
+                self.note_dropped(arguments, NOWHERE);
+                self.push_global(global)?;
+            }
             Product::Pending(pending) => {
                 let number = u32::try_from(self.pending.len()).map_err(|_| Error::Stack)?;
                 self.pending.push(Some(pending));
                 let (object, kind) = (self.builder.none(), Kind::Pending(number));
-                let accepts = Accepts::STATE;
-                self.push(object, Entry { kind, accepts, ..Entry::new(facts) });
+                self.push(object, Entry { kind, accepts, last_change, ..Entry::new(facts) });
             }
         }
         Ok(())
@@ -97,14 +111,15 @@ impl<B: Builder> Reader<'_, B> {
             self.builder.set_state(&object, &state, &mut self.budget)?;
         }
         // The pickler writes the state last.
-        self.close_open(at).map(drop)
+        self.close_open(at)?;
+        self.changed(at)
     }
 
     /// Makes the object that waited for this state, in its place.
     fn complete(&mut self, at: usize, number: u32, state: &B::Object, facts: Facts) -> Step<B> {
         let pending = self.pending.get_mut(number as usize).and_then(Option::take);
         let pending = pending.ok_or(Error::Unchangeable)?;
-        let made = self.builder.complete(pending, state, &mut self.budget)?;
+        let made = self.builder.complete(pending, state, facts.values, &mut self.budget)?;
         let Product::Object(object) = made.product else { return Err(Error::NotValue.into()) };
         let facts = Facts::of_call(made.weight, &facts);
         let entry = self.stack.get_mut(at).ok_or(Error::Stack)?;
@@ -118,7 +133,10 @@ impl<B: Builder> Reader<'_, B> {
     }
 
     pub(crate) fn persistent(&mut self) -> Step<B> {
-        let (id, _) = self.pop_value()?;
+        let at = self.below_top(1)?;
+        let facts = self.close(at)?;
+        let (id, entry) = self.pop()?;
+        self.note_dropped(&facts, entry.memo);
         let object = self.builder.persistent(&id)?;
         self.push(object, Entry::new(Facts::LEAF));
         Ok(())

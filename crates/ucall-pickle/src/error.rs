@@ -34,6 +34,8 @@ pub enum Error {
     Memory,
     /// It has too many values, each counted as often as it is reached.
     Values,
+    /// A key or member cannot be hashed, or is incomplete and so cannot be hashed yet.
+    Unhashable,
     /// Its keys and members would take too long to hash and compare.
     Hashing,
     /// More keys or members have one hash than [`Limits::alike_max`](crate::Limits::alike_max).
@@ -59,6 +61,7 @@ impl fmt::Display for Error {
             Self::Depth => "a pickle with values that nest deeper than max_depth",
             Self::Memory => "a pickle whose objects take more memory than max_expansion allows",
             Self::Values => "a pickle with too many values, each counted as often as it is reached",
+            Self::Unhashable => "a pickle with a key or member that cannot be hashed",
             Self::Hashing => "a pickle whose keys or members take too long to hash",
             Self::Alike => "a pickle with more keys or members of one hash than max_alike",
         })

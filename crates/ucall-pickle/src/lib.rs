@@ -19,8 +19,11 @@
 mod budget;
 mod calls;
 mod error;
+mod hashing;
+mod memo;
 mod operation;
 mod reader;
+mod schedule;
 mod stack;
 
 pub use budget::{Budget, Limits};
@@ -111,11 +114,15 @@ pub trait Builder {
     fn value_of(&mut self, global: &Self::Global) -> Result<Option<Self::Object>, Self::Error>;
     /// A global that stands among the arguments of a call, and nowhere else.
     fn argument_of(&mut self, global: &Self::Global) -> Result<Self::Object, Self::Error>;
-    /// Calls a global with the items of a tuple, which it must not keep as it is.
+    /// Whether globals that are no values may stand among its arguments.
+    fn takes_globals(&self, global: &Self::Global) -> bool;
+    /// Calls a global with the items of a tuple. The tuple holds so many `values`, each counted as
+    /// often as it is reached.
     fn call(
         &mut self,
         global: &Self::Global,
         arguments: &Self::Object,
+        values: u32,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Self::Error>;
     /// Makes an instance of a global by its `__new__`, with keyword arguments if there are any.
@@ -126,11 +133,12 @@ pub trait Builder {
         keywords: Option<&Self::Object>,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Self::Error>;
-    /// Makes the object that waited for this state.
+    /// Makes the object that waited for this state, which holds so many `values`.
     fn complete(
         &mut self,
         pending: Self::Pending,
         state: &Self::Object,
+        values: u32,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Self::Error>;
     /// The object that a persistent id stands for.
@@ -138,6 +146,8 @@ pub trait Builder {
 
     /// How a key or member is hashed; fails where it cannot be.
     fn hash(&mut self, key: &Self::Object) -> Result<Hash, Self::Error>;
+    /// Called before keys or members of one hash are compared.
+    fn before_comparing(&mut self) -> Result<(), Self::Error>;
     /// Called every few thousand operations, to let other threads run.
     fn pause(&mut self) -> Result<(), Self::Error>;
 }

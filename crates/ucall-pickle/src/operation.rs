@@ -45,6 +45,7 @@ pub(crate) enum Operation<'a> {
 }
 
 /// The bytes of a pickle that were not read yet.
+#[derive(Clone, Copy)]
 pub(crate) struct Bytes<'a> {
     rest: &'a [u8],
 }

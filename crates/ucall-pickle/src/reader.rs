@@ -3,48 +3,61 @@
 //! Each operation charges the budget for what it makes before the builder makes it. The figures are
 //! CPython's sizes on 64 bits, with the room that containers keep for growth.
 
+use hashbrown::HashMap;
+
 use crate::budget::{Budget, Limits};
 use crate::error::Error;
+use crate::hashing::HashCounts;
+use crate::memo::{Dropped, Open};
 use crate::operation::{Bytes, Operation};
-use crate::stack::{Entry, Facts, HashCounts, Kind, NOWHERE, Remembered};
-use crate::{Accepts, Builder, Hash};
+use crate::schedule::Schedule;
+use crate::stack::{Entry, Facts, Kind, NOWHERE, Remembered};
+use crate::{Accepts, Builder};
 
 /// After this many operations other threads may run.
-const OPERATIONS_WITHOUT_PAUSE: u32 = 4096;
+pub(crate) const OPERATIONS_WITHOUT_PAUSE: u32 = 4096;
 
-/// Bytes of a number, and of what text and bytes have beside their contents.
+/// Bytes of a number, and of what text, bytes and others have beside their contents.
 const SMALL: u64 = 32;
 pub(crate) const HEADER: u64 = 64;
+const TEXT: u64 = 80;
+const BYTE_ARRAY: u64 = 96;
 const TUPLE: u64 = 56;
-const LIST: u64 = 72;
+const LIST: u64 = 80;
 const DICT: u64 = 80;
-const SET: u64 = 216;
+const SET: u64 = 224;
 /// Text up to this length is charged as the widest.
 const SHORT_TEXT: usize = 64;
 /// Bytes of a place in a container.
 pub(crate) const ITEM: u64 = 8;
 const LIST_ITEM: u64 = 16;
 const FIRST_KEY: u64 = 160;
-const KEY: u64 = 104;
-const MEMBER: u64 = 128;
+const KEY: u64 = 112;
+const MEMBER: u64 = 144;
 
 /// Reads one pickle.
 pub struct Reader<'a, B: Builder> {
     pub(crate) builder: &'a mut B,
-    bytes: Bytes<'a>,
-    limits: Limits,
+    pub(crate) bytes: Bytes<'a>,
+    pub(crate) limits: Limits,
     /// Bytes of the pickle.
     length: usize,
     pub(crate) budget: Budget,
     /// The objects on the stack, and what is known of each.
     pub(crate) objects: Vec<B::Object>,
     pub(crate) stack: Vec<Entry>,
-    marks: Vec<usize>,
+    pub(crate) marks: Vec<usize>,
     pub(crate) memo: Vec<Remembered<B::Object>>,
     pub(crate) globals: Vec<B::Global>,
     pub(crate) pending: Vec<Option<B::Pending>>,
     /// Of the containers on the stack that have keys of shared hashes, the innermost last.
-    hash_counts: Vec<HashCounts>,
+    pub(crate) hash_counts: Vec<HashCounts>,
+    /// From the first time on that an object is recalled which may still change.
+    pub(crate) schedule: Option<Schedule>,
+    /// While there is a schedule: the incomplete objects on the stack that are in the memo, the
+    /// innermost last, and what was dropped above others while they were incomplete.
+    pub(crate) open: Vec<Open>,
+    pub(crate) dropped: HashMap<u32, Dropped>,
     operations: u32,
 }
 
@@ -68,6 +81,9 @@ impl<'a, B: Builder> Reader<'a, B> {
             globals: Vec::new(),
             pending: Vec::new(),
             hash_counts: Vec::new(),
+            schedule: None,
+            open: Vec::new(),
+            dropped: HashMap::new(),
             operations: 0,
         };
         loop {
@@ -84,7 +100,7 @@ impl<'a, B: Builder> Reader<'a, B> {
             return Err(Error::Trailing.into());
         }
         let (object, facts) = self.pop_value()?;
-        if u64::from(facts.weight) > self.limits.values_max(self.length) {
+        if u64::from(facts.values) > self.limits.values_max(self.length) {
             return Err(Error::Values.into());
         }
         if !self.stack.is_empty() || !self.marks.is_empty() {
@@ -190,7 +206,7 @@ impl<'a, B: Builder> Reader<'a, B> {
         self.stack.push(entry);
     }
 
-    fn pop(&mut self) -> Result<(B::Object, Entry), Error> {
+    pub(crate) fn pop(&mut self) -> Result<(B::Object, Entry), Error> {
         self.objects.pop().zip(self.stack.pop()).ok_or(Error::Stack)
     }
 
@@ -204,14 +220,15 @@ impl<'a, B: Builder> Reader<'a, B> {
     }
 
     fn push_open(&mut self, object: B::Object, accepts: Accepts) {
-        self.push(object, Entry { accepts, ..Entry::new(Facts::LEAF) });
+        let (accepts, last_change) = self.scheduled(accepts);
+        self.push(object, Entry { accepts, last_change, ..Entry::new(Facts::LEAF) });
     }
 
     #[inline]
     fn text(&mut self, utf8: &[u8]) -> Step<B> {
         // One character of four bytes makes all others as wide.
         let width = if utf8.len() > SHORT_TEXT && utf8.is_ascii() { 1 } else { 4 };
-        self.budget.allocate(HEADER + width * utf8.len() as u64)?;
+        self.budget.allocate(TEXT + width * utf8.len() as u64)?;
         let object = self.builder.text(utf8)?;
         self.push(object, Entry::new(Facts::of_bytes(utf8.len())));
         Ok(())
@@ -235,7 +252,7 @@ impl<'a, B: Builder> Reader<'a, B> {
                 (self.builder.bytes(bytes)?, Facts::of_bytes(bytes.len()))
             }
             Operation::ByteArray(bytes) => {
-                self.budget.allocate(HEADER + bytes.len() as u64)?;
+                self.budget.allocate(BYTE_ARRAY + bytes.len() as u64)?;
                 (self.builder.byte_array(bytes)?, Facts::of_bytes(bytes.len()).without_hash())
             }
             Operation::NextBuffer => (self.builder.next_buffer()?, Facts::LEAF.without_hash()),
@@ -248,63 +265,6 @@ impl<'a, B: Builder> Reader<'a, B> {
         };
         self.push(object, Entry::new(facts));
         Ok(())
-    }
-
-    // --- the memo
-
-    #[inline]
-    fn memoize(&mut self) -> Step<B> {
-        let place = u32::try_from(self.memo.len()).map_err(|_| Error::Memo)?;
-        let entry = self.stack.last_mut().ok_or(Error::Stack)?;
-        let is_open = entry.accepts != Accepts::NOTHING;
-        if is_open {
-            if entry.memo != NOWHERE {
-                return Err(Error::Memo.into());
-            }
-            entry.memo = place;
-        }
-        let (kind, facts) = (entry.kind, entry.facts);
-        let object = self.objects.last().ok_or(Error::Stack)?.clone();
-        self.memo.push(Remembered { object, kind, facts, is_open });
-        Ok(())
-    }
-
-    #[inline]
-    fn recall(&mut self, place: u32) -> Step<B> {
-        let remembered = self.memo.get(place as usize).ok_or(Error::Memo)?;
-        let (object, kind, mut facts) =
-            (remembered.object.clone(), remembered.kind, remembered.facts);
-        if remembered.is_open {
-            if matches!(kind, Kind::Pending(_)) {
-                return Err(Error::Incomplete.into());
-            }
-            facts = Facts { height: 0, open: place, ..facts };
-            if !facts.is_weight_fixed {
-                facts = Facts { weight: 1, ..facts.without_hash() };
-            }
-        } else if facts.open != NOWHERE {
-            facts = self.resolved(place, facts)?;
-        }
-        self.push(object, Entry { kind, ..Entry::new(facts) });
-        Ok(())
-    }
-
-    /// The facts of a value that refers to objects which were incomplete, now that they may be
-    /// complete: it nests as deep as they do.
-    #[cold]
-    fn resolved(&mut self, place: u32, mut facts: Facts) -> Step<B, Facts> {
-        while let Some(referred) = self.memo.get(facts.open as usize) {
-            if referred.is_open {
-                break;
-            }
-            facts.height = facts.height.max(referred.facts.height.saturating_add(1));
-            facts.open = referred.facts.open;
-        }
-        self.check_depth(&facts)?;
-        if let Some(remembered) = self.memo.get_mut(place as usize) {
-            remembered.facts = facts;
-        }
-        Ok(facts)
     }
 
     // --- values that are consumed
@@ -331,21 +291,9 @@ impl<'a, B: Builder> Reader<'a, B> {
         Ok((self.pop()?.0, facts))
     }
 
-    /// The arguments of a call, from the top.
-    pub(crate) fn pop_arguments(&mut self) -> Step<B, (B::Object, Facts)> {
-        let at = self.below_top(1)?;
-        match self.stack.get(at) {
-            Some(entry) if entry.kind == Kind::Arguments => {
-                let (object, entry) = self.pop()?;
-                Ok((object, entry.facts))
-            }
-            _ => self.pop_value(),
-        }
-    }
-
     /// Makes a value on the stack ready to become a part of another: it changes no more.
     #[inline(always)]
-    fn close(&mut self, at: usize) -> Step<B, Facts> {
+    pub(crate) fn close(&mut self, at: usize) -> Step<B, Facts> {
         match self.stack.get(at) {
             Some(entry) if entry.kind == Kind::Object && entry.accepts == Accepts::NOTHING => {
                 Ok(entry.facts)
@@ -378,21 +326,24 @@ impl<'a, B: Builder> Reader<'a, B> {
         if entry.facts.open == entry.memo {
             entry.facts.open = NOWHERE;
         }
-        if let Some(remembered) = self.memo.get_mut(entry.memo as usize) {
-            remembered.facts = entry.facts;
+        let (facts, place) = (entry.facts, entry.memo);
+        if let Some(remembered) = self.memo.get_mut(place as usize) {
+            remembered.facts = facts;
             remembered.is_open = false;
+            if self.schedule.is_some() {
+                self.close_remembered(at, place);
+            }
         }
-        let facts = entry.facts;
         while self.hash_counts.last().is_some_and(|counts| counts.container >= at) {
             self.hash_counts.pop();
         }
         Ok(facts)
     }
 
-    /// Closes all values from `from` on; the facts of an object that is made of them.
+    /// Closes all values from `from` on, the last first; the facts of an object that is made of them.
     fn close_all(&mut self, from: usize) -> Step<B, Facts> {
         let mut facts = Facts::LEAF;
-        for at in from..self.stack.len() {
+        for at in (from..self.stack.len()).rev() {
             facts.include(&self.close(at)?);
         }
         self.check_depth(&facts)?;
@@ -405,12 +356,14 @@ impl<'a, B: Builder> Reader<'a, B> {
     }
 
     fn drop_from(&mut self, from: usize) -> Step<B> {
-        for at in from..self.stack.len() {
-            match self.stack.get(at).map(|entry| entry.kind) {
-                Some(Kind::Object) => drop(self.close(at)?),
-                Some(Kind::Pending(_)) => return Err(Error::Incomplete.into()),
-                _ => {}
+        for at in (from..self.stack.len()).rev() {
+            let &Entry { kind, mut facts, memo, .. } = self.stack.get(at).ok_or(Error::Stack)?;
+            match kind {
+                Kind::Object => facts = self.close(at)?,
+                Kind::Pending(_) => return Err(Error::Incomplete.into()),
+                Kind::Arguments | Kind::Global(_) => {}
             }
+            self.note_dropped(&facts, memo);
         }
         self.truncate(from);
         Ok(())
@@ -454,10 +407,14 @@ impl<'a, B: Builder> Reader<'a, B> {
         let from = self.take_mark()?;
         let count = self.stack.len().saturating_sub(from) as u64;
         self.budget.allocate(SET + MEMBER * count)?;
-        let facts = self.close_all(from)?;
+        let mut facts = self.close_all(from)?;
+        let mut comparing = 0_u64;
         for at in from..self.stack.len() {
-            self.check_key(at, from)?;
+            comparing = comparing.saturating_add(self.check_key(at, from)?);
         }
+        // Comparing two sets compares each member of one with those of its hash in the other.
+        let comparing = u32::try_from(comparing.saturating_mul(2)).unwrap_or(u32::MAX);
+        facts.weight = facts.weight.saturating_add(comparing);
         self.hash_counts.pop_if(|counts| counts.container == from);
         self.stack.truncate(from);
         let members = self.objects.drain(from..);
@@ -485,7 +442,7 @@ impl<'a, B: Builder> Reader<'a, B> {
     #[inline(always)]
     fn close_into(&mut self, container: usize, from: usize) -> Step<B> {
         let mut parts = Facts::NOTHING;
-        for at in from..self.stack.len() {
+        for at in (from..self.stack.len()).rev() {
             parts.include(&self.close(at)?);
         }
         let entry = self.stack.get_mut(container).ok_or(Error::Stack)?;
@@ -502,7 +459,8 @@ impl<'a, B: Builder> Reader<'a, B> {
         let to = self.object(container)?;
         self.stack.truncate(from);
         let items = self.objects.drain(from..);
-        self.builder.append(&to, items)
+        self.builder.append(&to, items)?;
+        self.changed(container)
     }
 
     fn set_items(&mut self, from: usize) -> Step<B> {
@@ -522,7 +480,8 @@ impl<'a, B: Builder> Reader<'a, B> {
         while let (Some(key), Some(value)) = (values.next(), values.next()) {
             self.builder.set_item(&of, key, value)?;
         }
-        Ok(())
+        drop(values);
+        self.changed(container)
     }
 
     fn add_items(&mut self) -> Step<B> {
@@ -538,37 +497,6 @@ impl<'a, B: Builder> Reader<'a, B> {
         for member in self.objects.drain(from..) {
             self.builder.add(&to, member)?;
         }
-        Ok(())
-    }
-
-    /// Charges for a key or member before it is hashed, and counts those of its hash.
-    #[inline(always)]
-    fn check_key(&mut self, at: usize, container: usize) -> Step<B> {
-        let (Some(entry), Some(object)) = (self.stack.get(at), self.objects.get(at)) else {
-            return Err(Error::Stack.into());
-        };
-        let weight = entry.facts.weight;
-        if !entry.facts.is_hashable {
-            return Err(Error::Hashing.into());
-        }
-        // It is hashed here and once more where it is put in.
-        self.budget.hash(2 * u64::from(weight))?;
-        match self.builder.hash(object)? {
-            Hash::Distinct => Ok(()),
-            Hash::Shared(hash) => self.count_hash(hash, weight, container),
-        }
-    }
-
-    fn count_hash(&mut self, hash: i64, weight: u32, container: usize) -> Step<B> {
-        if self.hash_counts.last().is_none_or(|counts| counts.container != container) {
-            self.hash_counts.push(HashCounts::new(container));
-        }
-        let count = self.hash_counts.last_mut().map_or(0, |counts| counts.add(hash));
-        if count > self.limits.alike_max {
-            return Err(Error::Alike.into());
-        }
-        // It is compared with each that came before.
-        self.budget.hash(u64::from(weight) * u64::from(count))?;
-        Ok(())
+        self.changed(container)
     }
 }

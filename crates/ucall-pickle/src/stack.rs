@@ -1,7 +1,5 @@
 //! Values on the stack and in the memo, and what is known of each.
 
-use hashbrown::HashMap;
-
 use crate::{Accepts, Weight};
 
 /// No place in the memo.
@@ -22,26 +20,36 @@ pub(crate) enum Kind {
 /// What is known of a value beside the value itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Facts {
-    /// What hashing it costs: its values, each as often as it is reached.
+    /// What hashing it costs, and comparing it with an equal one.
     pub(crate) weight: u32,
+    /// Itself and all that it holds, each counted as often as it is reached.
+    pub(crate) values: u32,
+    /// The memo's place of the outermost object that was incomplete when this one came to refer
+    /// to it, so that its height was not known; or `NOWHERE`.
+    pub(crate) open: u32,
     /// Levels below it.
     pub(crate) height: u16,
     /// Whether contents do not add to its weight.
     pub(crate) is_weight_fixed: bool,
     /// Whether its weight is known, so that it may be hashed.
     pub(crate) is_hashable: bool,
-    /// The memo's place of the outermost object that was incomplete when this one came to refer
-    /// to it, so that its height was not known; or `NOWHERE`.
-    pub(crate) open: u32,
 }
 
 impl Facts {
     pub(crate) const LEAF: Self = Self::leaf(1);
 
-    pub(crate) const NOTHING: Self = Self::leaf(0);
+    /// Of what has no parts yet.
+    pub(crate) const NOTHING: Self = Self { values: 0, ..Self::leaf(0) };
 
     pub(crate) const fn leaf(weight: u32) -> Self {
-        Self { weight, height: 0, is_weight_fixed: false, is_hashable: true, open: NOWHERE }
+        Self {
+            weight,
+            values: 1,
+            open: NOWHERE,
+            height: 0,
+            is_weight_fixed: false,
+            is_hashable: true,
+        }
     }
 
     /// Of text or bytes of this length, which are hashed once and compared often.
@@ -66,6 +74,7 @@ impl Facts {
             self.weight = self.weight.saturating_add(parts.weight);
             self.is_hashable &= parts.is_hashable;
         }
+        self.values = self.values.saturating_add(parts.values);
         self.height = self.height.max(parts.height);
         self.open = self.open.min(parts.open);
     }
@@ -94,11 +103,14 @@ pub(crate) struct Entry {
     pub(crate) accepts: Accepts,
     /// Its place in the memo, while it may change; or `NOWHERE`.
     pub(crate) memo: u32,
+    /// Which change is its last, while there is a schedule.
+    pub(crate) last_change: u32,
 }
 
 impl Entry {
     pub(crate) const fn new(facts: Facts) -> Self {
-        Self { kind: Kind::Object, facts, accepts: Accepts::NOTHING, memo: NOWHERE }
+        let accepts = Accepts::NOTHING;
+        Self { kind: Kind::Object, facts, accepts, memo: NOWHERE, last_change: 0 }
     }
 }
 
@@ -109,24 +121,4 @@ pub(crate) struct Remembered<O> {
     pub(crate) facts: Facts,
     /// Whether it still lies where it was made, and may change.
     pub(crate) is_open: bool,
-}
-
-/// How many keys of one container have each hash.
-pub(crate) struct HashCounts {
-    /// Where the container lies on the stack.
-    pub(crate) container: usize,
-    counts: HashMap<i64, u32>,
-}
-
-impl HashCounts {
-    pub(crate) fn new(container: usize) -> Self {
-        Self { container, counts: HashMap::new() }
-    }
-
-    /// Counts one more key of this hash, and returns how many there are.
-    pub(crate) fn add(&mut self, hash: i64) -> u32 {
-        let count = self.counts.entry(hash).or_insert(0);
-        *count = count.saturating_add(1);
-        *count
-    }
 }

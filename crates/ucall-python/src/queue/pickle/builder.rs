@@ -14,6 +14,11 @@ use ucall_pickle::{Budget, Builder, Error, Hash, Made};
 use super::names::{Global, Known, Placeholder};
 use super::{instances, names, numpy, values};
 use crate::ffi;
+use crate::queue::incoming::Block;
+
+/// Integers of more bytes, and Decimals of more characters, are long.
+const LONG_INTEGER_BYTES: usize = 128;
+const LONG_DECIMAL_CHARACTERS: usize = 512;
 
 /// Why a pickle is refused.
 pub(super) enum Refused {
@@ -29,8 +34,9 @@ impl Refused {
     /// `pickle.UnpicklingError`. What ends the program, such as `KeyboardInterrupt`, stays itself.
     #[cold]
     pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
+        let ends_the_program = self.ends_the_program(py);
         let (text, cause) = match self {
-            Self::Raised(error) if !error.is_instance_of::<PyException>(py) => return error,
+            Self::Raised(error) if ends_the_program => return error,
             Self::Pickle(error) => (error.to_string(), None),
             Self::Because(text) => (text, None),
             Self::Raised(error) => {
@@ -45,6 +51,10 @@ impl Refused {
                 error
             }
         }
+    }
+
+    fn ends_the_program(&self, py: Python<'_>) -> bool {
+        matches!(self, Self::Raised(error) if !error.is_instance_of::<PyException>(py))
     }
 }
 
@@ -88,6 +98,8 @@ pub(super) struct Objects<'a, 'py> {
     persistent_load: Option<&'a Bound<'py, PyAny>>,
     buffers: Bound<'py, PyList>,
     buffers_taken: usize,
+    has_decimal: bool,
+    has_long_number: bool,
 }
 
 impl<'a, 'py> Objects<'a, 'py> {
@@ -96,7 +108,15 @@ impl<'a, 'py> Objects<'a, 'py> {
         persistent_load: Option<&'a Bound<'py, PyAny>>,
         buffers: Bound<'py, PyList>,
     ) -> Self {
-        Self { py: find.py(), find, persistent_load, buffers, buffers_taken: 0 }
+        Self {
+            py: find.py(),
+            find,
+            persistent_load,
+            buffers,
+            buffers_taken: 0,
+            has_decimal: false,
+            has_long_number: false,
+        }
     }
 
     /// What the program allows under this name.
@@ -140,6 +160,7 @@ impl<'py> Builder for Objects<'_, 'py> {
             }
             return self.integer(i64::from_le_bytes(whole));
         }
+        self.has_long_number |= bytes.len() > LONG_INTEGER_BYTES;
         let keywords = PyDict::new(self.py);
         keywords.set_item("signed", true)?;
         let from_bytes = self.py.get_type::<PyInt>().getattr("from_bytes")?;
@@ -170,10 +191,15 @@ impl<'py> Builder for Objects<'_, 'py> {
     fn next_buffer(&mut self) -> Built<'py> {
         let buffer = self.buffers.get_item(self.buffers_taken);
         self.buffers_taken += 1;
-        buffer.map_err(|_| because("a pickle that wants more buffers than came with it"))
+        let buffer =
+            buffer.map_err(|_| because("a pickle that wants more buffers than came with it"))?;
+        if is_memory(&buffer) { Ok(buffer) } else { Ok(PyMemoryView::from(&buffer)?.into_any()) }
     }
 
     fn read_only(&mut self, buffer: Self::Object) -> Built<'py> {
+        if !is_memory(&buffer) {
+            return Err(because("a pickle that views an object which is no buffer"));
+        }
         let view = PyMemoryView::from(&buffer)?;
         Ok(view.call_method0("toreadonly")?)
     }
@@ -261,7 +287,11 @@ impl<'py> Builder for Objects<'_, 'py> {
             }
             // The table says how it is called; whether it is a value the program says.
             Global::Known(_, (module, name)) | Global::Exception(_, (module, name)) => {
-                self.find(&module.to_cow()?, &name.to_cow()?).ok()
+                match self.find(&module.to_cow()?, &name.to_cow()?) {
+                    Ok(found) => Some(found),
+                    Err(refused) if refused.ends_the_program(self.py) => return Err(refused),
+                    Err(_) => None,
+                }
             }
             Global::ZoneInfoByKey => None,
         })
@@ -276,18 +306,31 @@ impl<'py> Builder for Objects<'_, 'py> {
         }
     }
 
+    fn takes_globals(&self, global: &Global<'py>) -> bool {
+        matches!(global, Global::Known(Known::NumpyReconstruct | Known::GetAttr, _))
+    }
+
     fn call(
         &mut self,
         global: &Global<'py>,
         arguments: &Self::Object,
+        values: u32,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Refused> {
         let arguments = arguments.cast_exact::<PyTuple>().map_err(PyErr::from)?;
         match global {
             Global::Known(known, _) if known.is_of_numpy() => {
-                numpy::call(*known, arguments, budget)
+                numpy::call(*known, arguments, values, budget)
             }
-            Global::Known(known, _) => values::call(self, *known, arguments, budget),
+            Global::Known(known, _) => {
+                if *known == Known::Decimal {
+                    let text = arguments.get_item(0).ok();
+                    let characters = text.map_or(Ok(0), |text| text.len())?;
+                    self.has_decimal = true;
+                    self.has_long_number |= characters > LONG_DECIMAL_CHARACTERS;
+                }
+                values::call(self, *known, arguments, budget)
+            }
             Global::ZoneInfoByKey => values::zone_info(self, arguments, budget),
             Global::Exception(class, _) => values::exception(class, arguments, budget),
             Global::Class(callable) | Global::Function(callable) => {
@@ -322,12 +365,13 @@ impl<'py> Builder for Objects<'_, 'py> {
         &mut self,
         pending: Pending<'py>,
         state: &Self::Object,
+        values: u32,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Refused> {
         match pending {
             Pending::Uuid => values::uuid(self, state),
-            Pending::Dtype(name) => numpy::dtype_of_state(self, &name, state),
-            Pending::Array => numpy::array_of_state(self, state, budget),
+            Pending::Dtype(name) => numpy::dtype_of_state(self, &name, state, values, budget),
+            Pending::Array => numpy::array_of_state(self, state, values, budget),
         }
     }
 
@@ -346,10 +390,27 @@ impl<'py> Builder for Objects<'_, 'py> {
         hash_of(key)
     }
 
+    fn before_comparing(&mut self) -> Result<(), Refused> {
+        // It converts an integer to compare it with a Decimal, in quadratic time.
+        match self.has_decimal && self.has_long_number {
+            true => Err(because("a pickle with long numbers and Decimals, and keys of one hash")),
+            false => Ok(()),
+        }
+    }
+
     fn pause(&mut self) -> Result<(), Refused> {
         self.py.detach(|| ());
         Ok(self.py.check_signals()?)
     }
+}
+
+/// Whether an object shows memory that stays in place while a view of it is held, whatever is done
+/// to the object.
+pub(super) fn is_memory(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<Block>()
+        || object.is_exact_instance_of::<PyBytes>()
+        || object.is_exact_instance_of::<PyByteArray>()
+        || object.is_exact_instance_of::<PyMemoryView>()
 }
 
 /// CPython hashes integers to their remainder by this number.

@@ -101,7 +101,8 @@ pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Resu
         let into = of.getattr(intern!(py, "__dict__"))?;
         let into = into.cast_exact::<PyDict>().map_err(|_| wrong())?;
         for (name, value) in named(&attributes)? {
-            into.set_item(interned(&name)?, value)?;
+            // The name is not interned: CPython 3.12 never frees one that is.
+            into.set_item(name, value)?;
         }
     }
     if let Some(slots) = slots.filter(|slots| !slots.is_none()) {
@@ -127,34 +128,59 @@ fn named<'py>(state: &Bound<'py, PyAny>) -> Result<Vec<(Bound<'py, PyString>, Bo
     state.iter().map(|(name, value)| Ok((name_of(name)?, value))).collect()
 }
 
-fn interned<'py>(name: &Bound<'py, PyString>) -> Result<Bound<'py, PyString>> {
-    Ok(PyString::intern(name.py(), &name.to_cow()?))
-}
-
 fn is_special(name: &Bound<'_, PyString>) -> Result<bool> {
     let name = name.to_cow()?;
     Ok(name.starts_with("__") && name.ends_with("__"))
 }
 
-/// Attributes of an exception. Those that its class computes are not set: for some of them any
-/// value is believed.
+/// Attributes of an exception. Those of the classes of `builtins` that it is derived from are not
+/// set: for some of them any value is believed.
 fn set_state_of_exception(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Result<()> {
-    let class = of.get_type();
-    let has_own = of.is_instance_of::<PyImportError>()
-        || of.is_instance_of::<PyAttributeError>()
-        || of.is_instance_of::<PyNameError>();
+    let built_in = built_in_classes(of)?;
     for (name, value) in named(state)? {
-        let is_own = has_own && is_name_of_import(&name)?;
-        let is_free = !class.hasattr(&name)? && !is_special(&name)?;
-        let is_notes = name.to_cow()? == "__notes__" && value.is_exact_instance_of::<PyList>();
-        if !is_own && !is_free && !is_notes {
+        let text = name.to_cow()?;
+        let is_known = match text.as_ref() {
+            "msg" => of.is_instance_of::<PyImportError>(),
+            "name" | "name_from" | "path" => {
+                of.is_instance_of::<PyImportError>()
+                    || of.is_instance_of::<PyAttributeError>()
+                    || of.is_instance_of::<PyNameError>()
+            }
+            // The state of an AttributeError has them since CPython 3.12.
+            "args" => {
+                of.is_instance_of::<PyAttributeError>() && value.is_exact_instance_of::<PyTuple>()
+            }
+            "__notes__" => value.is_exact_instance_of::<PyList>(),
+            _ => !is_special(&name)? && !has_any(&built_in, &name)?,
+        };
+        if !is_known {
             return Err(because(format!("a pickle that sets {name} of an exception")));
         }
-        of.setattr(name, value)?;
+        of.setattr(&name, value)?;
     }
     Ok(())
 }
 
-fn is_name_of_import(name: &Bound<'_, PyString>) -> Result<bool> {
-    Ok(["msg", "name", "name_from", "path"].contains(&name.to_cow()?.as_ref()))
+/// The classes of `builtins` that an exception's class is, or is derived from.
+fn built_in_classes<'py>(of: &Bound<'py, PyAny>) -> Result<Vec<Bound<'py, PyType>>> {
+    let mut found = Vec::new();
+    for class in of.get_type().mro() {
+        let class = class.cast_into::<PyType>().map_err(PyErr::from)?;
+        // SAFETY: a type that is alive; its flags are read under the lock.
+        let is_made_at_run_time =
+            unsafe { raw::PyType_HasFeature(class.as_type_ptr(), raw::Py_TPFLAGS_HEAPTYPE) != 0 };
+        if !is_made_at_run_time {
+            found.push(class);
+        }
+    }
+    Ok(found)
+}
+
+fn has_any(classes: &[Bound<'_, PyType>], name: &Bound<'_, PyString>) -> Result<bool> {
+    for class in classes {
+        if class.hasattr(name)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -9,6 +9,9 @@ use ucall_pickle::{Limits, Reader};
 use super::builder::{Objects, Refused};
 use crate::ffi;
 
+/// Tuples nested deeper overflow the stack of some threads when CPython hashes them.
+const DEPTH_MAX: u16 = 10_000;
+
 /// Reads pickles as data; see `ucall.queue.PickleSerializer`.
 #[pyclass(frozen, module = "ucall._core", name = "PickleLoader")]
 pub(crate) struct PickleLoader {
@@ -31,8 +34,11 @@ impl PickleLoader {
         max_expansion: u32,
         max_alike: u32,
     ) -> PyResult<Self> {
-        if max_depth == 0 || max_alike == 0 {
-            return Err(PyValueError::new_err("max_depth and max_alike must be at least 1"));
+        if !(1..=DEPTH_MAX).contains(&max_depth) {
+            return Err(PyValueError::new_err("max_depth must be from 1 to 10,000"));
+        }
+        if max_alike == 0 {
+            return Err(PyValueError::new_err("max_alike must be at least 1"));
         }
         let limits =
             Limits { depth_max: max_depth, expansion_max: max_expansion, alike_max: max_alike };

@@ -3,10 +3,12 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString, PyTuple, PyType};
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyDict, PyInt, PyMemoryView, PyString, PyTuple, PyType,
+};
 use ucall_pickle::{Accepts, Budget, Made, Product, Weight};
 
-use super::builder::{Built, Objects, Pending, Refused, because};
+use super::builder::{Built, Objects, Pending, Refused, because, is_memory};
 use super::names::{Known, Placeholder};
 use super::values::made;
 use crate::ffi;
@@ -15,21 +17,29 @@ type Result<T> = std::result::Result<T, Refused>;
 
 /// Bytes of an array beside its items.
 const ARRAY: u64 = 256;
+/// Bytes that NumPy takes for a while to copy an item, for each value that its dtype is made of.
+const VALUE_OF_ARRAY: u64 = 16;
+/// Bytes of a dtype for each value in its state.
+const VALUE_OF_DTYPE: u64 = 32;
 
 /// Calls an entry of the table.
 pub(super) fn call<'a, 'py>(
     known: Known,
     arguments: &Bound<'py, PyTuple>,
+    values: u32,
     budget: &mut Budget,
 ) -> Result<Made<Objects<'a, 'py>>> {
-    budget.allocate(ARRAY)?;
+    budget.allocate(ARRAY + VALUE_OF_ARRAY * u64::from(values))?;
     let product = match (known, arguments.as_slice()) {
         (Known::Array, [buffer, name, shape, order]) => {
             let dtype = dtype_of_name(text(name)?)?;
             Product::Object(over_buffer(buffer, &dtype, shape, order, budget)?)
         }
-        (Known::NumpyFromBuffer, [buffer, dtype, shape, order, rest @ ..]) => {
-            Product::Object(from_buffer(buffer, dtype, shape, order, rest.first(), budget)?)
+        (Known::NumpyFromBuffer, [buffer, dtype, shape, order]) => {
+            Product::Object(from_buffer(buffer, dtype, shape, order, None, budget)?)
+        }
+        (Known::NumpyFromBuffer, [buffer, dtype, shape, order, axes]) => {
+            Product::Object(from_buffer(buffer, dtype, shape, order, Some(axes), budget)?)
         }
         // NumPy writes the order of bytes, the unit and the fields as its state.
         (Known::NumpyDtype, [name, _, _]) => Product::Pending(Pending::Dtype(text(name)?.clone())),
@@ -60,6 +70,11 @@ fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
 fn dtype_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     CLASS.import(py, "numpy", "dtype")
+}
+
+fn from_buffer_function(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FUNCTION.import(py, "numpy", "frombuffer")
 }
 
 /// A dtype by its short name, such as `<f8`, `S5` or `M8[us]`. None of objects has one here.
@@ -106,8 +121,11 @@ pub(super) fn dtype_of_state<'a, 'py>(
     objects: &Objects<'a, 'py>,
     name: &Bound<'py, PyString>,
     state: &Bound<'py, PyAny>,
+    values: u32,
+    budget: &mut Budget,
 ) -> Result<Made<Objects<'a, 'py>>> {
     let py = objects.py;
+    budget.allocate(VALUE_OF_DTYPE * u64::from(values))?;
     let state = state
         .cast_exact::<PyTuple>()
         .map_err(|_| because("a pickle with a dtype that has no state"))?;
@@ -161,11 +179,18 @@ fn from_buffer<'py>(
     Ok(array.call_method1(intern!(py, "transpose"), (axes,))?)
 }
 
+/// A dtype that was made here has no objects. One that the program allows may have.
 fn check_dtype(dtype: &Bound<'_, PyAny>) -> Result<()> {
-    if dtype.is_instance(dtype_class(dtype.py())?)? {
-        return Ok(());
+    let py = dtype.py();
+    if !dtype.is_instance(dtype_class(py)?)? {
+        return Err(because("a pickle with something else where a dtype is expected"));
     }
-    Err(because("a pickle with something else where a dtype is expected"))
+    let kind = dtype.getattr(intern!(py, "kind"))?;
+    let is_plain = "?bBiufcSUVmM".contains(kind.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
+    if !is_plain || dtype.getattr(intern!(py, "hasobject"))?.is_truthy()? {
+        return Err(because("a pickle with an array of objects"));
+    }
+    Ok(())
 }
 
 /// An array that looks at a buffer, which has exactly as many bytes.
@@ -182,15 +207,27 @@ fn over_buffer<'py>(
         Ok(Ok("C" | "A" | "K")) => intern!(py, "C"),
         _ => return Err(because("a pickle with an array of an order that is none")),
     };
+    if !is_memory(buffer) {
+        return Err(because("a pickle with an array over an object that is no buffer"));
+    }
     let bytes = ffi::with_buffer(buffer, <[u8]>::len)?;
     check_size(dtype, shape, bytes, budget)?;
+    let may_move = buffer.is_exact_instance_of::<PyByteArray>()
+        || buffer.is_exact_instance_of::<PyMemoryView>();
+    if may_move && bytes > 0 {
+        // What `ndarray` is made over may be resized; `frombuffer` holds a view, which prevents it.
+        let flat = from_buffer_function(py)?.call1((buffer, dtype))?;
+        let keywords = PyDict::new(py);
+        keywords.set_item(intern!(py, "order"), order)?;
+        return Ok(flat.call_method(intern!(py, "reshape"), (shape,), Some(&keywords))?);
+    }
     let (zero, none) = (ffi::integer(py, 0)?, py.None().into_bound(py));
     let arguments = [shape, dtype, buffer, &zero, &none, order.as_any()];
     Ok(ffi::call(array_class(py)?, arguments)?)
 }
 
 /// Refuses a shape that does not fit the bytes. Dimensions of no bytes are charged: whoever walks
-/// through them takes as long.
+/// through them takes as long. So is one item, which NumPy allocates for an array of none.
 fn check_size(
     dtype: &Bound<'_, PyAny>,
     shape: &Bound<'_, PyAny>,
@@ -209,7 +246,7 @@ fn check_size(
         dimensions = dimensions.saturating_mul(count.max(1));
     }
     if whole == 0 {
-        budget.allocate(dimensions)?;
+        budget.allocate(dimensions.saturating_add(item))?;
     }
     if whole == bytes as u64 && item > 0 { Ok(()) } else { Err(wrong()) }
 }
@@ -218,9 +255,11 @@ fn check_size(
 pub(super) fn array_of_state<'a, 'py>(
     objects: &Objects<'a, 'py>,
     state: &Bound<'py, PyAny>,
+    values: u32,
     budget: &mut Budget,
 ) -> Result<Made<Objects<'a, 'py>>> {
     let py = objects.py;
+    budget.allocate(VALUE_OF_ARRAY * u64::from(values))?;
     let wrong = || because("a pickle with an array whose state is none");
     let state = state.cast_exact::<PyTuple>().map_err(|_| wrong())?;
     let [_, shape, dtype, is_fortran, data] = state.as_slice() else { return Err(wrong()) };
@@ -257,6 +296,5 @@ fn scalar<'a, 'py>(
         _ => array_class(py)?.call1((&shape, dtype, data))?,
     };
     let object = array.get_item(shape)?;
-    let weight = Weight::Fixed(u32::try_from(2 + bytes / 8).unwrap_or(u32::MAX));
-    Ok(Made { weight, ..made(Product::Object(object)) })
+    Ok(made(Product::Object(object)))
 }

@@ -1,6 +1,7 @@
 //! Values of the standard library, from the arguments that their own pickles have.
 
 use pyo3::exceptions::{PyUnicodeDecodeError, PyUnicodeEncodeError, PyUnicodeTranslateError};
+use pyo3::ffi as raw;
 use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyBytes, PyDelta, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType, PyTzInfo,
@@ -13,15 +14,17 @@ use crate::ffi;
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// Bits of a fraction's parts: their common divisor takes quadratic time.
-const FRACTION_BITS_MAX: usize = 16 * 1024;
+/// Bits of a fraction's or range's parts, which are divided by each other in quadratic time.
+const DIVIDED_BITS_MAX: usize = 16 * 1024;
 /// Characters of an IP address, network or zone key.
 const SHORT_TEXT_MAX: usize = 255;
 /// Bytes of what these objects take beside their arguments.
 const SMALL_OBJECT: u64 = 256;
 const DEQUE: u64 = 768;
 const ZONE: u64 = 16 * 1024;
-const KEY: u64 = 104;
+const KEY: u64 = 112;
+/// Bytes for each character of a path: each may be a part of its own.
+const PATH_CHARACTER: u64 = 16;
 
 /// Something that changes no more, and is hashed from its contents.
 pub(super) fn made<'a, 'py>(product: Product<Objects<'a, 'py>>) -> Made<Objects<'a, 'py>> {
@@ -59,11 +62,11 @@ pub(super) fn call<'a, 'py>(
             make("builtins", if is_set { "set" } else { "frozenset" })?
         }
         Known::Range => {
-            checked.all::<PyInt>(3..=3)?;
+            checked.divided(3, budget)?;
             make("builtins", "range")?
         }
         Known::Slice => {
-            checked.count(3..=3)?;
+            checked.slice()?;
             make("builtins", "slice")?
         }
         Known::Counter => {
@@ -90,8 +93,8 @@ pub(super) fn call<'a, 'py>(
             make("decimal", "Decimal")?
         }
         Known::Fraction => {
-            checked.fraction()?;
-            weight = Weight::Fixed(64 + FRACTION_BITS_MAX as u32 / 64);
+            checked.divided(2, budget)?;
+            weight = Weight::Fixed(64 + DIVIDED_BITS_MAX as u32 / 64);
             make("fractions", "Fraction")?
         }
         Known::IpAddress(name) => {
@@ -101,8 +104,9 @@ pub(super) fn call<'a, 'py>(
         }
         Known::Path(name) => {
             checked.all::<PyString>(0..=usize::MAX)?;
-            // Its path is put together again for each hash until it is kept.
-            budget.allocate(8 * arguments.len() as u64)?;
+            for part in arguments.iter() {
+                budget.allocate(PATH_CHARACTER * (part.len()? as u64 + 1))?;
+            }
             make("pathlib", name)?
         }
         Known::GetAttr => return attribute(arguments),
@@ -157,20 +161,34 @@ impl<'py> Arguments<'_, 'py> {
         self.check(maxlen.is_none() || maxlen.is_exact_instance_of::<PyInt>())
     }
 
-    fn fraction(&self) -> Result<()> {
-        self.all::<PyInt>(2..=2)?;
+    /// So many integers that are divided by each other, which is charged.
+    fn divided(&self, count: usize, budget: &mut Budget) -> Result<()> {
+        self.all::<PyInt>(count..=count)?;
+        let mut digits = 0;
         for part in self.items.iter() {
             let bits: usize = part.call_method0("bit_length")?.extract()?;
-            self.check(bits <= FRACTION_BITS_MAX)?;
+            self.check(bits <= DIVIDED_BITS_MAX)?;
+            digits += bits as u64 / 30;
         }
-        Ok(())
+        Ok(budget.hash(digits * digits / 64)?)
+    }
+
+    /// Nothing that could hold another slice: CPython frees slices in slices by recursion.
+    fn slice(&self) -> Result<()> {
+        self.count(3..=3)?;
+        self.check(self.items.iter().all(|item| !may_hold_others(&item)))
     }
 
     fn ip_address(&self) -> Result<()> {
         self.count(1..=1)?;
         let address = self.item(0)?;
         let is_short = is_short_text(&address)?;
-        self.check(is_short || address.is_exact_instance_of::<PyInt>())
+        self.check(is_short || address.is_exact_instance_of::<PyInt>())?;
+        // `ipaddress` keeps each text of a prefix for good, leading zeros and all.
+        let text = if is_short { address.extract::<String>()? } else { String::new() };
+        let prefix = text.split_once('/').map_or("0", |(_, prefix)| prefix);
+        let is_digits = prefix.len() <= 3 && prefix.bytes().all(|it| it.is_ascii_digit());
+        self.check(is_digits && (prefix == "0" || !prefix.starts_with('0')))
     }
 
     /// The class of `datetime` that takes these arguments.
@@ -204,6 +222,12 @@ impl<'py> Arguments<'_, 'py> {
             }
         })
     }
+}
+
+/// Whether the garbage collector knows its type.
+fn may_hold_others(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the type of an object that is alive; its flags are read under the lock.
+    unsafe { raw::PyType_HasFeature(object.get_type_ptr(), raw::Py_TPFLAGS_HAVE_GC) != 0 }
 }
 
 fn is_short_text(object: &Bound<'_, PyAny>) -> Result<bool> {
