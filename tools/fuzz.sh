@@ -38,6 +38,7 @@ dictionary() {
     case "$1" in
         http_head | chunked) echo http ;;
         connection) echo connection ;;
+        pickle) echo pickle ;;
         queue_*) echo queue ;;
         *) echo json ;;
     esac
