@@ -34,6 +34,23 @@ run_npy() {
         -max_len="$BYTES_MAX" -artifact_prefix="$TOOLS/" "$@" 2>&1 | progress npy
 }
 
+# The default loader of queues with all that it makes, in an extension that AddressSanitizer
+# instruments. CPython is not instrumented, so its allocator is replaced by malloc.
+run_pickles() {
+    local python="$PWD/.venv/bin/python" host package="$TOOLS/pickles"
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" PYO3_PYTHON="$python" \
+        cargo +nightly build --quiet --release --locked --package ucall-python --target "$host" \
+        --target-dir "$TOOLS/target"
+    rm -rf "$package"
+    mkdir -p "$package"
+    cp -r python/ucall "$package/ucall"
+    cp "$TOOLS/target/$host/release/libucall_python.so" "$package/ucall/_core.abi3.so"
+    LD_PRELOAD=$(cc -print-file-name=libasan.so) PYTHONMALLOC=malloc PYTHONPATH="$package" \
+        ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0 \
+        "$python" -P fuzz/pickles.py "$1" 2>&1 | sed "s/^/pickles: /"
+}
+
 dictionary() {
     case "$1" in
         http_head | chunked) echo http ;;
@@ -79,12 +96,12 @@ how=${1:-60}
 shift || true
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-    mapfile -t targets < <(ls fuzz/targets | sed 's/\.rs$//'; [ "$how" = keep ] || echo npy)
+    mapfile -t targets < <(ls fuzz/targets | sed 's/\.rs$//'; [ "$how" = keep ] || printf 'npy\npickles\n')
 fi
 for target in "${targets[@]}"; do
     if [ "$how" = keep ]; then
         keep "$target"
     else
-        run "$target" -max_total_time="$how"
+        if [ "$target" = pickles ]; then run_pickles "$how"; else run "$target" -max_total_time="$how"; fi
     fi
 done

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import struct
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ucall import queue as nq
@@ -37,3 +39,18 @@ def both_ways(value: Any) -> Iterator[Any]:
     data = pickle.dumps(value, 5, buffer_callback=buffers.append)
     yield serializer.load(nq.Stream([data], [buffer.raw() for buffer in buffers]))
     yield load(pickle.dumps(value, 5))
+
+
+@contextlib.contextmanager
+def peak_bytes() -> Iterator[Callable[[], int]]:
+    """Gives the most bytes that Python had allocated at once since then."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def peak_bytes_max(data: bytes) -> int:
+    """What a pickle may take by the defaults, and as much for what surrounds it."""
+    return 2 * (MIB + 128 * len(data))

@@ -6,14 +6,13 @@ import collections
 import decimal
 import gc
 import pickle
-import resource
 import struct
 import tracemalloc
 import uuid
 from typing import Any
 
 import pytest
-from pickled import MIB, load, named, text, whole
+from pickled import MIB, load, named, peak_bytes, peak_bytes_max, text, whole
 
 from ucall import queue as nq
 from ucall.queue import PickleSerializer
@@ -21,11 +20,10 @@ from ucall.queue import PickleSerializer
 
 def allocated(data: bytes, error: str) -> None:
     """A pickle that is refused for this, and takes at most what it may."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(pickle.UnpicklingError, match=error):
-        load(data)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    assert grown < 8 * MIB + 256 * len(data)
+    with peak_bytes() as peak:
+        with pytest.raises(pickle.UnpicklingError, match=error):
+            load(data)
+        assert peak() < peak_bytes_max(data)
 
 
 def nested(make: bytes, levels: int) -> bytes:
@@ -178,7 +176,10 @@ def test_levels_do_not_hide_in_what_lies_side_by_side() -> None:
         (b"]\x94", b"](%s%se\x94"),
         (b"]\x94", b"]\x94(%s%se"),
         (b"}\x94", b"}\x94K\x01%ssK\x02%ss"),
-        (named("builtins", "ValueError") + b")R\x94", named("builtins", "KeyError") + b"%s%s\x86R\x94"),
+        (
+            named("builtins", "ValueError") + b")R\x94",
+            named("builtins", "KeyError") + b"%s%s\x86R\x94",
+        ),
     ],
     ids=["tuples", "lists", "lists side by side", "dicts side by side", "exceptions"],
 )
@@ -193,11 +194,11 @@ def test_sets_of_sets_are_charged_for_comparing_them() -> None:
     """Members of one hash in sets of one hash are each compared with each other's."""
     numbers = [(2**61 - 1) * number for number in range(1, 60)]
     sets = [frozenset(numbers[:39] + numbers[at : at + 1]) for at in range(39, 50)]
-    outer = [frozenset(sets[:-2] + [last]) for last in sets[-2:]]
+    outer = [frozenset([*sets[:-2], last]) for last in sets[-2:]]
     assert len({*map(hash, sets)}) == len({*map(hash, outer)}) == 1
-    assert load(pickle.dumps({one: 1 for one in sets[:3]}, 5)).keys() == {*sets[:3]}
+    assert load(pickle.dumps(dict.fromkeys(sets[:3], 1), 5)).keys() == {*sets[:3]}
     with pytest.raises(pickle.UnpicklingError, match="too long to hash"):
-        load(pickle.dumps({one: 1 for one in outer}, 5))
+        load(pickle.dumps(dict.fromkeys(outer, 1), 5))
 
 
 def long(number: int) -> bytes:
@@ -238,9 +239,7 @@ def test_fields_that_lie_over_each_other_are_charged() -> None:
     names = b"(" + b"".join(text(f"f{number}") for number in range(40)) + b"t\x94"
     operations, place = names + b"0" + kind + b"\x940", 1
     for _ in range(4):
-        fields = b"".join(
-            text(f"f{number}") + recalled(place) + b"K\0\x86" for number in range(40)
-        )
+        fields = b"".join(text(f"f{number}") + recalled(place) + b"K\0\x86" for number in range(40))
         state = b"(K\x03" + text("|") + b"Nh\0}(" + fields + b"uK\x08K\x01K\0t"
         operations += dtype_of(state) + b"\x940"
         place += 1

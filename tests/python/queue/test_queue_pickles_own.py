@@ -223,7 +223,7 @@ class Reduced:
         return isinstance(other, Reduced) and self.key == other.key
 
 
-@pytest.mark.parametrize("value", [Named(1), Label("a"), Reduced(5), Color.RED], ids=repr)
+@pytest.mark.parametrize("value", [Named(1), Label("a"), Reduced(5), Color.RED], ids=type)
 @pytest.mark.usefixtures("allowed")
 def test_values_are_keys_as_well(value: Any) -> None:
     """Such a value is complete as soon as it is made, and nothing in the pickle says so."""
@@ -339,7 +339,12 @@ def test_nothing_views_an_object_whose_state_may_follow(name: str) -> None:
     made = named(__name__, name) + b"K\x08\x85\x81"
     load(whole(made))
     for view in (
-        named("numpy._core.numeric", "_frombuffer") + b"(%s" + U2 + b"K\x04\x85" + text("C") + b"tR",
+        named("numpy._core.numeric", "_frombuffer")
+        + b"(%s"
+        + U2
+        + b"K\x04\x85"
+        + text("C")
+        + b"tR",
         named("ucall.queue.utils.arrays", "array")
         + b"(%s"
         + text("u1")
