@@ -63,6 +63,8 @@ int main(int argc, char **argv) {
         others.emplace_back(ucall_take_calls, server, thread);
     bool const stopped = ucall_take_calls(server, 0);
     if (!stopped) std::fprintf(stderr, "%s\n", ucall_last_error());
+    // Where this thread failed, the others go on.
+    ucall_stop(server);
     for (std::thread &other : others) other.join();
     // A signal must not find a server that is gone.
     std::signal(SIGINT, SIG_DFL);
