@@ -90,6 +90,11 @@ def test_names_that_hold_nuls(client):
     assert absent(client, "i64", text, "\0")
 
 
+def test_places_and_names_may_be_null(client):
+    params = {"truth": True, "integer": 5, "number": 2.5, "text": "é\n"}
+    assert client.call("nulls", params) is True
+
+
 def test_the_last_duplicate_member_counts(client):
     assert named(client, "i64", r'"x":1,"x":2,"\u0078":3') == 3
     assert absent(client, "i64", '"x":1,"x":"2"')

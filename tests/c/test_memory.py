@@ -65,6 +65,8 @@ def test_calls(instrumented, watched_engine):
             assert client.call("named", params) == value
             assert client.call("positional", [how, 3, text, value]) == value
         assert client.call("same", {"texts": ["é\n"] * 1000}) is True
+        params = {"truth": True, "integer": 5, "number": 2.5, "text": "é\n"}
+        assert client.call("nulls", params) is True
         assert client.call("twice") == 1
         assert client.error_of("never")["code"] == -32603
         for how in ("invalid_params", "own", "silent", "latin", "nan", "bytes", "null"):

@@ -233,6 +233,44 @@ static void returned(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, child ? 100 * WEXITSTATUS(status) + value : value);
 }
 
+/* Whether each getter finds what there is without being given a place for it, and nothing under a
+ * name that is NULL. */
+static bool takes_nulls(ucall_call_t call) {
+    ucall_str_t text = NULL;
+    size_t length = 0;
+    bool truth = false;
+    return ucall_param_named_bool(call, "truth", 0, NULL) &&
+           ucall_param_named_i64(call, "integer", 0, NULL) &&
+           ucall_param_named_f64(call, "number", 0, NULL) &&
+           ucall_param_named_str(call, "text", 0, NULL, NULL) &&
+           ucall_param_named_str(call, "text", 0, &text, NULL) && text &&
+           ucall_param_named_str(call, "text", 0, NULL, &length) && length == 3 &&
+           ucall_param_named_json(call, "text", 0, NULL, NULL) &&
+           !ucall_param_named_bool(call, NULL, 0, &truth) && !truth &&
+           !ucall_param_named_bool(call, NULL, 5, NULL) &&
+           !ucall_param_named_i64(call, NULL, 0, NULL) &&
+           !ucall_param_named_f64(call, NULL, 7, NULL) &&
+           !ucall_param_named_str(call, NULL, 0, &text, &length) && length == 3 &&
+           !ucall_param_named_json(call, NULL, 4, NULL, NULL) &&
+           !ucall_param_positional_bool(call, SIZE_MAX, NULL) &&
+           !ucall_param_positional_i64(call, SIZE_MAX, NULL) &&
+           !ucall_param_positional_f64(call, SIZE_MAX, NULL) &&
+           !ucall_param_positional_str(call, SIZE_MAX, NULL, NULL) &&
+           !ucall_param_positional_json(call, SIZE_MAX, NULL, NULL);
+}
+
+/* nulls(truth, integer, number, text): the same of this call, deferred, deferred away, and
+ * answered. */
+static void nulls(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    bool good = takes_nulls(call);
+    ucall_call_t later = ucall_call_defer(call);
+    good = good && takes_nulls(call) && takes_nulls(later);
+    ucall_call_reply_bool(later, good);
+    if (!takes_nulls(later)) abort();
+    ucall_call_release(later);
+}
+
 /* Frees the server that runs it, which then ends behind this reply. */
 static void free_server(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
@@ -249,7 +287,7 @@ static struct {
                         {"fails", fails},     {"released", released},     {"quit", quit},
                         {"tagged", tagged},   {"add", add},               {"inside", inside},
                         {"inherited", inherited}, {"forked", forked},     {"free_server", free_server},
-                        {"returned", returned}};
+                        {"returned", returned}, {"nulls", nulls}};
 
 static void *serve(void *unused) {
     (void)unused;
@@ -274,7 +312,8 @@ int main(int argc, char **argv) {
     config.pick_port = true;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
                                                           : UCALL_ENGINE_POSIX;
-    config.max_callbacks = 23;
+    /* Room for seven that are added. */
+    config.max_callbacks = sizeof procedures / sizeof *procedures + 7;
     if (argc > 2 && !strcmp(argv[2], "deep")) config.max_nesting = 1024;
     if (argc > 2 && !strcmp(argv[2], "three")) config.max_lifetime_exchanges = 3;
     if (argc > 2 && !strcmp(argv[2], "old")) config.max_lifetime_micro_seconds = 200 * 1000;
