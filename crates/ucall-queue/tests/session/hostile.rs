@@ -85,6 +85,48 @@ fn lengths_and_numbers_are_validated() {
     }
 }
 
+/// What a client says that goes on with the first session of a server: how far it is, and the
+/// oldest message that it still has.
+fn resuming(progress: [u64; 3], oldest: u64) -> Vec<u8> {
+    let mut bytes = hello(CLIENT);
+    bytes[64..80].copy_from_slice(&((1u128 << 64) + 1).to_le_bytes());
+    for (at, number) in progress.into_iter().chain([oldest]).enumerate() {
+        bytes[80 + 8 * at..][..8].copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn a_session_outlives_attempts_to_go_on_with_it_from_where_it_never_was() {
+    let (mut side, key, now) = server();
+    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    let receipt = side.put(b"first");
+    let mut output = Payload::new();
+    side.hub.poll_output(key, &mut output, now);
+    side.hub.receive(key, &header(4, 1, 1, 0), now).unwrap();
+    for (progress, oldest, expected) in [
+        ([2, 0, 1 << 20], 1, ProtocolError::OutOfOrder),
+        ([u64::MAX, 0, 0], 1, ProtocolError::OutOfOrder),
+        ([0, 1, 0], 1, ProtocolError::Malformed),
+        ([0, u64::MAX, u64::MAX], 1, ProtocolError::Malformed),
+        ([0, 0, 0], 0, ProtocolError::Malformed),
+    ] {
+        let key = side.hub.open_link(Role::Accepted, now);
+        let received = side.hub.receive(key, &resuming(progress, oldest), now);
+        assert_eq!(received, Err(expected), "{progress:?}");
+    }
+    // What it says to have still, that the server has had, is nothing new; and any window is one.
+    let key = side.hub.open_link(Role::Accepted, now);
+    side.hub.receive(key, &resuming([1, 0, u64::MAX], u64::MAX), now).unwrap();
+    side.hub.receive(key, &header(4, 1, 1, 0), now).unwrap();
+    side.hub.receive(key, &header(4, 1, 2, 0), now).unwrap();
+    side.hub.settle();
+    let come: Vec<_> = std::iter::from_fn(|| side.take()).map(|it| it.sequence).collect();
+    assert_eq!(come, [1, 2]);
+    let Receipt::One(standing, number) = receipt else { panic!("to one peer") };
+    assert_eq!(standing.progress(number), Progress::Done);
+}
+
 #[test]
 fn the_servers_own_id_is_refused() {
     let (mut side, key, now) = server();
