@@ -292,6 +292,31 @@ def test_a_peer_that_takes_no_answers_gets_none_that_wait(pairs: Pairs) -> None:
     raw_client.close()
 
 
+def test_a_peer_that_fills_all_mappings_keeps_nobody_from_sending(pairs: Pairs) -> None:
+    server = pairs.server()
+    client = pairs.client(server)
+    client.put("before").result(WAIT_S)
+    stranger = Stranger(server)
+    mapped = 0
+    with pytest.raises(ConnectionError):
+        for number in range(1, 20_000):
+            stranger.give(number, memory(b"x"))
+            stranger.socket.sendall(shared(number, 0, number, 1))
+            mapped = number
+    assert mapped >= 16_384
+    stranger.close()
+    array = np.arange(1 << 20)
+    client.put(array).result(WAIT_S)
+    while True:
+        with contextlib.suppress(pickle.UnpicklingError):
+            found = server.get(timeout=WAIT_S).data
+            if isinstance(found, np.ndarray):
+                break
+    # It came through the socket.
+    assert found.flags.writeable
+    assert (found == array).all()
+
+
 def array_in(data: bytearray | mmap.mmap, value: int) -> tuple[int, int]:
     """Writes an array as it is put, in two segments; their lengths."""
     buffers: list[Any] = []
