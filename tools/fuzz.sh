@@ -18,10 +18,11 @@ fail() {
 
 rustup run nightly rustc --version > /dev/null 2>&1 \
     || fail "needs nightly: rustup toolchain install nightly --profile minimal"
-if ! cargo fuzz --version > /dev/null 2>&1; then
+install_cargo_fuzz() {
+    cargo fuzz --version > /dev/null 2>&1 && return
     echo "fuzz: installing cargo-fuzz into .fuzz"
     cargo install --quiet --locked --root "$TOOLS" cargo-fuzz
-fi
+}
 
 # The decoder of `.npy` is in Python, and its target with it.
 run_npy() {
@@ -73,20 +74,18 @@ progress() {
 }
 
 run() {
-    local target=$1 bytes_max=$BYTES_MAX
+    local target=$1
     shift
-    if [ "$target" = npy ]; then
-        run_npy "$@"
-        return
-    fi
+    install_cargo_fuzz
     mkdir -p "$TOOLS/corpus/$target"
     cargo +nightly fuzz run --features libfuzzer "$target" "$TOOLS/corpus/$target" \
         "fuzz/corpus/$target" -- -dict="fuzz/dictionaries/$(dictionary "$target").dict" \
-        -max_len="$bytes_max" -print_final_stats=0 "$@" 2>&1 | progress "$target"
+        -max_len="$BYTES_MAX" -print_final_stats=0 "$@" 2>&1 | progress "$target"
 }
 
 keep() {
     local target=$1
+    install_cargo_fuzz
     cargo +nightly fuzz run --features libfuzzer "$target" "fuzz/corpus/$target" \
         "$TOOLS/corpus/$target" -- -merge=1 -max_len="$KEPT_BYTES_MAX" 2>&1 \
         | progress "$target"
@@ -96,12 +95,14 @@ how=${1:-60}
 shift || true
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-    mapfile -t targets < <(ls fuzz/targets | sed 's/\.rs$//'; [ "$how" = keep ] || printf 'npy\npickles\n')
+    mapfile -t targets < <(ls fuzz/targets | sed 's/\.rs$//')
+    [ "$how" = keep ] || targets+=(npy pickles)
 fi
 for target in "${targets[@]}"; do
-    if [ "$how" = keep ]; then
-        keep "$target"
-    else
-        if [ "$target" = pickles ]; then run_pickles "$how"; else run "$target" -max_total_time="$how"; fi
-    fi
+    case "$how $target" in
+        keep\ *) keep "$target" ;;
+        *\ pickles) run_pickles "$how" ;;
+        *\ npy) run_npy -max_total_time="$how" ;;
+        *) run "$target" -max_total_time="$how" ;;
+    esac
 done

@@ -4,22 +4,8 @@ use hashbrown::HashMap;
 
 use crate::error::Error;
 use crate::reader::{Reader, Step};
+use crate::stack::{Alike, HashCounts};
 use crate::{Builder, Hash};
-
-/// How many keys of one container have each hash.
-pub(crate) struct HashCounts {
-    /// Where the container lies on the stack.
-    pub(crate) container: usize,
-    alike: HashMap<i64, Alike>,
-}
-
-/// Keys of one container that have the same hash.
-#[derive(Clone, Copy, Default)]
-struct Alike {
-    count: u32,
-    /// Of all of them together.
-    weight: u64,
-}
 
 impl<B: Builder> Reader<'_, B> {
     /// Charges for a key or member before it is hashed, and counts those of its hash. Returns what

@@ -9,28 +9,8 @@
 use crate::error::Error;
 use crate::reader::{OPERATIONS_WITHOUT_PAUSE, Reader, Step};
 use crate::schedule::Forecast;
-use crate::stack::{Entry, Facts, Kind, NOWHERE, Remembered};
+use crate::stack::{Dropped, Entry, Facts, Kind, NOWHERE, Open, Remembered};
 use crate::{Accepts, Builder};
-
-/// An incomplete object on the stack that has a place in the memo.
-pub(crate) struct Open {
-    at: usize,
-    dropped: Dropped,
-}
-
-/// What was dropped above an incomplete object, and was or referred to an incomplete one.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Dropped {
-    height: u16,
-    values: u32,
-}
-
-impl Dropped {
-    fn join(&mut self, other: Self) {
-        self.height = self.height.max(other.height);
-        self.values = self.values.saturating_add(other.values);
-    }
-}
 
 impl<B: Builder> Reader<'_, B> {
     #[inline]

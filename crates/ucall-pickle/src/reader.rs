@@ -7,11 +7,9 @@ use hashbrown::HashMap;
 
 use crate::budget::{Budget, Limits};
 use crate::error::Error;
-use crate::hashing::HashCounts;
-use crate::memo::{Dropped, Open};
 use crate::operation::{Bytes, Operation};
 use crate::schedule::Schedule;
-use crate::stack::{Entry, Facts, Kind, NOWHERE, Remembered};
+use crate::stack::{Dropped, Entry, Facts, HashCounts, Kind, NOWHERE, Open, Remembered};
 use crate::{Accepts, Builder};
 
 /// After this many operations other threads may run.
@@ -340,7 +338,7 @@ impl<'a, B: Builder> Reader<'a, B> {
         Ok(facts)
     }
 
-    /// Closes all values from `from` on, the last first; the facts of an object that is made of them.
+    /// Closes all values from `from` on, the last first. Returns the facts of an object of them.
     fn close_all(&mut self, from: usize) -> Step<B, Facts> {
         let mut facts = Facts::LEAF;
         for at in (from..self.stack.len()).rev() {

@@ -1,5 +1,7 @@
 //! Values on the stack and in the memo, and what is known of each.
 
+use hashbrown::HashMap;
+
 use crate::{Accepts, Weight};
 
 /// No place in the memo.
@@ -121,4 +123,39 @@ pub(crate) struct Remembered<O> {
     pub(crate) facts: Facts,
     /// Whether it still lies where it was made, and may change.
     pub(crate) is_open: bool,
+}
+
+/// An incomplete object on the stack that has a place in the memo.
+pub(crate) struct Open {
+    pub(crate) at: usize,
+    pub(crate) dropped: Dropped,
+}
+
+/// What was dropped above an incomplete object, and was or referred to an incomplete one.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Dropped {
+    pub(crate) height: u16,
+    pub(crate) values: u32,
+}
+
+impl Dropped {
+    pub(crate) fn join(&mut self, other: Self) {
+        self.height = self.height.max(other.height);
+        self.values = self.values.saturating_add(other.values);
+    }
+}
+
+/// How many keys of one container have each hash.
+pub(crate) struct HashCounts {
+    /// Where the container lies on the stack.
+    pub(crate) container: usize,
+    pub(crate) alike: HashMap<i64, Alike>,
+}
+
+/// Keys of one container that have the same hash.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Alike {
+    pub(crate) count: u32,
+    /// Of all of them together.
+    pub(crate) weight: u64,
 }

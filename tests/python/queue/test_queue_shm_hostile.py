@@ -296,15 +296,15 @@ def test_a_peer_that_fills_all_mappings_keeps_nobody_from_sending(pairs: Pairs) 
     server = pairs.server()
     client = pairs.client(server)
     client.put("before").result(WAIT_S)
-    stranger = Stranger(server)
+    raw_client = RawClient(server)
     mapped = 0
     with pytest.raises(ConnectionError):
         for number in range(1, 20_000):
-            stranger.give(number, memory(b"x"))
-            stranger.socket.sendall(shared(number, 0, number, 1))
+            raw_client.send_descriptors(number, memory(b"x"))
+            raw_client.socket.sendall(shared(number, 0, number, 1))
             mapped = number
     assert mapped >= 16_384
-    stranger.close()
+    raw_client.close()
     array = np.arange(1 << 20)
     client.put(array).result(WAIT_S)
     while True:

@@ -2,7 +2,7 @@
 
 use std::os::raw::c_char;
 
-use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi as raw;
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -11,125 +11,16 @@ use pyo3::types::{
 };
 use ucall_pickle::{Budget, Builder, Error, Hash, Made};
 
+use super::error::{Refused, because};
 use super::names::{Global, Known, Placeholder};
+use super::numpy::is_memory;
+use super::objects::{Built, Objects, Pending};
 use super::{instances, names, numpy, values};
 use crate::ffi;
-use crate::queue::incoming::Block;
 
 /// Integers of more bytes, and Decimals of more characters, are long.
 const LONG_INTEGER_BYTES: usize = 128;
 const LONG_DECIMAL_CHARACTERS: usize = 512;
-
-/// Why a pickle is refused.
-pub(super) enum Refused {
-    /// By its operations or its cost.
-    Pickle(Error),
-    /// By what was to be made.
-    Because(String),
-    /// By what Python raised while it was made.
-    Raised(PyErr),
-}
-
-impl Refused {
-    /// `pickle.UnpicklingError`. What ends the program, such as `KeyboardInterrupt`, stays itself.
-    #[cold]
-    pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
-        let ends_the_program = self.ends_the_program(py);
-        let (text, cause) = match self {
-            Self::Raised(error) if ends_the_program => return error,
-            Self::Pickle(error) => (error.to_string(), None),
-            Self::Because(text) => (text, None),
-            Self::Raised(error) => {
-                let text =
-                    error.value(py).str().map_or_else(|_| String::new(), |it| it.to_string());
-                (text, Some(error))
-            }
-        };
-        match unpickling_error(py, &format!("refused: {text}")) {
-            Ok(error) | Err(error) => {
-                error.set_cause(py, cause);
-                error
-            }
-        }
-    }
-
-    fn ends_the_program(&self, py: Python<'_>) -> bool {
-        matches!(self, Self::Raised(error) if !error.is_instance_of::<PyException>(py))
-    }
-}
-
-fn unpickling_error(py: Python<'_>, text: &str) -> PyResult<PyErr> {
-    let class = py.import("pickle")?.getattr("UnpicklingError")?;
-    Ok(PyErr::from_value(class.call1((text,))?))
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Self {
-        Self::Pickle(error)
-    }
-}
-
-impl From<PyErr> for Refused {
-    fn from(error: PyErr) -> Self {
-        Self::Raised(error)
-    }
-}
-
-/// What was to be made cannot be made of that.
-#[cold]
-pub(super) fn because(text: impl Into<String>) -> Refused {
-    Refused::Because(text.into())
-}
-
-pub(super) type Built<'py> = Result<Bound<'py, PyAny>, Refused>;
-
-/// What waits for its state.
-pub(super) enum Pending<'py> {
-    Uuid,
-    /// A dtype, by its short name.
-    Dtype(Bound<'py, PyString>),
-    Array,
-}
-
-/// The builder of one pickle.
-pub(super) struct Objects<'a, 'py> {
-    pub(super) py: Python<'py>,
-    find: &'a Bound<'py, PyAny>,
-    persistent_load: Option<&'a Bound<'py, PyAny>>,
-    buffers: Bound<'py, PyList>,
-    buffers_taken: usize,
-    has_decimal: bool,
-    has_long_number: bool,
-}
-
-impl<'a, 'py> Objects<'a, 'py> {
-    pub(super) fn new(
-        find: &'a Bound<'py, PyAny>,
-        persistent_load: Option<&'a Bound<'py, PyAny>>,
-        buffers: Bound<'py, PyList>,
-    ) -> Self {
-        Self {
-            py: find.py(),
-            find,
-            persistent_load,
-            buffers,
-            buffers_taken: 0,
-            has_decimal: false,
-            has_long_number: false,
-        }
-    }
-
-    /// What the program allows under this name.
-    pub(super) fn find(&self, module: &str, name: &str) -> Built<'py> {
-        Ok(self.find.call1((module, name))?)
-    }
-
-    fn owned(&self, pointer: *mut raw::PyObject) -> Built<'py> {
-        // SAFETY: every caller hands in what a function of the C API returned: a new reference or,
-        // with an exception set, null.
-        Ok(unsafe { Bound::from_owned_ptr_or_err(self.py, pointer) }?)
-    }
-}
 
 impl<'py> Builder for Objects<'_, 'py> {
     type Object = Bound<'py, PyAny>;
@@ -402,15 +293,6 @@ impl<'py> Builder for Objects<'_, 'py> {
         self.py.detach(|| ());
         Ok(self.py.check_signals()?)
     }
-}
-
-/// Whether an object shows memory that stays in place while a view of it is held, whatever is done
-/// to the object.
-pub(super) fn is_memory(object: &Bound<'_, PyAny>) -> bool {
-    object.is_exact_instance_of::<Block>()
-        || object.is_exact_instance_of::<PyBytes>()
-        || object.is_exact_instance_of::<PyByteArray>()
-        || object.is_exact_instance_of::<PyMemoryView>()
 }
 
 /// CPython hashes integers to their remainder by this number.

@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyModule, PyString, PyTuple, PyType};
 use ucall_pickle::{Accepts, Made, Product, Weight};
 
-use super::builder::{Objects, Refused, because};
+use super::error::{Refused, because};
+use super::objects::Objects;
 
 type Result<T> = std::result::Result<T, Refused>;
 

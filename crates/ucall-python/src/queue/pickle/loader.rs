@@ -6,7 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use ucall_pickle::{Limits, Reader};
 
-use super::builder::{Objects, Refused};
+use super::error::Refused;
+use super::objects::Objects;
 use crate::ffi;
 
 /// Tuples nested deeper overflow the stack of some threads when CPython hashes them.

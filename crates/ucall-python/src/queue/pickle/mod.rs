@@ -6,10 +6,12 @@
 //! classes that the program has allowed.
 
 mod builder;
+mod error;
 mod instances;
 mod loader;
 mod names;
 mod numpy;
+mod objects;
 mod values;
 
 pub(crate) use loader::PickleLoader;

@@ -7,7 +7,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
-use super::builder::{Objects, Refused, because};
+use super::error::{Refused, because};
+use super::objects::Objects;
 
 /// What a name stands for.
 #[derive(Clone)]

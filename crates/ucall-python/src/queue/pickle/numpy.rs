@@ -8,10 +8,12 @@ use pyo3::types::{
 };
 use ucall_pickle::{Accepts, Budget, Made, Product, Weight};
 
-use super::builder::{Built, Objects, Pending, Refused, because, is_memory};
+use super::error::{Refused, because};
 use super::names::{Known, Placeholder};
+use super::objects::{Built, Objects, Pending};
 use super::values::made;
 use crate::ffi;
+use crate::queue::incoming::Block;
 
 type Result<T> = std::result::Result<T, Refused>;
 
@@ -297,4 +299,13 @@ fn scalar<'a, 'py>(
     };
     let object = array.get_item(shape)?;
     Ok(made(Product::Object(object)))
+}
+
+/// Whether an object shows memory that stays in place while a view of it is held, whatever is done
+/// to the object.
+pub(super) fn is_memory(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<Block>()
+        || object.is_exact_instance_of::<PyBytes>()
+        || object.is_exact_instance_of::<PyByteArray>()
+        || object.is_exact_instance_of::<PyMemoryView>()
 }

@@ -8,8 +8,9 @@ use pyo3::types::{
 };
 use ucall_pickle::{Accepts, Budget, Made, Product, Weight};
 
-use super::builder::{Objects, Refused, because};
+use super::error::{Refused, because};
 use super::names::{Global, Known, Placeholder};
+use super::objects::Objects;
 use crate::ffi;
 
 type Result<T> = std::result::Result<T, Refused>;
