@@ -332,7 +332,7 @@ class PickleLoader:
         persistent_load: Callable[[Any], Any] | None,
         max_depth: int,
         max_expansion: int,
-        max_alike: int,
+        max_collisions: int,
     ) -> Self: ...
     def __call__(self, data: Buffer, buffers: list[Any]) -> Any: ...
 

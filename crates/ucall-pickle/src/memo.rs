@@ -1,15 +1,14 @@
-//! The memo, and what may be recalled before it is complete.
+//! The memo, and references to incomplete objects.
 //!
-//! What refers to an object that is incomplete cannot know how high that object will be. When it is
-//! recalled later its facts are taken up to then. A pickle of CPython's puts whatever it makes in
-//! the meantime into that object, so that the levels of both are the object's own. A pickle that
-//! drops such a value instead could hide levels and values by that; so what was dropped meanwhile
-//! is added.
+//! A value that refers to an incomplete object has no final height. The reader computes its height
+//! again when the pickle reads the value from the memo. CPython's pickler puts every such value
+//! into the incomplete object itself, which then counts its levels. A hostile pickle can pop the
+//! value instead and so hide levels and values; the reader adds the extent of popped values.
 
 use crate::error::Error;
+use crate::last_changes::LookAhead;
 use crate::reader::{OPERATIONS_WITHOUT_PAUSE, Reader, Step};
-use crate::schedule::Forecast;
-use crate::stack::{Dropped, Entry, Facts, Kind, NOWHERE, Open, Remembered};
+use crate::stack::{Dropped, Entry, Extent, Kind, MemoEntry, NOWHERE, Open};
 use crate::{Accepts, Builder};
 
 impl<B: Builder> Reader<'_, B> {
@@ -24,80 +23,79 @@ impl<B: Builder> Reader<'_, B> {
                 return Err(Error::Memo.into());
             }
             entry.memo = place;
-            if self.schedule.is_some() {
+            if self.last_changes.is_some() {
                 self.open.push(Open { at, dropped: Dropped::default() });
             }
         }
-        let (kind, facts) = (entry.kind, entry.facts);
+        let (kind, extent) = (entry.kind, entry.extent);
         let object = self.objects.last().ok_or(Error::Stack)?.clone();
-        self.memo.push(Remembered { object, kind, facts, is_open });
+        self.memo.push(MemoEntry { object, kind, extent, is_open });
         Ok(())
     }
 
     #[inline]
-    pub(crate) fn recall(&mut self, place: u32) -> Step<B> {
-        let mut remembered = self.memo.get(place as usize).ok_or(Error::Memo)?;
-        if remembered.is_open && self.schedule.is_none() {
+    pub(crate) fn get_memoized(&mut self, place: u32) -> Step<B> {
+        let mut memoized = self.memo.get(place as usize).ok_or(Error::Memo)?;
+        if memoized.is_open && self.last_changes.is_none() {
             self.look_ahead()?;
-            remembered = self.memo.get(place as usize).ok_or(Error::Memo)?;
+            memoized = self.memo.get(place as usize).ok_or(Error::Memo)?;
         }
-        let (object, kind, mut facts) =
-            (remembered.object.clone(), remembered.kind, remembered.facts);
+        let (object, kind, mut extent) = (memoized.object.clone(), memoized.kind, memoized.extent);
         if matches!(kind, Kind::Pending(_)) {
             return Err(Error::Incomplete.into());
         }
-        if remembered.is_open {
-            facts = Facts { height: 0, open: place, values: 1, ..facts };
-            if !facts.is_weight_fixed {
-                facts = Facts { weight: 1, ..facts.without_hash() };
+        if memoized.is_open {
+            extent = Extent { height: 0, open: place, values: 1, ..extent };
+            if !extent.is_weight_fixed {
+                extent = Extent { weight: 1, ..extent.without_hash() };
             }
-        } else if facts.open != NOWHERE {
-            facts = self.resolved(place, facts)?;
+        } else if extent.open != NOWHERE {
+            extent = self.resolved(place, extent)?;
         }
-        self.push(object, Entry { kind, ..Entry::new(facts) });
+        self.push(object, Entry { kind, ..Entry::new(extent) });
         Ok(())
     }
 
-    /// The facts of a value that refers to objects which were incomplete, now that they may be
-    /// complete.
+    /// Updates the extent of a value that referred to incomplete objects, from those that are
+    /// complete now.
     #[cold]
-    fn resolved(&mut self, place: u32, mut facts: Facts) -> Step<B, Facts> {
-        while let Some(referred) = self.memo.get(facts.open as usize) {
+    fn resolved(&mut self, place: u32, mut extent: Extent) -> Step<B, Extent> {
+        while let Some(referred) = self.memo.get(extent.open as usize) {
             if referred.is_open {
                 break;
             }
-            let part = referred.facts;
-            facts.height = match self.dropped.get(&facts.open) {
-                None => facts.height.max(part.height.saturating_add(1)),
+            let part = referred.extent;
+            extent.height = match self.dropped.get(&extent.open) {
+                None => extent.height.max(part.height.saturating_add(1)),
                 Some(dropped) => {
                     let values = part.values.saturating_add(dropped.values).saturating_add(1);
-                    facts.values = facts.values.saturating_mul(values);
-                    facts.height.saturating_add(part.height).saturating_add(dropped.height)
+                    extent.values = extent.values.saturating_mul(values);
+                    extent.height.saturating_add(part.height).saturating_add(dropped.height)
                 }
             };
-            // Outwards: what it lies in itself cannot have been complete before it.
-            facts.open = if part.open < facts.open { part.open } else { NOWHERE };
+            // Go outwards: an enclosing object cannot be complete before this one.
+            extent.open = if part.open < extent.open { part.open } else { NOWHERE };
         }
-        self.check_depth(&facts)?;
-        if let Some(remembered) = self.memo.get_mut(place as usize) {
-            remembered.facts = facts;
+        self.check_depth(&extent)?;
+        if let Some(memoized) = self.memo.get_mut(place as usize) {
+            memoized.extent = extent;
         }
-        Ok(facts)
+        Ok(extent)
     }
 
-    /// Finds out which objects on the stack change no more, and when the others do for the last
-    /// time.
+    /// Closes the objects on the stack that no later operation changes, and finds the last change
+    /// of the others.
     #[cold]
     fn look_ahead(&mut self) -> Step<B> {
-        let mut forecast = Forecast::new(self.bytes, self.stack.len(), &self.marks);
-        while forecast.run(OPERATIONS_WITHOUT_PAUSE) {
+        let mut look_ahead = LookAhead::new(self.bytes, self.stack.len(), &self.marks);
+        while look_ahead.run(OPERATIONS_WITHOUT_PAUSE) {
             self.builder.pause()?;
         }
-        let (schedule, last_changes) = forecast.finish();
-        self.schedule = Some(schedule);
-        for (at, (entry, &last_change)) in self.stack.iter_mut().zip(&last_changes).enumerate() {
+        let (later, present) = look_ahead.finish();
+        self.last_changes = Some(later);
+        for (at, (entry, &last_change)) in self.stack.iter_mut().zip(&present).enumerate() {
             entry.last_change = last_change;
-            let remembered = self.memo.get_mut(entry.memo as usize);
+            let memoized = self.memo.get_mut(entry.memo as usize);
             if last_change > 0 {
                 if entry.accepts != Accepts::NOTHING && entry.memo != NOWHERE {
                     self.open.push(Open { at, dropped: Dropped::default() });
@@ -105,43 +103,43 @@ impl<B: Builder> Reader<'_, B> {
                 continue;
             }
             entry.accepts = Accepts::NOTHING;
-            if let Some(remembered) = remembered {
-                remembered.facts = entry.facts;
-                remembered.is_open = false;
+            if let Some(memoized) = memoized {
+                memoized.extent = entry.extent;
+                memoized.is_open = false;
             }
         }
-        let is_changed = |at: usize| last_changes.get(at).is_some_and(|&last| last > 0);
+        let is_changed = |at: usize| present.get(at).is_some_and(|&last| last > 0);
         self.hash_counts.retain(|counts| is_changed(counts.container));
         Ok(())
     }
 
-    /// What an object that is made now accepts: nothing, if the schedule knows that it changes no
-    /// more.
+    /// What a new object accepts, and its last change. After a look-ahead, an object without a
+    /// change accepts nothing.
     #[inline]
-    pub(crate) fn scheduled(&mut self, accepts: Accepts) -> (Accepts, u32) {
-        match &mut self.schedule {
+    pub(crate) fn until_last_change(&mut self, accepts: Accepts) -> (Accepts, u32) {
+        match &mut self.last_changes {
             None => (accepts, 0),
-            Some(schedule) => match schedule.next_object() {
+            Some(last_changes) => match last_changes.next_object() {
                 0 => (Accepts::NOTHING, 0),
                 last_change => (accepts, last_change),
             },
         }
     }
 
-    /// Notes a change of the value at `at`, the last on the stack: it may be complete with that.
+    /// Counts a change of the top value, which is at `at`, and closes it after its last one.
     #[inline]
     pub(crate) fn changed(&mut self, at: usize) -> Step<B> {
-        let Some(schedule) = &mut self.schedule else { return Ok(()) };
-        let change = schedule.next_change();
+        let Some(last_changes) = &mut self.last_changes else { return Ok(()) };
+        let change = last_changes.next_change();
         match self.stack.get(at) {
             Some(entry) if entry.last_change == change => self.close_open(at).map(drop),
             _ => Ok(()),
         }
     }
 
-    /// Notes that the object at `at`, which has a place in the memo, is complete.
+    /// Closes the memo entry of the object at `at`.
     #[cold]
-    pub(crate) fn close_remembered(&mut self, at: usize, place: u32) {
+    pub(crate) fn close_memoized(&mut self, at: usize, place: u32) {
         let Some(open) = self.open.pop_if(|open| open.at == at) else { return };
         if open.dropped.values > 0 {
             self.dropped.insert(place, open.dropped);
@@ -151,14 +149,15 @@ impl<B: Builder> Reader<'_, B> {
         }
     }
 
-    /// Notes that a value is dropped, which had this place in the memo while it could change.
-    pub(crate) fn note_dropped(&mut self, facts: &Facts, place: u32) {
-        if facts.open == NOWHERE && place == NOWHERE {
+    /// Adds a popped value to the incomplete object below it. `place` is the memo index that the
+    /// value had while it could change.
+    pub(crate) fn note_dropped(&mut self, extent: &Extent, place: u32) {
+        if extent.open == NOWHERE && place == NOWHERE {
             return;
         }
         if let Some(outer) = self.open.last_mut() {
-            let height = facts.height.saturating_add(1);
-            outer.dropped.join(Dropped { height, values: facts.values });
+            let height = extent.height.saturating_add(1);
+            outer.dropped.join(Dropped { height, values: extent.values });
         }
     }
 }

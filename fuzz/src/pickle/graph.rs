@@ -1,13 +1,12 @@
-//! The objects that were made, what they take by CPython's sizes, and what hashing and comparing
-//! them costs.
+//! The objects of a model, their sizes in CPython, and the cost of hashing and comparing them.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One that exists once.
+    /// A singleton.
     Constant(u8),
     Integer(i64),
     Long(Vec<u8>),
@@ -17,7 +16,7 @@ pub(super) enum Kind {
     ByteArray(usize),
     Buffer,
     View,
-    /// Stands for a name among the arguments of a call.
+    /// The stand-in for a name among the arguments of a call.
     Placeholder,
     Tuple,
     FrozenSet,
@@ -26,11 +25,11 @@ pub(super) enum Kind {
     Dict,
     OrderedDict,
     Set,
-    /// Hashed from all that it holds.
+    /// Hashed by its contents.
     Value,
     /// Hashed by its address.
     Opaque,
-    /// Hashed from a number of its own, slowly.
+    /// Hashed by a number of its own, slowly.
     Computed,
 }
 
@@ -39,19 +38,19 @@ struct Node {
     parts: Vec<usize>,
     /// Bytes, without those of its parts.
     bytes: u64,
-    /// Of tuples and frozen sets, whose parts do not change, once it was asked for.
+    /// The cached cost of tuples and frozen sets, whose parts do not change.
     hashing: Cell<Option<Option<Hashing>>>,
     /// Keys or members by their hash.
     keys: HashMap<Option<i64>, Vec<usize>>,
     keys_count: u64,
 }
 
-/// What hashing an object takes.
+/// The cost of hashing an object.
 #[derive(Clone, Copy)]
 pub(super) struct Hashing {
-    /// `None`: unlike that of any other.
+    /// `None` for a hash that no other object has.
     pub(super) hash: Option<i64>,
-    /// Calls within calls.
+    /// Nested calls.
     pub(super) levels: u64,
     /// In hashes of small integers.
     pub(super) work: u64,
@@ -61,7 +60,7 @@ pub(super) struct Hashing {
 pub(super) struct Graph {
     nodes: Vec<Node>,
     bytes: u64,
-    /// The most that there was at once, if nothing was freed but what containers outgrew.
+    /// The peak, if only outgrown tables of containers are freed.
     pub(super) bytes_peak: u64,
     compared: HashMap<(usize, usize), u64>,
 }
@@ -102,7 +101,7 @@ impl Graph {
         self.nodes[tuple].parts.iter().any(|&part| self.nodes[part].kind == Kind::Placeholder)
     }
 
-    /// Puts an item, member or key into a container, which grows as CPython's do.
+    /// Adds an item, member or key to a container, which grows as CPython's do.
     pub(super) fn put(&mut self, into: usize, part: usize) {
         let node = &mut self.nodes[into];
         node.parts.push(part);
@@ -120,30 +119,30 @@ impl Graph {
             _ => (before + 16, 0),
         };
         node.bytes = before.max(now);
-        // A table that has just been left is there for a moment beside the next.
+        // The old table exists until the new one is filled.
         let left_behind = if now > before { while_growing } else { 0 };
         self.bytes += node.bytes - before;
         self.bytes_peak = self.bytes_peak.max(self.bytes + left_behind);
     }
 
-    /// Puts a value or state into an object, which has paid for it with its key.
+    /// Adds a value or state to an object. Its key was charged for it.
     pub(super) fn put_value(&mut self, into: usize, part: usize) {
         self.nodes[into].parts.push(part);
     }
 
-    /// Counts a key among those of its hash; returns how many there are.
+    /// Adds a key, and returns the number of keys that share its hash.
     pub(super) fn put_key(&mut self, of: usize, key: usize) -> u32 {
         let Some(hashing) = self.hashing(key) else { return 0 };
-        let alike = self.nodes[of].keys.entry(hashing.hash).or_default();
-        alike.push(key);
-        if hashing.hash.is_none() { 1 } else { alike.len() as u32 }
+        let collisions = self.nodes[of].keys.entry(hashing.hash).or_default();
+        collisions.push(key);
+        if hashing.hash.is_none() { 1 } else { collisions.len() as u32 }
     }
 
-    /// What comparing the key that was put last with those of its hash costs.
+    /// The cost of comparing the last key with those that share its hash.
     pub(super) fn comparing(&mut self, of: usize, key: usize) -> u64 {
         let Some(Hashing { hash: Some(hash), .. }) = self.hashing(key) else { return 0 };
-        let alike = self.nodes[of].keys.get(&Some(hash)).cloned().unwrap_or_default();
-        let others = alike.iter().take(alike.len().saturating_sub(1));
+        let collisions = self.nodes[of].keys.get(&Some(hash)).cloned().unwrap_or_default();
+        let others = collisions.iter().take(collisions.len().saturating_sub(1));
         others.fold(0, |cost, &other| cost.saturating_add(self.compared(key, other, 0)))
     }
 
@@ -168,8 +167,8 @@ impl Graph {
                 let mut pairs = Vec::new();
                 for &part in &self.nodes[one].parts {
                     let hash = self.hashing(part).and_then(|it| it.hash);
-                    let alike = self.nodes[other].keys.get(&hash).into_iter().flatten();
-                    pairs.extend(alike.filter(|_| hash.is_some()).map(|&it| (part, it)));
+                    let collisions = self.nodes[other].keys.get(&hash).into_iter().flatten();
+                    pairs.extend(collisions.filter(|_| hash.is_some()).map(|&it| (part, it)));
                 }
                 self.compared_all(pairs, levels)
             }
@@ -191,7 +190,7 @@ impl Graph {
         self.hashing(node).map_or(1, |it| it.work)
     }
 
-    /// What hashing an object costs now; `None`: it has no hash.
+    /// The cost of hashing an object now, or `None` if it is not hashable.
     pub(super) fn hashing(&self, node: usize) -> Option<Hashing> {
         let of_leaf = |hash, work| Some(Hashing { hash, levels: 0, work });
         match &self.nodes[node].kind {
@@ -230,15 +229,15 @@ impl Graph {
         Some(Hashing { levels: whole.levels + 1, ..whole })
     }
 
-    /// An instance is hashed from all that it holds, hashable or not.
+    /// Hashes an instance by its contents, hashable or not.
     fn hashing_of_value(&self, node: usize) -> Option<Hashing> {
         let walk = self.walk(node, |kind| matches!(kind, Kind::Opaque | Kind::Computed));
         let (levels, work) = walk.expect("hashed while it holds itself");
         Some(Hashing { hash: Some(9), levels, work })
     }
 
-    /// Levels below an object, and how many values it holds, each counted as often as it is
-    /// reached; `None` if it holds itself.
+    /// The levels below an object and the number of values in it, counted once per reference, or
+    /// `None` if it contains itself.
     pub(super) fn extent(&self, node: usize) -> Option<(u64, u64)> {
         self.walk(node, |_| false)
     }
@@ -275,7 +274,7 @@ impl Graph {
     }
 }
 
-/// Bytes of a new object of so many parts, on 64 bits, with the collector's header.
+/// Bytes of a new object with `parts` parts on a 64-bit machine, with the collector's header.
 fn bytes_of(kind: &Kind, parts: usize) -> u64 {
     match kind {
         Kind::Constant(_) => 0,

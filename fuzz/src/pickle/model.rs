@@ -1,4 +1,4 @@
-//! The builder: objects are numbers in an arena, so that none is leaked by a cycle.
+//! A builder that makes models. Objects are indices into an arena, so that cycles leak nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,22 +7,22 @@ use ucall_pickle::{Accepts, Budget, Builder, Error, Hash, Limits, Made, Product,
 
 use super::graph::{Graph, Kind};
 
-/// What every pickle may take, however short.
+/// Bytes and hashes that a pickle of any length may use.
 const BASE: u64 = 1 << 20;
 const VALUES: u64 = 1 << 24;
-/// Operations between two chances for other threads, each of which makes one leaf at most.
+/// Operations between two pauses. Each makes at most one leaf.
 const LEAVES_WITHOUT_PAUSE: u32 = 4096;
 const SMALL_OBJECT: u64 = 256;
 const DEQUE: u64 = 768;
 
 /// A reference to a node.
 ///
-/// The reader makes a copy of the reference that it was given to remember it, and a copy of that
-/// to recall it; and one more of where the object lies to change it there. So references tell what
-/// an object is changed through, and that it was consumed: when the first of them is dropped.
+/// The reader clones the builder's reference for the memo, clones the memo's to push it again, and
+/// clones the one on the stack to change the object there. So the number of copies tells through
+/// which reference an object is changed, and the drop of the first one that it was consumed.
 pub(super) struct Object {
     pub(super) node: usize,
-    /// How often it was copied.
+    /// The number of clones between the builder's reference and this one.
     copies: u8,
     consumed: Rc<RefCell<Vec<bool>>>,
 }
@@ -42,24 +42,24 @@ impl Drop for Object {
     }
 }
 
-/// What a name stands for, by its first letter.
+/// The object that a name resolves to, by its first letter.
 #[derive(Clone, Copy)]
 pub(super) enum Global {
     Callable(u8),
-    /// May stand in a value.
+    /// Also a value.
     Value,
 }
 
-/// Makes objects, and checks how it is used.
+/// Makes objects, and checks the reader's calls.
 pub(super) struct Model {
     graph: Graph,
     consumed: Rc<RefCell<Vec<bool>>>,
-    /// What each object may still be changed by.
+    /// The operations that each object accepts.
     accepts: Vec<Accepts>,
     limits: Limits,
     bytes_max: u64,
     values_max: u64,
-    /// Hashes of small integers, and comparisons.
+    /// Hashes and comparisons so far, in hashes of small integers.
     hashing: u64,
     leaves: u32,
 }
@@ -100,8 +100,7 @@ impl Model {
         assert!(bytes <= self.bytes_max, "{bytes} bytes, where {} may be", self.bytes_max);
     }
 
-    /// That an operation may change this object: it was made with that, lies where it was made, and
-    /// was reached there.
+    /// Checks that an operation may change this object.
     fn check_changed(&self, object: &Object, by: Accepts) {
         let accepts = self.accepts[object.node];
         let is_accepted = match accepts {
@@ -113,10 +112,10 @@ impl Model {
         assert!(!self.consumed.borrow()[object.node], "changed after it was consumed");
     }
 
-    /// Charges a key, which is hashed once by the reader and once where it is put in.
+    /// Counts a key, which is hashed by the reader and again by the container.
     fn put_key(&mut self, of: usize, key: usize) -> Built<()> {
-        let alike = self.graph.put_key(of, key);
-        assert!(alike <= self.limits.alike_max, "{alike} keys of one hash");
+        let collisions = self.graph.put_key(of, key);
+        assert!(collisions <= self.limits.collisions_max, "{collisions} keys of one hash");
         self.hashing = self.hashing.saturating_add(self.graph.comparing(of, key));
         self.check_hashing();
         Ok(())
@@ -127,14 +126,14 @@ impl Model {
         assert!(spent <= most, "{spent} hashes and comparisons, where {most} may be");
     }
 
-    /// What is returned nests no deeper, and has no more values, than it may.
+    /// Checks the depth and the number of values of the result.
     pub(super) fn check_returned(&self, object: &Object) {
         let Some((height, values)) = self.graph.extent(object.node) else { return };
         assert!(height <= u64::from(self.limits.depth_max), "{height} levels");
         assert!(values <= self.values_max, "{values} values");
     }
 
-    /// Makes an object in the place of its arguments.
+    /// Makes an object from its arguments.
     fn made(&mut self, kind: Kind, from: &Object, accepts: Accepts, weight: Weight) -> Made<Self> {
         let parts = self.graph.parts(from.node).to_vec();
         Made { product: Product::Object(self.make(kind, parts, accepts)), accepts, weight }

@@ -1,4 +1,4 @@
-//! Writes pickles from scripts: whatever the bytes say, most operations find what they need.
+//! Writes pickles from scripts, in which most operations find the values that they need.
 
 /// Bytes of a script, one after another.
 struct Script<'a>(std::slice::Iter<'a, u8>);
@@ -8,13 +8,13 @@ impl Script<'_> {
         self.0.next().map(|&byte| usize::from(byte))
     }
 
-    /// A number below `end`; 0 once the script is over.
+    /// A number below `end`, or 0 after the end of the script.
     fn below(&mut self, end: usize) -> usize {
         self.next().unwrap_or(0) % end.max(1)
     }
 }
 
-/// What lies on the stack, as far as the writer needs to know.
+/// A value on the stack, as far as the writer needs to know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slot {
     Value,
@@ -22,11 +22,11 @@ enum Slot {
     List,
     Dict,
     Set,
-    /// Takes items, keys and state.
+    /// Accepts items, keys and state.
     Instance,
-    /// Takes state alone.
+    /// Accepts state.
     Stateful,
-    /// Has to get its state.
+    /// Requires state.
     Pending,
     Tuple,
     Mark,
@@ -37,17 +37,17 @@ struct Writer {
     out: Vec<u8>,
     stack: Vec<Slot>,
     memo: Vec<Slot>,
-    /// Where the value lies that was remembered last.
-    remembered: usize,
-    /// How much there was of all that before each step.
+    /// The stack index of the value that was memoized last.
+    memoized: usize,
+    /// The lengths of all of these before each step.
     steps: Vec<(usize, usize, usize)>,
 }
 
 const BYTES_MAX: usize = 1 << 16;
-/// Numbers of which many have one hash in the model.
+/// Numbers, many of which share a hash in the model.
 const NUMBERS: [i32; 6] = [0, 1, 300, 100_000, 100_005, 100_010];
 
-/// What is called, how, and what comes of it.
+/// A callable, its arguments, and the result.
 const CALLS: [(u8, &[u8], Slot); 13] = [
     (b'a', b"R", Slot::Value),
     (b'b', b"R", Slot::Value),
@@ -64,7 +64,7 @@ const CALLS: [(u8, &[u8], Slot); 13] = [
     (b'l', b"\x81", Slot::Value),
 ];
 
-/// The operations that a script says, with a STOP behind them and one value left on the stack.
+/// The operations of a script, which leave one value on the stack, and a STOP.
 pub(super) fn pickle_of(script: &[u8]) -> Vec<u8> {
     let mut script = Script(script.iter());
     let mut writer = Writer::default();
@@ -88,7 +88,7 @@ impl Writer {
             5 => self.push(b"\x8f", Slot::Set),
             6 => self.push(b"(", Slot::Mark),
             7..10 => self.memoize(),
-            10..14 => self.recall(script),
+            10..14 => self.get_memoized(script),
             14..16 => self.tuple_of(1 + script.below(3)),
             16 => self.above_mark(b"t", Slot::Tuple),
             17 => self.above_mark(b"\x91", Slot::Value),
@@ -108,12 +108,12 @@ impl Writer {
     fn push(&mut self, operation: &[u8], slot: Slot) {
         self.out.extend_from_slice(operation);
         self.stack.push(slot);
-        if self.remembered == self.stack.len() {
-            self.remembered = 0;
+        if self.memoized == self.stack.len() {
+            self.memoized = 0;
         }
     }
 
-    /// How many values lie above the last mark.
+    /// The number of values above the last mark.
     fn free(&self) -> usize {
         self.stack.iter().rev().take_while(|&&slot| slot != Slot::Mark).count()
     }
@@ -152,15 +152,15 @@ impl Writer {
     fn memoize(&mut self) {
         let Some(&slot) = self.stack.last().filter(|&&slot| slot != Slot::Mark) else { return };
         let may_change = !matches!(slot, Slot::Value | Slot::Tuple | Slot::Unhashable);
-        if !may_change || self.remembered != self.stack.len() {
+        if !may_change || self.memoized != self.stack.len() {
             self.out.push(0x94);
             self.memo.push(slot);
-            self.remembered = self.stack.len();
+            self.memoized = self.stack.len();
         }
     }
 
-    fn recall(&mut self, script: &mut Script<'_>) {
-        // Of what is recent most often.
+    fn get_memoized(&mut self, script: &mut Script<'_>) {
+        // Prefer recent entries.
         let back = script.below(256);
         let back = if back < 192 { back % 6 } else { back - 192 };
         let Some(place) = self.memo.len().checked_sub(1 + back) else { return };
@@ -168,7 +168,7 @@ impl Writer {
             Ok(place) => self.out.extend([b'h', place]),
             Err(_) => self.out.extend([b"j", &(place as u32).to_le_bytes()[..]].concat()),
         }
-        // What is recalled does not change.
+        // A value from the memo does not change.
         let slot = match self.memo[place] {
             Slot::Value | Slot::Tuple => self.memo[place],
             other if script.below(32) == 0 => other,
@@ -194,7 +194,7 @@ impl Writer {
         }
     }
 
-    /// Puts what is on top into what lies below.
+    /// Adds the top value to the one below it.
     fn put_one(&mut self, script: &mut Script<'_>) {
         let free = self.free();
         let below = |count: usize| (free > count).then(|| self.stack[self.stack.len() - 1 - count]);
@@ -221,7 +221,7 @@ impl Writer {
         }
     }
 
-    /// Puts what lies above the last mark into what is below it.
+    /// Adds the values above the last mark to the one below it.
     fn put_all(&mut self) {
         let free = self.free();
         let Some(mark) = self.stack.len().checked_sub(free + 1) else { return };
@@ -241,13 +241,13 @@ impl Writer {
         self.push(&[0x8c, 1, module, 0x8c, 1, name, 0x93], Slot::Value);
     }
 
-    /// Calls something with what was remembered.
+    /// Calls a global with memoized values.
     fn call(&mut self, script: &mut Script<'_>) {
         let (name, how, makes) = CALLS[script.below(CALLS.len())];
         self.out.extend([0x8c, 1, b'm', 0x8c, 1, name, 0x93]);
         let arguments = script.below(4);
         let at = self.stack.len();
-        (0..arguments).for_each(|_| self.recall(script));
+        (0..arguments).for_each(|_| self.get_memoized(script));
         let arguments = self.stack.len() - at;
         self.stack.truncate(at);
         self.out.push(if arguments == 0 { b')' } else { 0x84 + arguments as u8 });
@@ -281,7 +281,7 @@ impl Writer {
         }
     }
 
-    /// Writes the last steps again, many times, if they leave as much on the stack as there was.
+    /// Repeats the last steps many times, if they leave the stack as long as before.
     fn repeat(&mut self, script: &mut Script<'_>) {
         let back = 1 + script.below(32);
         let Some(first) = self.steps.len().checked_sub(1 + back) else { return };
@@ -296,10 +296,10 @@ impl Writer {
             self.stack.extend_from_slice(&left);
             self.memo.extend_from_slice(&places);
         }
-        self.remembered = 0;
+        self.memoized = 0;
     }
 
-    /// Puts what is on top into as many tuples.
+    /// Nests the top value in `count` tuples.
     fn nest(&mut self, script: &mut Script<'_>) {
         if self.free() > 0 {
             let levels = 1 << script.below(11);
@@ -316,7 +316,7 @@ impl Writer {
         }
     }
 
-    /// Makes one value of all that is left.
+    /// Makes one value of all values on the stack.
     fn finish(&mut self) {
         while let Some(mark) = self.stack.iter().rposition(|&slot| slot == Slot::Mark) {
             self.stack.truncate(mark);

@@ -175,7 +175,7 @@ def test_only_a_new_object_gets_state() -> None:
         with pytest.raises(pickle.UnpicklingError, match="may not change"):
             load(whole(new, b"}", text("x"), b"K\x05sb", twice))
     special = b"N}" + text("__class__") + named(__name__, "Listed") + b"s\x86b"
-    with pytest.raises(pickle.UnpicklingError, match="state that is none"):
+    with pytest.raises(pickle.UnpicklingError, match="state of an object is invalid"):
         load(whole(new, special))
 
 
@@ -269,7 +269,7 @@ def test_an_object_is_no_key_within_its_own_state() -> None:
     assert came is came.near[0] is came.near[1][0]
     for near in ({parent: 1}, {(parent,)}):
         parent.near = near
-        with pytest.raises(pickle.UnpicklingError, match="cannot be hashed"):
+        with pytest.raises(pickle.UnpicklingError, match="not hashable"):
             load(pickle.dumps([parent, {parent: 1}], 5))
 
 
@@ -297,7 +297,7 @@ def test_the_state_of_an_attribute_error_has_its_args() -> None:
     came = load(whole(error, b"}(", text("name"), text("n"), text("args"), b"h\0ub"))
     assert (came.args, came.name) == (("x",), "n")
     for args in (b"]", b"K\x01", b"N"):
-        with pytest.raises(pickle.UnpicklingError, match="sets args"):
+        with pytest.raises(pickle.UnpicklingError, match="attribute args of an exception"):
             load(whole(error, b"}", text("args"), args, b"sb"))
 
 
@@ -315,7 +315,7 @@ def test_a_name_stands_only_where_it_is_asked_for() -> None:
         named("builtins", "ValueError") + array + b"\x85\x85R",
         b"]" + array + b"a",
     ):
-        with pytest.raises(pickle.UnpicklingError, match="name as a value"):
+        with pytest.raises(pickle.UnpicklingError, match="name is used as a value"):
             load(whole(call), serializer)
 
 

@@ -138,7 +138,7 @@ class PickleSerializer:
             control of it. It goes without ``allow``.
         max_depth: Levels of nesting.
         max_expansion: Bytes of objects for each byte of a pickle, beside 1 MiB.
-        max_alike: Keys of one dict, or members of one set, that have the same hash.
+        max_collisions: Keys of one dict, or members of one set, that have the same hash.
     """
 
     __slots__ = ("_dump", "_load", "_plain", "_restore")
@@ -152,7 +152,7 @@ class PickleSerializer:
         trust: bool = False,
         max_depth: int = 1000,
         max_expansion: int = 128,
-        max_alike: int = 100,
+        max_collisions: int = 100,
     ) -> None:
         if trust and allow is not None:
             raise ValueError("trust=True loads every name: leave out allow=")
@@ -163,7 +163,7 @@ class PickleSerializer:
             self._restore_trusted
             if trust
             else PickleLoader(
-                functools.partial(find, allow), load, max_depth, max_expansion, max_alike
+                functools.partial(find, allow), load, max_depth, max_expansion, max_collisions
             )
         )
 

@@ -18,7 +18,7 @@ use super::objects::{Built, Objects, Pending};
 use super::{instances, names, numpy, values};
 use crate::ffi;
 
-/// Integers of more bytes, and Decimals of more characters, are long.
+/// Integers of more bytes and Decimals of more characters count as long.
 const LONG_INTEGER_BYTES: usize = 128;
 const LONG_DECIMAL_CHARACTERS: usize = 512;
 
@@ -65,13 +65,13 @@ impl<'py> Builder for Objects<'_, 'py> {
     #[inline]
     fn text(&mut self, utf8: &[u8]) -> Built<'py> {
         let (start, length) = (utf8.as_ptr().cast::<c_char>(), utf8.len() as raw::Py_ssize_t);
-        // SAFETY: so many bytes can be read there, and the name of the handler ends with a NUL.
+        // SAFETY: `utf8` is valid for `length` bytes, and the error handler's name ends with NUL.
         self.owned(unsafe { raw::PyUnicode_DecodeUTF8(start, length, c"surrogatepass".as_ptr()) })
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Built<'py> {
         let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len() as raw::Py_ssize_t);
-        // SAFETY: so many bytes can be read there.
+        // SAFETY: `bytes` is valid for `length` bytes.
         self.owned(unsafe { raw::PyBytes_FromStringAndSize(start, length) })
     }
 
@@ -83,13 +83,13 @@ impl<'py> Builder for Objects<'_, 'py> {
         let buffer = self.buffers.get_item(self.buffers_taken);
         self.buffers_taken += 1;
         let buffer =
-            buffer.map_err(|_| because("a pickle that wants more buffers than came with it"))?;
+            buffer.map_err(|_| because("the message has fewer buffers than its pickle reads"))?;
         if is_memory(&buffer) { Ok(buffer) } else { Ok(PyMemoryView::from(&buffer)?.into_any()) }
     }
 
     fn read_only(&mut self, buffer: Self::Object) -> Built<'py> {
         if !is_memory(&buffer) {
-            return Err(because("a pickle that views an object which is no buffer"));
+            return Err(because("a buffer is expected, but the object has no buffer"));
         }
         let view = PyMemoryView::from(&buffer)?;
         Ok(view.call_method0("toreadonly")?)
@@ -136,7 +136,7 @@ impl<'py> Builder for Objects<'_, 'py> {
         match of.cast_exact::<PyDict>() {
             Ok(dict) => {
                 let (dict, key, value) = (dict.as_ptr(), key.as_ptr(), value.as_ptr());
-                // SAFETY: a dict and two objects, all alive; it takes references of its own.
+                // SAFETY: all three objects are alive, and the call takes its own references.
                 match unsafe { raw::PyDict_SetItem(dict, key, value) } {
                     0 => Ok(()),
                     _ => Err(PyErr::fetch(self.py).into()),
@@ -166,7 +166,7 @@ impl<'py> Builder for Objects<'_, 'py> {
     ) -> Result<Global<'py>, Refused> {
         let text = |object: &Self::Object| match object.cast_exact::<PyString>() {
             Ok(text) => Ok(text.clone()),
-            Err(_) => Err(because("a pickle with a name that is no str")),
+            Err(_) => Err(because("a module or name is not a str")),
         };
         names::resolve(self, &text(module)?, &text(name)?)
     }
@@ -176,7 +176,7 @@ impl<'py> Builder for Objects<'_, 'py> {
             Global::Class(found) | Global::Function(found) | Global::Value(found) => {
                 Some(found.clone())
             }
-            // The table says how it is called; whether it is a value the program says.
+            // The table defines the call; only the program can allow the name as a value.
             Global::Known(_, (module, name)) | Global::Exception(_, (module, name)) => {
                 match self.find(&module.to_cow()?, &name.to_cow()?) {
                     Ok(found) => Some(found),
@@ -269,7 +269,7 @@ impl<'py> Builder for Objects<'_, 'py> {
     fn persistent(&mut self, id: &Self::Object) -> Built<'py> {
         match self.persistent_load {
             Some(load) => Ok(ffi::call(load, [id])?),
-            None => Err(because("a pickle with a persistent id, and no load= to ask for it")),
+            None => Err(because("a persistent id is refused without PickleSerializer(load=...)")),
         }
     }
 
@@ -282,9 +282,9 @@ impl<'py> Builder for Objects<'_, 'py> {
     }
 
     fn before_comparing(&mut self) -> Result<(), Refused> {
-        // It converts an integer to compare it with a Decimal, in quadratic time.
+        // CPython converts an integer to compare it with a Decimal, in quadratic time.
         match self.has_decimal && self.has_long_number {
-            true => Err(because("a pickle with long numbers and Decimals, and keys of one hash")),
+            true => Err(because("long numbers and Decimals are refused as keys of one hash")),
             false => Ok(()),
         }
     }
@@ -295,19 +295,19 @@ impl<'py> Builder for Objects<'_, 'py> {
     }
 }
 
-/// CPython hashes integers to their remainder by this number.
+/// CPython hashes an integer to its remainder modulo this number.
 const HASH_MODULUS: i64 = (1 << 61) - 1;
 
 #[inline(never)]
 fn hash_of(key: &Bound<'_, PyAny>) -> Result<Hash, Refused> {
     if let Ok(int) = key.cast_exact::<PyInt>() {
         let value = ffi::small_integer(int);
-        // -1 and -2 have one hash, as no other two of these have.
+        // Below the modulus only -1 and -2 share a hash.
         if value.is_some_and(|value| -HASH_MODULUS < value && value < HASH_MODULUS) {
             return Ok(Hash::Distinct);
         }
     }
-    // Hashed with a secret; or there are only so few of them.
+    // Hashed with a secret key, or too few values to collide.
     if key.is_exact_instance_of::<PyBytes>()
         || key.is_none()
         || key.is_exact_instance_of::<PyBool>()
@@ -315,7 +315,7 @@ fn hash_of(key: &Bound<'_, PyAny>) -> Result<Hash, Refused> {
         return Ok(Hash::Distinct);
     }
     if key.is_instance_of::<PyList>() || key.is_instance_of::<PyDict>() {
-        return Err(PyTypeError::new_err("a pickle with a key or member that has no hash").into());
+        return Err(PyTypeError::new_err("a key or member is not hashable").into());
     }
     Ok(Hash::Shared(key.hash()? as i64))
 }

@@ -1,21 +1,22 @@
-//! Why a pickle is refused.
+//! Errors of the default loader.
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use ucall_pickle::Error;
 
-/// A pickle is refused, or an object could not be made.
+/// The reason why a pickle is refused.
 pub(super) enum Refused {
-    /// By its operations or its cost.
+    /// An invalid operation, or a passed limit.
     Pickle(Error),
-    /// By what was to be made.
+    /// Invalid arguments or state.
     Because(String),
-    /// By what Python raised while it was made.
+    /// An exception of Python code.
     Raised(PyErr),
 }
 
 impl Refused {
-    /// `pickle.UnpicklingError`. What ends the program, such as `KeyboardInterrupt`, stays itself.
+    /// Converts it to `pickle.UnpicklingError`, except for exceptions that end the program, such as
+    /// `KeyboardInterrupt`.
     #[cold]
     pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
         let ends_the_program = self.ends_the_program(py);
@@ -59,7 +60,7 @@ impl From<PyErr> for Refused {
     }
 }
 
-/// What was to be made cannot be made of that.
+/// Refuses a pickle with this message.
 #[cold]
 pub(super) fn because(text: impl Into<String>) -> Refused {
     Refused::Because(text.into())

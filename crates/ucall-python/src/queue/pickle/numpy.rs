@@ -1,4 +1,4 @@
-//! NumPy's arrays, scalars and dtypes, without objects.
+//! NumPy arrays, scalars and dtypes, never of Python objects.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -17,11 +17,11 @@ use crate::queue::incoming::Block;
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// Bytes of an array beside its items.
+/// Bytes of an array without its items.
 const ARRAY: u64 = 256;
-/// Bytes that NumPy takes for a while to copy an item, for each value that its dtype is made of.
+/// Temporary bytes that NumPy needs to copy an item, per value in its dtype.
 const VALUE_OF_ARRAY: u64 = 16;
-/// Bytes of a dtype for each value in its state.
+/// Bytes of a dtype per value in its state.
 const VALUE_OF_DTYPE: u64 = 32;
 
 /// Calls an entry of the table.
@@ -43,25 +43,25 @@ pub(super) fn call<'a, 'py>(
         (Known::NumpyFromBuffer, [buffer, dtype, shape, order, axes]) => {
             Product::Object(from_buffer(buffer, dtype, shape, order, Some(axes), budget)?)
         }
-        // NumPy writes the order of bytes, the unit and the fields as its state.
+        // NumPy writes byte order, unit and fields as the state.
         (Known::NumpyDtype, [name, _, _]) => Product::Pending(Pending::Dtype(text(name)?.clone())),
         (Known::NumpyDtype, [name]) => Product::Object(dtype_of_name(text(name)?)?),
         (Known::NumpyReconstruct, [class, shape, _]) => {
             let is_plain =
                 class.cast::<Placeholder>().is_ok_and(|it| it.get().0 == Known::NumpyArrayClass);
             if !is_plain || !shape.cast_exact::<PyTuple>().is_ok_and(|it| it.len() == 1) {
-                return Err(because("a pickle with an array of a class of its own"));
+                return Err(because("an array must be a plain ndarray"));
             }
             Product::Pending(Pending::Array)
         }
         (Known::NumpyScalar, [dtype, data]) => return scalar(dtype, data, budget),
-        _ => return Err(because("a pickle with an array that NumPy does not write")),
+        _ => return Err(because("the arguments of an array are not those that NumPy writes")),
     };
     Ok(Made { product, accepts: Accepts::NOTHING, weight: Weight::Contents })
 }
 
 fn text<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Result<&'a Bound<'py, PyString>> {
-    object.cast_exact::<PyString>().map_err(|_| because("a pickle with a dtype that has no name"))
+    object.cast_exact::<PyString>().map_err(|_| because("a dtype has no name"))
 }
 
 fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
@@ -79,7 +79,7 @@ fn from_buffer_function(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     FUNCTION.import(py, "numpy", "frombuffer")
 }
 
-/// A dtype by its short name, such as `<f8`, `S5` or `M8[us]`. None of objects has one here.
+/// The dtype of a short name, such as `<f8`, `S5` or `M8[us]`, but never of objects.
 fn dtype_of_name<'py>(name: &Bound<'py, PyString>) -> Built<'py> {
     let py = name.py();
     let known = known_dtypes(py)?;
@@ -88,10 +88,10 @@ fn dtype_of_name<'py>(name: &Bound<'py, PyString>) -> Built<'py> {
     }
     let short = name.to_cow()?;
     if !is_plain(&short) {
-        return Err(because("a pickle with a dtype that is not of numbers, bytes, text or times"));
+        return Err(because("a dtype must be of numbers, bytes, text or times"));
     }
     let dtype = dtype_class(py)?.call1((name,))?;
-    // Text and bytes have a dtype for each length; the others are few.
+    // Do not cache dtypes of text and bytes: there is one per length.
     if !short.contains(['S', 'U', 'V', 'M', 'm']) {
         known.set_item(name, &dtype)?;
     }
@@ -103,7 +103,7 @@ fn known_dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyDict>> {
     Ok(KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py))
 }
 
-/// An order of bytes if any, a kind, and the bytes or characters of one item.
+/// Parses an optional byte order, a kind, and the bytes or characters of one item.
 fn is_plain(name: &str) -> bool {
     let name = name.strip_prefix(['<', '>', '=', '|']).unwrap_or(name);
     let mut characters = name.chars();
@@ -118,7 +118,7 @@ fn is_plain(name: &str) -> bool {
     }
 }
 
-/// The dtype of a short name and the state that NumPy writes behind it.
+/// The dtype of a short name and the state that NumPy writes after it.
 pub(super) fn dtype_of_state<'a, 'py>(
     objects: &Objects<'a, 'py>,
     name: &Bound<'py, PyString>,
@@ -128,22 +128,21 @@ pub(super) fn dtype_of_state<'a, 'py>(
 ) -> Result<Made<Objects<'a, 'py>>> {
     let py = objects.py;
     budget.allocate(VALUE_OF_DTYPE * u64::from(values))?;
-    let state = state
-        .cast_exact::<PyTuple>()
-        .map_err(|_| because("a pickle with a dtype that has no state"))?;
+    let state =
+        state.cast_exact::<PyTuple>().map_err(|_| because("the state of a dtype is invalid"))?;
     if let Some(order) = order_alone(state) {
         let whole = PyString::new(py, &format!("{}{}", order.to_cow()?, name.to_cow()?));
         return Ok(made(Product::Object(dtype_of_name(&whole)?)));
     }
     if !is_plain(&name.to_cow()?) {
-        return Err(because("a pickle with a dtype that is not of numbers, bytes, text or times"));
+        return Err(because("a dtype must be of numbers, bytes, text or times"));
     }
     let module = py.import("ucall.queue.utils.arrays")?;
     let dtype = module.getattr("dtype_of_state")?.call1((name, state))?;
     Ok(made(Product::Object(dtype)))
 }
 
-/// The order of bytes, if a number's state has nothing else to say.
+/// The byte order of a number's state, if the state has nothing else.
 fn order_alone<'py>(state: &Bound<'py, PyTuple>) -> Option<Bound<'py, PyString>> {
     let [_, order, subarray, names, fields, size, alignment, _] = state.as_slice() else {
         return None;
@@ -175,27 +174,27 @@ fn from_buffer<'py>(
         .cast_exact::<PyTuple>()
         .is_ok_and(|axes| axes.iter().all(|axis| axis.is_exact_instance_of::<PyInt>()));
     if !is_axes {
-        return Err(because("a pickle with an array whose axes are none"));
+        return Err(because("the shape of an array is not a tuple of integers"));
     }
     let array = over_buffer(buffer, dtype, shape, intern!(py, "C").as_any(), budget)?;
     Ok(array.call_method1(intern!(py, "transpose"), (axes,))?)
 }
 
-/// A dtype that was made here has no objects. One that the program allows may have.
+/// Refuses a dtype with objects, which a class that the program allows may make.
 fn check_dtype(dtype: &Bound<'_, PyAny>) -> Result<()> {
     let py = dtype.py();
     if !dtype.is_instance(dtype_class(py)?)? {
-        return Err(because("a pickle with something else where a dtype is expected"));
+        return Err(because("a dtype is expected"));
     }
     let kind = dtype.getattr(intern!(py, "kind"))?;
     let is_plain = "?bBiufcSUVmM".contains(kind.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
     if !is_plain || dtype.getattr(intern!(py, "hasobject"))?.is_truthy()? {
-        return Err(because("a pickle with an array of objects"));
+        return Err(because("an array of objects is refused"));
     }
     Ok(())
 }
 
-/// An array that looks at a buffer, which has exactly as many bytes.
+/// An array that is a view of a buffer of exactly its size.
 fn over_buffer<'py>(
     buffer: &Bound<'py, PyAny>,
     dtype: &Bound<'py, PyAny>,
@@ -207,17 +206,17 @@ fn over_buffer<'py>(
     let order = match order.cast_exact::<PyString>().map(|it| it.to_str()) {
         Ok(Ok("F")) => intern!(py, "F"),
         Ok(Ok("C" | "A" | "K")) => intern!(py, "C"),
-        _ => return Err(because("a pickle with an array of an order that is none")),
+        _ => return Err(because("the order of an array must be 'C' or 'F'")),
     };
     if !is_memory(buffer) {
-        return Err(because("a pickle with an array over an object that is no buffer"));
+        return Err(because("an array needs a buffer, but the object has no buffer"));
     }
     let bytes = ffi::with_buffer(buffer, <[u8]>::len)?;
     check_size(dtype, shape, bytes, budget)?;
     let may_move = buffer.is_exact_instance_of::<PyByteArray>()
         || buffer.is_exact_instance_of::<PyMemoryView>();
     if may_move && bytes > 0 {
-        // What `ndarray` is made over may be resized; `frombuffer` holds a view, which prevents it.
+        // `frombuffer` exports the buffer, so that it cannot be resized; `ndarray` does not.
         let flat = from_buffer_function(py)?.call1((buffer, dtype))?;
         let keywords = PyDict::new(py);
         keywords.set_item(intern!(py, "order"), order)?;
@@ -228,22 +227,22 @@ fn over_buffer<'py>(
     Ok(ffi::call(array_class(py)?, arguments)?)
 }
 
-/// Refuses a shape that does not fit the bytes. Dimensions of no bytes are charged: whoever walks
-/// through them takes as long. So is one item, which NumPy allocates for an array of none.
+/// Refuses a shape that does not fit the bytes. Charges empty dimensions, which iteration visits,
+/// and one item, which NumPy allocates for an empty array.
 fn check_size(
     dtype: &Bound<'_, PyAny>,
     shape: &Bound<'_, PyAny>,
     bytes: usize,
     budget: &mut Budget,
 ) -> Result<()> {
-    let wrong = || because("a pickle with an array whose shape does not fit its bytes");
+    let wrong = || because("the shape of an array does not fit its bytes");
     let shape = shape.cast_exact::<PyTuple>().map_err(|_| wrong())?;
     let item: u64 = dtype.getattr(intern!(dtype.py(), "itemsize"))?.extract()?;
     let (mut whole, mut dimensions) = (item, 1_u64);
     for dimension in shape.iter() {
         let count = dimension.cast_exact::<PyInt>().ok().and_then(ffi::small_integer);
         let count = count.and_then(|count| u64::try_from(count).ok()).ok_or_else(wrong)?;
-        // A factor of nothing comes first or last: overflow is refused either way.
+        // A zero may come before or after the factors that overflow; both are refused.
         whole = whole.saturating_mul(count);
         dimensions = dimensions.saturating_mul(count.max(1));
     }
@@ -253,7 +252,7 @@ fn check_size(
     if whole == bytes as u64 && item > 0 { Ok(()) } else { Err(wrong()) }
 }
 
-/// The array of `_reconstruct`, from the state behind it: its bytes are within the pickle.
+/// The array of `_reconstruct` and its state, which has the array's bytes.
 pub(super) fn array_of_state<'a, 'py>(
     objects: &Objects<'a, 'py>,
     state: &Bound<'py, PyAny>,
@@ -262,7 +261,7 @@ pub(super) fn array_of_state<'a, 'py>(
 ) -> Result<Made<Objects<'a, 'py>>> {
     let py = objects.py;
     budget.allocate(VALUE_OF_ARRAY * u64::from(values))?;
-    let wrong = || because("a pickle with an array whose state is none");
+    let wrong = || because("the state of an array is invalid");
     let state = state.cast_exact::<PyTuple>().map_err(|_| wrong())?;
     let [_, shape, dtype, is_fortran, data] = state.as_slice() else { return Err(wrong()) };
     check_dtype(dtype)?;
@@ -283,17 +282,16 @@ fn scalar<'a, 'py>(
 ) -> Result<Made<Objects<'a, 'py>>> {
     let py = dtype.py();
     check_dtype(dtype)?;
-    let data =
-        data.cast_exact::<PyBytes>().map_err(|_| because("a pickle with a scalar of no bytes"))?;
+    let data = data.cast_exact::<PyBytes>().map_err(|_| because("a scalar has no bytes"))?;
     let bytes = data.as_bytes().len();
     budget.allocate(bytes as u64)?;
     let item: usize = dtype.getattr(intern!(py, "itemsize"))?.extract()?;
     if item != bytes {
-        return Err(because("a pickle with a scalar of the wrong length"));
+        return Err(because("the bytes of a scalar do not match its dtype"));
     }
     let shape = PyTuple::empty(py);
     let array = match item {
-        // Empty text has no bytes to look at.
+        // Empty text has no buffer.
         0 => array_class(py)?.call1((&shape, dtype))?,
         _ => array_class(py)?.call1((&shape, dtype, data))?,
     };
@@ -301,8 +299,7 @@ fn scalar<'a, 'py>(
     Ok(made(Product::Object(object)))
 }
 
-/// Whether an object shows memory that stays in place while a view of it is held, whatever is done
-/// to the object.
+/// Whether the object's memory stays in place while a view of it exists.
 pub(super) fn is_memory(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<Block>()
         || object.is_exact_instance_of::<PyBytes>()

@@ -8,7 +8,7 @@ use super::error::Refused;
 
 pub(super) type Built<'py> = Result<Bound<'py, PyAny>, Refused>;
 
-/// What waits for its state.
+/// An object that is made from its state.
 pub(super) enum Pending<'py> {
     Uuid,
     /// A dtype, by its short name.
@@ -44,14 +44,13 @@ impl<'a, 'py> Objects<'a, 'py> {
         }
     }
 
-    /// What the program allows under this name.
+    /// Resolves a name by the program's rules.
     pub(super) fn find(&self, module: &str, name: &str) -> Built<'py> {
         Ok(self.find.call1((module, name))?)
     }
 
     pub(super) fn owned(&self, pointer: *mut raw::PyObject) -> Built<'py> {
-        // SAFETY: every caller hands in what a function of the C API returned: a new reference or,
-        // with an exception set, null.
+        // SAFETY: every caller passes a new reference, or null with an exception set.
         Ok(unsafe { Bound::from_owned_ptr_or_err(self.py, pointer) }?)
     }
 }

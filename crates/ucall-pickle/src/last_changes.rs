@@ -1,29 +1,29 @@
-//! When objects change for the last time.
+//! Which operation is the last one that changes an object.
 //!
-//! An object lies on the stack for a while after it is complete, and until it is consumed more
-//! operations might change it. Of most pickles nobody needs to know: an object is hardly ever
-//! recalled before it is consumed. Where one is, the rest of the pickle is run once without making
-//! anything, which tells for each object, by its number, which change is its last.
+//! A complete object stays on the stack until an operation consumes it, and until then further
+//! operations might change it. This matters only if the pickle reads the object from the memo while
+//! it is still on the stack, which few pickles do. In that case [`LookAhead`] runs the rest of the
+//! pickle once without a builder and finds the last change of each object.
 
 use crate::error::Error;
 use crate::operation::{Bytes, Operation};
 
-/// Something that nothing changes: a value of another kind, or none that the schedule knows.
+/// A value that no operation changes.
 const FIXED: u32 = u32::MAX;
 
-/// Numbers of last changes. Changes are counted from 1 on; 0 stands for no change at all.
+/// The number of each object's last change. Changes count from 1; 0 means no change.
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
-    /// Of objects that are made from now on, in the order in which they are.
-    last_changes: Vec<u32>,
+pub(crate) struct LastChanges {
+    /// By object, in the order of their creation after the look-ahead.
+    by_object: Vec<u32>,
     made: usize,
     changes: u32,
 }
 
-impl Schedule {
+impl LastChanges {
     /// The last change of the object that is being made.
     pub(crate) fn next_object(&mut self) -> u32 {
-        let last = self.last_changes.get(self.made).copied().unwrap_or(0);
+        let last = self.by_object.get(self.made).copied().unwrap_or(0);
         self.made += 1;
         last
     }
@@ -35,25 +35,25 @@ impl Schedule {
     }
 }
 
-/// Runs operations for what they do to the stack alone.
-pub(crate) struct Forecast<'a> {
+/// Runs operations for their effect on the stack only.
+pub(crate) struct LookAhead<'a> {
     bytes: Bytes<'a>,
-    schedule: Schedule,
+    found: LastChanges,
     changes: u32,
-    /// Last changes of the values that lay on the stack to begin with.
+    /// Last changes of the values that were on the stack at the start.
     present: Vec<u32>,
-    /// How many of those are left, and what lies above them: numbers of objects, or `FIXED`.
+    /// The number of those that are left, and the values above them: an object's number or `FIXED`.
     below: usize,
     above: Vec<u32>,
     marks: Vec<usize>,
 }
 
-impl<'a> Forecast<'a> {
-    /// Of the operations behind one that puts a value onto the stack.
+impl<'a> LookAhead<'a> {
+    /// Starts after an operation that pushes a value. `present` is the number of values below it.
     pub(crate) fn new(bytes: Bytes<'a>, present: usize, marks: &[usize]) -> Self {
         Self {
             bytes,
-            schedule: Schedule::default(),
+            found: LastChanges::default(),
             changes: 0,
             present: vec![0; present],
             below: present,
@@ -62,15 +62,15 @@ impl<'a> Forecast<'a> {
         }
     }
 
-    /// Runs up to `count` operations; returns whether more are left. What cannot be run ends it:
-    /// the reader will find the same.
+    /// Runs up to `count` operations and returns whether more are left. An invalid operation ends
+    /// the run; the reader will report it.
     pub(crate) fn run(&mut self, count: u32) -> bool {
         (0..count).all(|_| self.step().is_ok())
     }
 
-    /// The schedule, and the last changes of the values on the stack.
-    pub(crate) fn finish(self) -> (Schedule, Vec<u32>) {
-        (self.schedule, self.present)
+    /// The last changes of later objects, and those of the values on the stack.
+    pub(crate) fn finish(self) -> (LastChanges, Vec<u32>) {
+        (self.found, self.present)
     }
 
     fn step(&mut self) -> Result<(), Error> {
@@ -132,21 +132,21 @@ impl<'a> Forecast<'a> {
         Ok(())
     }
 
-    /// Makes an object of so many values.
+    /// Pops `of` values and pushes a new object.
     fn make(&mut self, of: usize) -> Result<(), Error> {
         self.replace(of, false)?;
-        let number = u32::try_from(self.schedule.last_changes.len()).map_err(|_| Error::Stack)?;
-        self.schedule.last_changes.push(0);
+        let number = u32::try_from(self.found.by_object.len()).map_err(|_| Error::Stack)?;
+        self.found.by_object.push(0);
         self.above.push(number);
         Ok(())
     }
 
-    /// Puts the values from `from` on into the object below them.
+    /// Pops the values from `from` on and changes the object below them.
     fn change(&mut self, from: usize) -> Result<(), Error> {
         self.truncate(from);
         self.changes += 1;
         let last_change = match self.above.last() {
-            Some(&number) => self.schedule.last_changes.get_mut(number as usize),
+            Some(&number) => self.found.by_object.get_mut(number as usize),
             None => self.below.checked_sub(1).and_then(|at| self.present.get_mut(at)),
         };
         if let Some(last_change) = last_change {
