@@ -49,7 +49,7 @@ CALLERS = 32
 CALLS_A_SECOND = 2000
 PAGE = ROOT / "docs/security.md"
 FIGURES = OUTPUT / "slow-peers.json"
-BEGIN = "<!-- slow peers: made by `make slow-peers` -->"
+BEGIN = "<!-- slow peers: written by `make slow-peers` -->"
 END = "<!-- end of slow peers -->"
 
 #: Each writes or reads a little every few seconds, so that the connection never looks idle.
@@ -263,13 +263,13 @@ def figures_of(engine: str, options: argparse.Namespace) -> dict[str, list[dict]
 def table(found: dict[str, dict[str, list[dict]]], connections: int) -> str:
     lines = [
         f"`sum`, {CALLS_A_SECOND:,} calls a second on {CALLERS} connections, beside "
-        f"{connections:,} slow ones, every time limit {SERVER_TIMEOUT_SECONDS} s, on Linux "
+        f"{connections:,} slow ones; every time limit is {SERVER_TIMEOUT_SECONDS} s, on Linux "
         f"{platform.release()}. Medians of the rounds; ratios within a round, with the lowest and "
         "the highest.",
         "",
         "| slowhttptest | engine | p99 alone, µs | p99 beside it, µs | ratio "
-        "| ratio of the other server | what is ours: the first over the second | slow ones at most "
-        "| at the end | closed, as it saw | memory before, after, MB | descriptors |",
+        "| ratio of the second server | first ratio / second | slow peers, most | at the end "
+        "| closed, as slowhttptest saw | memory before, after, MB | descriptors |",
         "|---" * 12 + "|",
     ]
     for mode in (*MODES, OWN_MODE):
@@ -313,7 +313,7 @@ def _spread(ratios: list[float]) -> str:
 
 
 def write(page: Path, content: str) -> None:
-    """Puts the table between its marks in the page."""
+    """Replaces the table between its marks in the page."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{content}\n{END}{after}")

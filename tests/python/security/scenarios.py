@@ -140,7 +140,7 @@ def timed() -> list[Case]:
             for name, expected, scenario in scenarios
         ),
         # On a server of its own, because its connections are counted.
-        Case(group, "12 MB of replies not taken", "closed", _taking_nothing, server="stuck"),
+        Case(group, "12 MB of replies not read", "closed", _taking_nothing, server="stuck"),
     ]
 
 
@@ -283,19 +283,19 @@ def concurrency() -> list[Case]:
     cases: list[tuple[str, str, bytes | Scenario]] = [
         (f"{first}, all idle", "result, the longest idle closed", _one_too_many),
         (f"{first}, none idle", "waits, then answered", _none_idle),
-        ("5 calls at once where 4 may be", "result and -32003", _too_many_running),
+        ("5 calls at once with a limit of 4", "result and -32003", _too_many_running),
         (f"a reply of {shown} bytes", "200", http(_text_of(reply))),
         ("one byte more", "200 -32603", http(_text_of(reply + 1))),
         (f"a reply of {shown} bytes, raw", "result", _text_of(reply)),
         ("one byte more, raw", "-32603", _text_of(reply + 1)),
-        ("a batch whose replies are more", "result", batch),
+        ("a batch with larger replies", "result", batch),
         (
-            "24 MB of bodies where 10 may be held, then HTTP and raw",
+            "24 MB of bodies with a limit of 10, then HTTP and raw",
             "503, -32003",
             _until("503, -32003", _bodies_held),
         ),
         (
-            "replies not taken beyond what may be held, then HTTP and raw",
+            "replies not read, above max_held_bytes, then HTTP and raw",
             "503, -32003",
             _until("503, -32003", _replies_held),
         ),
@@ -304,5 +304,5 @@ def concurrency() -> list[Case]:
 
 
 def pipelines() -> list[Case]:
-    name = "300 calls that wait, on one connection"
+    name = "300 waiting calls on one connection"
     return [Case("Many at once", name, "128 at once, then result", _pipelined)]

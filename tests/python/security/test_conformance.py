@@ -103,14 +103,14 @@ def _is_accepted(demand: Demand, reply: str) -> bool:
 
 
 def _table() -> str:
-    lines = [f"{len(DEMANDS) + len(FRAGMENTS)} cases. Those that differ:", ""]
-    lines += ["| case | accepted | came back | why |", "|---|---|---|---|"]
+    lines = [f"{len(DEMANDS) + len(FRAGMENTS)} cases. Differences:", ""]
+    lines += ["| case | accepted | reply | reason |", "|---|---|---|---|"]
     for demand in DEMANDS:
         if demand.instead:
             cells = (demand.name, " or ".join(demand.accepted), demand.instead, demand.why)
             lines.append(f"| {' | '.join(map(report.plain, cells))} |")
     for suite in dict.fromkeys(demand.suite for demand in DEMANDS):
-        lines += ["", f"### {suite}", "", "| case | accepted | came back | |", "|---|---|---|---|"]
+        lines += ["", f"### {suite}", "", "| case | accepted | reply | |", "|---|---|---|---|"]
         lines += [_line(demand) for demand in DEMANDS if demand.suite == suite]
         if suite == H1SPEC:
             lines += [f"| fragmented {name} | silence | silence | ✓ |" for name in FRAGMENTS]
