@@ -1,4 +1,4 @@
-"""Who may call: ``Server(auth=…)``."""
+"""Authentication: ``Server(auth=…)``."""
 
 from __future__ import annotations
 

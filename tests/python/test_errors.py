@@ -1,4 +1,4 @@
-"""Functions that raise: what the caller learns, and what the log does."""
+"""Functions that raise: the caller's error, and the log."""
 
 from __future__ import annotations
 
