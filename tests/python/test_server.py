@@ -1,4 +1,4 @@
-"""The server's life: ports, threads, stops and starts, and what is added on the way."""
+"""Servers: ports, threads, start and stop, and functions added meanwhile."""
 
 from __future__ import annotations
 

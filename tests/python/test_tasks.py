@@ -1,4 +1,4 @@
-"""Tasks of async functions: each call has one, made and shown as asyncio makes and shows it."""
+"""Tasks of async functions: each call has a task, with the behaviour of asyncio's own."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def test_a_task_shows_the_variables_of_its_call(hosted: Serve) -> None:
 
 
 class Factory:
-    """A task factory that needs no more than a loop and a coroutine. uvloop names all else."""
+    """A task factory that takes a loop and a coroutine. uvloop passes other arguments by name."""
 
     def __init__(self) -> None:
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -369,7 +369,7 @@ def test_a_task_factory_makes_the_task_of_every_call(hosted: Serve) -> None:
             assert wire.result("with_context") is is_used
             assert wire.result("together", [1]) is is_used
         assert wire.error("use", ["yes"])["code"] == -32602
-    # Four calls, one with a context and one batch, twice, and the call that took the factory away.
+    # Four calls, one with a context and one batch, twice, and the call that removed the factory.
     assert factory.count == 13
 
 
@@ -415,7 +415,7 @@ def test_a_factory_may_be_set_before_the_first_call(hosted: Serve) -> None:
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")
 def test_the_factory_of_eager_tasks(hosted: Serve) -> None:
     def eager(loop: Any, coroutine: Any, **options: None) -> asyncio.Task[Any]:
-        # Without what uvloop names, which in Python 3.13.0 this does not take.
+        # Without uvloop's arguments, which Python 3.13.0 does not accept here.
         return asyncio.eager_task_factory(loop, coroutine)
 
     async def use() -> None:
@@ -457,7 +457,7 @@ server.run()
 
 CHANGES = {
     "nothing to enter a task by": "del asyncio.tasks._enter_task",
-    # From CPython 3.14 on, asyncio's functions in C know nothing of tasks in Python.
+    # From CPython 3.14 on, asyncio's C functions do not know tasks written in Python.
     "tasks in Python": """
 asyncio.Task = asyncio.tasks.Task = asyncio.tasks._PyTask
 for name in ("current_task", "all_tasks"):

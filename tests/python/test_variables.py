@@ -1,4 +1,4 @@
-"""Variables of `contextvars`: what one call sets, no call of another caller sees."""
+"""Context variables: values that one call sets are not visible to calls of other clients."""
 
 from __future__ import annotations
 

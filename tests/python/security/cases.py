@@ -1,8 +1,8 @@
-"""Bad input: what is sent, and what must come back.
+"""Bad input, and the expected replies.
 
-What comes back is told in a few words: the status of each HTTP reply with the code of the JSON-RPC
-error in it, or the code alone over raw TCP; "closed" if the connection ends, and otherwise the next
-call on it is answered.
+A reply is written in a few words: the status of each HTTP reply with the code of its JSON-RPC
+error, or the code alone over raw TCP, and "closed" if the connection ends. If it does not end, the
+next call on it must be answered.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Scenario = Callable[[Target], str]
 
 @dataclass(frozen=True)
 class Case:
-    """One bad input, or the last good one before it."""
+    """One bad input, or the last allowed value before it."""
 
     group: str
-    #: What is sent, in words.
+    #: A description of the input.
     name: str
-    #: What must come back.
+    #: The expected reply.
     expected: str
-    #: The bytes themselves; or what does it all, and tells what came back.
+    #: The bytes; or a function that sends them and returns the reply.
     sent: bytes | Scenario
-    #: Whether a valid request goes before it on the same connection, and has to be answered.
+    #: Whether a valid request precedes it on the same connection, which must be answered.
     behind: bool = False
-    #: Which of the servers it goes to.
+    #: The server that gets it.
     server: str = "usual"
 
 
@@ -59,7 +59,7 @@ CALL = request("add", [40, 2])
 
 
 def _with_head_of(length: int) -> bytes:
-    """A request whose request line and headers, the blank line included, are so long."""
+    """A request whose request line and headers, including the blank line, have this length."""
     start = post(f"Content-Length: {len(CALL)}", "X: ")
     return start.replace(b"X: ", b"X: " + b"x" * (length - len(start))) + CALL
 
@@ -140,7 +140,7 @@ def framing() -> list[Case]:
 
 
 def limits() -> list[Case]:
-    """What one message decides. The last allowed value and the first refused one stand together."""
+    """Limits of one message: the last allowed value and the first rejected one of each."""
     group = "Limits of a message"
 
     def pair(name: str, make: Callable[[int], bytes], limit: int, ok: str, no: str) -> list[Case]:
@@ -151,7 +151,7 @@ def limits() -> list[Case]:
 
     def body(length: int) -> bytes:
         whole = http(CALL + b" " * (length - len(CALL)))
-        # It has to be refused before the body is read: so not all of it is there.
+        # It must be rejected before the body is read, so the body is incomplete.
         return whole if length <= 16_777_216 else whole[:1_000]
 
     def document(length: int) -> bytes:
@@ -254,9 +254,9 @@ def documents() -> list[Case]:
         Case("JSON and JSON-RPC", name, f"200 {code}", http(data), behind=True)
         for name, data, code in JSON
     ]
-    # Over raw TCP nothing tells an end that comes too early but the end of the stream.
+    # Over raw TCP only the end of the stream shows that a document is incomplete.
     unfinished = ("incomplete text",)
-    # What is neither { nor [ begins no document there.
+    # A document there starts with { or [.
     over_tcp = [
         Case(
             "JSON and JSON-RPC, raw",
@@ -357,7 +357,7 @@ def unauthenticated() -> list[Case]:
 
 
 def codes_in(body: bytes) -> str:
-    """The code of an error, if it is one."""
+    """The code of an error reply, or None."""
     try:
         found = json.loads(body)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What open conformance suites ask of an HTTP/1.1 server, and what RFC 9110 and 9112 ask besides.
+"""Requirements of h1spec, RFC 9110 and RFC 9112 for an HTTP/1.1 server.
 
-h1spec (github.com/uNetworking/h1spec) is in no package registry. Its cases are written here after
-its public list of them: the name of each, and the statuses that it accepts. It sends GET to a
-server that echoes; what is to be refused is sent here as POST, since a GET would be for its method.
+h1spec (github.com/uNetworking/h1spec) is in no package registry, so this file has its cases, after
+its public list of names and accepted statuses. h1spec sends GET to an echo server. Cases that must
+be rejected are sent as POST here, because a GET would be rejected for its method.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Demand:
     suite: str
     name: str
     sent: bytes
-    #: The statuses of the replies, x for any digit, "closed" for the end; any of these will do.
+    #: The accepted statuses of the replies, x for any digit, "closed" for the end; one must match.
     accepted: tuple[str, ...]
-    #: What comes instead, and why, where it is none of them.
+    #: The reply and the reason, if it is none of them.
     instead: str = ""
     why: str = ""
 
@@ -53,11 +53,11 @@ def called(*headers: str) -> bytes:
 
 
 def sized(size: str, end: str = "\r\n0\r\n\r\n") -> bytes:
-    """A call in one chunk of a size that is written like this."""
+    """A call in one chunk with this text as its size."""
     return chunked(f"{size}\r\n".encode() + CALL + end.encode())
 
 
-#: Beginnings of a request behind which h1spec wants the server to wait.
+#: Fragments of a request after which h1spec expects the server to wait.
 FRAGMENTS = {
     "method": b"P",
     "URL 1": b"POST ",
@@ -75,7 +75,7 @@ FRAGMENTS = {
     "request": b"POST / HTTP/1.1\r\nHost: localhost\r\n",
     "request termination": b"POST / HTTP/1.1\r\nHost: localhost\r\n\r",
 }
-#: What makes a call of each of them.
+#: A whole request that starts with each of them.
 WHOLE = b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 DEMANDS = [
