@@ -27,7 +27,7 @@ def instrumented(request, built):
 
 @pytest.fixture
 def watched_engine(request, engine) -> str:
-    """Valgrind does not know io_uring, and treats memory that the kernel writes as uninitialised."""
+    """Valgrind does not know io_uring, and treats memory written by the kernel as uninitialised."""
     if engine == "uring" and "valgrind" in request.node.name:
         pytest.skip("valgrind does not know io_uring")
     return engine

@@ -1,4 +1,4 @@
-"""The examples of docs/deploy.md beside Python: nginx in front of a server, and the systemd unit."""
+"""The examples of docs/deploy.md beside Python: nginx before a server, and the systemd unit."""
 
 from __future__ import annotations
 

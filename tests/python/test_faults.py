@@ -1,5 +1,5 @@
-"""Functions that fail in every way that Python has, on every kind of thread. Each fails only its own
-call; the same process answers the next one."""
+"""Functions that fail in every way that Python has, on every kind of thread. Each fails only its
+own call; the same process answers the next one."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def strict_files(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def test_mozilla_intermediate_profile(serve: Serve, tmp_path: Path) -> None:
-    """sslyze scans for protocols, ciphers and known weaknesses, and compares with Mozilla's profile."""
+    """sslyze scans protocols, ciphers and known weaknesses, and compares with Mozilla's profile."""
     pytest.importorskip("sslyze")
     from sslyze import (
         CertificateInfoExtraArgument,

@@ -1,6 +1,6 @@
-"""What type checkers make of a program that serves, calls and queues: `make lint-types` asks mypy.
+"""A program that serves, calls and queues, which `make lint-types` checks with mypy.
 
-An ignored error that is none any more is an error, so that what is refused stays refused.
+An unused `type: ignore` is an error, so errors that are expected here must remain errors.
 """
 
 from __future__ import annotations

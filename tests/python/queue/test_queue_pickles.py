@@ -47,7 +47,7 @@ def whole(*operations: bytes) -> bytes:
 
 
 def both_ways(value: Any) -> Iterator[Any]:
-    """The value by our own pickler, and by CPython's, with buffers apart and within."""
+    """The value pickled by ucall and by CPython, with out-of-band and in-band buffers."""
     serializer = PickleSerializer()
     yield serializer.load(serializer.dump(value))
     buffers: list[pickle.PickleBuffer] = []
@@ -119,7 +119,7 @@ def test_values_come_back(value: Any) -> None:
     for received in both_ways([value, (value, value)]):
         assert received == [value, (value, value)]
         assert type(received[0]) is type(value)
-        # Numbers are written again each time.
+        # Numbers are not memoised.
         if not isinstance(value, int | float):
             assert received[0] is received[1][0] is received[1][1]
 
@@ -232,7 +232,7 @@ def test_containers_may_hold_themselves() -> None:
         assert received[0] is received
 
 
-# --- classes of the program's own
+# --- classes of the program
 
 
 class Color(enum.Enum):
@@ -280,7 +280,7 @@ class Failure(ValueError):
 
 
 class Once:
-    """One object of it exists."""
+    """A class with one instance."""
 
     made: Once | None = None
     value = "first"
@@ -396,11 +396,11 @@ def test_only_a_new_object_gets_state() -> None:
         load(whole(new, special))
 
 
-# --- what a pickle may cost
+# --- limits of a pickle
 
 
 def allocated(data: bytes, error: str) -> None:
-    """A pickle that is refused for this, and takes at most what it may."""
+    """The pickle is refused for this reason, within the memory limit."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(pickle.UnpicklingError, match=error):
         load(data)
@@ -421,7 +421,7 @@ def test_an_object_is_complete_before_it_is_used() -> None:
     for early in (b"h\0\x86", b"h\0", b"\x85", b"0K\x01"):
         with pytest.raises(pickle.UnpicklingError):
             load(whole(EMPTY_UUID, early))
-    # A key that is a set, which is filled later, by way of an unfinished object.
+    # A key that is a set, which an unfinished object fills later.
     with pytest.raises(pickle.UnpicklingError, match="before it is complete"):
         load(whole(b"}", EMPTY_UUID, b"}", text("int"), b"h\0sbK\x01s"))
 
@@ -575,7 +575,7 @@ def test_other_threads_run_while_a_long_pickle_is_read() -> None:
 
 
 def test_the_attack_on_an_array_that_is_looked_at() -> None:
-    """BUILD runs once, on the object that was just made: never again while it is viewed."""
+    """BUILD runs once, on the object just made, and never while the object is viewed."""
     dtype = named("numpy", "dtype") + text("u2") + b"\x89\x88\x87R"
     dtype += b"(K\x03" + text(">") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x940"
     array = named("numpy._core.multiarray", "_reconstruct") + named("numpy", "ndarray")

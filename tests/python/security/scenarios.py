@@ -249,7 +249,7 @@ def _replies_held(target: Target) -> str:
 
 
 def _after_recovery(target: Target, replies: str) -> str:
-    """The replies, once the clients with large requests have closed and calls are answered again."""
+    """The replies, once clients with large requests have closed and calls are answered again."""
 
     def has_recovered() -> bool:
         time.sleep(0.05)
