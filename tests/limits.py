@@ -253,7 +253,7 @@ def _connections(peer: Peer, limit: int) -> None:
 
 
 def _discarded(peer: Peer, limit: int) -> None:
-    def are_let_pass() -> bool:
+    def are_allowed() -> bool:
         with peer.wires(1) as [wire]:
             assert wire.ask(b"BAD\n") == "400"
             plain = _under(wire)
@@ -264,7 +264,7 @@ def _discarded(peer: Peer, limit: int) -> None:
             return passed
 
     # The connection closes after a second, so a slow machine may need several attempts.
-    assert _eventually(are_let_pass)
+    assert _eventually(are_allowed)
 
 
 def _under(wire: Wire) -> socket.socket:
@@ -377,7 +377,7 @@ def check_timeouts(peer: Peer) -> None:
         _half(peer, b"", "closed"),
         _half(peer, requests[2], "ok, closed"),
         _in_time(lambda: _times_out(peer)),
-        _in_time(lambda: _takes_all(peer, TIMEOUT_S / 2)),
+        _in_time(lambda: _reads_all(peer, TIMEOUT_S / 2)),
         _in_time(lambda: _sends_behind_an_error(peer)),
         lambda: _silent(peer),
     ]
@@ -386,17 +386,17 @@ def check_timeouts(peer: Peer) -> None:
             done.result()
 
 
-def _in_time(is_let_pass: Callable[[], bool]) -> Callable[[], None]:
+def _in_time(is_allowed: Callable[[], bool]) -> Callable[[], None]:
     """Requests within the limits pass; retries, because a slow machine may miss them at first."""
 
-    def is_let_pass_now() -> bool:
+    def is_allowed_now() -> bool:
         # A handshake has a limit, too.
         with contextlib.suppress(ConnectionError, ssl.SSLError):
-            return is_let_pass()
+            return is_allowed()
         return False
 
     def check() -> None:
-        assert _eventually(is_let_pass_now, 4 * WAIT_S)
+        assert _eventually(is_allowed_now, 4 * WAIT_S)
 
     return check
 
@@ -428,10 +428,10 @@ def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
 def _times_out(peer: Peer) -> bool:
     """Replies that the client reads too late; the server has closed, possibly late as well."""
     pauses_s = [1.1 + 2 * TIMEOUT_S * more for more in (1, 4, 16)]
-    return not all(_takes_all(peer, pause_s) for pause_s in pauses_s)
+    return not all(_reads_all(peer, pause_s) for pause_s in pauses_s)
 
 
-def _takes_all(peer: Peer, pause_s: float) -> bool:
+def _reads_all(peer: Peer, pause_s: float) -> bool:
     """Reads replies, which exceed the kernel's buffers, only after a while."""
     with peer.wires(1) as [wire]:
         wire.send(call("text", length=4_000_000) * 5)

@@ -33,7 +33,7 @@ def absent(client: Client, how: str, text: str, name: str = "x") -> bool:
     return error == {"code": 404, "message": "absent"}
 
 
-def test_each_type_is_read_as_what_it_is(client):
+def test_each_type_is_read_as_itself(client):
     assert named(client, "bool", '"x":true') is True
     assert named(client, "bool", '"x":false') is False
     for number in (0, -1, 2**63 - 1, -(2**63)):
@@ -244,7 +244,7 @@ def test_an_absurd_second_reply_changes_nothing(absurd):
     assert "replied twice" in absurd.call("reason")
 
 
-def test_what_cannot_be_sent_is_a_whole_error_over_http_and_in_a_batch(absurd):
+def test_an_unsendable_reply_is_a_whole_error_over_http_and_in_a_batch(absurd):
     calls = [{"jsonrpc": "2.0", "method": "reply", "params": {"how": how}, "id": how}
              for how in ABSURD]  # fmt: skip
     calls.append({"jsonrpc": "2.0", "method": "params", "params": [], "id": "last"})

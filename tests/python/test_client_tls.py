@@ -245,9 +245,7 @@ def test_wrong_usage_of_the_command_line(server: Server, trusted: Path, tmp_path
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux keeps records back until all are there"
 )
-def test_what_comes_behind_a_reply_answers_no_other_call(
-    context: ssl.SSLContext, trusted: Path
-) -> None:
+def test_bytes_after_a_reply_answer_no_other_call(context: ssl.SSLContext, trusted: Path) -> None:
     has_come = threading.Semaphore(0)
 
     def script(peer: Peer) -> None:

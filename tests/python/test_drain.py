@@ -73,7 +73,7 @@ def _refuses(wire: Wire) -> bool:
     return code == -32002
 
 
-def _let_go(process: Any) -> None:
+def _release_held_calls(process: Any) -> None:
     """Lets the held calls finish."""
     process.stdin.write("\n")
     process.stdin.flush()
@@ -89,7 +89,7 @@ def test_running_calls_may_finish(engine: str, sent: signal.Signals) -> None:
             let_read(port)
             process.send_signal(sent)
             assert eventually(lambda: _refuses(raw))
-            _let_go(process)
+            _release_held_calls(process)
             assert [json.loads(raw.line())["result"] for _ in range(2)] == ["held"] * 2
             status, head, body = over_http.reply()
             assert (status, json.loads(body)["result"]) == (200, "held")
@@ -115,7 +115,7 @@ def test_calls_during_a_drain_are_refused(engine: str) -> None:
             raw.send(request("sum", [1, 2], 7))
             reply = json.loads(raw.line())
             assert (reply["id"], reply["error"]["code"]) == (7, -32002)
-            _let_go(process)
+            _release_held_calls(process)
             assert json.loads(raw.line())["result"] == "held"
             assert raw.rest() == b""
             assert json.loads(busy.reply()[2])["result"] == "held"

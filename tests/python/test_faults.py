@@ -205,7 +205,7 @@ def test_results_modified_while_they_are_written(serve: Serve) -> None:
     class Trap:
         pass
 
-    def spring(trap: Trap) -> object:
+    def clear_victims(trap: Trap) -> object:
         for victim in held:
             victim.clear()
         gc.collect()
@@ -225,7 +225,7 @@ def test_results_modified_while_they_are_written(serve: Serve) -> None:
         return members
 
     server = serve()
-    server.register_type(Trap, encode=spring, decode=lambda _: Trap())
+    server.register_type(Trap, encode=clear_victims, decode=lambda _: Trap())
     for function in (of_list, of_dict, growing):
         server.add(function)
     with Wire(server.port) as wire:

@@ -146,7 +146,7 @@ def test_a_child_runs_no_other_call_of_its_batch(engine: str) -> None:
         assert process.communicate(timeout=60)[0] == "4\nreturned\n"
 
 
-def test_a_child_of_who_tells_who_calls_is_ended(engine: str) -> None:
+def test_a_forked_child_of_auth_is_ended(engine: str) -> None:
     with program(SOURCE, engine, "auth") as process:
         with Wire(int(process.stdout.readline())) as wire:
             wire.send(http(request("same", [1])) * 2)

@@ -150,7 +150,7 @@ def call_all(port: int, wire: Wire, times: int) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
 @pytest.mark.timeout(600)
-def test_calls_of_every_kind_leave_nothing_behind(engine: str) -> None:
+def test_calls_of_every_kind_leak_nothing(engine: str) -> None:
     with program(SERVER, engine, str(THREADS)) as process:
         port = int(process.stdout.readline())
         with Wire(port, timeout_s=60) as wire:

@@ -125,7 +125,7 @@ def odd(what: str):
     return (lambda: 1) if what == "lambda" else what
 
 @server(processes=1)
-def offspring():
+def fork_and_spawn():
     import subprocess, multiprocessing
     child = multiprocessing.get_context("fork").Process(target=int)
     child.start()
@@ -219,7 +219,7 @@ def test_unpicklable_results_are_logged(tmp_path: Path, engine: str) -> None:
         assert wire.error("odd", ["raise"])["code"] == -32603
         assert wire.error("odd", ["lambda"])["code"] == -32603
         assert wire.result("odd", ["text"]) == "text"
-        assert wire.result("offspring") == [0, 0]
+        assert wire.result("fork_and_spawn") == [0, 0]
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
         assert "Odd: odd" in log and "lambda" in log
@@ -295,7 +295,7 @@ if __name__ == "__main__":
 """
 
 
-def test_no_call_sees_what_another_has_set(tmp_path: Path) -> None:
+def test_no_call_sees_the_variables_of_another(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(VARIABLES)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)

@@ -233,7 +233,7 @@ def bound[T: dict[int, str]](a: T) -> int:
 
 
 @pytest.mark.parametrize("annotation", [Numbers, Keyed[int], Named, Within, Same[Numbers], bound])
-def test_hash_collisions_are_found_behind_aliases(connect_to: ConnectTo, annotation: Any) -> None:
+def test_hash_collisions_are_found_in_aliases(connect_to: ConnectTo, annotation: Any) -> None:
     def function(a: Any) -> int:
         return 0
 

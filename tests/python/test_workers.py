@@ -206,12 +206,12 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path, engine: str) -> None:
                 it.wait_for(2 * generation)
                 load.more()
         assert load.wrong == [] and load.broken == []
-        assert eventually(lambda: not any(_lives(pid) for pid in first))
+        assert eventually(lambda: not any(_is_alive(pid) for pid in first))
         assert len({it.call("pid") for _ in range(100)} & first) == 0
         it.stop()
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -338,7 +338,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         assert it.process.poll() is None
         it.process.send_signal(signal.SIGINT)
         it.process.wait(60)
-        assert not _lives(pid)
+        assert not _is_alive(pid)
 
 
 def test_workers_exit_when_their_supervisor_is_killed(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_workers_exit_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         pids = it.wait_for(2)
         it.process.kill()
         it.process.wait()
-        assert eventually(lambda: not any(_lives(pid) for pid in pids))
+        assert eventually(lambda: not any(_is_alive(pid) for pid in pids))
 
 
 def test_a_crashing_worker_is_restarted_with_backoff(tmp_path: Path) -> None:

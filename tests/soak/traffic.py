@@ -185,7 +185,7 @@ def resets(target: Target) -> int:
     return 0
 
 
-def leaves_calls(target: Target) -> int:
+def disconnects_during_calls(target: Target) -> int:
     for name in ("sleep", "block", "double"):
         with target.connect() as connection:
             connection.sendall(b"".join(call(name, 20, id=id) for id in range(30)))
@@ -236,7 +236,7 @@ HOSTILE: list[Client] = [
     *[slow_head] * 10,
     *[slow_body] * 10,
     *[never_reads] * 5,
-    *[resets, leaves_calls, garbage] * 2,
+    *[resets, disconnects_during_calls, garbage] * 2,
     *[stalls] * 2,
 ]
 

@@ -62,7 +62,7 @@ ucall.urin  # type: ignore[attr-defined]  # noqa: B018
 ucall.posix.Server(prot=8545)  # type: ignore[call-arg]
 
 
-def functions_are_as_they_were() -> None:
+def types_of_decorated_functions() -> None:
     assert_type(greet(User("Ada")), str)
     assert_type(add(1, 2), int)
     assert_type(double([1]), list[int])

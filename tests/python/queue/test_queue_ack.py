@@ -96,7 +96,7 @@ def test_any_thread_acknowledges(pair: Pair) -> None:
 
 
 @connect_by
-def test_get_returns_what_follows_and_queue_size_is_the_bound(pairs: Pairs, putter: str) -> None:
+def test_get_returns_later_messages_and_queue_size_is_the_bound(pairs: Pairs, putter: str) -> None:
     # Ten times the window.
     ours, getter = met(pairs, putter, transport_size=65_536, queue_size=660_000)
     futures = [ours.put(b"x" * 32_768) for _ in range(20)]
@@ -119,7 +119,7 @@ def test_get_returns_what_follows_and_queue_size_is_the_bound(pairs: Pairs, putt
 
 
 @pytest.mark.parametrize("ack", ["received", "taken"])
-def test_others_are_acknowledged_already(pairs: Pairs, ack: str) -> None:
+def test_messages_of_other_kinds_are_acknowledged_already(pairs: Pairs, ack: str) -> None:
     server = pairs.server()
     client = pairs.client(server, ack=ack)
     future = client.put("x")
@@ -134,7 +134,9 @@ def test_others_are_acknowledged_already(pairs: Pairs, ack: str) -> None:
 
 
 @connect_by
-def test_a_side_that_closes_leaves_the_rest_to_its_next_life(pairs: Pairs, putter: str) -> None:
+def test_a_side_that_closes_leaves_the_rest_to_its_next_incarnation(
+    pairs: Pairs, putter: str
+) -> None:
     ours, getter = met(pairs, putter)
     futures = [ours.put(number) for number in range(5)]
     messages = taken(getter, 3)
@@ -186,7 +188,7 @@ def test_close_waits_until_all_is_acknowledged(pairs: Pairs, putter: str) -> Non
 
 
 @connect_by
-def test_close_waits_no_longer_than_told(pairs: Pairs, putter: str) -> None:
+def test_close_waits_at_most_its_timeout(pairs: Pairs, putter: str) -> None:
     ours, getter = met(pairs, putter)
     future = ours.put("x")
     assert getter.get(timeout=WAIT_S).data == "x"
@@ -229,7 +231,7 @@ def test_there_is_no_other_kind(pairs: Pairs) -> None:
 
 
 @tcp
-def test_an_acknowledgement_for_a_peer_that_was_started_again_reaches_nobody(pairs: Pairs) -> None:
+def test_an_acknowledgement_for_a_restarted_peer_is_dropped(pairs: Pairs) -> None:
     server = pairs.server()
     given = {"ack": "explicit", "reconnect": (0.01, 0.05)}
     client = pairs.client(server, **given)

@@ -143,7 +143,7 @@ def test_a_broker_that_speaks_wrongly_is_left(hostile: Hostile, case: str) -> No
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_what_means_nothing_changes_nothing(hostile: Hostile, case: str) -> None:
+def test_meaningless_packets_change_nothing(hostile: Hostile, case: str) -> None:
     hostile.socket.sendall(CONNACK)
     if not hostile.communicator.is_server:
         assert hostile.hears(b"ucall-q2")
@@ -153,7 +153,7 @@ def test_what_means_nothing_changes_nothing(hostile: Hostile, case: str) -> None
         hostile.communicator.get(timeout=0)
 
 
-def test_nothing_is_taken_of_who_has_not_let_us_in(of_server: Hostile) -> None:
+def test_messages_are_ignored_before_the_broker_accepts(of_server: Hostile) -> None:
     data = hello(b"c" * 16) + frame(DATA, 1, b"x", 1, 1, flags=BYTES)
     of_server.socket.sendall(piece(1, 0, data))
     assert of_server.is_left()
@@ -180,7 +180,7 @@ def shaken(of_server: Hostile) -> range:
     return LINKS
 
 
-def test_a_broker_that_takes_nothing_keeps_nobody_from_closing(of_server: Hostile) -> None:
+def test_a_broker_that_does_not_read_does_not_block_close(of_server: Hostile) -> None:
     of_server.socket.sendall(CONNACK)
     links = shaken(of_server)
     # More than the sockets buffer, and less than the limit.

@@ -440,7 +440,7 @@ def test_hashing_is_charged() -> None:
         load(whole(keys))
 
 
-def test_repeats_of_what_is_remembered_take_no_memory() -> None:
+def test_repeats_of_memoised_objects_are_charged() -> None:
     data = b"B" + struct.pack("<I", 40_000) + bytes(40_000) + b"\x94"
     for name in ("bytearray", "frozenset", "set"):
         repeated = named("builtins", name) + b"\x940" + b"h\1h\0\x85R0" * 20_000

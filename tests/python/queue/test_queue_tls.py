@@ -131,7 +131,7 @@ def test_a_certificate_for_another_name_is_refused(pairs: Pairs, authority: Auth
     assert_works(server, pairs.client(server, security=trusting(authority, name="192.0.2.1")))
 
 
-def test_the_host_is_what_is_verified(authority: Authority) -> None:
+def test_the_host_is_verified(authority: Authority) -> None:
     """A client verifies the name or IP address of its server, and localhost over a Unix socket."""
     by_address = shown(authority.sign("127.0.0.1", file="by-address"))
     by_name = shown(authority.sign("localhost", file="by-name"))

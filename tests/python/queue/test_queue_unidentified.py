@@ -140,7 +140,7 @@ def test_silent_connections_leave_descriptors(protocol: str, engine: str, tmp_pa
             unknown.close()
 
 
-def test_peers_leave_descriptors_and_newcomers_wait(engine: str, tmp_path: Path) -> None:
+def test_peers_leave_descriptors_and_new_connections_wait(engine: str, tmp_path: Path) -> None:
     with limited("tcp", engine, tmp_path) as server, selectors.DefaultSelector() as selector:
         unidentified = [server.connect() for _ in range(190)]
         for unknown in unidentified:
@@ -155,7 +155,7 @@ def test_peers_leave_descriptors_and_newcomers_wait(engine: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("pairs", ["unix", "shm"], indirect=True)
-def test_descriptors_of_strangers_are_refused(pairs: Pairs) -> None:
+def test_descriptors_of_unidentified_peers_are_refused(pairs: Pairs) -> None:
     with connect(pairs.server()) as unknown:
         assert refuses_descriptors(unknown)
 

@@ -99,7 +99,7 @@ def _until(expected: str, scenario: Scenario) -> Scenario:
     return tried
 
 
-def _taking_nothing(target: Target) -> str:
+def _not_reading(target: Target) -> str:
     with target.wire() as wire:
         _narrow(wire)
         wire.send(request("text", [3_000_000]) * 4)
@@ -140,7 +140,7 @@ def timed() -> list[Case]:
             for name, expected, scenario in scenarios
         ),
         # On a server of its own, because its connections are counted.
-        Case(group, "12 MB of replies not read", "closed", _taking_nothing, server="stuck"),
+        Case(group, "12 MB of replies not read", "closed", _not_reading, server="stuck"),
     ]
 
 

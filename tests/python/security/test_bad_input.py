@@ -136,7 +136,7 @@ def test_bad_input(case: Case, setting: Setting, targets: Targets, timed: Timed)
     report.seen.append(seen)
 
 
-def test_slow_peers_leave_nothing_behind(targets: Targets, timed: Timed) -> None:
+def test_slow_peers_leak_nothing(targets: Targets, timed: Timed) -> None:
     for case in scenarios.timed():
         timed[case.name].result(200)
     assert eventually(lambda: targets["timed"].state()["connections"] == 1)
@@ -155,7 +155,7 @@ def _answer(case: Case, data: bytes, target: Target) -> str:
             assert scenarios.next_summary(wire) in ("200", "result")
         replies = [scenarios.next_summary(wire) or "closed" for _ in range(words)]
         if replies[-1] != "closed":
-            replies += _goes_on(wire, data)
+            replies += _errors_of_next_call(wire, data)
     return ", ".join(replies)
 
 
@@ -164,8 +164,8 @@ def _before(data: bytes) -> bytes:
     return CALL if data[:1] in b'{["' else http(CALL)
 
 
-def _goes_on(wire: Wire, data: bytes) -> list[str]:
-    """An empty text if the next call on the connection is answered."""
+def _errors_of_next_call(wire: Wire, data: bytes) -> list[str]:
+    """The errors of the next call on the connection: none if it is answered."""
     wire.send(_before(data))
     text = wire.line() if data[:1] in b'{["' else wire.reply()[2]
     return [] if json.loads(text) == REPLY else ["then another reply"]
