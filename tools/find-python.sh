@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the path of a CPython that is new enough (3.11), the plain `python3` first. Prints nothing,
-# and fails, where there is none. A command in PATH is run before it is believed: version managers
-# leave commands there that only say that nothing is behind them.
+# Prints the path of a CPython of at least 3.11, and prefers the plain `python3`. Prints nothing and
+# fails if there is none. It runs each candidate, because version managers put commands into the
+# PATH that only print that no interpreter is installed.
 set -eu
 
 is_new_enough='

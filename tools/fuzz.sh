@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets under cargo-fuzz, each for a while: tools/fuzz.sh SECONDS [TARGET...]
 #
-# What is new in coverage is collected in .fuzz/corpus and used by the next run; fuzz/corpus is only
-# read. `tools/fuzz.sh keep` moves to fuzz/corpus what of it adds coverage, in short inputs.
+# Inputs with new coverage go to .fuzz/corpus, which the next run uses; fuzz/corpus is only read.
+# `tools/fuzz.sh keep` copies short inputs that add coverage from .fuzz/corpus to fuzz/corpus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,7 +24,7 @@ install_cargo_fuzz() {
     cargo install --quiet --locked --root "$TOOLS" cargo-fuzz
 }
 
-# The decoder of `.npy` is in Python, and its target with it.
+# The decoder of `.npy` and its target are in Python.
 run_npy() {
     local python="$PWD/.venv/bin/python"
     "$python" -c "import atheris" 2> /dev/null \
@@ -62,7 +62,7 @@ dictionary() {
     esac
 }
 
-# Prints a line of libFuzzer's every ten seconds or so, and all of a failure.
+# Prints a line of libFuzzer about every ten seconds, and all lines of a failure.
 progress() {
     awk -v target="$1" '
         /^#[0-9]+/ {

@@ -1,4 +1,4 @@
-"""The command line in a pipe: what it sends, what it prints, and how it ends."""
+"""The command line in a pipe: its requests, output and exit status."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def call(server: ucall.Server, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def sent(call: Run) -> Callable[..., Any]:
-    """What the server took the arguments for."""
+    """The arguments as the server received them."""
 
     def sent(*arguments: str, stdin: bytes = b"") -> Any:
         done = call("echo", *arguments, stdin=stdin)

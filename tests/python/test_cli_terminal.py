@@ -1,4 +1,4 @@
-"""The command line in a terminal: pretty results, a bar for long uploads, one line for errors."""
+"""The command line in a terminal: indented results, upload progress, one line for an error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(port: int, tmp_path: Path) -> Run:
 
 
 def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
-    """Exit status, and all that was shown."""
+    """The exit status, and all output."""
     child = pexpect.spawn(COMMAND, arguments, cwd=str(folder), encoding="utf-8", timeout=60)
     shown = child.read()
     child.close()

@@ -1,4 +1,4 @@
-"""Rich values through the client, and the codecs of arrays and images by themselves."""
+"""Arrays, images and other types through the client, and the codecs of arrays and images alone."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_formats_outside_the_list_are_refused(client: Client) -> None:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of a few hundred bytes that claims, and has, so many pixels."""
+    """A PNG of a few hundred bytes with this many pixels."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         check = struct.pack(">I", zlib.crc32(name + data))

@@ -1,7 +1,7 @@
-"""Annotations of Python 3.14, which are evaluated when somebody asks for them (PEP 649).
+"""Annotations of Python 3.14, which are evaluated on first access (PEP 649).
 
-There is no ``from __future__ import annotations`` here, so that conftest.py leaves this out before
-that version.
+There is no ``from __future__ import annotations`` here, so conftest.py ignores this file on older
+versions.
 """
 
 from collections.abc import Callable

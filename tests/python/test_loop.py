@@ -1,4 +1,4 @@
-"""Our event loop behaves as asyncio's: each test runs on both."""
+"""The server's event loop behaves as asyncio's: each test runs on both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Common mistakes: each message names what it is about, what was expected, and what came."""
+"""Common mistakes: each message names the option, the expected and the actual value."""
 
 from __future__ import annotations
 

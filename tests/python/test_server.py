@@ -1,4 +1,4 @@
-"""The server's life: ports, threads, stops and starts, and what is added on the way."""
+"""Servers: ports, threads, start and stop, and functions added meanwhile."""
 
 from __future__ import annotations
 
@@ -181,13 +181,13 @@ def test_a_stop_before_the_first_run_is_remembered() -> None:
 def test_stops_and_starts_from_many_threads(serve: Serve) -> None:
     server = serve(sum)
 
-    def bother() -> None:
+    def stop_and_start() -> None:
         for _ in range(20):
             server.stop()
             with contextlib.suppress(RuntimeError):
                 server.start()
 
-    threads = [threading.Thread(target=bother) for _ in range(4)]
+    threads = [threading.Thread(target=stop_and_start) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

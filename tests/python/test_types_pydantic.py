@@ -146,7 +146,7 @@ def held(holder: Holder) -> int:
 
 @pytest.mark.parametrize(("method", "wrap"), [("total", "{}"), ("held", '{{"numbers":{}}}')])
 def test_collected_errors_are_bounded(connect_to: ConnectTo, method: str, wrap: str) -> None:
-    """Each fault would take hundreds of bytes, of which two here."""
+    """Each error would take hundreds of bytes, for two bytes of input."""
     wire = connect_to(total, held)
 
     def ask(numbers: str) -> str:

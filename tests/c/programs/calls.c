@@ -1,4 +1,4 @@
-/* Procedures that do with a call whatever a test asks for. */
+/* Procedures whose params choose the getter or the reply. */
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -53,7 +53,7 @@ static bool read_json(ucall_call_t call, param_key at, ucall_str_t *out, size_t 
                    : ucall_param_positional_json(call, at.index, out, length);
 }
 
-/* Replies with the param at `at`, read as `how` says; with error 404 if there is none like it. */
+/* Replies with the param at `at`, read with the getter `how`; 404 if the getter returns false. */
 static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, param_key at) {
     bool truth;
     int64_t integer;
@@ -104,7 +104,7 @@ static void positional(ucall_call_t call, ucall_callback_tag_t tag) {
     reply_param(call, how, how_length, at);
 }
 
-/* same(texts): whether a thousand strings are still what they were after the last was read. */
+/* same(texts): whether a thousand strings are unchanged after the last was read. */
 static void same(ucall_call_t call, ucall_callback_tag_t tag) {
     static ucall_str_t texts[1000];
     static size_t lengths[1000];
@@ -122,7 +122,7 @@ static void same(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_bool(call, good);
 }
 
-/* content(json): that text as the result, whatever it is. */
+/* content(json): the text as the result, unchecked. */
 static void content(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t json;
     size_t length;
@@ -160,7 +160,7 @@ static void fails(ucall_call_t call, ucall_callback_tag_t tag) {
     if (is(how, length, "null")) ucall_call_reply_str(call, NULL, 3);
 }
 
-/* Releases a call that is not its own to release; it is replied to all the same. */
+/* Releases a call that was not deferred; the reply is still sent. */
 static void released(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_release(call);
@@ -173,7 +173,7 @@ static void quit(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_stop(server);
 }
 
-/* The tag that it was registered with. */
+/* Replies with the tag of its registration. */
 static void tagged(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_str(call, tag, 0);
 }
@@ -194,14 +194,14 @@ static void add(ucall_call_t call, ucall_callback_tag_t tag) {
     ++count;
 }
 
-/* inside(): whether the server lets a callback drive it. */
+/* inside(): whether ucall_take_call works in a callback. */
 static void inside(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     bool driven = ucall_take_call(server, 0);
     ucall_call_reply_str(call, driven ? "driven" : ucall_last_error(), 0);
 }
 
-/* How many descriptors, but for the standard ones, a program would inherit. */
+/* The number of descriptors, without the standard ones, that a program would inherit. */
 static void inherited(ucall_call_t call, ucall_callback_tag_t tag) {
     int count = 0;
     (void)tag;
@@ -212,7 +212,7 @@ static void inherited(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, count);
 }
 
-/* The status of a child that was forked off in the middle of a call. */
+/* The status of a child that is forked during a call. */
 static void forked(ucall_call_t call, ucall_callback_tag_t tag) {
     int status = 0;
     pid_t child = fork();
@@ -222,7 +222,7 @@ static void forked(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, WEXITSTATUS(status));
 }
 
-/* The status of a child that was forked off, reads a param, replies and returns. */
+/* The status of a forked child that reads a param, replies and returns. */
 static void returned(ucall_call_t call, ucall_callback_tag_t tag) {
     int status = 0;
     int64_t value = 0;
@@ -271,7 +271,7 @@ static void nulls(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_release(later);
 }
 
-/* Frees the server that runs it, which then ends behind this reply. */
+/* Frees its server, which stops after this reply. */
 static void free_server(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_reply_bool(call, true);
@@ -294,7 +294,7 @@ static void *serve(void *unused) {
     return ucall_take_calls(server, 0) ? &server : NULL;
 }
 
-/* Serves on a thread that has no more stack than the header says. */
+/* Serves on a thread with the stack size that the header requires. */
 static bool serve_on_a_small_stack(void) {
     pthread_attr_t attributes;
     pthread_t thread;

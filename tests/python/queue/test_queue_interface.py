@@ -1,4 +1,4 @@
-"""What people import, and what it is by default."""
+"""The public interface of queues, and its defaults."""
 
 from __future__ import annotations
 
