@@ -11,7 +11,7 @@ from typing_extensions import Buffer, disjoint_base
 from ucall._peer import Process
 from ucall._tls import TlsSettings
 from ucall.queue.core.future import Future
-from ucall.queue.core.security import ClientTlsSettings
+from ucall.queue.core.options import ClientTlsSettings
 
 __all__ = [
     "TLS",
