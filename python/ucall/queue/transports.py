@@ -15,7 +15,6 @@ import os
 import stat
 import sys
 from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
@@ -191,7 +190,8 @@ def _make_communicators() -> dict[tuple[Protocol, Purpose], type[Communicator]]:
 
 def _add_module(name: str) -> ModuleType:
     """An empty module that can be imported under a name, and is an attribute of its parent."""
-    module = sys.modules[name] = module_from_spec(ModuleSpec(name, None, is_package=True))
+    module = sys.modules[name] = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
     parent, _, child = name.rpartition(".")
     setattr(sys.modules[parent], child, module)
     return module
