@@ -281,7 +281,7 @@ def test_rpc_errors(call: Run) -> None:
         (["echo", "-o", "absent/x"], "absent/x: No such file"),
         (["echo", "-o", "."], "Is a directory"),
         (["echo", "-H", "X"], "expected 'Name: value'"),
-        (["echo", "-H", "X y: z"], "cannot be a header's name"),
+        (["echo", "-H", "X y: z"], "is not a valid name of a header"),
         (["echo", "-H", "X: y", "--tcp"], "raw TCP has none"),
         (["echo", "--tcp", "--uri", "https://a"], "speaks something else"),
         (["echo", "--uri", "ftp://a"], "expected http://"),
