@@ -17,11 +17,10 @@ through ``logging.getLogger("ucall")``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ucall._core import TLS, Certificate, Context
 from ucall._core import VERSION as __version__
-from ucall._peer import Process
 from ucall._submodules import on_demand
 from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
 from ucall.server import Server
@@ -53,3 +52,17 @@ __all__ = [
     "TimeoutError",
     "__version__",
 ]
+
+
+class Process(NamedTuple):
+    """The process at the other end of a Unix socket, as the kernel reports it.
+
+    Attributes:
+        pid: The process id; 0 if the process is in a PID namespace that is not visible here.
+        uid: The effective user id.
+        gid: The effective group id.
+    """
+
+    pid: int
+    uid: int
+    gid: int
