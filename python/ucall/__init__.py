@@ -10,9 +10,9 @@
 
     server.run()
 
-``ucall.Server`` picks the engine; ``ucall.uring.Server`` and ``ucall.posix.Server`` name it.
-Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``. What happens is logged
-through ``logging.getLogger("ucall")``.
+``ucall.Server`` picks the engine; ``ucall.uring.Server`` and ``ucall.posix.Server`` require one.
+Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``. The logger is
+``logging.getLogger("ucall")``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ucall import rich_posix as rich_posix
     from ucall import rich_uring as rich_uring
     from ucall import uring as uring
-else:  # Type checkers would take any name for a submodule.
+else:  # With `__getattr__`, type checkers would accept any name.
     __getattr__, __dir__ = on_demand(
         __name__, "aio", "auth", "client", "posix", "queue", "rich_posix", "rich_uring", "uring"
     )
