@@ -5,8 +5,8 @@ process that does not finish. Here each process has its own pipe. A process that
 only; one that exceeds the deadline of its call is killed; and the next call starts a new process.
 
 A process of the pool imports the module of its functions, which may make and run a server:
-`ucall._process_role` prevents that. Large NumPy arrays are passed in shared memory, with one copy on
-each side.
+`ucall._process_role` prevents that. Large NumPy arrays are passed in shared memory, with one copy
+on each side.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class HttpPool(AsyncPool):
 
     def close(self) -> None:
         """Closes the idle connections; those in use close after their calls."""
-        # A new list tells an exchange that its connection must not be kept.
+        # A new list makes an exchange close its connection.
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.abort()

@@ -60,7 +60,7 @@ class TypeRegistry:
 
     Args:
         max_image_pixels: The limit of an image's width times height.
-        max_held_image_pixels: The same of all images that have come and are still there.
+        max_held_image_pixels: The same of all received images that still exist.
     """
 
     def __init__(self, max_image_pixels: int, max_held_image_pixels: int) -> None:
