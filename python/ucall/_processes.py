@@ -65,8 +65,6 @@ class Pool:
     """
 
     def __init__(self, processes: int) -> None:
-        if processes < 1:
-            raise ValueError(f"processes: expected at least 1, got {processes}")
         self._processes = processes
         self._functions: list[Function] = []
         self._lock = threading.Lock()
