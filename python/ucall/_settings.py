@@ -45,7 +45,7 @@ class Settings:
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m ucall",
-        description="Serves the functions of a module. Its server has the defaults of all options.",
+        description="Serves the functions of a module. An option overrides that of its server.",
         epilog="Each flag has a variable UCALL_… in the environment, such as UCALL_PORT. "
         "The command ucall calls functions: ucall --help",
     )
@@ -86,7 +86,7 @@ def _parser() -> Parser:
         parser,
         "--ssl-client-auth",
         choices=CLIENT_AUTH,
-        help="for clients' certificates",
+        help="whether clients need a certificate",
     )
     parser.add_argument(
         "--reload",

@@ -30,7 +30,7 @@ values:
   name=VALUE        an int, a float, true, false, null, or JSON in [] or {};
                     any other value is text
   name:TYPE=VALUE   TYPE is int, float, bool, str or json
-  name=@-           the bytes of standard input
+  name=@-           standard input, as text or else as bytes
 
 exit status: 0 success, 1 the server replied with an error, 2 wrong usage,
 3 no connection or no reply in time
