@@ -56,8 +56,8 @@ def connect(address: Address, deadline: Deadline) -> socket.socket:
     """
     try:
         if address.socket_path is not None:
-            made = socket.socket(socket.AF_UNIX)
-            return _connect(made, address.socket_path, deadline.left())
+            left = deadline.left()
+            return _connect(socket.socket(socket.AF_UNIX), address.socket_path, left)
         return _connect_to_host(address, deadline)
     except (OSError, UnicodeError) as error:
         raise connect_error(address, error, deadline.seconds) from None
@@ -71,10 +71,9 @@ def _connect_to_host(address: Address, deadline: Deadline) -> socket.socket:
     for number, (family, kind, protocol, _, place) in enumerate(found):
         left = deadline.left()
         made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            connected = _connect(made, place, left and left / (len(found) - number))
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connected
+            return _connect(made, place, left and left / (len(found) - number))
         except OSError as error:
             failed = error
     raise failed
