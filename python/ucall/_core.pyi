@@ -8,10 +8,10 @@ from typing import Any, Final, Literal, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
-from ucall._peer import Process
+from ucall import Process
 from ucall._tls import TlsSettings
 from ucall.queue.core.future import Future
-from ucall.queue.core.security import ClientTlsSettings
+from ucall.queue.core.options import ClientTlsSettings
 
 __all__ = [
     "TLS",

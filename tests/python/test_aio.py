@@ -232,7 +232,7 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
         client = Client("tcp://127.0.0.1", server.port).with_options(id="x")
         first = asyncio.create_task(client.echo(1))
         await asyncio.to_thread(has_come.wait, 60)
-        with pytest.raises(ValueError, match="'x' is under way"):
+        with pytest.raises(ValueError, match="has the id 'x'"):
             await client.echo(2)
         may_reply.set()
         assert (await first).json == 1

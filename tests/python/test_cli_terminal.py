@@ -91,9 +91,9 @@ def test_formats(run: Run, tmp_path: Path) -> None:
 def test_terminal_output_is_escaped(run: Run, tmp_path: Path) -> None:
     Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
     status, shown = run("same", "-i", "value=a.png", "--format", "image")
-    assert (status, shown) == (2, "ucall: an image is nothing for a terminal: use -o FILE\n")
+    assert (status, shown) == (2, "ucall: a terminal cannot show an image: use -o FILE\n")
     status, shown = run("same", "-i", "value=a.png", "--format", "bytes")
-    assert status == 2 and "no text for a terminal" in shown
+    assert status == 2 and "not text" in shown
     for form in ("json", "raw"):
         steering = "a\x1b[31mb\x7fc\x9bd\u202eé"
         status, shown = run("same", f"value={steering}", "-v", "--format", form)

@@ -215,7 +215,7 @@ def test_a_batch_is_answered_by_ids_whatever_else_is_in_it() -> None:
     with scripted(answering(lambda _: b"[" + b",".join(odd) + b"]")) as server:
         calls = Client(port=server.port).batch()
         calls.sum(1, 2)
-        with pytest.raises(ucall.ConnectionError, match="left out"):
+        with pytest.raises(ucall.ConnectionError, match="is missing"):
             calls.send()
 
 

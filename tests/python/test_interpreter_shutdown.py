@@ -68,7 +68,7 @@ def test_pool_threads_return_at_any_moment(engine: str, method: str) -> None:
 DAEMON = """
 import asyncio, logging
 logging.getLogger("ucall").setLevel("ERROR")
-importlib.import_module("ucall._exit")._STOP_TIMEOUT_S = 0.05
+importlib.import_module("ucall.server")._STOP_TIMEOUT_S = 0.05
 server = engine.Server(port=0)
 
 @server

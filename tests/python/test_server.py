@@ -42,7 +42,7 @@ def test_a_name_is_served_once() -> None:
     server = ucall.Server(port=0)
     server.add(sum)
     server.add(sum)
-    with pytest.raises(ValueError, match="'sum' is served already"):
+    with pytest.raises(ValueError, match="'sum' is already the name of"):
         server.add(max, name="sum")
     for name in ("", "rpc.discover"):
         with pytest.raises(ValueError):

@@ -273,7 +273,7 @@ def test_plaintext_to_a_tls_server_is_refused(serve: Serve, files: Files) -> Non
 
 def test_tls_to_a_plaintext_server_is_refused(serve: Serve, authority: Authority) -> None:
     server = serve(add)
-    with pytest.raises(ucall.ConnectionError, match="it speaks no TLS"):
+    with pytest.raises(ucall.ConnectionError, match="does not speak TLS"):
         Client(f"https://{HOST}:{server.port}").add(1, 2)
     with pytest.raises(ssl.SSLError):
         wrapped(server.port, authority.context())

@@ -92,10 +92,10 @@ def test_decoders_build_aliased_types(annotation: Any) -> None:
 @pytest.mark.parametrize(
     ("annotation", "problem"),
     [
-        (Tree, "Tree cannot be served: it is made of itself; Any may stand there"),
-        (Json, "Json cannot be served: it is made of itself; Any may stand there"),
-        (Self, "Self cannot be served: it is made of itself; Any may stand there"),
-        (Lost, "Lost cannot be served: it names what cannot be found: name 'Nowhere' is not"),
+        (Tree, "Tree cannot be served: it is recursive; use Any for the inner part"),
+        (Json, "Json cannot be served: it is recursive; use Any for the inner part"),
+        (Self, "Self cannot be served: it is recursive; use Any for the inner part"),
+        (Lost, "Lost cannot be served: it refers to an unknown name: name 'Nowhere' is not"),
         (list[Objects], "object"),
         (Same[complex], "complex cannot be served"),
     ],

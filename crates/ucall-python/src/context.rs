@@ -105,7 +105,7 @@ impl Context {
                 Some((address.ip().to_string(), address.port()).into_pyobject(py)?.into_any())
             }
             Some(Peer::Process { pid, uid, gid }) => {
-                Some(py.import("ucall._peer")?.getattr("Process")?.call1((pid, uid, gid))?)
+                Some(py.import("ucall")?.getattr("Process")?.call1((pid, uid, gid))?)
             }
             _ => None,
         })

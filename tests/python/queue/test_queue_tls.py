@@ -541,7 +541,7 @@ def test_options_without_effect_are_rejected(protocol: nq.Protocol, authority: A
             ("server", {**pair, **name}, "name is for clients"),
         ]
     if protocol == nq.Protocol.GRPC:
-        cases = [*cases, ("client", {**pair, **password}, "no key may be encrypted")]
+        cases = [*cases, ("client", {**pair, **password}, "key must not be encrypted")]
     for purpose, given, reason in cases:
         expected = "has no TLS" if protocol == nq.Protocol.SHM else reason
         options = nq.CommunicatorOptions(security=nq.SecurityOptions(**given))

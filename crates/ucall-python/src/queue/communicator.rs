@@ -71,7 +71,7 @@ impl QueueCore {
     ///     options: By the names of `ConnectionOptions`.
     ///     engine: "auto", "posix" or "uring".
     ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
-    ///     tls: What `ucall.queue.core.security.settings` returns; None for plaintext.
+    ///     tls: What `ucall.queue.core.options.tls_settings` returns; None for plaintext.
     ///     broker: ``(topic, user or None, password or None)``, if an MQTT broker listens at
     ///         ``location``.
     #[new]

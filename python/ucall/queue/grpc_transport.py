@@ -1,9 +1,9 @@
-"""Carries a communicator's links over gRPC: each is one bidirectional stream of bytes.
+"""Carries a communicator's links over gRPC: each link is one bidirectional stream.
 
-There is no schema: a message of the stream is a piece of the link, as it is. HTTP/2 bounds what is
-under way, and nothing more is read while the communicator has too much to take in. All carriers of
-a process share one thread with an asyncio loop, because the library has one queue of completions
-for all loops; nothing polls.
+There is no schema: a message of the stream is a piece of the link's bytes. HTTP/2 flow control
+bounds the bytes in flight, and reading pauses while the communicator's receive buffer is full. All
+transports of a process share one thread with an asyncio loop, because grpcio has one completion
+queue for all loops.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ __all__ = ["Transport"]
 
 METHOD = "/ucall.Queue/Link"
 PIECE_BYTES_MAX = 1 << 20
-# The library takes its times as C takes an int.
+# grpcio takes milliseconds as a C int.
 INT_MAX = (1 << 31) - 1
-# What waits between the communicator and the library, each way.
+# Bytes between the communicator and grpcio, in each direction.
 IN_FLIGHT_BYTES = 2 * PIECE_BYTES_MAX
-# Checks the server's certificate against this name rather than the target's.
+# The option for a name to verify that differs from the target's.
 TARGET_NAME = "grpc.ssl_target_name_override"
-# How long what is left to say at the end may take.
+# Seconds for the links to send their last frames.
 LINGER_S = 1.0
 OPTIONS = [
     ("grpc.max_receive_message_length", PIECE_BYTES_MAX + 1024),
     ("grpc.max_send_message_length", PIECE_BYTES_MAX + 1024),
-    # One server a port, so that a second one is told.
+    # Without it a second server on the port would start, and get half of the clients.
     ("grpc.so_reuseport", 0),
 ]
 
 
 class Transport:
-    """The links of one communicator, and its channel or its server.
+    """The links of one communicator, over its gRPC channel or server.
 
     Args:
-        communicator: Opens the links, and says where we listen or connect to.
+        communicator: Opens the links; its options have the address.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The server cannot listen on the address.
     """
 
     def __init__(self, communicator: Communicator) -> None:
-        # Whoever lets go of the communicator ends it: nothing here may keep it.
+        # The communicator closes when the program drops it: the transport must not keep it alive.
         self._communicator = weakref.ref(communicator)
         self._options = communicator.options
         self.address: tuple[str, int] | None = None
@@ -68,7 +68,7 @@ class Transport:
         self._ending = asyncio.Event()
         self._links: set[asyncio.Task[Any]] = set()
         self._linger_s = LINGER_S
-        #: Somebody has spoken on the present link of a client: there may be something to answer.
+        #: Whether the client's current link has received bytes, so that a reply may be pending.
         self._has_received = False
         if communicator.is_server:
             asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
@@ -77,17 +77,17 @@ class Transport:
             self._run = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
 
     def close(self) -> None:
-        """Ends, once all that links had to say is sent."""
+        """Closes the links after their last frames are sent, and waits for that."""
         self._loop.call_soon_threadsafe(self._ending.set)
         self._run.result()
 
     def close_nowait(self) -> None:
-        """Ends in time, once all that was put has arrived: nobody waits for it."""
+        """Closes the links after all messages are delivered, without waiting for that."""
         self._linger_s = self._options.connection.expire_s
         self._loop.call_soon_threadsafe(self._ending.set)
 
     async def _listen(self) -> None:
-        # A connection without a link is no communicator's, or is one that can connect again.
+        # Closes connections that open no link within the time of a handshake.
         handshake_ms = min(max(1, round(self._options.connection.handshake_s * 1000)), INT_MAX)
         limits = [
             ("grpc.server_handshake_timeout_ms", handshake_ms),
@@ -124,7 +124,7 @@ class Transport:
     async def _connect(self) -> None:
         where, security = _target(*self._options.netloc), self._options.security
         first_s, most_s = self._options.connection.reconnect
-        # The library takes no less than a tenth of a second.
+        # grpcio accepts no shorter delay than 100 ms.
         options: list[tuple[str, Any]] = [
             *OPTIONS,
             ("grpc.initial_reconnect_backoff_ms", max(100, round(first_s * 1000))),
@@ -140,14 +140,14 @@ class Transport:
             while not self._ending.is_set() and not self._is_finished():
                 self._has_received = False
                 call: Any = channel.stream_stream(METHOD)(wait_for_ready=True)
-                external = asyncio.ensure_future(self._run_link(True, call.read, call.write))
+                link = asyncio.ensure_future(self._run_link(True, call.read, call.write))
                 ending = asyncio.ensure_future(self._ending.wait())
-                await asyncio.wait([external, ending], return_when=asyncio.FIRST_COMPLETED)
-                if not external.done() and self._has_received:
-                    await asyncio.wait([external], timeout=self._linger_s)
+                await asyncio.wait([link, ending], return_when=asyncio.FIRST_COMPLETED)
+                if not link.done() and self._has_received:
+                    await asyncio.wait([link], timeout=self._linger_s)
                 ending.cancel()
                 call.cancel()
-                has_received = await external
+                has_received = await link
                 delay_s = first_s if has_received else min(delay_s * 2, most_s)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ending.wait(), delay_s)
@@ -159,7 +159,7 @@ class Transport:
         write: Callable[[bytes], Awaitable[None]],
         certificate: bytes | None = None,
     ) -> bool:
-        """Carries one link until either side ends it. Whether anything was heard."""
+        """Carries one link until either side closes it; returns whether it received bytes."""
         communicator = self._communicator()
         if communicator is None:
             return False
@@ -180,7 +180,7 @@ class Transport:
         try:
             await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # The library cancels us when the client is gone.
+            # grpcio cancels this task when the client disconnects.
             link.handle_closed()
             self._links.discard(writer)
             reader.cancel()
@@ -191,7 +191,7 @@ class Transport:
     async def _read(
         self, link: QueueLink, read: Callable[[], Awaitable[Any]], room: asyncio.Event
     ) -> bool:
-        """Hands in what comes, until the stream ends. Whether anything came."""
+        """Passes received bytes to the link until the stream ends; returns whether any came."""
         has_received = False
         while (data := await read()) is not grpc.aio.EOF:
             has_received = self._has_received = True
@@ -203,7 +203,7 @@ class Transport:
         return has_received
 
     def _is_finished(self) -> bool:
-        """Whether a client has no session any more, and needs no other link."""
+        """Whether a client's session has ended, so that it must not connect again."""
         communicator = self._communicator()
         return communicator is None or communicator._is_closed
 
@@ -214,7 +214,7 @@ class Transport:
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The loop of all carriers, on a thread of its own."""
+    """The event loop of all transports, on its own thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ucall-grpc", daemon=True).start()
     return loop
@@ -223,7 +223,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 async def _write(
     link: QueueLink, write: Callable[[bytes], Awaitable[None]], has_output: asyncio.Event
 ) -> None:
-    """Sends what there is, as fast as HTTP/2 lets it through, until the link is over."""
+    """Sends the link's frames, as fast as HTTP/2 flow control allows, until it is closed."""
     while not link.is_closed:
         data = link.next_frame(PIECE_BYTES_MAX)
         if data is None:
@@ -238,7 +238,7 @@ def _target(host: str, port: int) -> str:
 
 
 def _server_credentials(security: SecurityOptions) -> grpc.ServerCredentials:
-    assert security.key is not None and security.certificate is not None  # it was checked
+    assert security.key is not None and security.certificate is not None  # `check_security`
     pair = (Path(security.key).read_bytes(), Path(security.certificate).read_bytes())
     authority = _read_file(security.authority)
     return grpc.ssl_server_credentials([pair], authority, authority is not None)
@@ -247,7 +247,7 @@ def _server_credentials(security: SecurityOptions) -> grpc.ServerCredentials:
 def _channel_credentials(security: SecurityOptions) -> grpc.ChannelCredentials:
     authority = _read_file(security.authority)
     if authority is None:
-        # The library has a list of its own, which is not what the system trusts.
+        # Without authorities grpcio would use its own list rather than the system's.
         trusted = map(ssl.DER_cert_to_PEM_cert, system_certificates())
         authority = "".join(trusted).encode() or None
     pair = _read_file(security.key), _read_file(security.certificate)
