@@ -374,6 +374,33 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// Proves that all of `text`, but for white space around it, is one JSON document, so that a
+/// [`Reader`] may read it.
+///
+/// # Errors
+/// What is wrong with it; text behind the document is [`JsonError::Invalid`].
+pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
+    let mut scanner = Scanner::new(text, nesting_max);
+    scanner.value()?;
+    scanner.finish()?;
+    match scanner.peek() {
+        Err(JsonError::Incomplete) => Ok(()),
+        _ => Err(JsonError::Invalid),
+    }
+}
+
+/// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON
+/// with its bracket in front.
+pub fn collect_members(text: &[u8], members: &mut Vec<Member>) {
+    let mut scanner = Scanner::new(text, usize::MAX);
+    let scanned: Result<(), JsonError> = match text.first() {
+        Some(b'{') => scanner.object(members),
+        Some(b'[') => scanner.array(members),
+        _ => Ok(()),
+    };
+    debug_assert!(scanned.is_ok(), "the text is proven");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -470,5 +497,63 @@ mod tests {
         assert_eq!(scan(&nested(128)), Ok(256));
         assert_eq!(scan(&nested(129)), Err(JsonError::TooDeep));
         assert_eq!(scan(&vec![b'['; 1_000_000]), Err(JsonError::TooDeep));
+    }
+
+    #[test]
+    fn one_whole_document_is_valid() {
+        for valid in ["1", " {\"a\":[]}\n", "\"é\"", "null"] {
+            assert_eq!(validate(valid.as_bytes(), 2), Ok(()), "{valid}");
+        }
+    }
+
+    #[test]
+    fn trailing_text_is_invalid() {
+        assert_eq!(validate(b" [1, \"\xc3\xa9\"]\r\n", 1), Ok(()));
+        assert_eq!(validate(b"[1] 2", 1), Err(JsonError::Invalid));
+        assert_eq!(validate(b"[\"\xff\"]", 1), Err(JsonError::Invalid));
+        assert_eq!(validate(b"[[1]]", 1), Err(JsonError::TooDeep));
+        assert_eq!(validate(b"[1", 1), Err(JsonError::Incomplete));
+        assert_eq!(validate(b"", 1), Err(JsonError::Incomplete));
+    }
+
+    fn values(text: &str) -> Vec<&str> {
+        let mut members = Vec::new();
+        collect_members(text.as_bytes(), &mut members);
+        let value = |member: &Member| std::str::from_utf8(member.value(text.as_bytes())).unwrap();
+        members.iter().map(value).collect()
+    }
+
+    #[test]
+    fn member_ends_are_exact_for_every_kind_of_value() {
+        let parts = [
+            "1",
+            "0",
+            "-0",
+            "10",
+            "-2.5e+3",
+            "0.5",
+            "true",
+            "null",
+            r#""""#,
+            r#""a,b]}""#,
+            "[1,[2]]",
+            "{\"a\":{}}",
+            "[]",
+        ];
+        let long = format!("\"{}\"", "x\\\"".repeat(50));
+        for len in 14..19 {
+            let around = format!("\"{}\"", "y".repeat(len));
+            let mut all = parts.to_vec();
+            all.extend([long.as_str(), around.as_str()]);
+            assert_eq!(values(&format!("[{}]", all.join(","))), all);
+            assert_eq!(values(&format!("[ {}\n]", all.join(" ,\t"))), all);
+            for key in [long.as_str(), around.as_str(), "\"a\"", "\"\""] {
+                let members: Vec<String> = all.iter().map(|it| format!("{key} : {it}")).collect();
+                assert_eq!(values(&format!("{{ {} }}", members.join(" , "))), all);
+                let members: Vec<String> = all.iter().map(|it| format!("{key}:{it}")).collect();
+                assert_eq!(values(&format!("{{{}}}", members.join(","))), all);
+            }
+        }
+        assert!(values("[]").is_empty() && values("{ }").is_empty() && values("[ ]").is_empty());
     }
 }
