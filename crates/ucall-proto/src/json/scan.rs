@@ -96,6 +96,8 @@ impl<'a> Scanner<'a> {
         match self.peek()? {
             b',' => {
                 self.bump();
+                // Many clients write a space here, and the fast path reads none before a value.
+                self.position += usize::from(self.text.get(self.position) == Some(&b' '));
                 Ok(true)
             }
             byte if byte == end => {
@@ -127,6 +129,15 @@ impl<'a> Scanner<'a> {
         Ok(key)
     }
 
+    /// Steps over a value, and notes the members of an object or the items of an array.
+    pub(crate) fn container(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
+        match self.peek()? {
+            b'{' => self.object(members),
+            b'[' => self.array(members),
+            _ => self.value(),
+        }
+    }
+
     /// Steps over any value.
     pub(crate) fn value(&mut self) -> Result<(), JsonError> {
         match self.peek()? {
@@ -148,16 +159,24 @@ impl<'a> Scanner<'a> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b'}')?;
         while more {
-            match fast_path::member(self.rest(), self.position - front) {
-                Some((member, rest @ [b',' | b'}', ..])) => {
-                    self.position = self.text.len() - rest.len();
-                    members.push_member(member);
-                }
-                _ => members.push_member(self.member(front)?),
+            if !self.fast_members::<b'}'>(front, members) {
+                break;
             }
+            members.push_member(self.member(front)?);
             more = self.another(b'}')?;
         }
         Ok(())
+    }
+
+    /// Steps over the members that have the fast form, and over the closing bracket `END` if it
+    /// follows them. Returns whether the container is still open.
+    #[inline(always)]
+    fn fast_members<const END: u8>(&mut self, front: usize, members: &mut impl MemberSink) -> bool {
+        let at = self.position - front;
+        let (rest, is_open) = fast_path::members_of::<END>(self.rest(), at, None, members);
+        self.position = self.text.len() - rest.len();
+        self.nesting_left += usize::from(!is_open);
+        is_open
     }
 
     /// Steps over a member in any form.
@@ -189,16 +208,10 @@ impl<'a> Scanner<'a> {
     pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), JsonError> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b']')?;
-        while more
-            && let Some((item, rest @ [b',' | b']', ..])) =
-                fast_path::item(self.rest(), self.position - front)
-        {
-            self.position = self.text.len() - rest.len();
-            items.push_member(item);
-            more = self.another(b']')?;
-        }
-        // Items are alike: after one in another form, hardly any has that of the fast path.
         while more {
+            if !self.fast_members::<b']'>(front, items) {
+                break;
+            }
             self.peek()?;
             let start = self.position;
             self.value_inside()?;
@@ -392,12 +405,7 @@ pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
 /// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON
 /// with its bracket in front.
 pub fn collect_members(text: &[u8], members: &mut Vec<Member>) {
-    let mut scanner = Scanner::new(text, usize::MAX);
-    let scanned: Result<(), JsonError> = match text.first() {
-        Some(b'{') => scanner.object(members),
-        Some(b'[') => scanner.array(members),
-        _ => Ok(()),
-    };
+    let scanned = Scanner::new(text, usize::MAX).container(members);
     debug_assert!(scanned.is_ok(), "the text is proven");
 }
 
