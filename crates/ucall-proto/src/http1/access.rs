@@ -18,10 +18,9 @@
 
 use std::fmt;
 
-use super::bytes::decimal;
+use super::bytes::{decimal, starts_with_ignoring_case};
 use super::error::HttpError;
 use super::host::Authority;
-use super::request_line::starts_with_ignoring_case;
 
 /// The rules, made once for a server.
 #[derive(Clone, Debug, Default)]

@@ -4,6 +4,24 @@
 //! are scanned eight bytes at a time inside a `u64`, because they are most of a head and are too
 //! short to earn the set-up of a vector search.
 
+/// A place in the input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Span {
+    pub start: usize,
+    pub end: usize,
+}
+
+impl Span {
+    #[inline]
+    pub(super) fn of(self, input: &[u8]) -> &[u8] {
+        input.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(super) fn shifted(self, by: usize) -> Self {
+        Self { start: self.start + by, end: self.end + by }
+    }
+}
+
 const TOKEN: u8 = 1;
 const TARGET: u8 = 2;
 const HOST: u8 = 4;
@@ -139,4 +157,9 @@ pub(super) fn decimal(text: &[u8]) -> Option<u64> {
         }
         number.checked_mul(10)?.checked_add(u64::from(digit))
     })
+}
+
+/// Whether `text` starts with `prefix`, in any case.
+pub(super) fn starts_with_ignoring_case(text: &[u8], prefix: &[u8]) -> bool {
+    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }

@@ -30,7 +30,6 @@
 use super::bytes::{is_text, is_token};
 use super::chunk_extension::ChunkExtension;
 use super::error::HttpError;
-use super::fields::byte_error;
 
 /// How large a chunked body may be.
 #[derive(Clone, Copy, Debug)]
@@ -230,7 +229,7 @@ impl ChunkedDecoder {
             (ChunkedState::Extension(_), _) if byte == b'\r' || is_text(byte) => {
                 HttpError::ChunkExtensionMalformed
             }
-            _ => byte_error(byte),
+            _ => HttpError::for_byte(byte),
         }
     }
 }

@@ -130,6 +130,16 @@ impl HttpError {
         }
     }
 
+    /// The error for a byte that may not stand in a line, or not there.
+    #[cold]
+    pub(super) fn for_byte(byte: u8) -> Self {
+        match byte {
+            b'\n' => Self::LineFeedAlone,
+            b'\r' => Self::CarriageReturnAlone,
+            _ => Self::ControlCharacter,
+        }
+    }
+
     fn status_and_detail(&self) -> (u16, &'static str) {
         match self {
             Self::RequestLineMalformed => (400, "the request line must read like: POST / HTTP/1.1"),

@@ -3,28 +3,10 @@
 //! A line is checked byte for byte whoever it is for; its name is then compared with the few that
 //! this server acts on, by length first, because most lines differ there already.
 
-use super::bytes::{decimal, list, text_length, token_length, trim};
+use super::bytes::{Span, decimal, list, text_length, token_length, trim};
 use super::error::HttpError;
 use super::head::{BodyLength, Version};
 use super::host::is_authority;
-
-/// A place in the input.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Span {
-    pub start: usize,
-    pub end: usize,
-}
-
-impl Span {
-    #[inline]
-    pub(super) fn of(self, input: &[u8]) -> &[u8] {
-        input.get(self.start..self.end).unwrap_or_default()
-    }
-
-    pub(super) fn shifted(self, by: usize) -> Self {
-        Self { start: self.start + by, end: self.end + by }
-    }
-}
 
 /// What the bytes after the last line hold.
 pub(super) enum Line<'a> {
@@ -49,7 +31,7 @@ pub(super) fn read_line(bytes: &[u8]) -> Result<Line<'_>, HttpError> {
     match end {
         [b'\r', b'\n', ..] => {}
         [] | [b'\r'] => return Ok(Line::Partial),
-        [byte, ..] => return Err(byte_error(*byte)),
+        [byte, ..] => return Err(HttpError::for_byte(*byte)),
     }
     let value = trim(padded);
     let spaces = padded.len() - padded.trim_ascii_start().len();
@@ -67,16 +49,6 @@ fn classify_non_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpErro
         ([], [b'\r', ..]) => Err(HttpError::CarriageReturnAlone),
         (_, [b'\n', ..]) => Err(HttpError::LineFeedAlone),
         _ => Err(HttpError::HeaderNameMalformed),
-    }
-}
-
-/// The error for a byte that may not stand in a line, or not there.
-#[cold]
-pub(super) fn byte_error(byte: u8) -> HttpError {
-    match byte {
-        b'\n' => HttpError::LineFeedAlone,
-        b'\r' => HttpError::CarriageReturnAlone,
-        _ => HttpError::ControlCharacter,
     }
 }
 

@@ -2,10 +2,8 @@
 
 use memchr::memchr;
 
-use super::bytes::trim;
-use super::fields::Span;
+use super::bytes::{Span, trim};
 use super::reply::ConnectionOption;
-use super::request_line::TargetKind;
 
 /// A request line and its headers, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +58,15 @@ pub enum Target<'a> {
     Asterisk,
     /// Anything else, as it came.
     Other(&'a [u8]),
+}
+
+/// What kind of [`Target`] a request has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TargetKind {
+    #[default]
+    Root,
+    Asterisk,
+    Other,
 }
 
 /// The version of a request.

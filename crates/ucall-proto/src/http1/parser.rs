@@ -19,10 +19,11 @@ use std::mem;
 use memchr::memchr;
 
 use super::access::names_loopback;
+use super::bytes::Span;
 use super::error::HttpError;
-use super::fields::{HeaderState, Line, Span, read_line};
-use super::head::{BodyLength, Head, Method, ParsedHead, Version};
-use super::request_line::{self, RequestLine, TargetKind};
+use super::fields::{HeaderState, Line, read_line};
+use super::head::{BodyLength, Head, Method, ParsedHead, TargetKind, Version};
+use super::request_line::{self, RequestLine};
 
 /// How large a head may be.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,9 @@
 //!
 //! The line that nearly every request has is compared whole; all others are taken apart.
 
-use super::bytes::{is_target, text_length, token_length};
+use super::bytes::{Span, is_target, starts_with_ignoring_case, text_length, token_length};
 use super::error::HttpError;
-use super::fields::{Span, byte_error};
-use super::head::{Method, Version};
+use super::head::{Method, TargetKind, Version};
 use super::host::is_authority;
 
 const COMMON_LINE: &[u8] = b"POST / HTTP/1.1\r\n";
@@ -22,14 +21,6 @@ pub(super) struct RequestLine {
     pub authority: Option<Span>,
     /// Bytes of the line with its CRLF.
     pub len: usize,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum TargetKind {
-    #[default]
-    Root,
-    Asterisk,
-    Other,
 }
 
 /// Reads the line that `bytes` starts with, or `None` when its end has not come.
@@ -49,7 +40,7 @@ fn read_general(bytes: &[u8]) -> Result<Option<RequestLine>, HttpError> {
     match end {
         [] | [b'\r'] => Ok(None),
         [b'\r', b'\n', ..] => parse_request_line(line).map(Some),
-        [byte, ..] => Err(byte_error(*byte)),
+        [byte, ..] => Err(HttpError::for_byte(*byte)),
     }
 }
 
@@ -131,8 +122,4 @@ fn path_kind(path: &[u8]) -> TargetKind {
         b"" | b"/" | [b'?', ..] | [b'/', b'?', ..] => TargetKind::Root,
         _ => TargetKind::Other,
     }
-}
-
-pub(super) fn starts_with_ignoring_case(text: &[u8], prefix: &[u8]) -> bool {
-    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }

@@ -1,23 +1,23 @@
-//! The fast path: reads JSON in the form that most programs write, or nothing of it.
+//! The fast path of JSON: reads the forms that most clients send, and returns `None` for others.
 //!
-//! That form has plain strings, whole numbers, and objects and arrays of both, without white space.
-//! Each function works on the rest of a text, so it compares no position with the text's length,
-//! and returns `None` at the first byte of any other form. The [`Scanner`] then reads the same text
-//! from its start.
+//! It reads ASCII strings without escapes, numbers without an exponent, literals, and objects and
+//! arrays of these, with at most one space after a colon or a comma. Each function takes the rest
+//! of a text and returns what follows the value, so no position is compared with the text's length.
+//! The [`Scanner`] reads every form, and starts where the fast path has started.
 //!
 //! [`Scanner`]: super::scan::Scanner
 
-use super::members::{FirstMembers, MEMBERS_MAX, Member, MemberSink};
+use super::members::{IgnoreMembers, Member, MemberSink};
 use super::text::{is_ascii, plain_prefix};
 
-/// Bytes that are read without a comparison with the text's end.
+/// Bytes that are read with one comparison against the text's end.
 const CHUNK: usize = 8;
-/// A string has at most a chunk and this many bytes.
-const PLAIN_MAX: usize = 32;
-/// A number has at most this many digits after the first.
+/// A string has at most a chunk and this many bytes, so that a long one is rarely read twice.
+const PLAIN_MAX: usize = 256;
+/// A number has at most this many digits after the first, and after its point.
 const DIGITS_MAX: usize = 20;
 
-/// Which bytes are ASCII, and stand for themselves inside a string.
+/// The ASCII bytes that stand for themselves inside a string.
 const IS_PLAIN: [bool; 256] = {
     let mut is_plain = [false; 256];
     let mut byte = b' ' as usize;
@@ -52,105 +52,173 @@ fn plain(text: &[u8]) -> Option<(&[u8], &[u8])> {
     text.split_at_checked(len)
 }
 
-/// How many plain bytes `text` starts with, if they are ASCII. Reads a word at a time.
+/// The number of plain bytes that `text` starts with, if they are ASCII. Reads a word at a time.
 #[inline(never)]
 fn plain_len(text: &[u8]) -> Option<usize> {
     let (len, seen) = plain_prefix(text.get(..PLAIN_MAX).unwrap_or(text));
     is_ascii(seen).then_some(len)
 }
 
-/// A whole number or a plain string, with its quotes, and what follows it.
+/// A plain string with its quotes or a number without an exponent, and what follows it.
 ///
-/// The caller checks the byte that follows: a comma ends a number, a point or a digit does not.
+/// The caller checks the next byte: a comma ends a number, but a digit or an exponent does not.
 #[inline(always)]
-pub(crate) fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn scalar(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (first, rest) = text.split_first()?;
     let more = match first {
-        b'1'..=b'9' => digits(rest),
+        b'1'..=b'9' => count_digits(rest),
         b'0' => 0,
-        b'"' => string(rest)?.0.len() + 1,
-        b'-' if matches!(rest, [b'1'..=b'9', ..]) => digits(rest),
+        b'"' => return text.split_at_checked(string(rest)?.0.len() + 2),
+        b'-' => match rest.first()? {
+            b'1'..=b'9' => count_digits(rest),
+            b'0' => 1,
+            _ => return None,
+        },
         _ => return None,
     };
-    text.split_at_checked(1 + more)
-}
-
-#[inline(always)]
-fn count_plain(text: &[u8]) -> usize {
-    count_in_chunk(text, |byte| IS_PLAIN[usize::from(byte)])
-}
-
-#[inline(always)]
-fn digits(text: &[u8]) -> usize {
-    let len = count_in_chunk(text, |byte| byte.is_ascii_digit());
-    if len < CHUNK {
-        return len;
+    match text.split_at_checked(1 + more)? {
+        (_, [b'.', fraction @ ..]) => text.split_at_checked(2 + more + fraction_len(fraction)?),
+        integer => Some(integer),
     }
-    let more = text.iter().skip(CHUNK).take(DIGITS_MAX - CHUNK);
-    CHUNK + more.take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// The length of the object or array that `text` starts with. Notes its members, of which there are
-/// at most [`MEMBERS_MAX`], so that a text in any other form is not read twice for long.
-///
-/// A function of its own, which keeps its loop in registers.
 #[inline(never)]
-pub(crate) fn container(text: &[u8], members: &mut FirstMembers<'_>) -> Option<usize> {
-    match text.first()? {
-        b'{' => container_to(b'}', text, members),
-        b'[' => container_to(b']', text, members),
+fn fraction_len(text: &[u8]) -> Option<usize> {
+    Some(count_digits(text)).filter(|&len| len > 0)
+}
+
+/// The length of the object or array that `text` starts with. Notes its members.
+///
+/// Not inlined, so that its loop stays in registers.
+#[inline(never)]
+pub(crate) fn container(
+    text: &[u8],
+    nesting_max: usize,
+    members: &mut impl MemberSink,
+) -> Option<usize> {
+    let nesting_left = nesting_max.checked_sub(1)?;
+    let (rest, is_open) = match text {
+        [b'{', inside @ ..] => members_of::<b'}'>(inside, 1, Some(nesting_left), members),
+        [b'[', inside @ ..] => members_of::<b']'>(inside, 1, Some(nesting_left), members),
+        _ => return None,
+    };
+    match text {
+        _ if !is_open => Some(text.len() - rest.len()),
+        [b'{', b'}', ..] | [b'[', b']', ..] => Some(2),
         _ => None,
     }
 }
 
+/// Reads the members of an object, or the items of an array, up to its closing bracket `END` or up
+/// to the first that has no fast form. Returns what follows, and whether the container is open.
+///
+/// `text` starts `front` bytes after the opening bracket. Without `nesting_left` only scalars have
+/// the fast form, so that a caller which reads all other values itself reads none of them twice.
 #[inline(always)]
-fn container_to(end: u8, text: &[u8], members: &mut FirstMembers<'_>) -> Option<usize> {
-    let mut rest = text.get(1..)?;
-    for _ in 0..MEMBERS_MAX {
-        let at = text.len() - rest.len();
-        let (noted, behind) = if end == b'}' { member(rest, at)? } else { item(rest, at)? };
-        members.push_member(noted);
-        let (&byte, behind) = behind.split_first()?;
-        rest = behind;
-        if byte == end {
-            return Some(text.len() - rest.len());
-        }
-        if byte != b',' {
-            return None;
+pub(super) fn members_of<'a, const END: u8>(
+    text: &'a [u8],
+    front: usize,
+    nesting_left: Option<usize>,
+    members: &mut impl MemberSink,
+) -> (&'a [u8], bool) {
+    let mut rest = text;
+    loop {
+        let at = front + text.len() - rest.len();
+        let found =
+            if END == b'}' { member(rest, at, nesting_left) } else { item(rest, at, nesting_left) };
+        match found {
+            Some((member, [b',', after @ ..])) => {
+                members.push_member(member);
+                rest = skip_space(after);
+            }
+            Some((member, [byte, after @ ..])) if *byte == END => {
+                members.push_member(member);
+                return (after, false);
+            }
+            _ => return (rest, true),
         }
     }
-    None
 }
 
-/// The member that `text` starts with, `at` bytes after the object's brace, and what follows it: as
-/// after [`value`], the caller checks that this is a comma or the brace.
+/// The member that `text` starts with, `at` bytes after the object's brace, and what follows it.
 #[inline(always)]
-pub(super) fn member(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
+fn member(text: &[u8], at: usize, nesting_left: Option<usize>) -> Option<(Member, &[u8])> {
     let (key, rest) = plain(text.strip_prefix(b"\"")?)?;
-    let (value, rest) = value(rest.strip_prefix(b"\":")?)?;
-    let value_at = at + key.len() + 3;
+    let value_text = skip_space(rest.strip_prefix(b"\":")?);
+    let value_at = at + text.len() - value_text.len();
+    let (value, rest) = value(value_text, nesting_left)?;
     Some((Member::new(at + 1, key.len(), value_at, value_at + value.len()), rest))
 }
 
 /// The same for an item of an array.
 #[inline(always)]
-pub(super) fn item(text: &[u8], at: usize) -> Option<(Member, &[u8])> {
-    let (value, rest) = value(text)?;
+fn item(text: &[u8], at: usize, nesting_left: Option<usize>) -> Option<(Member, &[u8])> {
+    let (value, rest) = value(text, nesting_left)?;
     Some((Member::item(at, at + value.len()), rest))
 }
 
-/// How many bytes of the first chunk come before the first that is no `is_such`.
 #[inline(always)]
-fn count_in_chunk(text: &[u8], is_such: impl Fn(u8) -> bool) -> usize {
+fn value(text: &[u8], nesting_left: Option<usize>) -> Option<(&[u8], &[u8])> {
+    match (scalar(text), nesting_left) {
+        (None, Some(nesting_left)) => other_value(text, nesting_left),
+        (found, _) => found,
+    }
+}
+
+/// A value that is no [`scalar`], and what follows it.
+#[inline(never)]
+fn other_value(text: &[u8], nesting_max: usize) -> Option<(&[u8], &[u8])> {
+    let len = match text.first()? {
+        b't' | b'n' => 4,
+        b'f' => 5,
+        _ => container(text, nesting_max, &mut IgnoreMembers)?,
+    };
+    let (value, rest) = text.split_at_checked(len)?;
+    let is_valid = matches!(value, b"true" | b"null" | b"false" | [b'{' | b'[', ..]);
+    is_valid.then_some((value, rest))
+}
+
+/// `text` without the space that many clients write after a colon or a comma.
+#[inline(always)]
+fn skip_space(text: &[u8]) -> &[u8] {
+    match text {
+        [b' ', rest @ ..] => rest,
+        _ => text,
+    }
+}
+
+/// The number of plain bytes in the first chunk before any other byte. Most keys are short, so it
+/// compares a byte at a time.
+#[inline(always)]
+fn count_plain(text: &[u8]) -> usize {
+    let is_plain = |byte: u8| IS_PLAIN[usize::from(byte)];
     let Some(chunk) = text.first_chunk::<CHUNK>() else {
-        return text.iter().position(|&byte| !is_such(byte)).unwrap_or(text.len());
+        return text.iter().position(|&byte| !is_plain(byte)).unwrap_or(text.len());
     };
     for (index, &byte) in chunk.iter().enumerate() {
-        if !is_such(byte) {
+        if !is_plain(byte) {
             return index;
         }
     }
     CHUNK
+}
+
+/// The number of digits that `text` starts with, at most [`DIGITS_MAX`].
+#[inline(always)]
+fn count_digits(text: &[u8]) -> usize {
+    let others = text.first_chunk().map_or(0, |chunk| not_digits(u64::from_le_bytes(*chunk)));
+    if others != 0 {
+        return others.trailing_zeros() as usize / 8;
+    }
+    text.iter().take(DIGITS_MAX).take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+/// Sets the high bit of the first byte that is no digit; bytes after it may be marked wrongly.
+#[inline(always)]
+fn not_digits(word: u64) -> u64 {
+    let values = word ^ 0x3030_3030_3030_3030;
+    // Only 10 to 0x89 reach the high bit here, and what is above has it already.
+    (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080
 }
 
 #[cfg(test)]
@@ -167,9 +235,27 @@ mod tests {
                 let is_short = len <= CHUNK + PLAIN_MAX;
                 assert_eq!(string(text.as_bytes()), split.filter(|_| is_short));
                 assert_eq!(short_string(text.as_bytes()), split.filter(|_| len <= CHUNK));
-                let text = format!("{digits},{behind}");
-                let count = value(text.as_bytes()).map_or(0, |(number, _)| number.len());
-                assert_eq!(count, len.min(1 + DIGITS_MAX));
+                for text in [format!("{digits},{behind}"), format!("-{digits},{behind}")] {
+                    let count = scalar(text.as_bytes()).map_or(0, |(number, _)| number.len());
+                    let sign = usize::from(text.starts_with('-'));
+                    assert_eq!(
+                        count,
+                        if len == 0 { 0 } else { sign + len.min(DIGITS_MAX + 1 - sign) }
+                    );
+                }
+                let text = format!("1.{digits},{behind}");
+                let count = scalar(text.as_bytes()).map_or(0, |(number, _)| number.len());
+                assert_eq!(count, if len == 0 { 0 } else { 2 + len.min(DIGITS_MAX) });
+            }
+        }
+    }
+
+    #[test]
+    fn every_other_byte_ends_the_digits() {
+        for byte in (0..=u8::MAX).filter(|byte| !byte.is_ascii_digit()) {
+            for len in 0..12 {
+                let text = [&b"123456789012"[..len], &[byte], b"1234567"].concat();
+                assert_eq!(count_digits(&text), len, "{byte} at {len}");
             }
         }
     }
@@ -181,12 +267,40 @@ mod tests {
             let long = "n".repeat(CHUNK) + text;
             assert_eq!(string(long.as_bytes()), None, "{text:?}");
         }
-        for text in ["", "-", "-0", "-x", ".5", "a", "true", "\"1", "[", " 1"] {
-            assert_eq!(value(text.as_bytes()), None, "{text:?}");
+        for text in ["", "-", "-x", "-.5", ".5", "1.", "1.x", "a", "true", "\"1", "[", " 1"] {
+            assert_eq!(scalar(text.as_bytes()), None, "{text:?}");
         }
-        for (front, rest) in [("0", ","), ("0", "1,"), ("-7", "."), ("\"\"", ""), ("\"-\"", ":")] {
+        let fronts = [
+            ("0", ","),
+            ("-0", ","),
+            ("-0", "0"),
+            ("0", "1,"),
+            ("-7", "e"),
+            ("-7.0", "."),
+            ("\"\"", ""),
+            ("\"-\"", ":"),
+        ];
+        for (front, rest) in fronts {
             let text = format!("{front}{rest}");
-            assert_eq!(value(text.as_bytes()), Some((front.as_bytes(), rest.as_bytes())));
+            assert_eq!(scalar(text.as_bytes()), Some((front.as_bytes(), rest.as_bytes())));
+        }
+    }
+
+    #[test]
+    fn containers_end_at_their_bracket() {
+        let read = |text: &str| container(text.as_bytes(), 3, &mut IgnoreMembers);
+        let texts = ["{}", "[]", "[1]", r#"{"a":1, "b": [2, {"c":null}], "d":{}}"#, "[-0.5, true]"];
+        for text in texts {
+            for behind in ["", ",", "}", "]", " more"] {
+                assert_eq!(read(&format!("{text}{behind}")), Some(text.len()), "{text}{behind}");
+            }
+            for len in 0..text.len() {
+                assert_eq!(read(&text[..len]), None, "{text} cut at {len}");
+            }
+        }
+        let others = ["[1,]", "[1, ]", "[,1]", "[1}", "{\"a\":1]", "{\"a\"}", "{1:2}", "[trux]"];
+        for text in others.into_iter().chain(["[[[[1]]]]", "[1e3]", "[1 ]", "[  1]", "[\"\\n\"]"]) {
+            assert_eq!(read(text), None, "{text}");
         }
     }
 }

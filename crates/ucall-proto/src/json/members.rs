@@ -4,9 +4,7 @@
 
 use ucall_buffer::has_same_ends;
 
-use super::JsonError;
-use super::read::Reader;
-use super::scan::Scanner;
+use super::text::Text;
 
 /// Params with more members, or items, than this are scanned again when one of them is read.
 pub(crate) const MEMBERS_MAX: usize = 32;
@@ -81,10 +79,9 @@ impl Member {
     #[cold]
     #[inline(never)]
     fn is_named_escaped(&self, name: &[u8], text: &[u8], scratch: &mut Vec<u8>) -> bool {
-        // Read again from its opening quote on.
-        let quoted = text.get(self.key as usize - 1..).unwrap_or_default();
+        let (start, len) = (self.key as usize, (self.key_len & !ESCAPED) as usize);
         scratch.clear();
-        Reader::new(quoted).string().unescape_into(scratch);
+        Text::new(text.get(start..start + len).unwrap_or_default(), true).unescape_into(scratch);
         scratch == name
     }
 }
@@ -168,63 +165,5 @@ impl MemberSink for FirstMembers<'_> {
         } else {
             self.are_all = false;
         }
-    }
-}
-
-/// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON
-/// with its bracket in front.
-pub fn collect_members(text: &[u8], members: &mut Vec<Member>) {
-    let mut scanner = Scanner::new(text, usize::MAX);
-    let scanned: Result<(), JsonError> = match text.first() {
-        Some(b'{') => scanner.object(members),
-        Some(b'[') => scanner.array(members),
-        _ => Ok(()),
-    };
-    debug_assert!(scanned.is_ok(), "the text is proven");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn values(text: &str) -> Vec<&str> {
-        let mut members = Vec::new();
-        collect_members(text.as_bytes(), &mut members);
-        let value = |member: &Member| std::str::from_utf8(member.value(text.as_bytes())).unwrap();
-        members.iter().map(value).collect()
-    }
-
-    #[test]
-    fn member_ends_are_exact_for_every_kind_of_value() {
-        let parts = [
-            "1",
-            "0",
-            "-0",
-            "10",
-            "-2.5e+3",
-            "0.5",
-            "true",
-            "null",
-            r#""""#,
-            r#""a,b]}""#,
-            "[1,[2]]",
-            "{\"a\":{}}",
-            "[]",
-        ];
-        let long = format!("\"{}\"", "x\\\"".repeat(50));
-        for len in 14..19 {
-            let around = format!("\"{}\"", "y".repeat(len));
-            let mut all = parts.to_vec();
-            all.extend([long.as_str(), around.as_str()]);
-            assert_eq!(values(&format!("[{}]", all.join(","))), all);
-            assert_eq!(values(&format!("[ {}\n]", all.join(" ,\t"))), all);
-            for key in [long.as_str(), around.as_str(), "\"a\"", "\"\""] {
-                let members: Vec<String> = all.iter().map(|it| format!("{key} : {it}")).collect();
-                assert_eq!(values(&format!("{{ {} }}", members.join(" , "))), all);
-                let members: Vec<String> = all.iter().map(|it| format!("{key}:{it}")).collect();
-                assert_eq!(values(&format!("{{{}}}", members.join(","))), all);
-            }
-        }
-        assert!(values("[]").is_empty() && values("{ }").is_empty() && values("[ ]").is_empty());
     }
 }

@@ -13,9 +13,10 @@ pub(crate) mod stream;
 mod text;
 mod write;
 
+pub use members::Member;
 pub(crate) use members::{FirstMembers, MEMBERS_MAX, Noted};
-pub use members::{Member, collect_members};
 pub use read::{Number, Reader, ValueKind};
+pub use scan::{collect_members, validate};
 pub use stream::DocumentStream;
 pub use text::Text;
 pub(crate) use write::extend_short;
@@ -33,41 +34,4 @@ pub enum JsonError {
     Invalid,
     /// It nests deeper than the limit.
     TooDeep,
-}
-
-/// Proves that all of `text`, but for white space around it, is one JSON document, so that a
-/// [`Reader`] may read it.
-///
-/// # Errors
-/// What is wrong with it; text behind the document is [`JsonError::Invalid`].
-pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
-    let mut scanner = scan::Scanner::new(text, nesting_max);
-    scanner.value()?;
-    scanner.finish()?;
-    match scanner.peek() {
-        Err(JsonError::Incomplete) => Ok(()),
-        _ => Err(JsonError::Invalid),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_whole_document_is_valid() {
-        for valid in ["1", " {\"a\":[]}\n", "\"é\"", "null"] {
-            assert_eq!(validate(valid.as_bytes(), 2), Ok(()), "{valid}");
-        }
-    }
-
-    #[test]
-    fn trailing_text_is_invalid() {
-        assert_eq!(validate(b" [1, \"\xc3\xa9\"]\r\n", 1), Ok(()));
-        assert_eq!(validate(b"[1] 2", 1), Err(JsonError::Invalid));
-        assert_eq!(validate(b"[\"\xff\"]", 1), Err(JsonError::Invalid));
-        assert_eq!(validate(b"[[1]]", 1), Err(JsonError::TooDeep));
-        assert_eq!(validate(b"[1", 1), Err(JsonError::Incomplete));
-        assert_eq!(validate(b"", 1), Err(JsonError::Incomplete));
-    }
 }

@@ -96,6 +96,8 @@ impl<'a> Scanner<'a> {
         match self.peek()? {
             b',' => {
                 self.bump();
+                // Many clients write a space here, and the fast path reads none before a value.
+                self.position += usize::from(self.text.get(self.position) == Some(&b' '));
                 Ok(true)
             }
             byte if byte == end => {
@@ -127,6 +129,15 @@ impl<'a> Scanner<'a> {
         Ok(key)
     }
 
+    /// Steps over a value, and notes the members of an object or the items of an array.
+    pub(crate) fn container(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
+        match self.peek()? {
+            b'{' => self.object(members),
+            b'[' => self.array(members),
+            _ => self.value(),
+        }
+    }
+
     /// Steps over any value.
     pub(crate) fn value(&mut self) -> Result<(), JsonError> {
         match self.peek()? {
@@ -148,16 +159,24 @@ impl<'a> Scanner<'a> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b'}')?;
         while more {
-            match fast_path::member(self.rest(), self.position - front) {
-                Some((member, rest @ [b',' | b'}', ..])) => {
-                    self.position = self.text.len() - rest.len();
-                    members.push_member(member);
-                }
-                _ => members.push_member(self.member(front)?),
+            if !self.fast_members::<b'}'>(front, members) {
+                break;
             }
+            members.push_member(self.member(front)?);
             more = self.another(b'}')?;
         }
         Ok(())
+    }
+
+    /// Steps over the members that have the fast form, and over the closing bracket `END` if it
+    /// follows them. Returns whether the container is still open.
+    #[inline(always)]
+    fn fast_members<const END: u8>(&mut self, front: usize, members: &mut impl MemberSink) -> bool {
+        let at = self.position - front;
+        let (rest, is_open) = fast_path::members_of::<END>(self.rest(), at, None, members);
+        self.position = self.text.len() - rest.len();
+        self.nesting_left += usize::from(!is_open);
+        is_open
     }
 
     /// Steps over a member in any form.
@@ -189,16 +208,10 @@ impl<'a> Scanner<'a> {
     pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), JsonError> {
         let front = self.position;
         let mut more = self.enter_unless_empty(b']')?;
-        while more
-            && let Some((item, rest @ [b',' | b']', ..])) =
-                fast_path::item(self.rest(), self.position - front)
-        {
-            self.position = self.text.len() - rest.len();
-            items.push_member(item);
-            more = self.another(b']')?;
-        }
-        // Items are alike: after one in another form, hardly any has that of the fast path.
         while more {
+            if !self.fast_members::<b']'>(front, items) {
+                break;
+            }
             self.peek()?;
             let start = self.position;
             self.value_inside()?;
@@ -374,6 +387,28 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// Proves that all of `text`, but for white space around it, is one JSON document, so that a
+/// [`Reader`] may read it.
+///
+/// # Errors
+/// What is wrong with it; text behind the document is [`JsonError::Invalid`].
+pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
+    let mut scanner = Scanner::new(text, nesting_max);
+    scanner.value()?;
+    scanner.finish()?;
+    match scanner.peek() {
+        Err(JsonError::Incomplete) => Ok(()),
+        _ => Err(JsonError::Invalid),
+    }
+}
+
+/// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON
+/// with its bracket in front.
+pub fn collect_members(text: &[u8], members: &mut Vec<Member>) {
+    let scanned = Scanner::new(text, usize::MAX).container(members);
+    debug_assert!(scanned.is_ok(), "the text is proven");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -470,5 +505,63 @@ mod tests {
         assert_eq!(scan(&nested(128)), Ok(256));
         assert_eq!(scan(&nested(129)), Err(JsonError::TooDeep));
         assert_eq!(scan(&vec![b'['; 1_000_000]), Err(JsonError::TooDeep));
+    }
+
+    #[test]
+    fn one_whole_document_is_valid() {
+        for valid in ["1", " {\"a\":[]}\n", "\"é\"", "null"] {
+            assert_eq!(validate(valid.as_bytes(), 2), Ok(()), "{valid}");
+        }
+    }
+
+    #[test]
+    fn trailing_text_is_invalid() {
+        assert_eq!(validate(b" [1, \"\xc3\xa9\"]\r\n", 1), Ok(()));
+        assert_eq!(validate(b"[1] 2", 1), Err(JsonError::Invalid));
+        assert_eq!(validate(b"[\"\xff\"]", 1), Err(JsonError::Invalid));
+        assert_eq!(validate(b"[[1]]", 1), Err(JsonError::TooDeep));
+        assert_eq!(validate(b"[1", 1), Err(JsonError::Incomplete));
+        assert_eq!(validate(b"", 1), Err(JsonError::Incomplete));
+    }
+
+    fn values(text: &str) -> Vec<&str> {
+        let mut members = Vec::new();
+        collect_members(text.as_bytes(), &mut members);
+        let value = |member: &Member| std::str::from_utf8(member.value(text.as_bytes())).unwrap();
+        members.iter().map(value).collect()
+    }
+
+    #[test]
+    fn member_ends_are_exact_for_every_kind_of_value() {
+        let parts = [
+            "1",
+            "0",
+            "-0",
+            "10",
+            "-2.5e+3",
+            "0.5",
+            "true",
+            "null",
+            r#""""#,
+            r#""a,b]}""#,
+            "[1,[2]]",
+            "{\"a\":{}}",
+            "[]",
+        ];
+        let long = format!("\"{}\"", "x\\\"".repeat(50));
+        for len in 14..19 {
+            let around = format!("\"{}\"", "y".repeat(len));
+            let mut all = parts.to_vec();
+            all.extend([long.as_str(), around.as_str()]);
+            assert_eq!(values(&format!("[{}]", all.join(","))), all);
+            assert_eq!(values(&format!("[ {}\n]", all.join(" ,\t"))), all);
+            for key in [long.as_str(), around.as_str(), "\"a\"", "\"\""] {
+                let members: Vec<String> = all.iter().map(|it| format!("{key} : {it}")).collect();
+                assert_eq!(values(&format!("{{ {} }}", members.join(" , "))), all);
+                let members: Vec<String> = all.iter().map(|it| format!("{key}:{it}")).collect();
+                assert_eq!(values(&format!("{{{}}}", members.join(","))), all);
+            }
+        }
+        assert!(values("[]").is_empty() && values("{ }").is_empty() && values("[ ]").is_empty());
     }
 }

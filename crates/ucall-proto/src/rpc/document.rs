@@ -222,6 +222,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","method":"é""#,
             r#"{"jsonrpc":"2.0","method":1"#,
             r#" {"jsonrpc": "2.0","method":"sum""#,
+            r#"{"jsonrpc": "2.0", "method": "sum""#,
             r#"{"method":"sum","jsonrpc":"2.0""#,
         ]);
         let params = part(&[
@@ -234,6 +235,11 @@ mod tests {
             r#","params":{"a":1.5,"b":-1}"#,
             r#","params":{"a":{"b":[1]}}"#,
             r#","params":[1,2]"#,
+            r#", "params": {"a": 55, "b": [1.5, true, null], "c": {}}"#,
+            r#","params":[[[1]],{"a":-0.5},1e5,"é\n"]"#,
+            r#","params":{"a":[{"b":1 }],"c":"é","d":[], "e":false}"#,
+            r#","params":[1, ]"#,
+            r#","params":[01.5,1.,.5]"#,
             r#","params":"x""#,
             r#","params":{"a":1},"params":{"c":3,"d":4}"#,
         ]);
@@ -252,6 +258,8 @@ mod tests {
             r#","id":null"#,
             r#","id":true"#,
             r#", "id": 7 "#,
+            r#", "id": 7"#,
+            r#", "id": -0"#,
             r#","id":1,"id":2"#,
             r#","id":1,"method":"later""#,
         ]);

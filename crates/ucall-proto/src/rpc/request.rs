@@ -1,8 +1,10 @@
 //! One request object, as slices of its document.
 //!
-//! Most programs write the members in the order of the specification's examples, without white
-//! space: `{"jsonrpc":"2.0","method":"m","params":{},"id":1}`. [`Request::fast_path`] reads such a
-//! request whole, or nothing of it. [`Request::scan`] reads any value, from its start.
+//! Most clients write the members in the order of the specification's examples, without white
+//! space or with a space after each colon and comma:
+//! `{"jsonrpc":"2.0","method":"m","params":{},"id":1}`. [`Request::fast_path`] reads such a request
+//! whole, with params of any form, or nothing of it. [`Request::scan`] reads any value, from its
+//! start.
 
 use crate::Limits;
 use crate::json::scan::Scanner;
@@ -23,9 +25,8 @@ pub(crate) struct Request<'a> {
 
 /// The fast path's requests begin with this, up to the method's name.
 const OPENING: &[u8; 27] = br#"{"jsonrpc":"2.0","method":""#;
-
-/// Levels of nesting in the fast path's requests: the request and its params.
-const FAST_NESTING: usize = 2;
+/// The same as Python's `json.dumps` writes it.
+const SPACED_OPENING: &[u8; 30] = br#"{"jsonrpc": "2.0", "method": ""#;
 
 impl<'a> Request<'a> {
     const EMPTY: Self = Self {
@@ -51,18 +52,19 @@ impl<'a> Request<'a> {
         limits: &Limits,
         members: &mut FirstMembers<'_>,
     ) -> Option<(Self, &'a [u8])> {
-        if nesting_max < FAST_NESTING {
-            return None;
-        }
-        let (method, mut rest) = fast_path::string(text.strip_prefix(OPENING)?)?;
+        let nesting_left = nesting_max.checked_sub(1)?;
+        let text = strip_either(text, OPENING, SPACED_OPENING)?;
+        let (method, mut rest) = fast_path::string(text)?;
         let mut request = Request { method: Text::new(method, false), ..Request::EMPTY };
-        if let Some(text) = rest.strip_prefix(br#","params":"#) {
-            let (params, after) = text.split_at_checked(fast_path::container(text, members)?)?;
+        if let Some(text) = strip_either(rest, br#","params":"#, br#", "params": "#) {
+            let len = fast_path::container(text, nesting_left, members)
+                .or_else(|| general_params(text, nesting_left, members))?;
+            let (params, after) = text.split_at_checked(len)?;
             request.params = Some(params);
             rest = after;
         }
-        if let Some(text) = rest.strip_prefix(br#","id":"#) {
-            let (id, after) = fast_path::value(text)?;
+        if let Some(text) = strip_either(rest, br#","id":"#, br#", "id": "#) {
+            let (id, after) = fast_path::scalar(text)?;
             if id.len() > limits.id_bytes_max {
                 return None;
             }
@@ -100,6 +102,31 @@ impl<'a> Request<'a> {
         }
         Ok(builder.finish())
     }
+}
+
+/// What follows a prefix, which is written without spaces or with them.
+#[inline(always)]
+fn strip_either<'a, const M: usize, const N: usize>(
+    text: &'a [u8],
+    compact: &[u8; M],
+    spaced: &[u8; N],
+) -> Option<&'a [u8]> {
+    text.strip_prefix(compact).or_else(|| text.strip_prefix(spaced))
+}
+
+/// The length of the valid params that `text` starts with, in any form. `None` leaves an error to
+/// [`Request::scan`], which finds the same one.
+#[inline(never)]
+fn general_params(
+    text: &[u8],
+    nesting_max: usize,
+    members: &mut FirstMembers<'_>,
+) -> Option<usize> {
+    members.restart();
+    let mut scanner = Scanner::new(text, nesting_max);
+    let is_container = matches!(text.first(), Some(b'{' | b'['));
+    let scanned = scanner.container(members).and_then(|()| scanner.finish());
+    (is_container && scanned.is_ok()).then_some(scanner.position())
 }
 
 /// The members of a request.
@@ -183,11 +210,7 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
         let start = scanner.position();
         self.has_invalid_params = !matches!(first, b'{' | b'[');
         self.members.restart();
-        match first {
-            b'{' => scanner.object(self.members)?,
-            b'[' => scanner.array(self.members)?,
-            _ => scanner.value()?,
-        }
+        scanner.container(self.members)?;
         self.request.params = Some(scanner.since(start));
         Ok(())
     }
