@@ -15,10 +15,9 @@ use ucall_buffer::Target;
 use crate::buffer_pool::BufferPool;
 use crate::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Kind, PROGRESS_BYTES, ProtocolError, REASON_BYTES_MAX,
-    SEGMENT_ENTRY_BYTES, read_u64,
+    SEGMENT_ENTRY_BYTES, read_u64, record_bytes,
 };
 use crate::message::{Body, Segment};
-use crate::shared::record_bytes;
 
 /// A message longer than this gets memory of its own.
 const SHARED_BYTES_MAX: usize = 32 * 1024;

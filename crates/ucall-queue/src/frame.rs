@@ -31,6 +31,9 @@ pub(crate) const REASON_BYTES_MAX: usize = 256;
 /// Bytes of one entry of the table of segments.
 pub(crate) const SEGMENT_ENTRY_BYTES: usize = 8;
 
+/// Bytes of a [`Kind::Shared`] body before the lengths of the segments.
+pub(crate) const RECORD_HEAD_BYTES: usize = 16;
+
 const MAGIC: [u8; 4] = *b"uclQ";
 const VERSION: [u8; 8] = *b"ucall-q2";
 const REPEATED: u8 = 1;
@@ -180,6 +183,11 @@ impl Header {
             length: read_u64(bytes, 16),
         })
     }
+}
+
+/// Bytes of the body of a [`Kind::Shared`] frame for this number of segments.
+pub(crate) fn record_bytes(segments: u16) -> u64 {
+    (RECORD_HEAD_BYTES + usize::from(segments) * SEGMENT_ENTRY_BYTES) as u64
 }
 
 /// Whether bytes begin with a frame.

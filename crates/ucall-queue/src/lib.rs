@@ -27,6 +27,7 @@ mod frame;
 mod identity;
 mod inbox;
 mod link;
+mod link_key;
 mod log_queue;
 mod message;
 mod options;

@@ -12,10 +12,6 @@ use crate::outbox::Outbox;
 use crate::session::Session;
 use crate::shared::SharedMemory;
 
-/// Names a link of a hub. A number is never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LinkKey(pub(crate) u64);
-
 /// Whether the other side of a link is alive, which looks whole from here: asked on behalf of a
 /// newcomer who says to have the same id.
 ///

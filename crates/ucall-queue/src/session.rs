@@ -22,7 +22,7 @@ use crate::delivery_state::{DeliveryState, ReceiveCredit};
 use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError, Sharing};
 use crate::identity::{Identity, Incarnation};
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::message::COPIED_BYTES_MAX;
 use crate::options::Acknowledge;
 use crate::outbox::{Batch, Outbox};

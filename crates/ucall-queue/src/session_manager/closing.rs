@@ -27,7 +27,7 @@ use super::{Action, SessionManager};
 use crate::event_queue::Event;
 use crate::failure::Failure;
 use crate::frame::{Header, Hello, Kind, ProtocolError};
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::session::Ending;
 
 impl SessionManager {

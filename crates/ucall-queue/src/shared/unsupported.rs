@@ -8,18 +8,13 @@ use bytes::Bytes;
 use ucall_buffer::Payload;
 
 use crate::frame::{ProtocolError, Sharing};
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::message::Body;
 use crate::wake::WakeFlag;
 
 /// Fails: this system has none that can be sealed.
 pub fn shared_memory() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
-}
-
-/// A frame that tells of shared memory has no length that would do.
-pub(crate) fn record_bytes(_segments: u16) -> u64 {
-    u64::MAX
 }
 
 /// A piece of a message in shared memory.

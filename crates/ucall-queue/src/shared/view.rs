@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::region::Mapping;
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::wake::WakeFlag;
 
 /// A piece of a message in shared memory, which stays mapped for as long as a view of it is there.
