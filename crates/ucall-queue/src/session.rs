@@ -94,15 +94,24 @@ struct ReceiveHalf {
     weight: u64,
     /// The largest that was told on this link: what the peer is held to.
     window: u64,
-    /// The one told last: what the peer keeps to.
-    advertised_window: u64,
+    advertised: Advertised,
     has_ended: bool,
-    advertised: Progress,
     /// The peer wants to hear at once what was taken.
     wants_taken: bool,
     /// The peer waits for room, so that all that was taken is to be told, however little.
     is_peer_blocked: bool,
     is_due: bool,
+}
+
+/// What the last acknowledgement or handshake reported to the peer.
+#[derive(Clone, Copy, Default)]
+struct Advertised {
+    taken: u64,
+    acknowledged: u64,
+    /// Bytes of messages that `get` had returned by then.
+    freed_bytes: u64,
+    /// Bytes that the peer may have in flight and untaken, which it keeps to.
+    window: u64,
 }
 
 impl Session {
@@ -142,9 +151,8 @@ impl Session {
                 last_message: 0,
                 weight: 0,
                 window: 0,
-                advertised_window: 0,
+                advertised: Advertised::default(),
                 has_ended: false,
-                advertised: Progress::default(),
                 wants_taken: false,
                 is_peer_blocked: false,
                 is_due: false,
@@ -340,7 +348,7 @@ impl Session {
         incoming.window = incoming.window.max(window);
         let has_update = incoming.wants_taken && incoming.taken() > incoming.advertised.taken
             || incoming.credit.acknowledged(incoming.received) > incoming.advertised.acknowledged;
-        let has_room = incoming.freed_since_advertised() >= incoming.advertised_window / 4
+        let has_room = incoming.freed_since_advertised() >= incoming.advertised.window / 4
             || incoming.is_peer_blocked && incoming.untaken() == 0;
         if !(std::mem::take(&mut incoming.is_due) || has_update || has_room) {
             incoming.notify_when_due();
@@ -491,7 +499,7 @@ impl ReceiveHalf {
         self.last_message = received;
         self.weight = 0;
         self.has_ended = false;
-        self.advertised = Progress::default();
+        self.advertised = Advertised { window: self.advertised.window, ..Advertised::default() };
     }
 
     /// The last number that needs no more of anybody.
@@ -504,27 +512,26 @@ impl ReceiveHalf {
         self.weight.saturating_sub(self.credit.freed())
     }
 
-    /// Freed bytes that the peer does not know of: `advertised.window` keeps how many it does.
+    /// Freed bytes that the peer does not know of.
     fn freed_since_advertised(&self) -> u64 {
-        self.credit.freed().saturating_sub(self.advertised.window)
+        self.credit.freed().saturating_sub(self.advertised.freed_bytes)
     }
 
     fn advertise(&mut self, window: u64) -> Progress {
-        // In this order, because `get` notes them in the other: what it takes meanwhile wakes us.
-        let freed = self.credit.freed();
+        // In this order, because `get` writes them in the other: a take meanwhile wakes us.
+        let freed_bytes = self.credit.freed();
         let (received, taken) = (self.received, self.taken());
         let acknowledged = self.credit.acknowledged(received);
-        self.advertised = Progress { received, taken, acknowledged, window: freed };
-        self.advertised_window = window;
-        self.is_peer_blocked &= freed < self.weight;
+        self.advertised = Advertised { taken, acknowledged, freed_bytes, window };
+        self.is_peer_blocked &= freed_bytes < self.weight;
         self.notify_when_due();
-        Progress { window, ..self.advertised }
+        Progress { received, taken, acknowledged, window }
     }
 
     /// Has `get` wake us once there is something to tell.
     fn notify_when_due(&mut self) {
-        let bytes = if self.wants_taken { 1 } else { (self.advertised_window / 4).max(1) };
-        let mut freed = self.advertised.window + bytes;
+        let bytes = if self.wants_taken { 1 } else { (self.advertised.window / 4).max(1) };
+        let mut freed = self.advertised.freed_bytes + bytes;
         if self.is_peer_blocked {
             freed = freed.min(self.weight);
         }
