@@ -8,24 +8,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::ReceiveCredit;
 use crate::driver::external_transport::ExternalTransport;
 use crate::driver::inherited::InheritedSockets;
 use crate::driver::secure::certificate_name;
+use crate::event_queue::EventQueue;
 use crate::failure::Failure;
 use crate::inbox::Inbox;
+use crate::log_queue::LogQueue;
 use crate::message::Incoming;
 use crate::outbox::Outbox;
-use crate::session_manager::Role;
+use crate::session_manager::{Role, SessionManager};
 use crate::wake::WakeFlag;
 
 /// Leads to one communicator's thread, from any other.
 #[derive(Debug)]
 pub struct Handle {
-    /// Where to put.
+    /// Where to put messages.
     pub outbox: Arc<Outbox>,
-    /// Where to take.
+    /// Where to take messages.
     pub inbox: Arc<Inbox>,
+    /// Starts and ends of sessions.
+    pub events: Arc<EventQueue>,
+    /// Lines for the program's log.
+    pub log_queue: Arc<LogQueue>,
+    /// Notifies of acknowledgements, failures, session events and the end.
+    pub notifier: Arc<DeliveryNotifier>,
     wake_flag: Arc<WakeFlag>,
     commands: Arc<Commands>,
     address: Option<SocketAddr>,
@@ -65,13 +74,23 @@ impl Commands {
 
 impl Handle {
     pub(super) fn new(
-        (outbox, inbox): (Arc<Outbox>, Arc<Inbox>),
+        manager: &SessionManager,
         (wake_flag, commands): (Arc<WakeFlag>, Arc<Commands>),
         address: Option<SocketAddr>,
         inherited: Arc<InheritedSockets>,
     ) -> Self {
-        let is_forked = AtomicBool::new(false);
-        Self { outbox, inbox, wake_flag, commands, address, inherited, is_forked }
+        Self {
+            outbox: manager.outbox.clone(),
+            inbox: manager.inbox.clone(),
+            events: manager.events.clone(),
+            log_queue: manager.log_queue.clone(),
+            notifier: manager.notifier.clone(),
+            wake_flag,
+            commands,
+            address,
+            inherited,
+            is_forked: AtomicBool::new(false),
+        }
     }
 
     /// Where a TCP server listens.

@@ -81,14 +81,9 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
     let manager =
         SessionManager::new(identity, is_server, options, wake_flag.clone(), random()?, now);
     let commands = Arc::new(Commands::default());
-    let (outbox, inbox) = (manager.outbox(), manager.inbox());
     let inherited = Arc::<InheritedSockets>::default();
-    let handle = Handle::new(
-        (outbox, inbox),
-        (wake_flag.clone(), commands.clone()),
-        address,
-        inherited.clone(),
-    );
+    let handle =
+        Handle::new(&manager, (wake_flag.clone(), commands.clone()), address, inherited.clone());
     let thread = DriverParts {
         manager,
         wake_flag,

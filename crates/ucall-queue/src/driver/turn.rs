@@ -19,7 +19,6 @@ use super::external_transport::ExternalTransport;
 use super::handle::{Command, Commands};
 use super::inherited::{InheritedSockets, SocketGuard};
 use super::secure::{Secure, Security};
-use crate::inbox::Inbox;
 use crate::session_manager::{Action, LinkKey, Role, SessionManager};
 use crate::wake::WakeFlag;
 pub(super) use broker_connection::BrokerConnection;
@@ -35,7 +34,6 @@ pub(super) struct Driver<E> {
     manager: SessionManager,
     wake_flag: Arc<WakeFlag>,
     commands: Arc<Commands>,
-    inbox: Arc<Inbox>,
     listener: Option<(Id, Listener)>,
     /// Past it the oldest stranger makes room; without strangers, newcomers wait.
     connections_max: usize,
@@ -87,7 +85,6 @@ impl<E: Engine> Driver<E> {
         };
         Ok(Self {
             engine,
-            inbox: manager.inbox(),
             manager,
             wake_flag,
             commands,
@@ -142,7 +139,7 @@ impl<E: Engine> Driver<E> {
 
     /// Leaves the address to others, and says so.
     fn stop_listening(&mut self) {
-        if self.inbox.is_finished() {
+        if self.manager.notifier.is_finished() {
             return;
         }
         self.dialer.stop(&mut self.engine);
@@ -153,7 +150,8 @@ impl<E: Engine> Driver<E> {
             let _ = self.engine.wait(Some(Instant::now()), &mut self.completions);
             drop(listener);
         }
-        self.inbox.finish();
+        self.manager.log_queue.finish();
+        self.manager.notifier.finish();
     }
 
     fn wait(&mut self, now: Instant) -> io::Result<()> {

@@ -157,7 +157,7 @@ impl SessionManager {
         }
         self.has_progress = true;
         if let Some(peer) = session.peer.filter(|_| session.start_reported) {
-            self.inbox.push_event(Event::Ended(peer), now);
+            self.push_event(Event::Ended(peer), now);
         }
         if !self.is_server {
             for key in self.links.keys().copied().collect::<Vec<_>>() {
@@ -166,8 +166,7 @@ impl SessionManager {
                 }
             }
             self.outbox.close(failure.clone());
-            self.inbox.push(&mut self.arrived);
-            self.inbox.close(failure);
+            self.close_inbox(failure);
         }
         self.check_closed();
     }
@@ -180,8 +179,14 @@ impl SessionManager {
                 self.links.remove(&key);
                 self.actions.push_back(Action::Close(key, false));
             }
-            self.inbox.push(&mut self.arrived);
-            self.inbox.close(Failure::Closed);
+            self.close_inbox(Failure::Closed);
         }
+    }
+
+    /// Closes the inbox after the messages that were received before.
+    fn close_inbox(&mut self, failure: Failure) {
+        self.inbox.push(&mut self.arrived);
+        self.inbox.close(failure);
+        self.has_progress = true;
     }
 }

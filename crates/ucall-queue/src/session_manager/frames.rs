@@ -170,7 +170,7 @@ impl SessionManager {
             Err(reason) => {
                 if [ID_IN_USE, DUPLICATE_ID, CERTIFICATE_MISMATCH].contains(&reason) {
                     let line = || format!("peer {} is refused: {reason}", hello.identity);
-                    self.inbox.log_queue.log(line, now);
+                    self.log_queue.log(line, now);
                 }
                 self.refuse(key, reason);
                 Ok(())
@@ -313,7 +313,7 @@ impl SessionManager {
         session.link = Some(key);
         self.unidentified.remove(&key);
         if !std::mem::replace(&mut session.start_reported, true) {
-            self.inbox.push_event(Event::Started(hello.identity), now);
+            self.push_event(Event::Started(hello.identity), now);
         }
         self.has_progress = true;
         self.mark_ready(key);

@@ -22,7 +22,9 @@ use ucall_buffer::Target;
 use crate::backoff::Backoff;
 use crate::buffer_pool::BufferPool;
 use crate::decoder::{Decoder, ReadCopy};
+use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::DeliveryState;
+use crate::event_queue::{Event, EventQueue};
 use crate::failure::Failure;
 use crate::frame::{Header, Kind, ProtocolError};
 use crate::identity::{Identity, Incarnation};
@@ -30,6 +32,7 @@ use crate::inbox::Inbox;
 use crate::link::Link;
 pub use crate::link::Role;
 pub use crate::link_key::LinkKey;
+use crate::log_queue::LogQueue;
 use crate::message::Incoming;
 use crate::options::Options;
 use crate::outbox::Outbox;
@@ -45,6 +48,9 @@ const WINDOW_BYTES_MIN: u64 = 64 * 1024;
 const WINDOWS_KEPT: usize = 4;
 /// A link that is quiet for so many times `keepalive` is given up.
 const SILENT_KEEPALIVES: u32 = 3;
+
+const DROPPED_EVENTS: &str = "callbacks are slow: a session that has ended was told to neither \
+    on_start nor on_end";
 
 /// What the caller is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,8 +78,16 @@ pub struct SessionManager {
     /// Links that go on in the next turn.
     continuing: Vec<LinkKey>,
     actions: VecDeque<Action>,
-    outbox: Arc<Outbox>,
-    inbox: Arc<Inbox>,
+    /// Where other threads put messages.
+    pub outbox: Arc<Outbox>,
+    /// Where other threads take messages.
+    pub inbox: Arc<Inbox>,
+    /// Starts and ends of sessions.
+    pub events: Arc<EventQueue>,
+    /// Lines for the program's log.
+    pub log_queue: Arc<LogQueue>,
+    /// Notified at the end of a turn.
+    pub notifier: Arc<DeliveryNotifier>,
     arrived: VecDeque<Incoming>,
     pool: Arc<BufferPool>,
     changed: Vec<u32>,
@@ -117,6 +131,9 @@ impl SessionManager {
             actions: VecDeque::new(),
             outbox,
             inbox: Arc::default(),
+            events: Arc::default(),
+            log_queue: Arc::default(),
+            notifier: Arc::default(),
             arrived: VecDeque::new(),
             pool,
             changed: Vec::new(),
@@ -132,16 +149,6 @@ impl SessionManager {
             manager.actions.push_back(Action::Dial(Duration::ZERO));
         }
         manager
-    }
-
-    /// Where others put.
-    pub fn outbox(&self) -> Arc<Outbox> {
-        self.outbox.clone()
-    }
-
-    /// Where others take.
-    pub fn inbox(&self) -> Arc<Inbox> {
-        self.inbox.clone()
     }
 
     /// Whether others come to it.
@@ -348,15 +355,26 @@ impl SessionManager {
         self.actions.pop_front()
     }
 
-    /// Hands in what came, and tells who waits. To be called at the end of every turn.
+    /// Moves received messages to the inbox and notifies waiting threads. The driver calls it at
+    /// the end of each turn.
     pub fn finish_turn(&mut self) {
-        self.inbox.push(&mut self.arrived);
+        let has_messages = self.inbox.push(&mut self.arrived);
         if std::mem::take(&mut self.has_progress) {
-            self.inbox.notify_progress();
+            self.notifier.notify();
+        } else if has_messages {
+            self.notifier.call_callback();
         }
         for key in std::mem::take(&mut self.continuing) {
             self.mark_ready(key);
         }
+    }
+
+    /// Adds an event, which waiting threads are notified of at the end of the turn.
+    fn push_event(&mut self, event: Event, now: Instant) {
+        if !self.events.push(event) {
+            self.log_queue.log(|| DROPPED_EVENTS.to_owned(), now);
+        }
+        self.has_progress = true;
     }
 
     /// When [`SessionManager::handle_timeout`] is due.

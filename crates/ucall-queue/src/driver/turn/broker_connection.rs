@@ -214,7 +214,7 @@ impl<E: Engine> Driver<E> {
         };
         self.manager.set_dial_error(&reason);
         if is_reported && broker_connection.last_reported.as_ref() != Some(&reason) {
-            self.inbox.log_queue.log(|| reason.clone(), now);
+            self.manager.log_queue.log(|| reason.clone(), now);
             broker_connection.last_reported = Some(reason);
         }
     }

@@ -57,7 +57,7 @@ impl<E: Engine> Driver<E> {
         match result.and_then(|result| self.open_link(result, role, now)) {
             Ok(()) => {}
             Err(error) if role == Role::Dialed && mismatch::is_mismatch(&error) => {
-                self.inbox.log_queue.log(|| mismatch::PEER_USES_UNIX.to_owned(), now);
+                self.manager.log_queue.log(|| mismatch::PEER_USES_UNIX.to_owned(), now);
                 self.manager.handle_wrong_protocol(mismatch::PEER_USES_UNIX, now);
             }
             Err(error) if role == Role::Dialed => {
@@ -67,7 +67,7 @@ impl<E: Engine> Driver<E> {
             }
             Err(error) => {
                 let line = || format!("a connection cannot be accepted: {error}");
-                self.inbox.log_queue.log(line, now);
+                self.manager.log_queue.log(line, now);
             }
         }
     }
@@ -99,7 +99,7 @@ impl<E: Engine> Driver<E> {
         let Some(security) = &self.security else { return Ok(None) };
         if let Some(error) = security.refresh() {
             let line = || format!("the files of TLS have changed and cannot be used: {error}");
-            self.inbox.log_queue.log(line, now);
+            self.manager.log_queue.log(line, now);
         }
         Secure::begin(&**security).map(|secure| Some(Box::new(secure))).map_err(io::Error::other)
     }
@@ -212,7 +212,7 @@ impl<E: Engine> Driver<E> {
             }
             _ => format!("a connection is closed: {reason}"),
         };
-        self.inbox.log_queue.log(line, now);
+        self.manager.log_queue.log(line, now);
     }
 
     /// The stream has ended, or broken.
