@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::wake::EventCount;
+use ucall_engine::EventCount;
 
 /// Notifies threads that wait for deliveries, and one callback.
 #[derive(Default)]

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use ucall_engine::EventCount;
+
 use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::message::Incoming;
-use crate::wake::EventCount;
 
 /// The messages of all sessions, in the order of their arrival.
 #[derive(Default)]

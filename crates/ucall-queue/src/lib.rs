@@ -41,7 +41,6 @@ mod shared;
 #[path = "shared/unsupported.rs"]
 mod shared;
 mod unacknowledged;
-mod wake;
 
 pub use broker::Login;
 pub use buffer_pool::PooledBuffer;
@@ -61,4 +60,4 @@ pub use session_manager::{Action, LinkKey, Role, SessionManager};
 #[cfg(target_os = "linux")]
 pub use shared::Channel;
 pub use shared::{View, shared_memory};
-pub use wake::{EventCount, WakeFlag};
+pub use ucall_engine::WakeFlag;

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
+use ucall_engine::{EventCount, WakeFlag};
 
 use crate::delivery_state::DeliveryState;
 use crate::failure::Failure;
@@ -18,7 +19,6 @@ use crate::frame::{self, HEADER_BYTES, Header, Kind};
 use crate::identity::Identity;
 use crate::message::{COPIED_BYTES_MAX, MESSAGE_WEIGHT, Outgoing};
 use crate::options::FullPolicy;
-use crate::wake::{EventCount, WakeFlag};
 
 /// A batch is closed when it has this many bytes.
 const BATCH_BYTES: usize = 64 * 1024;

@@ -3,10 +3,11 @@
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use ucall_engine::Mailbox;
 
 use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::ReceiveCredit;
@@ -20,7 +21,6 @@ use crate::log_queue::LogQueue;
 use crate::message::Incoming;
 use crate::outbox::Outbox;
 use crate::session_manager::{Role, SessionManager};
-use crate::wake::WakeFlag;
 
 /// Leads to one communicator's thread, from any other.
 #[derive(Debug)]
@@ -35,8 +35,7 @@ pub struct Handle {
     pub log_queue: Arc<LogQueue>,
     /// Notifies of acknowledgements, failures, session events and the end.
     pub notifier: Arc<DeliveryNotifier>,
-    wake_flag: Arc<WakeFlag>,
-    commands: Arc<Commands>,
+    mailbox: Mailbox<Command>,
     address: Option<SocketAddr>,
     inherited: Arc<InheritedSockets>,
     is_forked: AtomicBool,
@@ -56,26 +55,10 @@ pub(super) enum Command {
     Taken(u32),
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Commands {
-    waiting: Mutex<Vec<Command>>,
-}
-
-impl Commands {
-    fn push(&self, command: Command) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-    }
-
-    /// Moves all commands to the end of `commands`.
-    pub(super) fn take(&self, commands: &mut Vec<Command>) {
-        commands.append(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-}
-
 impl Handle {
     pub(super) fn new(
         manager: &SessionManager,
-        (wake_flag, commands): (Arc<WakeFlag>, Arc<Commands>),
+        mailbox: Mailbox<Command>,
         address: Option<SocketAddr>,
         inherited: Arc<InheritedSockets>,
     ) -> Self {
@@ -85,8 +68,7 @@ impl Handle {
             events: manager.events.clone(),
             log_queue: manager.log_queue.clone(),
             notifier: manager.notifier.clone(),
-            wake_flag,
-            commands,
+            mailbox,
             address,
             inherited,
             is_forked: AtomicBool::new(false),
@@ -185,11 +167,9 @@ impl Handle {
     }
 
     fn send(&self, command: Command) {
-        if self.is_forked() {
-            return;
+        if !self.is_forked() {
+            self.mailbox.send(command);
         }
-        self.commands.push(command);
-        self.wake_flag.notify();
     }
 }
 

@@ -21,13 +21,12 @@ use std::time::Instant;
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
 use ucall_engine::uring::{self, Uring};
-use ucall_engine::{Engine, Waker};
+use ucall_engine::{Engine, Mailbox, Waker};
 
 use crate::broker::Login;
 use crate::identity::Identity;
 use crate::options::Options;
 use crate::session_manager::SessionManager;
-use crate::wake::WakeFlag;
 
 pub use endpoint::Endpoint;
 pub use external_transport::ExternalTransport;
@@ -35,7 +34,7 @@ pub use handle::Handle;
 pub use secure::Security;
 
 use endpoint::Listener;
-use handle::Commands;
+use handle::Command;
 use inherited::InheritedSockets;
 use turn::{BrokerConnection, Driver};
 
@@ -68,26 +67,23 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
     let address = listener.as_ref().and_then(Listener::address);
     let waker = Arc::new(OnceLock::<Waker>::new());
     let waker_slot = waker.clone();
-    let wake_flag = Arc::new(WakeFlag::new(move || {
-        // Before there is an engine nobody sleeps; a wake that fails has nobody to tell.
+    let mailbox = Mailbox::new(move || {
+        // Before there is an engine the thread does not sleep. A failure cannot be reported.
         let _ = waker_slot.get().map(Waker::wake);
-    }));
+    });
     let Settings { identity, is_server, options, security, endpoint, .. } = settings;
     let now = Instant::now();
     let broker_connection = match settings.broker {
         Some(login) => Some(BrokerConnection::new(login, is_server, &options, random()?, now)),
         None => None,
     };
-    let manager =
-        SessionManager::new(identity, is_server, options, wake_flag.clone(), random()?, now);
-    let commands = Arc::new(Commands::default());
+    let wake_flag = mailbox.wake_flag().clone();
+    let manager = SessionManager::new(identity, is_server, options, wake_flag, random()?, now);
     let inherited = Arc::<InheritedSockets>::default();
-    let handle =
-        Handle::new(&manager, (wake_flag.clone(), commands.clone()), address, inherited.clone());
+    let handle = Handle::new(&manager, mailbox.clone(), address, inherited.clone());
     let thread = DriverParts {
         manager,
-        wake_flag,
-        commands,
+        mailbox,
         waker,
         listener,
         endpoint,
@@ -113,8 +109,7 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
 /// What the thread is made of.
 struct DriverParts {
     manager: SessionManager,
-    wake_flag: Arc<WakeFlag>,
-    commands: Arc<Commands>,
+    mailbox: Mailbox<Command>,
     waker: Arc<OnceLock<Waker>>,
     listener: Option<Listener>,
     endpoint: Endpoint,

@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use ucall_buffer::{Payload, Target};
-use ucall_engine::{Completion, Engine, Id, Readiness};
+use ucall_engine::{Completion, Engine, Id, Mailbox, Readiness};
 
 use super::DriverParts;
 use super::dialer::Dialer;
 use super::endpoint::Listener;
 use super::external_transport::ExternalTransport;
-use super::handle::{Command, Commands};
+use super::handle::Command;
 use super::inherited::{InheritedSockets, SocketGuard};
 use super::secure::{Secure, Security};
 use crate::session_manager::{Action, LinkKey, Role, SessionManager};
-use crate::wake::WakeFlag;
 pub(super) use broker_connection::BrokerConnection;
 use lingering::Lingering;
 
@@ -32,8 +31,7 @@ const READABLE: Readiness = Readiness { readable: true, writable: false };
 pub(super) struct Driver<E> {
     engine: E,
     manager: SessionManager,
-    wake_flag: Arc<WakeFlag>,
-    commands: Arc<Commands>,
+    mailbox: Mailbox<Command>,
     listener: Option<(Id, Listener)>,
     /// Past it the oldest stranger makes room; without strangers, newcomers wait.
     connections_max: usize,
@@ -74,7 +72,7 @@ struct Socket {
 
 impl<E: Engine> Driver<E> {
     pub(super) fn new(mut engine: E, thread: DriverParts) -> io::Result<Self> {
-        let DriverParts { manager, wake_flag, commands, listener, endpoint, security, .. } = thread;
+        let DriverParts { manager, mailbox, listener, endpoint, security, .. } = thread;
         let (inherited, broker_connection) = (thread.inherited, thread.broker_connection);
         let ring = engine.descriptor().map(|ring| inherited.register(ring));
         let listening = listener.as_ref().map(|listener| inherited.register(listener.descriptor()));
@@ -86,8 +84,7 @@ impl<E: Engine> Driver<E> {
         Ok(Self {
             engine,
             manager,
-            wake_flag,
-            commands,
+            mailbox,
             listener,
             connections_max,
             inherited,
@@ -128,7 +125,7 @@ impl<E: Engine> Driver<E> {
                 self.manager.finish_turn();
                 break;
             }
-            self.wake_flag.finish_sleep();
+            self.mailbox.clear_sleeping();
             let now = Instant::now();
             self.run_commands(now);
             self.handle_completions(now);
@@ -160,7 +157,7 @@ impl<E: Engine> Driver<E> {
             self.broker_connection.as_ref().and_then(BrokerConnection::poll_timeout);
         let deadlines =
             [self.manager.poll_timeout(), dialing, lingering, self.accept_at, broker_connection];
-        let may_sleep = self.wake_flag.prepare_sleep();
+        let may_sleep = self.mailbox.prepare_to_sleep();
         let deadline = match may_sleep && !self.manager.has_ready() {
             true => deadlines.into_iter().flatten().min(),
             false => Some(now),
@@ -171,7 +168,7 @@ impl<E: Engine> Driver<E> {
     /// Does what other threads asked for.
     fn run_commands(&mut self, now: Instant) {
         let mut command_batch = std::mem::take(&mut self.command_batch);
-        self.commands.take(&mut command_batch);
+        self.mailbox.take(&mut command_batch);
         for command in command_batch.drain(..) {
             match command {
                 Command::Close => self.manager.close(now),

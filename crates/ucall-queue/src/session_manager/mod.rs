@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use ucall_buffer::Target;
+use ucall_engine::WakeFlag;
 
 use crate::backoff::Backoff;
 use crate::buffer_pool::BufferPool;
@@ -40,7 +41,6 @@ use crate::session::Session;
 use crate::shared::ReturnedSlots;
 #[cfg(target_os = "linux")]
 use crate::shared::{Channel, SharedMemory};
-use crate::wake::WakeFlag;
 
 /// A peer's window is never smaller.
 const WINDOW_BYTES_MIN: u64 = 64 * 1024;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ucall_buffer::Payload;
+use ucall_engine::WakeFlag;
 
 use crate::frame::{ProtocolError, Sharing};
 use crate::link_key::LinkKey;
 use crate::message::Body;
-use crate::wake::WakeFlag;
 
 /// Fails: this system has none that can be sealed.
 pub fn shared_memory() -> io::Result<()> {
@@ -100,7 +100,7 @@ impl SharedMemory {
 pub(crate) struct ReturnedSlots;
 
 impl ReturnedSlots {
-    pub(crate) fn new(_doorbell: Arc<WakeFlag>) -> Self {
+    pub(crate) fn new(_wake_flag: Arc<WakeFlag>) -> Self {
         Self
     }
 
