@@ -15,7 +15,7 @@ use crate::message::Incoming;
 /// The messages of all sessions, in the order of their arrival.
 #[derive(Default)]
 pub struct Inbox {
-    /// Messages that the session's thread added. Held briefly, so that it never waits for `take`.
+    /// Messages that the session's thread added. Locked briefly, so that it never waits for `take`.
     added: Mutex<VecDeque<Incoming>>,
     /// Messages that `take` moved here from `added`, many at a time.
     batch: Mutex<VecDeque<Incoming>>,
