@@ -65,17 +65,15 @@ impl Dialer {
             return Ok(());
         }
         self.attempt = self.attempt.wrapping_add(1);
-        if let Some(socket) = self.endpoint.dial(self.attempt - 1)? {
-            let watch = engine.watch(socket.as_fd(), WRITABLE)?;
-            let until = now + CONNECT_TIME_MAX;
-            self.pending = Some(Pending {
-                watch,
-                socket,
-                #[cfg(target_os = "linux")]
-                is_connected: false,
-                until,
-            });
-        }
+        let socket = self.endpoint.dial(self.attempt - 1)?;
+        let watch = engine.watch(socket.as_fd(), WRITABLE)?;
+        self.pending = Some(Pending {
+            watch,
+            socket,
+            #[cfg(target_os = "linux")]
+            is_connected: false,
+            until: now + CONNECT_TIME_MAX,
+        });
         Ok(())
     }
 

@@ -41,18 +41,25 @@ pub struct Handle {
     is_forked: AtomicBool,
 }
 
-/// What was asked of the thread.
+/// A request of another thread.
 #[derive(Debug)]
 pub(super) enum Command {
     Close,
     Abort,
-    Open(Role, Arc<ExternalTransport>),
-    Bytes(Arc<ExternalTransport>, Bytes),
-    /// There is room again for what it has to send.
-    Room(Arc<ExternalTransport>),
-    LinkClosed(Arc<ExternalTransport>),
-    /// Messages of this session were taken, or acknowledged.
+    /// Messages of this session were taken or acknowledged.
     Taken(u32),
+    /// An event of a link that the program carries.
+    Link(Arc<ExternalTransport>, LinkEvent),
+}
+
+/// What the program reports of a link that it carries.
+#[derive(Debug)]
+pub(super) enum LinkEvent {
+    Opened(Role),
+    Received(Bytes),
+    /// There is room for more output.
+    HasRoom,
+    Closed,
 }
 
 impl Handle {
@@ -142,28 +149,29 @@ impl Handle {
             certificate.map(certificate_name),
             wake,
         ));
-        self.send(Command::Open(role, link.clone()));
+        self.send(Command::Link(link.clone(), LinkEvent::Opened(role)));
         link
     }
 
     /// Hands in what came on a link. Whoever does that waits while [`ExternalTransport::is_full`].
     pub fn link_received(&self, link: &Arc<ExternalTransport>, bytes: &[u8]) {
         link.add_input(bytes.len());
-        self.send(Command::Bytes(link.clone(), Bytes::copy_from_slice(bytes)));
+        let received = LinkEvent::Received(Bytes::copy_from_slice(bytes));
+        self.send(Command::Link(link.clone(), received));
     }
 
     /// What a link is to send next, at most so many bytes.
     pub fn link_next(&self, link: &Arc<ExternalTransport>, bytes_max: usize) -> Option<Vec<u8>> {
         let (bytes, is_low) = link.next(bytes_max)?;
         if is_low {
-            self.send(Command::Room(link.clone()));
+            self.send(Command::Link(link.clone(), LinkEvent::HasRoom));
         }
         Some(bytes)
     }
 
     /// A link has broken, or its carrier gives it up.
     pub fn link_closed(&self, link: &Arc<ExternalTransport>) {
-        self.send(Command::LinkClosed(link.clone()));
+        self.send(Command::Link(link.clone(), LinkEvent::Closed));
     }
 
     fn send(&self, command: Command) {

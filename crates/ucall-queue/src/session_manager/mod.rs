@@ -229,8 +229,8 @@ impl SessionManager {
         self.check_closed();
     }
 
-    /// Whether there are links on which nobody has said who they are.
-    pub fn has_strangers(&self) -> bool {
+    /// Whether there are links without a handshake yet.
+    pub fn has_unidentified(&self) -> bool {
         !self.unidentified.is_empty()
     }
 
