@@ -1,19 +1,20 @@
-//! Message queues between processes, on top of anything that carries bytes.
+//! Message queues between processes, on top of any stream of bytes.
 //!
-//! A **session** joins two communicators. It numbers what each puts, keeps it until the other has
-//! acknowledged it, and outlives its **link**, which is whatever carries the bytes just now. A
-//! link that breaks is replaced: both sides say in their handshake what came last, and go on from
-//! there. So each message arrives once and in order, however often the stream is cut.
+//! A **session** joins two communicators. It numbers the messages of each, keeps them until the
+//! other has acknowledged them, and outlives its **link**, the stream that carries its bytes. A
+//! link that breaks is replaced: both sides report in their handshake the last message that they
+//! received, and continue after it. So each message arrives once and in order, however often the
+//! stream is cut.
 //!
 //! [`SessionManager`] holds the sessions and links of one communicator. It does no I/O: bytes go in
 //! by [`SessionManager::handle_received`], come out by [`SessionManager::poll_output`], and time is
-//! an argument. [`driver`] moves the bytes with an engine. Other threads never touch the hub: they
-//! put into the [`Outbox`], take from the [`Inbox`], and see in a [`DeliveryState`] how far a peer
-//! is; all three are locked briefly and woken only when somebody sleeps.
+//! an argument. [`driver`] moves the bytes with an engine. Other threads put messages into the
+//! [`Outbox`], take them from the [`Inbox`], and read from a [`DeliveryState`] how far a peer has
+//! acknowledged. They lock briefly, and are woken only if they sleep.
 //!
-//! [`broker`] carries links through an MQTT broker, without I/O as well.
+//! [`broker`] carries links through an MQTT broker, also without I/O.
 //!
-//! It may import `ucall-buffer`, `ucall-engine`, and of `ucall-proto` what does TLS.
+//! The crate imports `ucall-buffer`, `ucall-engine`, and TLS from `ucall-proto`.
 
 mod backoff;
 mod broker;

@@ -1,4 +1,4 @@
-//! How other threads reach a communicator's thread.
+//! The handle by which other threads reach a communicator's thread.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::message::Incoming;
 use crate::outbox::Outbox;
 use crate::session_manager::{Role, SessionManager};
 
-/// Leads to one communicator's thread, from any other.
+/// Reaches one communicator's thread, from any other.
 #[derive(Debug)]
 pub struct Handle {
     /// Where to put messages.
@@ -87,25 +87,25 @@ impl Handle {
         self.address
     }
 
-    /// Its sockets, and the numbers of the files behind them. A child that was forked off has to
-    /// close its copies, where these are still the same.
+    /// Its sockets with their inode numbers. A forked child has to close its copies, where the
+    /// number is still the same.
     pub fn inherited(&self) -> Vec<(RawFd, u64)> {
         self.inherited.list()
     }
 
-    /// Says that this is a child that was forked off: the thread is its parent's, and may have held
-    /// any lock when the child began.
+    /// Reports that this process is a forked child: the thread is its parent's, and may have held
+    /// any lock at the fork.
     pub fn mark_forked(&self) {
         self.is_forked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there is no thread in this process.
+    /// Whether the thread is in a parent process.
     #[inline]
     pub fn is_forked(&self) -> bool {
         self.is_forked.load(Ordering::Relaxed)
     }
 
-    /// Ends in order: what was put goes out, and what the peers have put comes in.
+    /// Ends in order: both sides receive all messages that were put.
     pub fn close(&self) {
         self.send(Command::Close);
     }
@@ -115,7 +115,7 @@ impl Handle {
         self.send(Command::Abort);
     }
 
-    /// Notes that `get` returns a message.
+    /// Records that `get` returns a message.
     #[inline]
     pub fn notify_taken(&self, message: &Incoming) {
         if message.credit.take(message.sequence, message.weight) {
@@ -123,7 +123,7 @@ impl Handle {
         }
     }
 
-    /// Acknowledges a message that came: see [`ReceiveCredit::acknowledge`].
+    /// Acknowledges a received message: see [`ReceiveCredit::acknowledge`].
     ///
     /// # Errors
     /// The session is over, and the message was not acknowledged before.
@@ -134,9 +134,9 @@ impl Handle {
         Ok(())
     }
 
-    /// Begins a link that somebody else carries. `in_flight_bytes_max` is what may wait to be
-    /// fetched; `certificate` is what the other side has shown, in DER, if it had to; `wake` is
-    /// called, on the communicator's thread, when there is something.
+    /// Opens a link that the program carries. `in_flight_bytes_max` bounds the bytes that wait each
+    /// way; `certificate` is the peer's, in DER, if one was required; the communicator's thread
+    /// calls `wake` when there is output, room for input, or the end.
     pub fn open_link(
         &self,
         role: Role,
@@ -153,14 +153,14 @@ impl Handle {
         link
     }
 
-    /// Hands in what came on a link. Whoever does that waits while [`ExternalTransport::is_full`].
+    /// Hands received bytes of a link in. The caller waits while [`ExternalTransport::is_full`].
     pub fn link_received(&self, link: &Arc<ExternalTransport>, bytes: &[u8]) {
         link.add_input(bytes.len());
         let received = LinkEvent::Received(Bytes::copy_from_slice(bytes));
         self.send(Command::Link(link.clone(), received));
     }
 
-    /// What a link is to send next, at most so many bytes.
+    /// The next output of a link, at most this many bytes.
     pub fn link_next(&self, link: &Arc<ExternalTransport>, bytes_max: usize) -> Option<Vec<u8>> {
         let (bytes, is_low) = link.next(bytes_max)?;
         if is_low {
@@ -169,7 +169,7 @@ impl Handle {
         Some(bytes)
     }
 
-    /// A link has broken, or its carrier gives it up.
+    /// The stream of a link has ended or failed, or the program closes it.
     pub fn link_closed(&self, link: &Arc<ExternalTransport>) {
         self.send(Command::Link(link.clone(), LinkEvent::Closed));
     }
@@ -182,7 +182,7 @@ impl Handle {
 }
 
 impl Drop for Handle {
-    /// Nobody is left who could put or take. What was put goes out all the same.
+    /// No other thread can put or take any more. Messages that were put are still sent.
     fn drop(&mut self) {
         self.close();
     }
