@@ -91,11 +91,12 @@ test-rust: $(STAMPS)/venv ## Run the Rust tests
 	RUST_TEST_THREADS=$(or $(filter-out 0,$(TEST_PROCESSES)),1) $(CARGO) test --locked --workspace \
 		--exclude ucall-python $(CARGO_TEST_FLAGS)
 
-# Three preemptions reach every hand-over of this protocol in seconds; more take hours.
-.PHONY: loom
-loom: ## Try the mailbox in every interleaving of its threads
-	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --release --locked \
-		--package ucall-server --lib --target-dir target/loom
+# Three preemptions reach every step of these protocols, and take seconds rather than hours.
+.PHONY: test-loom
+test-rust: test-loom
+test-loom: ## Run the mailbox and the wakeups in every interleaving of their threads
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --release --locked \
+		--package ucall-engine --lib --target-dir target/loom -- wake:: mailbox::
 
 .PHONY: test-fuzz fuzz
 # Runs the fuzz targets on stable, without cargo-fuzz, over the corpus and mutations of it.

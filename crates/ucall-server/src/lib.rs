@@ -20,7 +20,6 @@ mod outgoing;
 mod output;
 mod procedures;
 mod send_queue;
-mod sync;
 mod tls;
 mod worker;
 

@@ -1,5 +1,4 @@
-//! Sockets whose link is over, kept for the peer to close, so that a reset does not eat what was
-//! sent last.
+//! Sockets that wait for the peer's end, because a reset would discard the output sent last.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -7,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 
-/// How long.
+/// How long a socket lingers.
 const LINGER: Duration = Duration::from_secs(1);
-/// How many: past it, the one that lingers for longest goes.
+/// Lingering sockets. Above it, the oldest is closed.
 const LINGERING_MAX: usize = 1024;
 
-/// All of them, the first to go in front. Those that the peers have closed are among them.
+/// Lingering sockets in the order of their deadlines. Some may be closed already.
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
     sockets: VecDeque<(Instant, Id)>,
 }
 
 impl Lingering {
-    /// Keeps one more; which has to go for it.
+    /// Adds a socket; returns one to close for it, if there are too many.
     pub(super) fn push(&mut self, socket: Id, now: Instant) -> Option<Id> {
         let is_full = self.sockets.len() >= LINGERING_MAX;
         let oldest = if is_full { self.sockets.pop_front() } else { None };
@@ -27,12 +26,12 @@ impl Lingering {
         oldest.map(|(_, socket)| socket)
     }
 
-    /// When the next one is to go.
+    /// The next deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.sockets.front().map(|&(until, _)| until)
     }
 
-    /// The next one that has lingered for long enough.
+    /// Removes the next socket whose deadline has passed.
     pub(super) fn next_expired(&mut self, now: Instant) -> Option<Id> {
         self.deadline().filter(|&until| now >= until)?;
         self.sockets.pop_front().map(|(_, socket)| socket)

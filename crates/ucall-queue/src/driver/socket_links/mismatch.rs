@@ -1,4 +1,4 @@
-//! Two sides of which only one speaks of shared memory, as the first bytes of a Unix socket tell.
+//! Detects from the first bytes of a Unix socket that only one side uses shared memory.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -7,7 +7,7 @@ use crate::frame;
 #[cfg(target_os = "linux")]
 use crate::shared::{is_client_preamble, is_server_preamble, match_client_preamble};
 
-/// What the log and this side's people are told, and what the other side is.
+/// The reason for this side's program and log, and the reason that the peer gets.
 const MISSING_SHARED: (&str, &str) = (
     "the other side says Protocol.SHM, and this one Protocol.UNIX: both have to say the same",
     "Protocol.UNIX is spoken here, not Protocol.SHM: both sides have to say the same",
@@ -17,15 +17,16 @@ pub(super) const PEER_USES_UNIX: &str =
 const PEER_USES_SHARED: &str =
     "Protocol.SHM is spoken here, not Protocol.UNIX: both sides have to say the same";
 
-/// What comes first on a connection.
+/// What the first bytes of a connection are.
 pub(super) enum FirstBytes {
-    /// What should, behind so many bytes that are no frames.
+    /// Frames, after this number of bytes of a preamble.
     Expected(usize),
-    /// What this side is told, and the other one.
+    /// The protocol of a peer that does not match: the reason here, and that for the peer.
     Mismatch(&'static str, &'static str),
 }
 
-/// Of what a client says to a server with shared memory, which has heard so much of its knock.
+/// Classifies the bytes of a client at a server with shared memory, which has received
+/// `preamble_bytes` of its preamble.
 pub(super) fn of_shared_client(bytes: &[u8], preamble_bytes: &mut usize) -> FirstBytes {
     match match_client_preamble(*preamble_bytes, bytes) {
         Some(passed) => {
@@ -37,7 +38,7 @@ pub(super) fn of_shared_client(bytes: &[u8], preamble_bytes: &mut usize) -> Firs
     }
 }
 
-/// Of what a client says first to any other server.
+/// Classifies the first bytes of a client at any other server.
 pub(super) fn of_client(first: &[u8]) -> FirstBytes {
     match is_client_preamble(first) {
         true => FirstBytes::Mismatch(MISSING_SHARED.0, MISSING_SHARED.1),
@@ -45,7 +46,7 @@ pub(super) fn of_client(first: &[u8]) -> FirstBytes {
     }
 }
 
-/// Of what a server says first, where that is to be frames.
+/// Classifies the first bytes of a server without shared memory.
 pub(super) fn of_server(first: &[u8]) -> FirstBytes {
     match is_server_preamble(first) {
         true => FirstBytes::Mismatch(MISSING_SHARED.0, MISSING_SHARED.1),
@@ -53,7 +54,7 @@ pub(super) fn of_server(first: &[u8]) -> FirstBytes {
     }
 }
 
-/// Whether somebody was to greet and has sent frames.
+/// Whether a server sent frames in place of its preamble.
 pub(super) fn is_mismatch(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported
 }
