@@ -26,18 +26,3 @@ impl CoarseTime {
         self.0.saturating_sub(earlier.0)
     }
 }
-
-/// Where `time.monotonic()` reads the time.
-#[cfg(target_vendor = "apple")]
-const MONOTONIC: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
-#[cfg(not(target_vendor = "apple"))]
-const MONOTONIC: libc::clockid_t = libc::CLOCK_MONOTONIC;
-
-/// What `time.monotonic()` says.
-#[inline]
-pub(crate) fn monotonic_s() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to the place that it is given, or nowhere.
-    unsafe { libc::clock_gettime(MONOTONIC, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}

@@ -14,6 +14,7 @@ use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply,
 use ucall_server::{CallId, Caller, Handler, MemoryBudget};
 
 use crate::arguments::{self, Failure};
+use crate::asyncio::tasks::Tasks;
 use crate::batch::{BatchSizes, Batches};
 use crate::calls::Calls;
 use crate::clock::CoarseTime;
@@ -26,7 +27,6 @@ use crate::options::Rules;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
-use crate::tasks::Tasks;
 
 /// Other Python threads get their turn after so long at the latest.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);

@@ -11,6 +11,7 @@
 //! here assumes that one thread runs Python code at a time.
 
 mod arguments;
+mod asyncio;
 mod auth;
 mod batch;
 mod calls;
@@ -28,19 +29,14 @@ mod handler;
 mod interpreter_shutdown;
 mod job_input;
 mod log;
-mod loop_driver;
-mod loop_queues;
 mod options;
 mod pool;
 mod procedure;
 mod queue;
 mod report;
-mod run;
 mod server;
 mod shared_counters;
 mod signals;
-mod suspended_workers;
-mod tasks;
 mod thread_bound;
 mod tls;
 mod unix_socket;
@@ -52,6 +48,10 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
+    use crate::asyncio::loop_driver::LoopDriver;
+    #[pymodule_export]
+    use crate::calls::DoneCallback;
+    #[pymodule_export]
     use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
     #[pymodule_export]
     use crate::context::Context;
@@ -59,10 +59,6 @@ mod _core {
     use crate::convert::Pieces;
     #[pymodule_export]
     use crate::errors::Unwritable;
-    #[pymodule_export]
-    use crate::loop_driver::LoopDriver;
-    #[pymodule_export]
-    use crate::loop_queues::{Handle, LoopQueues};
     #[pymodule_export]
     use crate::queue::{
         Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,

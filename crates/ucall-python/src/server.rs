@@ -13,18 +13,19 @@ use ucall_engine::{Address, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{Counters, Drain, Mailbox, Message, Procedures, Stats, Tls, WorkerConfig};
 
+use crate::asyncio::loop_driver::LoopDriver;
+use crate::asyncio::runner::{Bounds, RunEnd, WorkerRunner};
+use crate::asyncio::suspended_workers;
 use crate::batch::BatchSizes;
 use crate::engine::EngineKind;
 use crate::ffi;
 use crate::handler::Interpreter;
-use crate::loop_driver::LoopDriver;
 use crate::options::Rules;
 use crate::procedure::{CallMode, Procedure, Signature};
-use crate::run::{Bounds, RunEnd, WorkerRunner};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
-use crate::{options, pool, suspended_workers};
+use crate::{options, pool};
 
 /// Serves functions on one address. `ucall.server.Server` is its face.
 #[pyclass(frozen, module = "ucall._core")]
