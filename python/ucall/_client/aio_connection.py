@@ -62,7 +62,7 @@ class AsyncConnection(asyncio.Protocol):
         self._abort_with(_closed())
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(ConnectionError(f"the connection broke: {error}") if error else _closed())
+        self._fail(ConnectionError(f"the connection failed: {error}") if error else _closed())
 
     def _peek(self) -> str:
         assert self._transport is not None

@@ -53,7 +53,7 @@ impl LoopDriver {
 
     fn with<T>(&self, work: impl FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
         let in_use =
-            || PyRuntimeError::new_err("the server's turn is not over, or not this thread's");
+            || PyRuntimeError::new_err("the server is in a turn, or belongs to another thread");
         self.inner.with(work).ok_or_else(in_use)?
     }
 }

@@ -10,8 +10,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 
-use crate::context::run_in;
 use crate::ffi;
+use crate::ffi::variables::run_in;
 
 const EVENT_LOOP: &str = "ucall._asyncio.event_loop";
 /// The first version whose `asyncio.Task` takes `eager_start`.
