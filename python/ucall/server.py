@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 from weakref import WeakSet
 
-from ucall import _checks, _core, _process_role, _run, _tls
-from ucall._lifespan import Lifespan, LifespanHooks
+from ucall import _checks, _core, _process_role, _tls
+from ucall._asyncio.lifespan import Lifespan, LifespanHooks
+from ucall._asyncio.run import run_server
 
 if TYPE_CHECKING:
     from ucall._core import Context
@@ -465,11 +466,11 @@ class Server:
             RuntimeError: The server is running.
             OSError: The port cannot be bound again after a stop.
         """
-        from ucall import _embedded_loop
+        from ucall._asyncio import embedded
 
         self._idle.clear()
         try:
-            await _embedded_loop.serve(self, self._core)
+            await embedded.serve(self, self._core)
         finally:
             self._idle.set()
 
@@ -548,8 +549,8 @@ class Server:
         self._idle.clear()
         _running.add(self)
         try:
-            run_server = functools.partial(_run.run_server, self, on_start)
-            self._core.run(max_cycles, max_seconds, run_server)
+            run = functools.partial(run_server, self, on_start)
+            self._core.run(max_cycles, max_seconds, run)
         finally:
             self._idle.set()
 

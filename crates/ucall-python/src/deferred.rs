@@ -11,16 +11,17 @@ use ucall_proto::{Call, CallOutcome as HandlerOutcome, Reply, RpcError};
 use ucall_server::{CallId, Caller, MemoryBudget, Reservation};
 
 use crate::arguments::{self, Failure};
+use crate::asyncio::tasks::{self, Tasks};
 use crate::batch::{self, Batch};
 use crate::calls::{CallOutcome, Deferred, DoneCallback, Entry, EntryKind, RetainedParams, Token};
-use crate::context::{Context, run_in};
+use crate::context::Context;
 use crate::convert;
 use crate::errors;
+use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
 use crate::job_input::{Contents, JobInput};
 use crate::pool::{Job, Pool, Work};
 use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
-use crate::tasks::{self, Tasks};
 
 /// What all ways to begin a call need to know of it.
 struct CallStart<'a, 'call> {
@@ -234,10 +235,7 @@ impl Interpreter {
     fn tasks(&mut self, py: Python<'_>) -> PyResult<&Tasks> {
         match &mut self.tasks {
             Some(tasks) => Ok(tasks),
-            none => {
-                let event_loop = py.import("ucall._loop")?.call_method0("new_loop")?;
-                Ok(none.insert(Tasks::new(&event_loop, true)?))
-            }
+            none => Ok(none.insert(Tasks::on_new_loop(py)?)),
         }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! | | we know the peer | we do not |
 //! |---|---|---|
-//! | the peer knows us | continue both ways | receive what it keeps; continue after what it received |
+//! | the peer knows us | continue both ways | receive what it keeps; continue after its last |
 //! | it does not | continue to receive; send all that is kept | begin both ways |
 #![forbid(unsafe_code)]
 

@@ -63,7 +63,7 @@ class AsyncConnection(asyncio.Protocol):
         self._abort_with(closed_error())
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(ConnectionError(f"the connection broke: {error}") if error else closed_error())
+        self._fail(ConnectionError(f"the connection failed: {error}") if error else closed_error())
 
     def _peek(self) -> str:
         assert self._transport is not None

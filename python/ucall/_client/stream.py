@@ -72,7 +72,7 @@ class StreamConnection:
             if isinstance(error, builtins.TimeoutError):
                 raise timeout_error(timeout) from None
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
-                raise ConnectionError(f"the connection broke: {error}") from None
+                raise ConnectionError(f"the connection failed: {error}") from None
             raise
         self._idle_since = time.monotonic()
         return reply

@@ -97,13 +97,13 @@ fn resuming(progress: [u64; 3], oldest: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_session_outlives_attempts_to_go_on_with_it_from_where_it_never_was() {
+fn a_session_outlives_resumptions_with_invalid_progress() {
     let (mut side, key, now) = server();
-    side.hub.receive(key, &hello(CLIENT), now).unwrap();
+    side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
     let receipt = side.put(b"first");
     let mut output = Payload::new();
-    side.hub.poll_output(key, &mut output, now);
-    side.hub.receive(key, &header(4, 1, 1, 0), now).unwrap();
+    side.manager.poll_output(key, &mut output, now);
+    side.manager.handle_received(key, &header(4, 1, 1, 0), now).unwrap();
     for (progress, oldest, expected) in [
         ([2, 0, 1 << 20], 1, ProtocolError::OutOfOrder),
         ([u64::MAX, 0, 0], 1, ProtocolError::OutOfOrder),
@@ -111,18 +111,18 @@ fn a_session_outlives_attempts_to_go_on_with_it_from_where_it_never_was() {
         ([0, u64::MAX, u64::MAX], 1, ProtocolError::Malformed),
         ([0, 0, 0], 0, ProtocolError::Malformed),
     ] {
-        let key = side.hub.open_link(Role::Accepted, now);
-        let received = side.hub.receive(key, &resuming(progress, oldest), now);
+        let key = side.manager.open_link(Role::Accepted, now);
+        let received = side.manager.handle_received(key, &resuming(progress, oldest), now);
         assert_eq!(received, Err(expected), "{progress:?}");
     }
-    // What it says to have still, that the server has had, is nothing new; and any window is one.
-    let key = side.hub.open_link(Role::Accepted, now);
-    side.hub.receive(key, &resuming([1, 0, u64::MAX], u64::MAX), now).unwrap();
-    side.hub.receive(key, &header(4, 1, 1, 0), now).unwrap();
-    side.hub.receive(key, &header(4, 1, 2, 0), now).unwrap();
-    side.hub.settle();
-    let come: Vec<_> = std::iter::from_fn(|| side.take()).map(|it| it.sequence).collect();
-    assert_eq!(come, [1, 2]);
+    // The peer may still keep messages that the server has received, and any window is valid.
+    let key = side.manager.open_link(Role::Accepted, now);
+    side.manager.handle_received(key, &resuming([1, 0, u64::MAX], u64::MAX), now).unwrap();
+    side.manager.handle_received(key, &header(4, 1, 1, 0), now).unwrap();
+    side.manager.handle_received(key, &header(4, 1, 2, 0), now).unwrap();
+    side.manager.finish_turn();
+    let sequences: Vec<_> = std::iter::from_fn(|| side.take()).map(|it| it.sequence).collect();
+    assert_eq!(sequences, [1, 2]);
     let Receipt::One(standing, number) = receipt else { panic!("to one peer") };
     assert_eq!(standing.progress(number), Progress::Done);
 }

@@ -1,11 +1,11 @@
 //! Workers between two bounded runs, with their connections open.
 //!
-//! A worker belongs to the thread that made it, and so does its place here.
+//! A worker belongs to the thread that made it, so each thread keeps its own.
 
 use std::cell::RefCell;
 use std::process;
 
-use crate::run::WorkerRunner;
+use super::runner::WorkerRunner;
 
 thread_local! {
     static SUSPENDED: RefCell<Vec<SuspendedWorker>> = const { RefCell::new(Vec::new()) };
@@ -23,9 +23,9 @@ pub(crate) fn suspend(server: u64, runner: WorkerRunner) {
     SUSPENDED.with_borrow_mut(|all| all.push(suspended));
 }
 
-/// Takes the worker of a server out, if this thread has it.
+/// Takes the worker of a server out, if this thread keeps it.
 pub(crate) fn resume(server: u64) -> Option<WorkerRunner> {
-    // A thread that is at its end has none.
+    // A thread that exits has destroyed its list already.
     let suspended = SUSPENDED.try_with(|all| {
         let mut all = all.borrow_mut();
         let position = all.iter().position(|suspended| suspended.server == server)?;
@@ -33,7 +33,7 @@ pub(crate) fn resume(server: u64) -> Option<WorkerRunner> {
     });
     let suspended = suspended.ok().flatten()?;
     if suspended.process != process::id() {
-        // A forked child has no part in its parent's engine, not even to take it down.
+        // The engine belongs to the parent of this forked process: not even its drop may touch it.
         std::mem::forget(suspended.runner);
         return None;
     }

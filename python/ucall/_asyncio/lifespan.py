@@ -1,7 +1,7 @@
-"""What a server does before it accepts its first connection, and after its last one.
+"""The hooks of a server: before its first connection, and after its last one.
 
-Hooks run in the order they were added, and at the end in the opposite one. A ``lifespan`` is
-entered before the first hook and left after the last, in one task, as anyio's scopes ask for.
+Startup hooks run in the order they were added, shutdown hooks in the opposite one. A ``lifespan``
+is entered before the first hook and left after the last, in one task, as anyio's scopes require.
 """
 
 from __future__ import annotations
@@ -36,31 +36,32 @@ class LifespanHooks:
 
     @property
     def is_async(self) -> bool:
-        """Whether any of it needs an event loop."""
+        """Whether any of the hooks needs an event loop."""
         hooks = self.startup + self.shutdown
         return self._lifespan is not None or any(map(_is_coroutine_function, hooks))
 
     def begin(self) -> None:
-        """Runs the hooks of a server that needs no event loop."""
+        """Runs the startup hooks of a server that needs no event loop."""
         for hook in self.startup:
             hook()
 
     def end(self) -> None:
+        """Runs the shutdown hooks of a server that needs no event loop."""
         for hook in reversed(self.shutdown):
             hook()
 
     async def begin_async(self, server: Server) -> None:
-        """Enters the lifespan, then runs the hooks, async ones included."""
+        """Enters the lifespan, then runs the startup hooks, async ones included."""
         if self._lifespan is not None:
             await self._enter(server, self._lifespan)
         for hook in self.startup:
-            await _done(hook())
+            await _finish(hook())
 
     async def end_async(self) -> None:
-        """Runs the hooks, then leaves the lifespan, even if a hook raises."""
+        """Runs the shutdown hooks, then leaves the lifespan, even if a hook raises."""
         try:
             for hook in reversed(self.shutdown):
-                await _done(hook())
+                await _finish(hook())
         finally:
             if self._exit_event is not None and self._task is not None:
                 self._exit_event.set()
@@ -86,11 +87,11 @@ class LifespanHooks:
 
 
 def _is_coroutine_function(hook: Hook) -> bool:
-    import inspect  # here, because it is a third of what importing ucall would cost
+    import inspect  # not at the top: it is a third of the time of `import ucall`
 
     return inspect.iscoroutinefunction(hook)
 
 
-async def _done(result: Any) -> None:
+async def _finish(result: Any) -> None:
     if isinstance(result, Awaitable):
         await result

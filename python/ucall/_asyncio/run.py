@@ -1,7 +1,7 @@
-"""One run of a server, from before its first connection to after its last one.
+"""One run of a server, from its startup hooks to its shutdown hooks.
 
 A server without async functions runs in the core alone. From the first async function on, an event
-loop runs, and the core's turns are its wait; see `ucall._loop`, which is imported only then.
+loop runs whose wait is the worker's turns (`event_loop`, which is imported only then).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ucall import _core
 
 if TYPE_CHECKING:
-    from ucall._loop import Loop
+    from ucall._asyncio.event_loop import Loop
     from ucall.server import Server
 
 __all__ = ["run_server"]
@@ -31,7 +31,7 @@ def run_server(
             driver.listen()
         if on_start is not None:
             on_start()
-        _turn(driver)
+        _take_turns(driver)
     except BaseException:
         _end(server, driver)
         raise
@@ -49,11 +49,13 @@ def _begin(server: Server, driver: _core.LoopDriver, loop: Loop | None) -> None:
         raise
 
 
-def _turn(driver: _core.LoopDriver) -> None:
-    """Takes turns, within an event loop from the moment one is needed."""
-    if driver.event_loop is None and driver.run():
-        return
-    _attached_loop(driver).run_forever()
+def _take_turns(driver: _core.LoopDriver) -> None:
+    if driver.event_loop is None:
+        driver.run()
+    if not driver.has_ended:
+        from ucall._asyncio import event_loop
+
+        event_loop.run(driver, _attached_loop(driver))
 
 
 def _end(server: Server, driver: _core.LoopDriver) -> None:
@@ -70,15 +72,15 @@ def _end(server: Server, driver: _core.LoopDriver) -> None:
 
 
 def _attached_loop(driver: _core.LoopDriver) -> Loop:
-    """A loop in which the worker takes its turns: the one that it has already, or a new one."""
-    from ucall import _loop
+    """The loop that the worker has already, or a new one."""
+    from ucall._asyncio import event_loop
 
-    loop: Loop = driver.event_loop or _loop.new_loop()
-    _loop.attach(driver, loop)
+    loop: Loop = driver.event_loop or event_loop.Loop()
+    event_loop.attach(driver, loop)
     return loop
 
 
 def _close(driver: _core.LoopDriver, loop: Loop) -> None:
-    from ucall import _loop
+    from ucall._asyncio import event_loop
 
-    _loop.close(driver, loop)
+    event_loop.close(driver, loop)

@@ -1,4 +1,4 @@
-//! A run: turn after turn, until somebody stops it or its bounds are reached.
+//! A worker and the thread that drives it, turn by turn, until the run is stopped or bounded.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,10 +11,10 @@ use ucall_server::{Drain, Message};
 use crate::engine::DynWorker;
 use crate::signals::{SignalHandlers, WakeupPipe};
 
-/// When a run ends by itself.
+/// The limits after which a run ends by itself.
 pub(crate) struct Bounds {
     turns_left: Option<u64>,
-    deadline: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl Bounds {
@@ -23,7 +23,7 @@ impl Bounds {
         if max_seconds.is_nan() {
             return Err(PyValueError::new_err("max_seconds: expected a number of seconds"));
         }
-        // What is too long for a clock is no bound either.
+        // A time that the clock cannot represent is no bound either.
         let time = Duration::try_from_secs_f64(max_seconds).ok();
         Ok(Self {
             turns_left: u64::try_from(max_cycles).ok(),
@@ -31,8 +31,7 @@ impl Bounds {
         })
     }
 
-    /// Counts a turn.
-    fn count(&mut self) {
+    fn count_turn(&mut self) {
         self.turns_left = self.turns_left.map(|left| left.saturating_sub(1));
     }
 
@@ -44,28 +43,26 @@ impl Bounds {
 /// Why a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RunEnd {
-    /// It was stopped: by `stop()`, Ctrl-C or SIGTERM.
+    /// By `stop()`, Ctrl-C or SIGTERM.
     Stopped,
-    /// Its bounds were reached; it may be taken up again.
+    /// By its bounds. The next run resumes the worker.
     Bounded,
-    /// An async function was called for the first time: it has to go on within an event loop.
-    NeedsLoop,
 }
 
-/// What one turn has come to.
+/// The outcome of one turn.
 pub(crate) struct TurnOutcome {
-    /// The run is over.
+    /// Set when the run is over.
     pub(crate) ended: Option<RunEnd>,
     /// The event loop's own descriptors are ready.
     pub(crate) ready: bool,
     /// Nothing happened.
-    pub(crate) quiet: bool,
+    pub(crate) is_idle: bool,
 }
 
-/// A worker on the thread that drives it, and what wakes it for signals.
+/// A worker on the thread that drives it, and the pipe that wakes it for signals.
 pub(crate) struct WorkerRunner {
     pub(crate) worker: Box<dyn DynWorker>,
-    // Behind the worker, which is dropped first: it watches the descriptor until then.
+    // After the worker, which watches the pipe until it is dropped.
     wakeup_pipe: WakeupPipe,
 }
 
@@ -78,7 +75,7 @@ impl WorkerRunner {
         Ok(Self { worker, wakeup_pipe })
     }
 
-    /// Takes the process's signals in hand, on the main thread.
+    /// Handles the signals of the process, if this is the main thread.
     pub(crate) fn install_signal_handlers<'py>(
         &mut self,
         py: Python<'py>,
@@ -87,20 +84,7 @@ impl WorkerRunner {
         SignalHandlers::install(py, &self.wakeup_pipe, &self.worker.mailbox(), is_in_function)
     }
 
-    /// Runs without an event loop, for as long as none is needed.
-    pub(crate) fn run(&mut self, py: Python<'_>, bounds: &mut Bounds) -> PyResult<RunEnd> {
-        loop {
-            let deadline = bounds.deadline;
-            if let Some(ended) = self.turn(py, bounds, deadline)?.ended {
-                return Ok(ended);
-            }
-            if self.worker.interpreter().tasks.is_some() {
-                return Ok(RunEnd::NeedsLoop);
-            }
-        }
-    }
-
-    /// One turn, unless the run has reached its bounds.
+    /// Takes one turn, unless the run has reached its bounds.
     #[inline]
     pub(crate) fn turn(
         &mut self,
@@ -109,26 +93,26 @@ impl WorkerRunner {
         deadline: Option<Instant>,
     ) -> PyResult<TurnOutcome> {
         if bounds.are_reached() {
-            return Ok(TurnOutcome { ended: Some(RunEnd::Bounded), ready: false, quiet: true });
+            return Ok(TurnOutcome { ended: Some(RunEnd::Bounded), ready: false, is_idle: true });
         }
         let turn = self.worker.turn(py, deadline)?;
         let interpreter = self.worker.interpreter();
         interpreter.yield_gil(py);
         let interrupted = interpreter.take_interrupt();
-        if interrupted || turn.signalled && self.signalled(py)? {
+        if interrupted || turn.signalled && self.handle_signals(py)? {
             self.worker.mailbox().send(Message::Drain(Drain::Refusing));
         }
-        bounds.count();
+        bounds.count_turn();
         if turn.stopped {
             self.worker.shut_down(py)?;
         }
         let ended = turn.stopped.then_some(RunEnd::Stopped);
-        Ok(TurnOutcome { ended, ready: turn.ready, quiet: turn.idle })
+        Ok(TurnOutcome { ended, ready: turn.ready, is_idle: turn.idle })
     }
 
-    /// The deadline of this run or that one, whichever is sooner.
-    pub(crate) fn earlier(bounds: &Bounds, deadline: Option<Instant>) -> Option<Instant> {
-        [bounds.deadline, deadline].into_iter().flatten().min()
+    /// When the last turn began, after its wait.
+    pub(crate) fn turn_began(&mut self) -> Instant {
+        self.worker.interpreter().turn_began
     }
 
     /// Watches the descriptor of an event loop, which stays open until
@@ -141,8 +125,8 @@ impl WorkerRunner {
         self.worker.unwatch_loop();
     }
 
-    /// Lets Python's signal handlers run. `true` for a Ctrl-C; other exceptions end the run.
-    fn signalled(&self, py: Python<'_>) -> PyResult<bool> {
+    /// Runs Python's signal handlers. Returns `true` for a Ctrl-C; other exceptions end the run.
+    fn handle_signals(&self, py: Python<'_>) -> PyResult<bool> {
         self.wakeup_pipe.drain();
         match py.check_signals() {
             Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => Ok(true),

@@ -1,7 +1,7 @@
-"""A server within an event loop that somebody else runs: asyncio's own, uvloop's, any.
+"""A server within an event loop that the program runs: asyncio's own, uvloop's, any.
 
-The engine's descriptor is one of those that the loop watches; each time it is ready the worker
-takes some turns that wait for nothing. Timers of the worker are timers of the loop.
+The loop watches the engine's descriptor. Each time it is ready, the worker takes some turns that
+wait for nothing. Timers of the worker are timers of the loop.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ucall import _core
 if TYPE_CHECKING:
     from ucall.server import Server
 
-__all__ = ["serve"]
+__all__ = ["exit_guarded", "serve"]
 
 
 async def exit_guarded(coroutine: Coroutine[Any, Any, object]) -> object:
-    """Lets a function that calls `sys.exit` fail its call, and not end somebody else's loop."""
+    """Turns a coroutine's SystemExit, which would end the program's loop, into RuntimeError."""
     try:
         return await coroutine
     except SystemExit as raised:
@@ -27,7 +27,7 @@ async def exit_guarded(coroutine: Coroutine[Any, Any, object]) -> object:
 
 
 class EmbeddedLoop:
-    """Turns a worker as a loop's callbacks."""
+    """Takes a worker's turns as callbacks of a loop."""
 
     def __init__(self, driver: _core.LoopDriver, loop: asyncio.AbstractEventLoop) -> None:
         self._driver = driver
@@ -38,7 +38,7 @@ class EmbeddedLoop:
         loop.add_reader(self._descriptor, self._turn)
 
     def schedule_turn(self) -> None:
-        """Takes a turn when the loop comes to it."""
+        """Takes a turn in the loop's next iteration."""
         self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
@@ -52,13 +52,11 @@ class EmbeddedLoop:
         except BaseException as failure:
             self.finished.set_exception(failure)
             return
-        if wait_s is None:
-            return
-        if wait_s < 0:
+        if self._driver.has_ended:
             self.finished.set_result(None)
         elif wait_s == 0:
             self.schedule_turn()
-        else:
+        elif wait_s is not None:
             self._timer = self._loop.call_later(wait_s, self._turn)
 
     def close(self) -> None:
