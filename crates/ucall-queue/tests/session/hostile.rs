@@ -123,8 +123,8 @@ fn a_session_outlives_resumptions_with_invalid_progress() {
     side.manager.finish_turn();
     let sequences: Vec<_> = std::iter::from_fn(|| side.take()).map(|it| it.sequence).collect();
     assert_eq!(sequences, [1, 2]);
-    let Receipt::One(standing, number) = receipt else { panic!("to one peer") };
-    assert_eq!(standing.progress(number), Progress::Done);
+    let Receipt::One(state, number) = receipt else { panic!("to one peer") };
+    assert_eq!(state.progress(number), DeliveryStatus::Done);
 }
 
 #[test]
