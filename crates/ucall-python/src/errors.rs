@@ -1,7 +1,5 @@
 //! Exceptions on their way to the caller.
 
-use std::time::Duration;
-
 use pyo3::create_exception;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -64,21 +62,6 @@ pub(crate) fn internal() -> RpcError {
 /// An error of a call that nobody waited for to end.
 pub(crate) fn cancelled(why: &str) -> RpcError {
     RpcError::new(RpcError::CANCELLED, "Cancelled").expected(why)
-}
-
-/// The deadline of a call has passed.
-pub(crate) fn deadline_passed() -> RpcError {
-    RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed")
-}
-
-/// As many calls run as may run at once.
-pub(crate) fn overloaded(running_max: usize, average_time: Duration) -> RpcError {
-    let retry_after_ms = average_time.as_millis().clamp(1, 10_000);
-    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
-    let data =
-        format!(r#"{{"retry_after_ms":{retry_after_ms},"max_running_calls":{running_max}}}"#);
-    error.data = Some(data.into_bytes());
-    error
 }
 
 /// Whether a task or a future was cancelled. asyncio and concurrent.futures have each a

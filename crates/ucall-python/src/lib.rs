@@ -14,7 +14,6 @@ mod arguments;
 mod auth;
 mod batch;
 mod calls;
-mod calls_by_connection;
 mod client;
 mod clock;
 mod context;

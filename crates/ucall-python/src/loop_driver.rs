@@ -123,7 +123,7 @@ impl LoopDriver {
         self.with(|inner| {
             let interpreter = inner.runner.worker.interpreter();
             interpreter.tasks = Some(Tasks::new(event_loop, false)?);
-            interpreter.calls.outcomes().set_waker(Some(wake));
+            interpreter.outcomes.set_waker(Some(wake));
             Ok(inner.runner.worker.descriptor())
         })
     }
@@ -135,7 +135,7 @@ impl LoopDriver {
             inner.host = None;
             let interpreter = inner.runner.worker.interpreter();
             interpreter.tasks = None;
-            interpreter.calls.outcomes().set_waker(None);
+            interpreter.outcomes.set_waker(None);
             Ok(())
         })
     }

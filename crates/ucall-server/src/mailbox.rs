@@ -1,40 +1,35 @@
-//! The one door through which other threads reach a worker.
+//! The mailbox: the thread-safe queue of messages to a worker.
 //!
-//! Many produce, the worker consumes. A producer pushes and then wakes the worker only if it says
-//! that it sleeps; the worker says so, looks again, and only then waits. Both sides put a
-//! sequentially consistent fence between their write and their read, so at least one of them sees
-//! the other, and no message is left lying.
+//! A sender pushes a message, then wakes the worker if `is_sleeping` is set. The worker sets
+//! `is_sleeping`, checks for messages again, and then waits. Both put a sequentially consistent
+//! fence between their write and their read, so at least one of them sees the other's write, and no
+//! message is lost.
 //!
-//! That it sleeps may stay said while it works: then the first message wakes it for nothing, but a
-//! worker to which nobody sends pays for no fence.
+//! The flag may stay set while the worker runs. Then the first message wakes it needlessly, but a
+//! worker without messages pays for no fence.
 
-use crate::handler::CallId;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence};
-use ucall_proto::{Drain, RpcError};
+use ucall_proto::Drain;
 
-/// What another thread may say to a worker.
+/// A message to a worker.
 #[derive(Debug)]
 pub enum Message {
-    /// End the run at once.
+    /// Stop at once.
     Stop,
-    /// End the run in order: see [`Drain`].
+    /// Drain, then stop.
     Drain(Drain),
-    /// The handler has replies to give: see [`Handler::poll_reply`](crate::Handler::poll_reply).
-    PollReplies,
-    /// The outcome of a deferred call: the JSON text of its result, or an error.
-    Complete(CallId, Result<Vec<u8>, RpcError>),
 }
 
-/// Sends messages to one worker, from any thread. Clones lead to the same worker.
+/// Sends messages to one worker, from any thread. Clones send to the same worker.
 pub struct Mailbox<T = Message> {
     shared: Arc<Shared<T>>,
 }
 
 struct Shared<T> {
     messages: Mutex<Vec<T>>,
-    /// Whether there may be messages; looked at without the lock.
+    /// Whether there may be messages or replies. Read without the lock.
     has_messages: AtomicBool,
-    /// Whether the worker sleeps, or is about to.
+    /// Whether a message has to wake the worker.
     is_sleeping: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -46,7 +41,7 @@ impl<T> Clone for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// A mailbox whose owner `wake` wakes.
+    /// A mailbox whose worker is woken by `wake`.
     pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let shared = Shared {
             messages: Mutex::new(Vec::new()),
@@ -57,12 +52,18 @@ impl<T> Mailbox<T> {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Sends a message, and wakes the worker if it sleeps.
+    /// Sends a message, and wakes the worker.
     pub fn send(&self, message: T) {
         self.lock().push(message);
+        self.wake();
+    }
+
+    /// Wakes the worker if it sleeps. Its turn then reads the messages, and polls the handler for
+    /// replies ([`Handler::poll_reply`](crate::Handler::poll_reply)).
+    pub fn wake(&self) {
         self.shared.has_messages.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // Only the one who takes the flag down wakes: a crowd of senders makes one wake.
+        // Only the sender that clears the flag wakes, so many senders cause one wake.
         if self.shared.is_sleeping.load(Ordering::Relaxed)
             && self.shared.is_sleeping.swap(false, Ordering::AcqRel)
         {
@@ -70,11 +71,11 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Says that the worker is about to sleep. `false` when a message came before: then it must
-    /// not.
+    /// Announces that the worker is about to sleep. `false` if there is a message: then it must not
+    /// sleep.
     #[inline]
     pub(crate) fn prepare_to_sleep(&self) -> bool {
-        // Said before, and nobody has taken it down: who sends now will, and wakes.
+        // A flag that is still set means that no message was sent since it was set.
         self.shared.is_sleeping.load(Ordering::Relaxed) || self.announce_sleep()
     }
 
@@ -88,12 +89,12 @@ impl<T> Mailbox<T> {
         may_sleep
     }
 
-    /// Says that the worker is awake, and will look: whoever sends meanwhile need not wake it.
+    /// Announces that the worker is awake and will check for messages, so none has to wake it.
     pub(crate) fn clear_sleeping(&self) {
         self.shared.is_sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Whether there are messages.
+    /// Whether there may be messages or replies.
     #[inline]
     pub(crate) fn has_messages(&self) -> bool {
         self.shared.has_messages.load(Ordering::Relaxed)
@@ -109,7 +110,7 @@ impl<T> Mailbox<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
-        // A panic cannot happen while the lock is held, so what it guards is whole.
+        // No code panics while it holds the lock, so the messages are intact.
         self.shared.messages.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
