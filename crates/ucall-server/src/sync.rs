@@ -1,4 +1,4 @@
-//! The standard library's tools for threads, or loom's, which tries every interleaving.
+//! The locks and atomics of the standard library, or those of loom, which tries every interleaving.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
