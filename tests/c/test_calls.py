@@ -206,20 +206,20 @@ def test_content_is_checked_in_every_build(built, library, checked_library, prof
 
 # The reason why each invalid reply is rejected.
 ABSURD = {
-    "content": "a length that no text can have",
-    "content, half": "a length that no text can have",
+    "content": "longer than any object in memory",
+    "content, half": "longer than any object in memory",
     "content, NULL": "JSON that is NULL",
     "content, NULL, all": "JSON that is NULL",
-    "content, bytes": "no JSON",
-    "content, NUL": "no JSON",
-    "content, cut": "no JSON",
-    "content, empty": "no JSON",
-    "content, blank": "no JSON",
-    "str": "a length that no text can have",
+    "content, bytes": "invalid JSON",
+    "content, NUL": "invalid JSON",
+    "content, cut": "invalid JSON",
+    "content, empty": "invalid JSON",
+    "content, blank": "invalid JSON",
+    "str": "longer than any object in memory",
     "str, NULL": "a string that is NULL",
     "str, bytes": "not UTF-8",
     "f64": "not finite",
-    "error": "a length that no text can have",
+    "error": "longer than any object in memory",
 }
 
 

@@ -10,7 +10,7 @@ use ucall_engine::Peer;
 use ucall_proto::Call;
 use ucall_proto::http1::{Head, Headers};
 use ucall_proto::tls::TlsSession;
-use ucall_server::Caller;
+use ucall_server::{Caller, Deadline};
 
 use crate::convert::{Convert, Input};
 use crate::tls::PyTls;
@@ -36,7 +36,7 @@ impl Context {
         call: &Call<'_>,
         caller: &Caller,
         user: Option<&Py<PyAny>>,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
         cancelled: Arc<AtomicBool>,
     ) -> Self {
         let method = call.method.unescaped();
@@ -46,7 +46,7 @@ impl Context {
             peer: caller.peer,
             user: user.map(|user| user.clone_ref(py)),
             headers: call.head.map(|head| head.header_block().to_vec()),
-            deadline,
+            deadline: deadline.map(|deadline| deadline.at),
             cancelled,
             session: call.session.cloned(),
         }

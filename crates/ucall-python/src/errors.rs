@@ -1,7 +1,5 @@
 //! The JSON-RPC errors of Python exceptions.
 
-use std::time::Duration;
-
 use pyo3::create_exception;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -64,21 +62,6 @@ pub(crate) fn internal() -> RpcError {
 /// The error of a call that was cancelled.
 pub(crate) fn cancelled(why: &str) -> RpcError {
     RpcError::new(RpcError::CANCELLED, "Cancelled").expected(why)
-}
-
-/// The error of a call whose deadline passed.
-pub(crate) fn deadline_passed() -> RpcError {
-    RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed")
-}
-
-/// The error of a call beyond the limit of running calls.
-pub(crate) fn overloaded(running_max: usize, average_time: Duration) -> RpcError {
-    let retry_after_ms = average_time.as_millis().clamp(1, 10_000);
-    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
-    let data =
-        format!(r#"{{"retry_after_ms":{retry_after_ms},"max_running_calls":{running_max}}}"#);
-    error.data = Some(data.into_bytes());
-    error
 }
 
 /// Whether a task or a future was cancelled. asyncio and concurrent.futures each define a

@@ -11,17 +11,16 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
-use ucall_server::{CallId, Caller, Handler, MemoryBudget};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
 use crate::batch::{BatchSizes, Batches};
-use crate::calls::Calls;
+use crate::calls::{Calls, Outcomes};
 use crate::clock::CoarseTime;
 use crate::context::Context;
 use crate::convert;
 use crate::detach::detached;
-use crate::errors;
 use crate::ffi::variables;
 use crate::log::Interrupted;
 use crate::options::Rules;
@@ -42,8 +41,7 @@ pub(crate) struct Interpreter {
     pub(crate) report: Arc<Report>,
     pub(crate) rules: Rules,
     pub(crate) calls: Calls,
-    /// Counts the memory of the worker and of its deferred calls.
-    pub(crate) budget: MemoryBudget,
+    pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
@@ -81,12 +79,13 @@ impl Interpreter {
         sizes: Arc<BatchSizes>,
     ) -> PyResult<Self> {
         let now = Instant::now();
+        let calls = Calls::new(rules.running_max, "max_running_calls");
         Ok(Self {
             server,
             report: Arc::new(Report::import(py, debug)?),
             rules,
-            calls: Calls::new(),
-            budget: MemoryBudget::default(),
+            outcomes: Arc::new(Outcomes::new(&calls)),
+            calls,
             batches: Batches::new(sizes),
             tasks: None,
             pool: None,
@@ -187,19 +186,9 @@ impl Interpreter {
         })
     }
 
-    /// The deadline of a call: the client's or the server's, whichever is sooner.
-    pub(crate) fn deadline_of(&self, procedure: &Procedure, call: &Call<'_>) -> Option<Instant> {
-        let requested = call.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
-        let timeout = [requested, procedure.timeout].into_iter().flatten().min()?;
-        self.turn_began.checked_add(timeout)
-    }
-
-    /// Whether the deadline of a plain call passed before it started.
     #[inline]
-    fn is_expired(&self, procedure: &Procedure, call: &Call<'_>) -> bool {
-        let may_be = procedure.timeout.is_some()
-            || call.head.is_some_and(|head| head.timeout_ms().is_some());
-        may_be && self.deadline_of(procedure, call).is_some_and(|it| it <= Instant::now())
+    pub(crate) fn deadline_of(&self, procedure: &Procedure, call: &Call<'_>) -> Option<Deadline> {
+        Deadline::of(call, procedure.timeout, self.turn_began)
     }
 
     /// The error to reply with. Errors of the function itself are logged.
@@ -250,6 +239,9 @@ impl Handler for Interpreter {
     /// Waiting releases the interpreter's lock.
     const WAITING_COSTS: bool = true;
 
+    /// Tasks end on the worker's thread.
+    const POLLS_EVERY_TURN: bool = true;
+
     /// Params are read in their order.
     const NEEDS_MEMBERS: bool = false;
 
@@ -265,8 +257,10 @@ impl Handler for Interpreter {
         if !matches!(procedure.mode, CallMode::Inline) {
             return self.begin(py, procedure, call, caller, reply);
         }
-        if self.is_expired(procedure, call) {
-            reply.error(&errors::deadline_passed());
+        if let Some(deadline) = self.deadline_of(procedure, call)
+            && deadline.has_passed()
+        {
+            reply.error(&deadline.error());
             return CallOutcome::Done;
         }
         self.is_in_function.store(true, Ordering::Relaxed);
@@ -278,6 +272,10 @@ impl Handler for Interpreter {
         }
         self.warn_if_slow(py, procedure);
         CallOutcome::Done
+    }
+
+    fn set_mailbox(&mut self, mailbox: Mailbox) {
+        self.calls.outcomes().set_mailbox(mailbox);
     }
 
     #[inline]
@@ -316,7 +314,7 @@ impl Handler for Interpreter {
 
     #[inline]
     fn deadline(&self) -> Option<Instant> {
-        [self.calls.deadline(), self.batches.deadline()].into_iter().flatten().min()
+        [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()
     }
 
     #[inline]
@@ -328,11 +326,11 @@ impl Handler for Interpreter {
     }
 
     fn running(&self) -> usize {
-        self.calls.len()
+        self.calls.running()
     }
 
     fn memory_budget(&self) -> MemoryBudget {
-        self.budget.clone()
+        self.calls.budget().clone()
     }
 
     fn abandon(&mut self) {

@@ -16,7 +16,6 @@ mod asyncio;
 mod auth;
 mod batch;
 mod calls;
-mod calls_by_connection;
 mod client;
 mod clock;
 mod context;

@@ -321,7 +321,7 @@ static void a_thread_that_ended_keeps_no_port(void) {
     char byte;
     CHECK(!pthread_create(&thread, NULL, drive_one_turn, server));
     CHECK(!pthread_join(thread, NULL));
-    CHECK(!ucall_take_call(server, 0) && last_error_contains("drove it first"));
+    CHECK(!ucall_take_call(server, 0) && last_error_contains("first thread that served"));
     ucall_free(server);
     CHECK(recv(peer, &byte, 1, 0) <= 0);
     close(peer);

@@ -127,7 +127,7 @@ impl LoopDriver {
         self.with(|inner| {
             let interpreter = inner.runner.worker.interpreter();
             interpreter.tasks = Some(Tasks::on_program_loop(event_loop)?);
-            interpreter.calls.outcomes().set_waker(Some(wake));
+            interpreter.outcomes.set_waker(Some(wake));
             Ok(inner.runner.worker.descriptor())
         })
     }
@@ -139,7 +139,7 @@ impl LoopDriver {
             inner.stop_loop = None;
             let interpreter = inner.runner.worker.interpreter();
             interpreter.tasks = None;
-            interpreter.calls.outcomes().set_waker(None);
+            interpreter.outcomes.set_waker(None);
             Ok(())
         })
     }

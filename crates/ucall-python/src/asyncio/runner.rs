@@ -70,8 +70,6 @@ impl WorkerRunner {
     pub(crate) fn new(mut worker: Box<dyn DynWorker>) -> io::Result<Self> {
         let wakeup_pipe = WakeupPipe::new()?;
         worker.watch_signals(wakeup_pipe.descriptor())?;
-        let mailbox = worker.mailbox();
-        worker.interpreter().calls.outcomes().set_mailbox(mailbox);
         Ok(Self { worker, wakeup_pipe })
     }
 
