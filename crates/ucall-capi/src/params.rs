@@ -123,11 +123,12 @@ impl ParamBuffers {
     }
 }
 
-/// Collects the members of params whose positions the scan did not note, at the first lookup.
+/// Collects the members of params whose positions the scan did not note, at the first lookup. The
+/// text of absent params is empty.
 #[cold]
 #[inline(never)]
 fn collected<'m>(text: &[u8], members: &'m mut Vec<Member>) -> &'m [Member] {
-    if members.is_empty() {
+    if members.is_empty() && !text.is_empty() {
         collect_members(text, members);
     }
     members
