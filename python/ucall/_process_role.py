@@ -1,9 +1,8 @@
-"""Who runs the servers of this process: the program itself, or who has started it for that.
+"""The role of this process: the program itself, ``python -m ucall``, a worker, or one of a pool.
 
-``python -m ucall`` imports a module whose server it runs, workers are started by a supervisor, and
-the processes of a pool import the module of the function that they run. In all of these a server
-that is made does not bind at once, and one that is told to run while its module is imported does
-not.
+``python -m ucall`` imports a module and runs its server, a supervisor starts workers, and the
+processes of a pool import the module of the function that they run. In these roles a new server
+does not bind at once, and `run` returns at once while the module is imported.
 """
 
 from __future__ import annotations
@@ -25,41 +24,41 @@ __all__ = [
     "url",
 ]
 
-#: In the environment of a worker: the descriptor of the socket that leads to its supervisor.
+#: In the environment of a worker: the descriptor of the socket to its supervisor.
 WORKER: Final = "UCALL_WORKER_CONTROL"
-#: In the environment of a worker: what its tickets are sealed with, so that it resumes the sessions
-#: of the others.
+#: In the environment of a worker: the secret that seals TLS tickets, shared by all workers so that
+#: they resume each other's sessions.
 TICKETS: Final = "UCALL_WORKER_TICKETS"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
 
-#: The descriptor of the socket to the supervisor, in a worker. Children of it are none themselves.
+#: The descriptor of the socket to the supervisor, in a worker. A worker's children are no workers.
 control: Final = int(os.environ.pop(WORKER, "-1"))
 
-#: What tickets are sealed with; ``None``: a secret of this process.
+#: The secret that seals TLS tickets; ``None``: a secret of this process.
 tickets: Final = bytes.fromhex(os.environ.pop(TICKETS, "")) or None
 
-#: How many threads a server has that is told nothing else, by ``--threads``.
+#: The number of threads of a server that sets none, from ``--threads``.
 threads: int | None = None
 
-#: In front of the path of a Unix socket, where the core takes a host.
+#: The prefix of a Unix socket's path, where the core takes a host.
 UNIX: Final = "unix:"
 
 _importing = False
 
 
 def is_worker() -> bool:
-    """Whether a supervisor has started this process."""
+    """Whether a supervisor started this process."""
     return control >= 0
 
 
 def is_importing() -> bool:
-    """Whether a module is being imported only for what it defines."""
+    """Whether a module is being imported for its definitions only."""
     return _importing or POOL in os.environ
 
 
 def defers_bind() -> bool:
-    """Whether a server that is made now is to bind when it runs, rather than at once."""
+    """Whether a server that is made now binds when it runs, rather than at once."""
     return is_worker() or is_importing()
 
 
@@ -75,13 +74,13 @@ def importing() -> Iterator[None]:
 
 
 def unix_host(path: str | os.PathLike[str]) -> str:
-    """What the core takes for a host. An empty path stays empty, for the core to refuse."""
+    """The host that the core takes for a Unix socket. The core rejects an empty path."""
     path = os.fspath(path)
     return UNIX + (os.path.abspath(path) if path else "")
 
 
 def url(scheme: str, host: str, port: int) -> str:
-    """Where a server is, as clients take it."""
+    """The address of a server, as clients take it."""
     if host.startswith(UNIX):
         return f"unix://{host.removeprefix(UNIX)}"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

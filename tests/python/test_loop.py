@@ -340,5 +340,5 @@ def test_a_task_that_exits_ends_its_call_alone() -> None:
 def test_a_task_that_exits_while_the_server_stops_lets_it_stop() -> None:
     with program(EXITS) as process, Wire(int(process.stdout.readline())) as wire:
         wire.send(request("exit_when_cancelled") + request("stop"))
-        assert process.stdout.readline() == "stopped\n"
         assert process.wait(60) == 0
+        assert process.stdout.readline() == "stopped\n"

@@ -25,12 +25,12 @@ const EMBEDDED_TURNS_MAX: usize = 16;
 /// Drives a worker, on the thread that made it.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct LoopDriver {
-    inner: ThreadBound<Inner>,
-    /// The server's own loop has callbacks or timers that it did not have before its wait.
+    run: ThreadBound<Run>,
+    /// Set when the server's own loop gets a callback or a timer during its wait.
     is_wait_over: AtomicBool,
 }
 
-struct Inner {
+struct Run {
     runner: WorkerRunner,
     bounds: Bounds,
     /// Bound, and not yet served.
@@ -42,19 +42,19 @@ struct Inner {
 
 impl LoopDriver {
     pub(crate) fn new(runner: WorkerRunner, bounds: Bounds, listener: Option<Listener>) -> Self {
-        let inner = Inner { runner, bounds, listener, ended: None, stop_loop: None };
-        Self { inner: ThreadBound::new(inner), is_wait_over: AtomicBool::new(false) }
+        let run = Run { runner, bounds, listener, ended: None, stop_loop: None };
+        Self { run: ThreadBound::new(run), is_wait_over: AtomicBool::new(false) }
     }
 
     /// Takes the worker out, and why its run ended.
     pub(crate) fn take(&self) -> Option<(WorkerRunner, Option<RunEnd>)> {
-        self.inner.take().map(|inner| (inner.runner, inner.ended))
+        self.run.take().map(|run| (run.runner, run.ended))
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut Run) -> PyResult<T>) -> PyResult<T> {
         let in_use =
             || PyRuntimeError::new_err("the server is in a turn, or belongs to another thread");
-        self.inner.with(work).ok_or_else(in_use)?
+        self.run.with(work).ok_or_else(in_use)?
     }
 }
 
@@ -62,24 +62,24 @@ impl LoopDriver {
 impl LoopDriver {
     /// Starts to accept connections, unless an earlier run has.
     fn listen(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(|inner| {
-            let Some(listener) = inner.listener.take() else { return Ok(()) };
-            inner.runner.worker.interpreter().take_variables(py)?;
-            Ok(inner.runner.worker.listen(listener)?)
+        self.with(|run| {
+            let Some(listener) = run.listener.take() else { return Ok(()) };
+            run.runner.worker.interpreter().take_variables(py)?;
+            Ok(run.runner.worker.listen(listener)?)
         })
     }
 
     /// Whether it has not listened yet.
     #[getter]
     fn is_new(&self) -> PyResult<bool> {
-        self.with(|inner| Ok(inner.listener.is_some()))
+        self.with(|run| Ok(run.listener.is_some()))
     }
 
     /// The event loop that async functions run on, if there is one.
     #[getter]
     fn event_loop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        self.with(|inner| {
-            let tasks = inner.runner.worker.interpreter().tasks.as_ref();
+        self.with(|run| {
+            let tasks = run.runner.worker.interpreter().tasks.as_ref();
             Ok(tasks.map(|tasks| tasks.event_loop(py).clone().unbind()))
         })
     }
@@ -87,33 +87,33 @@ impl LoopDriver {
     /// Whether the run is over.
     #[getter]
     fn has_ended(&self) -> PyResult<bool> {
-        self.with(|inner| Ok(inner.ended.is_some()))
+        self.with(|run| Ok(run.ended.is_some()))
     }
 
     /// Whether the run was stopped, rather than bounded.
     #[getter]
     fn is_stopped(&self) -> PyResult<bool> {
-        self.with(|inner| Ok(inner.ended == Some(RunEnd::Stopped)))
+        self.with(|run| Ok(run.ended == Some(RunEnd::Stopped)))
     }
 
     /// Runs without an event loop, until the run is over or a call needs a loop.
     fn run(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(|inner| {
+        self.with(|run| {
             let needs_loop =
                 |runner: &mut WorkerRunner, _: &_| runner.worker.interpreter().tasks.is_some();
-            inner.turn_until(py, None, needs_loop).map(drop)
+            run.turn_until(py, None, needs_loop).map(drop)
         })
     }
 
     /// Runs async functions on a loop of the server's own, whose wait is `turn`, and whose
     /// descriptors `descriptor` watches.
     fn attach(&self, event_loop: &Bound<'_, PyAny>, descriptor: RawFd) -> PyResult<()> {
-        self.with(|inner| {
+        self.with(|run| {
             // SAFETY: the selector that owns it stays open until `detach`.
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-            inner.runner.watch_loop(descriptor)?;
-            inner.stop_loop = Some(event_loop.getattr("stop")?.unbind());
-            let interpreter = inner.runner.worker.interpreter();
+            run.runner.worker.watch_loop(descriptor)?;
+            run.stop_loop = Some(event_loop.getattr("stop")?.unbind());
+            let interpreter = run.runner.worker.interpreter();
             if interpreter.tasks.is_none() {
                 interpreter.tasks = Some(Tasks::on_own_loop(event_loop)?);
             }
@@ -124,20 +124,20 @@ impl LoopDriver {
     /// Runs async functions on a program's loop. Returns the descriptor that is ready when a turn
     /// is due. `wake` is called on the loop's thread for turns that no descriptor reports.
     fn attach_embedded(&self, event_loop: &Bound<'_, PyAny>, wake: Py<PyAny>) -> PyResult<RawFd> {
-        self.with(|inner| {
-            let interpreter = inner.runner.worker.interpreter();
+        self.with(|run| {
+            let interpreter = run.runner.worker.interpreter();
             interpreter.tasks = Some(Tasks::on_program_loop(event_loop)?);
             interpreter.outcomes.set_waker(Some(wake));
-            Ok(inner.runner.worker.descriptor())
+            Ok(run.runner.worker.descriptor())
         })
     }
 
-    /// Lets go of the event loop.
+    /// Runs without an event loop from now on.
     fn detach(&self) -> PyResult<()> {
-        self.with(|inner| {
-            inner.runner.unwatch_loop();
-            inner.stop_loop = None;
-            let interpreter = inner.runner.worker.interpreter();
+        self.with(|run| {
+            run.runner.worker.unwatch_loop();
+            run.stop_loop = None;
+            let interpreter = run.runner.worker.interpreter();
             interpreter.tasks = None;
             interpreter.outcomes.set_waker(None);
             Ok(())
@@ -148,7 +148,7 @@ impl LoopDriver {
     /// when the loop has something to do; `True` when its own descriptors are ready.
     fn turn(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.is_wait_over.store(false, Ordering::Relaxed);
-        self.with(|inner| inner.wait(py, timeout, &self.is_wait_over))
+        self.with(|run| run.wait(py, timeout, &self.is_wait_over))
     }
 
     /// Ends `turn` after the worker's turn that runs now.
@@ -159,11 +159,11 @@ impl LoopDriver {
     /// Takes some turns that wait for nothing. Returns the seconds until the next turn is due,
     /// `None` when only the descriptor reports it.
     fn turn_embedded(&self, py: Python<'_>) -> PyResult<Option<f64>> {
-        self.with(|inner| inner.turn_embedded(py))
+        self.with(|run| run.turn_embedded(py))
     }
 }
 
-impl Inner {
+impl Run {
     /// Takes turns until the run is over, or `is_done` after a turn.
     #[inline]
     fn turn_until(

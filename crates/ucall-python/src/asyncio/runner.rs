@@ -1,7 +1,6 @@
 //! A worker and the thread that drives it, turn by turn, until the run is stopped or bounded.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
@@ -111,16 +110,6 @@ impl WorkerRunner {
     /// When the last turn began, after its wait.
     pub(crate) fn turn_began(&mut self) -> Instant {
         self.worker.interpreter().turn_began
-    }
-
-    /// Watches the descriptor of an event loop, which stays open until
-    /// [`WorkerRunner::unwatch_loop`].
-    pub(crate) fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.worker.watch_loop(descriptor)
-    }
-
-    pub(crate) fn unwatch_loop(&mut self) {
-        self.worker.unwatch_loop();
     }
 
     /// Runs Python's signal handlers. Returns `true` for a Ctrl-C; other exceptions end the run.
