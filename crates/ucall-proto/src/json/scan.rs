@@ -1,19 +1,19 @@
 //! Validates JSON text in one pass, and finds the end of each value.
 //!
-//! The scanner reads every form of JSON. Members and items in the form of the fast path take one
-//! step each, because large params mostly have many of them.
+//! The scanner reads every form of JSON. It reads members and items of the fast form by the fast
+//! path, because large params mostly have many of them.
 
 use super::JsonError;
 use super::fast_path;
 use super::members::{IgnoreMembers, Member, MemberSink};
 use super::text::{Text, is_ascii, plain_prefix};
 
-/// Reads JSON text from its start. Every method leaves `position` after what it accepted.
+/// Reads JSON text from its start. Every method leaves `position` after the accepted text.
 pub(crate) struct Scanner<'a> {
     text: &'a [u8],
     position: usize,
     nesting_left: usize,
-    /// All bytes of all strings or-ed together: whether UTF-8 has to be checked.
+    /// The bitwise or of all bytes of all strings: whether UTF-8 must be validated.
     seen: u64,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Scanner<'a> {
         self.nesting_left
     }
 
-    /// The next byte that is no white space, which stays unread.
+    /// The next byte that is no white space; does not consume it.
     #[inline(always)]
     pub(crate) fn peek(&mut self) -> Result<u8, JsonError> {
         loop {
@@ -221,7 +221,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// The string that comes next. Steps over any other value, and returns `None`.
+    /// Steps over a value; returns it if it is a string.
     pub(crate) fn text(&mut self) -> Result<Option<Text<'a>>, JsonError> {
         match self.peek()? {
             b'"' => self.string().map(Some),
@@ -240,7 +240,7 @@ impl<'a> Scanner<'a> {
         self.any_string()
     }
 
-    /// Any string, from behind its opening quote on.
+    /// Any string, after its opening quote.
     #[inline(never)]
     fn any_string(&mut self) -> Result<Text<'a>, JsonError> {
         let start = self.position;
@@ -372,9 +372,9 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Ends the scan of a document: checks that what was stepped over is UTF-8.
+    /// Ends the scan of a document: validates UTF-8.
     ///
-    /// Only strings can hold anything but ASCII, and they have noted whether one did.
+    /// Only strings can hold anything but ASCII, and `seen` shows whether one does.
     #[inline(always)]
     pub(crate) fn finish(&self) -> Result<(), JsonError> {
         if is_ascii(self.seen) {
@@ -387,11 +387,11 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Proves that all of `text`, but for white space around it, is one JSON document, so that a
-/// [`Reader`] may read it.
+/// Validates that `text` is one JSON document, with optional white space around it, so that a
+/// [`Reader`](super::Reader) can read it.
 ///
 /// # Errors
-/// What is wrong with it; text behind the document is [`JsonError::Invalid`].
+/// The reason; text after the document is [`JsonError::Invalid`].
 pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
     let mut scanner = Scanner::new(text, nesting_max);
     scanner.value()?;
@@ -402,8 +402,8 @@ pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
     }
 }
 
-/// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON
-/// with its bracket in front.
+/// Appends the positions of the members of an object, or of the items of an array. `text` is valid,
+/// and starts with its bracket.
 pub fn collect_members(text: &[u8], members: &mut Vec<Member>) {
     let scanned = Scanner::new(text, usize::MAX).container(members);
     debug_assert!(scanned.is_ok(), "the text is proven");
