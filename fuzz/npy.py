@@ -35,7 +35,7 @@ def run(data: bytes) -> None:
         try:
             array = arrays.decode_array(data)
         except ValueError as refused:
-            # NumPy would allocate what a shape claims.
+            # NumPy would allocate the size that a shape claims.
             if str(refused).startswith("no .npy") and data[6:8] != b"\3\0":
                 assert _by_numpy(data) is None, f"refused: {refused}"
             return

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = [ROOT / "Cargo.lock", ROOT / "fuzz" / "Cargo.lock"]
 TIMEOUT_S = 120
-# What tools say when it is the network that fails.
+# Messages of the tools for a network failure.
 UNREACHABLE = (
     "couldn't fetch advisory database",
     "failed to fetch",

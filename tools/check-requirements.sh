@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks for what has to be there before anything is built, and names what is missing with how to
-# get it. Says nothing when all is there.
+# Checks for what a build needs, and names what is missing with how to install it. Prints nothing if
+# all is there.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -45,7 +45,7 @@ check_c_compiler() {
             "apt-get install gcc libc6-dev, or on macOS: xcode-select --install"
 }
 
-# For simdutf, which is used where crates/ucall-python/Cargo.toml says.
+# For simdutf, which is used on the platforms that crates/ucall-python/Cargo.toml names.
 check_cxx_compiler() {
     if [ "$(uname -sm)" != "Linux x86_64" ] || ldd --version 2>&1 | grep -q musl; then
         return

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the path of a CPython that is new enough (3.11), the plain `python3` first. Prints nothing,
-# and fails, where there is none. A command in PATH is run before it is believed: version managers
-# leave commands there that only say that nothing is behind them.
+# Prints the path of a CPython of at least 3.11, and prefers the plain `python3`. Without one, it
+# fails and prints nothing. It runs each command in PATH before it prints it, because version
+# managers install commands that only print that their version is missing.
 set -eu
 
 is_new_enough='

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets under cargo-fuzz, each for a while: tools/fuzz.sh SECONDS [TARGET...]
+# Runs the fuzz targets under cargo-fuzz, each for SECONDS: tools/fuzz.sh SECONDS [TARGET...]
 #
-# What is new in coverage is collected in .fuzz/corpus and used by the next run; fuzz/corpus is only
-# read. `tools/fuzz.sh keep` moves to fuzz/corpus what of it adds coverage, in short inputs.
+# Inputs with new coverage are stored in .fuzz/corpus and used by the next run; fuzz/corpus is only
+# read. `tools/fuzz.sh keep` moves those that add coverage to fuzz/corpus, minimized.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs what measuring needs and this machine lacks: wrk, and for the deterministic figures
-# strace and valgrind. With `peers`, also what `make bench` loads and builds the servers of others
-# with; with `slow-peers`, slowhttptest. Says what it installs. Without apt-get, or the right to use
-# it, it names how to get them; only wrk is needed, the others are missed in the report.
+# Installs the missing measuring tools: wrk, and for the deterministic figures strace and valgrind.
+# With `peers`, also what `make bench` needs to load and build other servers; with `slow-peers`,
+# slowhttptest. Prints what it installs. Without apt-get, or without root, it names how to install
+# them. Only wrk is required; the report names the others as missing.
 set -eu
 
 wanted=''
@@ -40,7 +40,7 @@ as_root=''
 if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then
     echo "Installing by apt-get:$wanted"
     $as_root apt-get update -qq || echo "apt-get update failed; going on without" >&2
-    # One by one: what this distribution does not have must not keep out the others.
+    # One by one, so that a package that this distribution lacks does not prevent the others.
     for package in $wanted; do
         $as_root apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
             echo "apt-get failed: $package" >&2

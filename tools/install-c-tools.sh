@@ -1,7 +1,7 @@
 #!/bin/sh
-# Sees to what `make test-c` needs beyond a C compiler: a C++ compiler, CMake, pkg-config, valgrind
-# and LMDB. On CI, and as root, it installs what is missing; elsewhere it names it, with how to get
-# it, and fails.
+# Checks what `make test-c` needs beyond a C compiler: a C++ compiler, CMake, pkg-config, valgrind
+# and LMDB. On CI, and as root, it installs what is missing. Elsewhere it names what is missing and
+# how to install it, and fails.
 set -eu
 
 wanted=''

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Sees to what `make test-python` needs beyond Python's packages. On CI, and as root, it
-# installs what is missing. Elsewhere a missing MQTT broker is named, with how to get it, and fails;
+# Checks what `make test-python` needs beyond Python's packages. On CI, and as root, it installs
+# what is missing. Elsewhere it names a missing MQTT broker and how to install it, and fails;
 # without the other programs, their tests are skipped.
 set -eu
 
@@ -10,7 +10,7 @@ look() {
     command -v mosquitto >/dev/null || wanted="$wanted mosquitto"
 }
 
-# Those whose tests are skipped where they are missing: the program, then its package.
+# Programs whose tests are skipped if they are missing, each with its package.
 find_others() {
     others=''
     while read -r program package; do

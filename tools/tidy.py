@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS_MAX = 100
 LINES_MAX = 600
 SOURCES = {".c", ".h", ".lua", ".py", ".pyi", ".rs", ".sh", ".toml"}
-# What the first line of a file must look like, after `#!`.
+# The required first line of a file, after `#!`.
 OPENINGS = {
     ".c": re.compile(r"/\*"),
     ".h": re.compile(r"/\*"),
@@ -26,11 +26,11 @@ OPENINGS = {
     ".rs": re.compile(r"//!"),
     ".sh": re.compile(r"#"),
 }
-# Examples are shown word for word as a user would write them.
+# Examples are shown unchanged in the docs, as a user would write them.
 WITHOUT_OPENING = ("examples/",)
 
 
-# Names of the project's code: those of shell scripts and settings are not ours to choose.
+# Only names of the project's code: shell scripts and settings use names of others.
 NAMED = {".c", ".h", ".py", ".pyi", ".rs"}
 NAME = re.compile(r"[A-Za-z_]\w*")
 RETIRED = frozenset((ROOT / "tools" / "retired-names.txt").read_text(encoding="utf-8").split())

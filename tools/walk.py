@@ -133,7 +133,7 @@ def symbolized(binary: str, addresses: list[int]) -> dict[Address, list[Function
         if line.startswith("0x"):
             stack = found.setdefault((binary, int(line, 16)), [])
             continue
-        # Line 0 is code that no line of a function stands for.
+        # Line 0 marks code of no source line.
         place = re.search(r"crates/(ucall-\w+)/src/([\w/]+\.rs):[1-9]", next(lines))
         if place:
             stack.append(Function(place[1], place[2], plain_name(line)))
