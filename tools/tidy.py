@@ -1,4 +1,4 @@
-"""The rules of style that formatters do not check. Standard library only.
+"""Checks the rules of style that formatters do not. Standard library only.
 
     python tools/tidy.py
 
@@ -37,7 +37,7 @@ RETIRED = frozenset((ROOT / "tools" / "retired-names.txt").read_text(encoding="u
 
 
 def sources() -> list[Path]:
-    """Files that git knows, or would take: nothing that is built or installed."""
+    """Files that git tracks or would add, so none that is built or installed."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     paths = (ROOT / line for line in listed.splitlines())
@@ -45,7 +45,7 @@ def sources() -> list[Path]:
 
 
 def may_be_long(path: Path, line: str) -> bool:
-    """Requests and replies in tests are whole, as they go over the wire."""
+    """Requests and replies in tests are written in one line, as they are sent."""
     return "tests" in path.relative_to(ROOT).parts and '"' in line
 
 
