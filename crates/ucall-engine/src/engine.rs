@@ -12,7 +12,7 @@ use crate::{Arrival, Completion, Id, Listener, Peer, Readiness};
 
 /// What became of a payload handed to [`Engine::send`].
 #[derive(Debug)]
-#[must_use = "a payload that went out at once comes back here and not as a completion"]
+#[must_use = "a payload that was sent at once is returned here, without a completion"]
 pub enum SendState {
     /// The payload was sent whole, and is returned for reuse. No completion follows.
     Done(Payload),

@@ -142,7 +142,7 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.file_type().is_socket() {
-        return Err(io::Error::other("somebody else has put a file in its place"));
+        return Err(io::Error::other("another process has replaced the file"));
     }
     let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(opened, Permissions::from_mode(mode))
@@ -161,7 +161,7 @@ fn remove_stale_socket(path: &Path, may_wait: bool) -> io::Result<bool> {
         Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{}: {what}", path.display())))
     };
     if !found.file_type().is_socket() {
-        return in_use("there is a file that is no socket");
+        return in_use("the file is not a socket");
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     // A server whose queue is full also listens.

@@ -166,14 +166,16 @@ impl HttpError {
             }
             Self::ContentLengthRepeated => (400, "only one Content-Length is allowed"),
             Self::LengthAndTransferEncoding => {
-                (400, "Content-Length and Transfer-Encoding must not come together")
+                (400, "Content-Length and Transfer-Encoding must not be combined")
             }
             Self::TransferEncodingOnHttp10 => (400, "HTTP/1.0 has no Transfer-Encoding"),
             Self::TransferEncodingMalformed => {
                 (400, "Transfer-Encoding must name chunked once, and last")
             }
             Self::OriginRepeated => (400, "only one Origin header is allowed"),
-            Self::TimeoutMalformed => (400, "Ucall-Timeout-Ms must come once, in decimal digits"),
+            Self::TimeoutMalformed => {
+                (400, "Ucall-Timeout-Ms must be sent once, in decimal digits")
+            }
             Self::ChunkSizeMalformed => {
                 (400, "a chunk size must be at most 16 hexadecimal digits, then CR LF or ;")
             }
@@ -184,7 +186,7 @@ impl HttpError {
             Self::ChunkOverheadTooLarge { .. } => {
                 (400, "chunk extensions and trailers are larger than max_chunk_overhead_bytes")
             }
-            Self::Unauthorized => (401, "the request must show who it comes from"),
+            Self::Unauthorized => (401, "the request needs valid credentials"),
             Self::HostForbidden => (
                 403,
                 "this Host is not served here; the server's operator may name it in allowed_hosts",
@@ -195,20 +197,20 @@ impl HttpError {
             ),
             Self::NotFound => (404, "requests go to the path /"),
             Self::MethodNotAllowed => (405, "requests are sent with POST"),
-            Self::HeadTimeout => (408, "the headers did not come within head_timeout"),
-            Self::BodyTimeout => (408, "the body did not come within body_timeout"),
+            Self::HeadTimeout => (408, "the headers were not complete within head_timeout"),
+            Self::BodyTimeout => (408, "the body was not complete within body_timeout"),
             Self::BodyTooLarge { .. } => (413, "the body is larger than max_body_bytes"),
-            Self::ExpectationUnknown => (417, "the only expectation known is 100-continue"),
+            Self::ExpectationUnknown => (417, "the only supported expectation is 100-continue"),
             Self::HeadTooLarge { .. } => {
                 (431, "request line and headers are larger than max_head_bytes")
             }
             Self::TooManyHeaders { .. } => (431, "there are more headers than max_headers"),
             Self::AuthenticationFailed => {
-                (500, "the server cannot tell who may call; its log says why")
+                (500, "the server failed to authenticate the request; its log has the reason")
             }
-            Self::TransferCodingUnknown => (501, "the only transfer coding known is chunked"),
+            Self::TransferCodingUnknown => (501, "the only supported transfer coding is chunked"),
             Self::Overloaded => (503, "the server is overloaded"),
-            Self::VersionUnsupported => (505, "the versions known are HTTP/1.1 and HTTP/1.0"),
+            Self::VersionUnsupported => (505, "the supported versions are HTTP/1.1 and HTTP/1.0"),
         }
     }
 

@@ -70,7 +70,7 @@ impl ReplyHeaders<'_> {
 /// A reply whose body is being written. Pass it to [`ReplyWriter::end`] or [`ReplyWriter::abort`],
 /// with the same buffer and only the body after the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a reply that is begun has no length yet"]
+#[must_use = "a pending reply has no length yet"]
 pub struct PendingReply {
     /// Where the reply starts.
     start: usize,

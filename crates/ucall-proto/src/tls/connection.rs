@@ -387,7 +387,7 @@ fn advance<Data>(
         Ok(ConnectionState::PeerClosed) => TlsStep::PeerClosed,
         Ok(ConnectionState::Closed) => TlsStep::Closed,
         // We never offer early data, and other variants do not exist in this version.
-        Ok(_) => TlsStep::Failed(rustls::Error::General("a state of TLS that is not known".into())),
+        Ok(_) => TlsStep::Failed(rustls::Error::General("unknown TLS state".into())),
         Err(error) => TlsStep::Failed(error),
     };
     (discard, next)

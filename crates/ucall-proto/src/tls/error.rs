@@ -54,8 +54,10 @@ impl fmt::Display for TlsError {
                 "the peer's TLS messages are too long: expected at most \
                  {HANDSHAKE_MESSAGE_BYTES_MAX} bytes for one of the handshake"
             ),
-            TlsError::KeysExhausted => formatter.write_str("the connection's keys are used up"),
-            TlsError::Closed => formatter.write_str("our side of the connection has ended"),
+            TlsError::KeysExhausted => {
+                formatter.write_str("the connection's keys have reached their limit of use")
+            }
+            TlsError::Closed => formatter.write_str("our side of the connection is closed"),
         }
     }
 }
