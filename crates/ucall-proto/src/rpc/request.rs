@@ -56,8 +56,10 @@ impl<'a> Request<'a> {
         let (method, mut rest) = fast_path::string(text)?;
         let mut request = Request { method: Text::new(method, false), ..Request::EMPTY };
         if let Some(text) = strip_either(rest, br#","params":"#, br#", "params": "#) {
-            let len = fast_path::container(text, nesting_left, members)
-                .or_else(|| general_params(text, nesting_left, members))?;
+            let len = match fast_path::container(text, nesting_left, members) {
+                Some(len) => len,
+                None => general_params(text, nesting_left, members)?,
+            };
             let (params, after) = text.split_at_checked(len)?;
             request.params = Some(params);
             rest = after;
