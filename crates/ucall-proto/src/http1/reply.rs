@@ -197,13 +197,6 @@ impl ReplyWriter {
         out.truncate(pending.start);
     }
 
-    /// Writes a success with the given body.
-    pub fn ok(&mut self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>, body: &[u8]) {
-        let pending = self.begin(out, reply_headers);
-        out.extend_from_slice(body);
-        self.end(out, pending);
-    }
-
     /// Writes `204 No Content`: the reply to a notification.
     pub fn no_content(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) {
         self.write_no_content(out, reply_headers, b"");

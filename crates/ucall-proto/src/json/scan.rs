@@ -132,8 +132,8 @@ impl<'a> Scanner<'a> {
     /// Steps over a value, and notes the members of an object or the items of an array.
     pub(crate) fn container(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
         match self.peek()? {
-            b'{' => self.object(members),
-            b'[' => self.array(members),
+            b'{' => self.members::<b'}'>(members),
+            b'[' => self.members::<b']'>(members),
             _ => self.value(),
         }
     }
@@ -143,8 +143,7 @@ impl<'a> Scanner<'a> {
         match self.peek()? {
             b'"' => self.string().map(drop),
             b'-' | b'0'..=b'9' => self.number(),
-            b'{' => self.object(&mut IgnoreMembers),
-            b'[' => self.array(&mut IgnoreMembers),
+            b'{' | b'[' => self.container(&mut IgnoreMembers),
             b't' => self.literal(b"true"),
             b'f' => self.literal(b"false"),
             b'n' => self.literal(b"null"),
@@ -152,31 +151,25 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Steps over an object, whose brace `peek` returned, and notes its members. Their positions
-    /// count from that brace.
+    /// Steps over an object or array, whose bracket `peek` returned, and notes its members or items.
+    /// Their positions count from that bracket.
     #[inline(never)]
-    pub(crate) fn object(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
+    fn members<const END: u8>(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
         let front = self.position;
-        let mut more = self.enter_unless_empty(b'}')?;
+        let mut more = self.enter_unless_empty(END)?;
         while more {
-            if !self.fast_members::<b'}'>(front, members) {
+            let at = self.position - front;
+            let (rest, is_open) = fast_path::members_of::<END>(self.rest(), at, None, members);
+            self.position = self.text.len() - rest.len();
+            if !is_open {
+                self.nesting_left += 1;
                 break;
             }
-            members.push_member(self.member(front)?);
-            more = self.another(b'}')?;
+            let member = if END == b'}' { self.member(front)? } else { self.item(front)? };
+            members.push_member(member);
+            more = self.another(END)?;
         }
         Ok(())
-    }
-
-    /// Steps over the members that have the fast form, and over the closing bracket `END` if it
-    /// follows them. Returns whether the container is still open.
-    #[inline(always)]
-    fn fast_members<const END: u8>(&mut self, front: usize, members: &mut impl MemberSink) -> bool {
-        let at = self.position - front;
-        let (rest, is_open) = fast_path::members_of::<END>(self.rest(), at, None, members);
-        self.position = self.text.len() - rest.len();
-        self.nesting_left += usize::from(!is_open);
-        is_open
     }
 
     /// Steps over a member in any form.
@@ -193,32 +186,22 @@ impl<'a> Scanner<'a> {
         Ok(if key.is_escaped() { member.with_escapes() } else { member })
     }
 
+    /// Steps over an item in any form.
+    #[inline(always)]
+    fn item(&mut self, front: usize) -> Result<Member, JsonError> {
+        self.peek()?;
+        let start = self.position;
+        self.value_inside()?;
+        Ok(Member::item(start - front, self.position - front))
+    }
+
     /// Steps over any value; over a number without another call.
     #[inline(always)]
-    pub(crate) fn value_inside(&mut self) -> Result<(), JsonError> {
+    fn value_inside(&mut self) -> Result<(), JsonError> {
         match self.peek()? {
             b'-' | b'0'..=b'9' => self.number(),
             _ => self.value(),
         }
-    }
-
-    /// Steps over an array, whose bracket `peek` returned, and notes its items. Their positions
-    /// count from that bracket.
-    #[inline(never)]
-    pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), JsonError> {
-        let front = self.position;
-        let mut more = self.enter_unless_empty(b']')?;
-        while more {
-            if !self.fast_members::<b']'>(front, items) {
-                break;
-            }
-            self.peek()?;
-            let start = self.position;
-            self.value_inside()?;
-            items.push_member(Member::item(start - front, self.position - front));
-            more = self.another(b']')?;
-        }
-        Ok(())
     }
 
     /// Steps over a value; returns it if it is a string.
