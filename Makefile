@@ -209,6 +209,7 @@ licences: $(STAMPS)/venv ## Write LICENSE-THIRD-PARTY, after a change of depende
 
 lint-tidy: $(STAMPS)/venv ## Check the style rules that formatters do not check
 	@$(PY) tools/tidy.py
+	@$(PY) tools/check-cycles.py
 
 .PHONY: walk
 walk: $(STAMPS)/venv ## Count the functions and files that one call in C passes (needs valgrind)

@@ -1,8 +1,8 @@
-"""The `.npy` files that come as arrays, against NumPy's own reading of them.
+"""Reads `.npy` files as arrays, and compares the result with NumPy's.
 
     python fuzz/npy.py CORPUS... [-max_total_time=60]     # under atheris, guided by coverage
 
-`tests/python/test_types_npy.py` drives the same over the kept inputs and mutations of them.
+`tests/python/test_types_npy.py` runs the same over the stored inputs and mutations of them.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ HEADER_BYTES_MAX = 10_000
 
 
 def run(data: bytes) -> None:
-    """Any bytes are refused with a ValueError, or are the array that NumPy takes them for.
+    """Reads bytes as an array: it must equal NumPy's, or be refused with a ValueError.
 
-    What is refused for more than its size or its dtype, NumPy refuses too. What was taken is
-    written as what is taken for the same again.
+    NumPy must refuse the same bytes, unless the reason is their size or dtype. An accepted array
+    must be written as bytes that read as the same array.
 
     Raises:
-        AssertionError: They are not.
+        AssertionError: A promise is broken.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             array = arrays.decode_array(data)
         except ValueError as refused:
-            # NumPy would allocate what a shape claims.
+            # NumPy would allocate the size that a shape claims.
             if str(refused).startswith("no .npy") and data[6:8] != b"\3\0":
                 assert _by_numpy(data) is None, f"refused: {refused}"
             return
@@ -63,7 +63,7 @@ def _by_numpy(data: bytes) -> numpy.ndarray | None:
 
 
 def with_its_length(data: bytearray) -> None:
-    """Makes the header as long as its first version says, so that what is in it is read."""
+    """Sets the length in a header of version 1, so that its contents are read."""
     end = data.find(b"\n")
     if data.startswith(b"\x93NUMPY\1\0") and 10 < end < 1 << 16:
         data[8:10] = (end + 1 - 10).to_bytes(2, "little")

@@ -1,10 +1,10 @@
-"""Looks for known vulnerabilities in what is built and tested with. Standard library only.
+"""Checks the dependencies of builds and tests for known vulnerabilities. Standard library only.
 
     python tools/check-advisories.py
 
-Asks pip-audit about .venv and cargo-audit about both lock files. Where a database of advisories
-cannot be reached, or cargo-audit is not installed, it says so clearly and goes on: that is no
-verdict. A vulnerability that is found is an error. Licences are another tool's work.
+Runs pip-audit on .venv and cargo-audit on both lock files. If a database of advisories cannot be
+reached, or cargo-audit is not installed, it prints that and continues without a verdict. A known
+vulnerability is an error. `check-licences.py` checks licences.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = [ROOT / "Cargo.lock", ROOT / "fuzz" / "Cargo.lock"]
 TIMEOUT_S = 120
-# What tools say when it is the network that fails.
+# Messages of the tools for a network failure.
 UNREACHABLE = (
     "couldn't fetch advisory database",
     "failed to fetch",
@@ -40,7 +40,7 @@ def run(command: list[str]) -> tuple[int, str]:
 
 
 def verdict(what: str, command: list[str]) -> bool:
-    """Prints what was found; whether that is no reason to fail."""
+    """Prints the findings; returns whether the check passes."""
     code, text = run(command)
     if code == 0:
         print(f"{what}: no known vulnerabilities")

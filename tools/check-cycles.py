@@ -2,11 +2,11 @@
 
     python tools/check-cycles.py
 
-A file imports another when it names it: in Rust by `use crate::…`, `use super::…` or such a path
-within code, in Python by `import` and `from`, but for those under `if TYPE_CHECKING`. What a Rust
-path leads to is the deepest module that has a file. A parent that declares its children and
-re-exports them is no circle, so a path to an ancestor counts as one to the file that defines the
-name, as far as that can be read from the ancestor's `pub use`.
+A file imports another if it names it: in Rust by `use crate::…`, `use super::…` or such a path in
+code, in Python by `import` and `from`, except under `if TYPE_CHECKING`. A Rust path refers to the
+deepest module that has a file. A parent that declares and re-exports its children is no circle, so
+a path to an ancestor refers to the file that defines the name, if the ancestor's `pub use` shows
+it. Tests do not count.
 """
 
 import ast
@@ -26,7 +26,7 @@ _USE = re.compile(r"(?:pub )?use ([^;]+);", re.DOTALL)
 
 
 def rust_modules(source: Path) -> dict[tuple[str, ...], Path]:
-    """The modules of a crate by their paths."""
+    """The files of a crate by their module paths."""
     modules = {}
     for path in source.rglob("*.rs"):
         parts = path.relative_to(source).with_suffix("").parts
@@ -54,7 +54,7 @@ def expanded(use: str) -> Iterator[str]:
 
 
 def absolute(path: str, module: tuple[str, ...]) -> tuple[str, ...] | None:
-    """A path from the crate's root, or none if it leads out of the crate."""
+    """A path from the crate's root; `None` for a path to another crate."""
     parts = [part.strip() for part in path.split("::")]
     if parts[0] == "crate":
         return tuple(parts[1:])
@@ -68,7 +68,7 @@ def absolute(path: str, module: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def exports(module: tuple[str, ...], code: str) -> dict[str, tuple[str, ...]]:
-    """Where the names come from that a module re-exports."""
+    """The paths of the names that a module re-exports."""
     found = {}
     for match in _USE.finditer(code):
         for path in expanded(match[1]):
@@ -84,7 +84,7 @@ def resolved(
     exported: dict[tuple[str, ...], dict[str, tuple[str, ...]]],
     depth: int = 0,
 ) -> Path | None:
-    """The file that a path from the crate's root leads to."""
+    """The file that a path from the crate's root refers to."""
     for length in range(len(target), -1, -1):
         if target[:length] in modules:
             rest = target[length:]
@@ -119,7 +119,7 @@ def rust_graph(source: Path) -> Graph:
 def is_declared(
     own: Path, found: Path, modules: dict[tuple[str, ...], Path], module: tuple[str, ...]
 ) -> bool:
-    """Whether a module names one that it declares itself."""
+    """Whether a module declares the module that it names."""
     names = {path: name for name, path in modules.items()}
     return names[found][: len(module)] == module and own != found
 
@@ -141,7 +141,7 @@ def python_graph(source: Path) -> Graph:
 
 
 def python_imports(path: Path) -> Iterator[str]:
-    """What a module imports when it is loaded."""
+    """The modules that a module imports when it is loaded."""
     todo: list[ast.stmt] = list(ast.parse(path.read_text(encoding="utf-8")).body)
     while todo:
         node = todo.pop()
@@ -158,7 +158,7 @@ def python_imports(path: Path) -> Iterator[str]:
 
 
 def circles(graph: Graph) -> list[list[Path]]:
-    """Groups of files each of which leads to all others (Tarjan)."""
+    """The strongly connected components of more than one file (Tarjan)."""
     found: list[list[Path]] = []
     order: dict[Path, int] = {}
     low: dict[Path, int] = {}

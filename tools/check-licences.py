@@ -1,9 +1,9 @@
-"""Refuses dependencies under licences that nobody has agreed to.
+"""Refuses dependencies under licences that are not allowed.
 
     python tools/check-licences.py
 
-Reads `cargo metadata` of the locked dependencies, those of all platforms. An SPDX expression is
-accepted if its operands can be chosen so that each of them is in ALLOWED.
+Reads `cargo metadata` of the locked dependencies for all platforms. An SPDX expression is accepted
+if it can be satisfied by licences in ALLOWED.
 """
 
 import json
@@ -36,7 +36,7 @@ def packages() -> list[dict]:
 
 
 def tokens_of(expression: str) -> list[str]:
-    """A slash is how old crates write OR."""
+    """Old crates write a slash for OR."""
     joined = expression.replace("/", " OR ")
     joined = re.sub(r"\s+WITH\s+", "\x00", joined)
     return [token.replace("\x00", " WITH ") for token in re.findall(r"[()]|[^\s()]+", joined)]
@@ -51,7 +51,7 @@ def is_allowed(expression: str) -> bool:
 
 
 def any_of(tokens: list[str]) -> bool:
-    """`a OR b`. Takes the tokens that it understands from the list."""
+    """Parses `a OR b`, and removes its tokens from the list."""
     allowed = all_of(tokens)
     while tokens and tokens[0] == "OR":
         tokens.pop(0)
@@ -60,7 +60,7 @@ def any_of(tokens: list[str]) -> bool:
 
 
 def all_of(tokens: list[str]) -> bool:
-    """`a AND b`, which binds more tightly than OR."""
+    """Parses `a AND b`, which binds more tightly than OR."""
     allowed = operand(tokens)
     while tokens and tokens[0] == "AND":
         tokens.pop(0)

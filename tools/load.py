@@ -1,4 +1,4 @@
-"""A load for machines without wrk: keep-alive connections, one request at a time on each.
+"""A load generator for machines without wrk: one request at a time on keep-alive connections.
 
     python tools/load.py --port 8545 --seconds 5
 
@@ -48,7 +48,7 @@ def connect(port: int, selector: selectors.BaseSelector) -> None:
 
 
 def receive(connection: socket.socket, reply: bytearray) -> bool:
-    """Takes what has come. Sends the next request, and returns True, after a whole reply."""
+    """Receives bytes. After a whole reply, sends the next request and returns True."""
     received = connection.recv(65536)
     if not received:
         sys.exit("the server closed a connection")
@@ -62,7 +62,7 @@ def receive(connection: socket.socket, reply: bytearray) -> bool:
 
 
 def run(selector: selectors.BaseSelector, seconds: float) -> float:
-    """Calls a second."""
+    """Returns the calls per second."""
     calls = 0
     started = time.monotonic()
     while (elapsed := time.monotonic() - started) < seconds:

@@ -1,10 +1,10 @@
-"""Writes LICENSE-THIRD-PARTY: the licences of all that is compiled into the package and C library.
+"""Writes LICENSE-THIRD-PARTY: the licences of all code in the package and the C library.
 
     python tools/third-party-licences.py [--check]
 
-Their licences ask for their notices to go with every copy. What is read are the sources of the
-locked dependencies, on the systems that the package is built for; macros and what only builds are
-in no copy. `--check` writes nothing, and fails if the file is not what would be written.
+These licences require their notices in every copy. Reads the sources of the locked dependencies,
+for the systems that the package is built for; macros and build dependencies are not in a copy.
+`--check` writes nothing, and fails if the file is out of date.
 """
 
 import json
@@ -37,7 +37,7 @@ def metadata(system: str) -> dict:
 
 
 def contained(found: dict) -> list[dict]:
-    """The packages of others that end up in ours."""
+    """The dependencies whose code is in our package."""
     packages = {package["id"]: package for package in found["packages"]}
     nodes = {node["id"]: node for node in found["resolve"]["nodes"]}
     waiting = [id for id, package in packages.items() if package["name"] in OURS]
@@ -57,7 +57,7 @@ def is_macro(package: dict) -> bool:
 
 
 def texts(package: dict) -> list[str]:
-    """The notices in a package; of several licences to choose from, that with its authors."""
+    """The notices in a package; of alternative licences, the one that names the authors."""
     folder = Path(package["manifest_path"]).parent
     named = re.compile(r"(?i)(licen[cs]e|copying|copyright|notice|unlicense)")
     files = sorted(path for path in folder.iterdir() if named.match(path.name) and path.is_file())

@@ -1,4 +1,4 @@
-"""The rules of style that formatters do not check. Standard library only.
+"""Checks the rules of style that formatters do not. Standard library only.
 
     python tools/tidy.py
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS_MAX = 100
 LINES_MAX = 600
 SOURCES = {".c", ".h", ".lua", ".py", ".pyi", ".rs", ".sh", ".toml"}
-# What the first line of a file must look like, after `#!`.
+# The required first line of a file, after `#!`.
 OPENINGS = {
     ".c": re.compile(r"/\*"),
     ".h": re.compile(r"/\*"),
@@ -26,18 +26,18 @@ OPENINGS = {
     ".rs": re.compile(r"//!"),
     ".sh": re.compile(r"#"),
 }
-# Examples are shown word for word as a user would write them.
+# Examples are shown unchanged in the docs, as a user would write them.
 WITHOUT_OPENING = ("examples/",)
 
 
-# Names of the project's code: those of shell scripts and settings are not ours to choose.
+# Only names of the project's code: shell scripts and settings use names of others.
 NAMED = {".c", ".h", ".py", ".pyi", ".rs"}
 NAME = re.compile(r"[A-Za-z_]\w*")
 RETIRED = frozenset((ROOT / "tools" / "retired-names.txt").read_text(encoding="utf-8").split())
 
 
 def sources() -> list[Path]:
-    """Files that git knows, or would take: nothing that is built or installed."""
+    """Files that git tracks or would add, so none that is built or installed."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     paths = (ROOT / line for line in listed.splitlines())
@@ -45,7 +45,7 @@ def sources() -> list[Path]:
 
 
 def may_be_long(path: Path, line: str) -> bool:
-    """Requests and replies in tests are whole, as they go over the wire."""
+    """Requests and replies in tests are written in one line, as they are sent."""
     return "tests" in path.relative_to(ROOT).parts and '"' in line
 
 

@@ -51,7 +51,7 @@ class Profile:
     calls: Counter[tuple[Address, Address]] = field(default_factory=Counter)
 
     def added_by(self, fewer: "Profile") -> "Profile":
-        """What ran for most of the calls that `fewer` lacks; two calls may share a turn."""
+        """What ran for most of the additional calls; two calls may share a turn."""
         return Profile(added(self.instructions, fewer.instructions), added(self.calls, fewer.calls))
 
 
@@ -133,7 +133,7 @@ def symbolized(binary: str, addresses: list[int]) -> dict[Address, list[Function
         if line.startswith("0x"):
             stack = found.setdefault((binary, int(line, 16)), [])
             continue
-        # Line 0 is code that no line of a function stands for.
+        # Line 0 marks code of no source line.
         place = re.search(r"crates/(ucall-\w+)/src/([\w/]+\.rs):[1-9]", next(lines))
         if place:
             stack.append(Function(place[1], place[2], plain_name(line)))
@@ -150,7 +150,7 @@ def plain_name(name: str) -> str:
 
 @cache
 def body_lines(function: Function) -> int:
-    """The lines between a function's braces; 0 for one that a derive has made."""
+    """The lines between a function's braces; 0 for a derived function."""
     source = (ROOT / "crates" / function.crate / "src" / function.file).read_text()
     name = re.escape(function.name.rpartition("::")[2])
     bodies = re.findall(

@@ -15,11 +15,11 @@ mod portable;
 #[path = "../../crates/ucall-python/src/convert/base64/simdutf.rs"]
 mod simdutf_kernels;
 
-/// Any text decodes to the same bytes or to none, and any bytes are written the same, into memory
-/// that is as long as was told before.
+/// Checks that both implementations decode the same text and refuse the same, and that encoding
+/// fills exactly the memory whose size was computed before.
 ///
 /// # Panics
-/// When they do not.
+/// If they do not.
 pub fn run(input: &[u8]) {
     let decoded = REFERENCE.decode(input).ok();
     let encoded = REFERENCE.encode(input);
@@ -38,7 +38,7 @@ fn check(
     let ours = lengths::decoded_len(input).and_then(|len| {
         let mut room = vec![MaybeUninit::new(0); len].into_boxed_slice();
         let is_whole = decode(input, &mut room);
-        // SAFETY: it was made of zeros, and what writes to it writes bytes.
+        // SAFETY: the memory was zeroed, and the encoder writes initialised bytes.
         is_whole.then(|| unsafe { room.assume_init() })
     });
     assert_eq!(ours.as_deref(), decoded);

@@ -1,8 +1,8 @@
-//! A whole connection: any bytes in any pieces, replies that come late, time that passes, a drain.
+//! A whole connection: any bytes in any pieces, late replies, time that passes, a drain.
 //!
-//! What must hold whatever comes: it never panics, its output has the form of its protocol,
-//! replies over HTTP come in the order of their calls, every call is answered at most once, and a
-//! connection that has had its end comes to its own, and then holds no memory.
+//! For any input: it never panics, its output is valid in its protocol, replies over HTTP are in
+//! the order of their calls, each call is answered at most once, and a connection whose peer has
+//! shut down its side ends, and then holds no memory.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::harness::Driver;
 use crate::random::Random;
 use crate::reference;
 
-/// Answers at once, with an error, later or not at all, by the first letter of the method.
+/// Answers at once, with an error, later or never, by the first letter of the method.
 #[derive(Default)]
 struct Mixed {
     /// Texts of the ids, in the order of their calls.
@@ -69,10 +69,10 @@ pub fn run(input: &[u8]) {
     check_output(&driver.out, &driver.service.called);
 }
 
-/// One connection and what is under way on it.
+/// One connection and its deferred calls.
 struct Simulation {
     driver: Driver<Mixed>,
-    /// Where the next bytes go, when they go to a place of their own.
+    /// The target for the next bytes, if the connection has one.
     target: Option<Target>,
 }
 
@@ -158,7 +158,7 @@ impl Simulation {
 }
 
 impl Driver<Mixed> {
-    /// All that was written until now is with the peer: nothing waits because of it.
+    /// The peer has received all output, so no request waits for it.
     fn flush_output(&mut self) {
         let out = std::mem::take(&mut self.out);
         self.resume();
@@ -167,9 +167,8 @@ impl Driver<Mixed> {
     }
 }
 
-/// Without anything but bytes, a connection answers the same however they were cut, but for `100
-/// Continue`, which is for those who wait for it. A line of a head may be looked at only when it is
-/// whole, so one more ends it.
+/// If a script has only bytes, the output is the same however they are split, except for `100
+/// Continue`. The parser may read a line only when it is complete, so one more line ends the head.
 fn check_cuts(stream: &[u8], simulation: &mut Simulation) {
     let limits = simulation.driver.limits.clone();
     let mut whole = Simulation { driver: Driver::serving(Mixed::default(), limits), target: None };
@@ -192,7 +191,7 @@ fn without_interim(out: &[u8]) -> Vec<u8> {
 fn check_output(out: &[u8], called: &[String]) {
     if out.starts_with(b"HTTP/") {
         let answered = check_http(out);
-        // Replies come in the order of their calls. Some are left out: cancelled, or too large.
+        // Replies are in the order of their calls. Some are missing: cancelled, or too large.
         let mut calls = called.iter();
         for id in answered {
             assert!(calls.any(|call| *call == id), "{id} was not called by then: {called:?}");
@@ -206,7 +205,7 @@ fn check_output(out: &[u8], called: &[String]) {
     }
 }
 
-/// Replies over HTTP, one behind another; gives the ids of results in them.
+/// Parses consecutive HTTP replies; returns the ids of their results.
 fn check_http(mut out: &[u8]) -> Vec<String> {
     let mut ids = Vec::new();
     let mut is_last = false;
@@ -255,7 +254,7 @@ fn check_raw(out: &[u8]) -> Vec<String> {
     ids
 }
 
-/// A reply, or a batch of them; gives the ids of those that were called.
+/// Parses a reply or a batch of them; returns the ids of its results.
 fn check_reply(body: &[u8]) -> Vec<String> {
     let replies: Vec<&RawValue> = match body.first() {
         Some(b'[') => serde_json::from_slice(body).expect("an array"),

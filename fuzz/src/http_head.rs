@@ -18,8 +18,8 @@ pub fn run(input: &[u8]) {
     check_cached(head, &mut random, &limits);
 }
 
-/// A parser remembers the last head, and must tell another one from it: the same with one byte
-/// changed, or cut short.
+/// A parser that has cached a head must distinguish it from the same head with one byte changed or
+/// removed.
 fn check_cached(head: &[u8], random: &mut Random, limits: &HeadLimits) {
     let mut parser = HeadParser::default();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The follower of documents that come in pieces, against the scan of the whole.
+//! The validator of documents that arrive in pieces, compared with the scan of the whole.
 
 use ucall_proto::json::{DocumentStream, JsonError, validate};
 
@@ -6,10 +6,10 @@ use crate::random::Random;
 
 const NESTING_MAX: usize = 8;
 
-/// Following says the same as scanning, at the same byte, however the text was cut.
+/// The stream and the scan give the same verdict, at the same byte, however the text is split.
 ///
 /// # Panics
-/// When it does not.
+/// If they do not.
 pub fn run(input: &[u8]) {
     let (mut random, text) = Random::of_input(input);
     // Only objects and arrays have an end of their own.
@@ -18,7 +18,7 @@ pub fn run(input: &[u8]) {
     let pieces = random.pieces(text);
     assert_eq!(scan(pieces), by_byte);
     assert_eq!(scan([text]), by_byte);
-    // That text is UTF-8 is for the scan alone to say.
+    // Only the scan validates UTF-8.
     let is_utf8 = |text| std::str::from_utf8(text).is_ok();
     match by_byte {
         Ok(len) => {

@@ -9,11 +9,11 @@ use crate::reference;
 
 const NESTING_MAX: usize = 128;
 
-/// Text is refused by both or read as the same value by both; what is written of that value is
-/// read as the same again.
+/// Both parsers refuse a text, or both read the same value, and that value, written, reads as the
+/// same value again.
 ///
 /// # Panics
-/// When it is not.
+/// If they do not.
 pub fn run(input: &[u8]) {
     if reference::is_unsupported(input) {
         return;
@@ -30,7 +30,7 @@ pub fn run(input: &[u8]) {
         Err(JsonError::TooDeep) => assert!(reference::nesting(input) > NESTING_MAX),
         Err(_) => assert_eq!(expected, None, "{}", input.escape_ascii()),
     }
-    // Unproven text gives wrong values, but an end.
+    // Reading unvalidated text returns wrong values, but ends.
     let _ = Reader::new(input).skip();
 }
 

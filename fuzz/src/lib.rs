@@ -1,12 +1,12 @@
-//! One fuzz target a parser: a function that takes any bytes and panics when a promise is broken.
+//! One fuzz target per parser: a function that takes any bytes and panics if a promise is broken.
 //!
 //! cargo-fuzz drives them from `targets/` on nightly, guided by coverage, with AddressSanitizer
-//! (`make fuzz`). `tests/corpus.rs` drives the same functions on stable, over the kept inputs and
+//! (`make fuzz`). `tests/corpus.rs` drives the same functions on stable, over the stored inputs and
 //! mutations of them, in seconds (`make test-fuzz`, which CI runs).
 //!
-//! What is compared with somebody else's parser is compared in both directions: same verdict, same
-//! value. A target that cuts its input takes the seed of the cuts from the first bytes, so that an
-//! input alone says all that happened.
+//! A comparison with another parser is made in both directions: same verdict, same value. A target
+//! that splits its input takes the random seed from the first bytes, so that an input reproduces
+//! its run.
 
 pub mod base64;
 pub mod chunked;

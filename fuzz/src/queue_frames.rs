@@ -1,8 +1,8 @@
-//! The frames of a queue's link: any bytes from a stranger, and from one who has shaken hands.
+//! The frames of a queue's link: any bytes, before the handshake and after it.
 //!
-//! What must hold whatever comes: nothing panics, the verdict and the messages are the same however
-//! the stream was cut and wherever it was received to, what is kept is within the window, a hub
-//! that has refused a link has nothing more of it, and all that it writes is frames.
+//! For any input: nothing panics, the verdict and the messages are the same however the stream is
+//! split and received, the stored bytes are within the window, a session manager that has refused a
+//! link takes nothing more from it, and its whole output is frames.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ const HEADER_BYTES: usize = 24;
 const SERVER: Identity = Identity([1; 16]);
 const CLIENT: Identity = Identity([2; 16]);
 const WINDOW_BYTES: usize = 1 << 18;
-/// What the window lets through beyond itself.
+/// The bytes that the window accepts beyond its size.
 const SLACK_BYTES: usize = 1 << 20;
 /// Of a message of the flood.
 const MESSAGE_BYTES: usize = 80_000;
 
-/// What came of a stream: why it was refused, and the messages before that.
+/// The outcome of a stream: the reason for a refusal, and the messages before it.
 #[derive(PartialEq, Eq, Debug)]
 struct Came {
     verdict: Result<(), ProtocolError>,
@@ -52,7 +52,7 @@ pub fn run(input: &[u8]) {
     let pieces = random.pieces(stream);
     assert_eq!(Receiver::new(&setting).receive(pieces.clone(), How::AsItCame), whole);
     assert_eq!(Receiver::new(&setting).receive(pieces.clone(), How::IntoTargets), whole);
-    // One that was refused by word of mouth is closed in the next turn, whatever it says then.
+    // A link that got a refusal is closed in the next turn, whatever else arrives.
     let in_turns = Receiver::new(&setting).receive(pieces, How::InTurns);
     assert!(whole.messages.starts_with(&in_turns.messages));
     assert!(in_turns == whole || in_turns.verdict.is_ok());
@@ -62,7 +62,7 @@ pub fn run(input: &[u8]) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     AsItCame,
-    /// Where the hub has a place for it.
+    /// Into the session manager's own target, if it has one.
     IntoTargets,
     /// With all that a driver does after each piece.
     InTurns,
@@ -123,7 +123,7 @@ impl Receiver {
         self.manager.handle_received(self.key, &hello(kind, peer), self.now).expect("a handshake");
     }
 
-    /// So that there is something to acknowledge; nobody may be there yet.
+    /// So that there is a message to acknowledge; the peer may not be connected yet.
     fn put_some(&self) {
         for number in 0..3 {
             let message = Outgoing::copied(Encoding::Bytes, &[7; 40][..10 * number]);
@@ -144,7 +144,7 @@ impl Receiver {
         }
         self.turn();
         if verdict.is_err() {
-            // The link is forgotten: what else comes on it is nobody's.
+            // The link is removed: later bytes on it are dropped.
             assert_eq!(self.manager.handle_received(self.key, &[0; 64], self.now), Ok(()));
             assert!(self.manager.poll_target(self.key).is_none());
         }
@@ -186,7 +186,7 @@ impl Receiver {
         messages
     }
 
-    /// Time passes until all is given up; nothing is left of it.
+    /// Time passes until every session has expired; none is left.
     fn end(mut self) {
         check_frames(&self.written);
         self.manager.abort(self.now);
@@ -211,8 +211,7 @@ fn header(kind: u8, sequence: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// Messages that are more than the window lets through, behind whatever came before them: those
-/// with numbers that have come are passed over.
+/// Messages beyond the window, after any others: numbers that were received before are skipped.
 fn flood() -> Vec<u8> {
     let message = |sequence| {
         let mut bytes = header(4, sequence, MESSAGE_BYTES as u64);
@@ -237,7 +236,7 @@ fn hello(kind: u8, identity: Identity) -> Vec<u8> {
     bytes
 }
 
-/// Headers of known kinds, each with as much behind it as it says.
+/// Headers of known kinds, each followed by a body of its length.
 fn check_frames(mut bytes: &[u8]) {
     while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
         assert!((1..=14).contains(&header[0]), "a frame of kind {}", header[0]);

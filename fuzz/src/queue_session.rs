@@ -1,9 +1,10 @@
-//! A whole session of a queue: two hubs, and a link that a script moves, cuts and lets wait.
+//! A whole session of a queue: two session managers, and a link that a script moves, drops and
+//! delays.
 //!
-//! What must hold whatever the script does: each message that was put arrives once and in order,
-//! and its sender is told; one that was taken back in time never does. After a side was killed a
-//! message may come again, to the one that was started in its place, and is then marked. One that
-//! the program has to acknowledge is acknowledged by nobody else.
+//! For any script: each message that was put arrives once and in order, and its sender is notified;
+//! a message that was cancelled in time never arrives. After a side was killed, a message may
+//! arrive again at its successor, and is then marked. A message with explicit acknowledgement is
+//! acknowledged by the program only.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::queue_pair::{CLIENT, Pair, SERVER, Side, bytes};
 use crate::random::Random;
 
 const STEPS_MAX: usize = 64;
-/// Longer ones, in segments, and those that get memory of their own.
+/// Longer ones in segments, and ones that get a target of their own.
 const LENGTHS: [usize; 8] = [0, 1, 60, 500, 8192, 8193, 33_000, 70_000];
 
 /// Plays the script in `input`.
@@ -35,12 +36,12 @@ pub fn run(input: &[u8]) {
     talk.end();
 }
 
-/// One direction: what was put, and what came.
+/// One direction: the messages put, and the messages received.
 #[derive(Default)]
 struct Direction {
     put: Vec<Put>,
     came: Vec<Incoming>,
-    /// Places in `came` of those that this life has not acknowledged.
+    /// The indices in `came` of messages that this incarnation has not acknowledged.
     held: Vec<usize>,
     /// Numbers that any life has acknowledged.
     acknowledged: BTreeSet<usize>,
@@ -90,7 +91,7 @@ impl Talk {
             10 => self.to_client.cancel(&self.pair.server, amount),
             11 if amount < 0x60 => self.acknowledge(amount, random),
             _ if amount >= 0xf0 => self.kill(if amount & 1 == 0 { SERVER } else { CLIENT }),
-            // Less in all than it takes to give a peer up.
+            // In total less than the time after which a peer has failed.
             _ => self.pair.now += Duration::from_millis(amount as u64),
         }
         if self.acknowledge == Acknowledge::Explicit {
@@ -99,7 +100,7 @@ impl Talk {
         }
     }
 
-    /// Acknowledges some of what came, in any order.
+    /// Acknowledges some of the received messages, in any order.
     fn acknowledge(&mut self, amount: usize, random: &mut Random) {
         for _ in 0..=amount % 8 {
             self.to_server.acknowledge(&mut self.pair.server, random);
@@ -112,8 +113,8 @@ impl Talk {
         self.to_client.take(&mut self.pair.client);
     }
 
-    /// What the one that is killed had put is lost, unless it arrived; with `Received`, what it
-    /// had received and not returned is, too.
+    /// The messages that the killed side had put are lost, unless they arrived; with `Received`, so
+    /// are messages that it had received and not acknowledged.
     fn kill(&mut self, identity: Identity) {
         self.take();
         let (from, to) = match identity {
@@ -121,7 +122,7 @@ impl Talk {
             _ => (&mut self.to_server, &mut self.to_client),
         };
         from.put.iter_mut().for_each(|put| put.is_lossy = true);
-        // What it holds comes again, and for what it had put nobody waits any more.
+        // The messages in its sessions arrive again, and those that it had put are not waited for.
         to.held.clear();
         from.held.clear();
         if self.acknowledge == Acknowledge::Received {
@@ -141,7 +142,7 @@ impl Talk {
         }
     }
 
-    /// Goes on until everything has arrived or is lost, and looks at what came.
+    /// Continues until every message has arrived or is lost, and checks those received.
     fn end(mut self) {
         let (to_server, to_client) = (&mut self.to_server, &mut self.to_client);
         self.pair.run_until(|pair| {
@@ -159,7 +160,7 @@ impl Talk {
 
 impl Direction {
     fn put(&mut self, side: &Side, amount: usize, random: &mut Random) {
-        // Its number, so that each is told from all others.
+        // Its number, so that all messages differ.
         let mut bytes = self.put.len().to_le_bytes().to_vec();
         bytes.resize(8 + LENGTHS[amount % LENGTHS.len()], amount as u8);
         let message = if amount & 0x80 == 0 {
@@ -228,7 +229,7 @@ impl Direction {
         let came: Vec<Vec<u8>> = self.came.iter().map(bytes).collect();
         let mut before = None;
         for (bytes, message) in came.iter().zip(&self.came) {
-            // The message that a client says who it is with.
+            // The message by which a client identifies itself.
             if bytes.is_empty() {
                 continue;
             }

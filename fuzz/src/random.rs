@@ -1,10 +1,10 @@
-//! Chance that is the same each time: SplitMix64 (Steele, Lea and Flood, 2014).
+//! Reproducible random numbers: SplitMix64 (Steele, Lea and Flood, 2014).
 
 /// Numbers that follow from a seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
-/// How many bytes at the front of an input are a seed.
+/// The number of bytes at the start of an input that are a seed.
 const SEED_BYTES: usize = 4;
 
 impl Random {
@@ -13,7 +13,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Takes the seed from the front of an input.
+    /// Takes the seed from the start of an input.
     pub fn of_input(input: &[u8]) -> (Self, &[u8]) {
         let (seed, rest) = input.split_at(SEED_BYTES.min(input.len()));
         (Self(seed.iter().fold(0, |seed, &byte| seed << 8 | u64::from(byte))), rest)
@@ -27,12 +27,12 @@ impl Random {
         ((mixed ^ mixed >> 31) % end as u64) as usize
     }
 
-    /// Whether one of so many chances came.
+    /// Returns `true` with a probability of one in `chances`.
     pub fn one_in(&mut self, chances: usize) -> bool {
         self.below(chances) == 0
     }
 
-    /// Places at which to cut `len` bytes: every one if they are few, else some, close or far.
+    /// Positions at which to cut `len` bytes: all of them if they are few, else some, near or far.
     pub fn cuts(&mut self, len: usize) -> Vec<usize> {
         if len <= 64 || self.one_in(8) {
             return (0..len).collect();

@@ -34,7 +34,7 @@ pub fn run(input: &[u8]) {
             return;
         }
     }
-    // Nothing, or a document that is not whole or broken.
+    // No document, or an incomplete or invalid one.
     let blank = stream[start..].iter().all(|byte| b" \t\r\n".contains(byte));
     if next_action == NextAction::DiscardInput {
         written = check_line(written, &refused());
@@ -47,7 +47,7 @@ fn refused() -> Expected {
     reference::expected(b"")
 }
 
-/// What a connection answers to `pieces`, and what it wishes then.
+/// The output of a connection for `pieces`, and its next action.
 fn answer<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, NextAction) {
     let mut driver = rpc_document::driver();
     for piece in pieces {
@@ -56,7 +56,7 @@ fn answer<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, NextActio
     (driver.out, driver.connection.next_action())
 }
 
-/// Checks the reply that `written` begins with, and gives back what follows it.
+/// Checks the reply that `written` starts with; returns what follows it.
 fn check_line<'a>(written: &'a [u8], answer: &Expected) -> &'a [u8] {
     if *answer == Expected::Nothing {
         return written;

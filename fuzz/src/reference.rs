@@ -1,4 +1,4 @@
-//! What JSON-RPC 2.0 says of a document, told by `serde_json` and the specification alone.
+//! The expected replies to a document, computed by `serde_json` and the specification alone.
 
 use std::fmt;
 
@@ -42,8 +42,8 @@ pub fn read(text: &[u8]) -> Option<Value> {
     Some(value)
 }
 
-/// Whether `serde_json` cannot be asked: text so deep that it would end the process, or the name by
-/// which it passes numbers on as they are written.
+/// Whether `serde_json` cannot judge a text: it nests so deep that the stack would overflow, or has
+/// the key by which `serde_json` passes numbers on unchanged.
 pub fn is_unsupported(text: &[u8]) -> bool {
     let private = b"serde_json::private";
     nesting(text) > 1000 || text.windows(private.len()).any(|window| window == private)
@@ -84,7 +84,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// The reply to one item of a batch, or to a document that is none.
+/// The reply to one item of a batch, or to a single document.
 fn call(text: &str) -> Option<Reply> {
     let Some(members) = members(text) else { return Some(error("null", -32600)) };
     // The last of two members with one name counts.
@@ -115,7 +115,7 @@ fn error(id: &str, code: i64) -> Reply {
     Reply::Error { id: id.to_owned(), code }
 }
 
-/// A value as it is written.
+/// A value as JSON text.
 #[derive(serde::Deserialize)]
 struct Raw<'a>(#[serde(borrow, deserialize_with = "raw")] &'a str);
 

@@ -1,4 +1,4 @@
-//! JSON-RPC documents, each in a request of its own, against what the specification says of them.
+//! JSON-RPC documents, each in its own request, compared with the specification.
 
 use serde_json::Value;
 use ucall_proto::{Call, CallOutcome, Limits, Service};
@@ -17,10 +17,10 @@ impl Service for Echo {
     }
 }
 
-/// A document is answered as the specification says, however it was cut.
+/// A document gets the replies of the specification, however it is split.
 ///
 /// # Panics
-/// When it is not.
+/// If it does not.
 pub fn run(input: &[u8]) {
     let (mut random, document) = Random::of_input(input);
     if reference::is_unsupported(document) {
@@ -47,7 +47,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// A connection under the limits that the reference knows.
+/// A connection with the limits that the reference assumes.
 pub fn driver() -> Driver<Echo> {
     let mut limits = Limits::default();
     limits.batch_calls_max = reference::BATCH_CALLS_MAX;
@@ -56,10 +56,10 @@ pub fn driver() -> Driver<Echo> {
     Driver::serving(Echo, limits)
 }
 
-/// Compares what was written with what must be.
+/// Compares the output with the expected replies.
 ///
 /// # Panics
-/// When they differ.
+/// If they differ.
 pub fn check(written: &[u8], expected: &Expected) {
     let text = std::str::from_utf8(written).expect("UTF-8");
     match expected {

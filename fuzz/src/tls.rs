@@ -1,7 +1,7 @@
-//! TLS: records that come in, good ones, broken ones and none at all.
+//! TLS: valid records, broken ones, and bytes that are no TLS.
 //!
-//! What must hold whatever comes: nothing panics or hangs, what is answered is whole records, an
-//! end that has failed stays so, and what an end hears is the front of what the other has said.
+//! For any input: nothing panics or hangs, the output is whole records, a failed end stays failed,
+//! and the plaintext that an end receives is a prefix of what the other has sent.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,20 +10,20 @@ use ucall_proto::tls::{ClientConfig, ServerConfig, TlsConnection};
 use crate::random::Random;
 use crate::tls_harness::{Authority, Endpoint, EndpointPair, client, server};
 
-/// Made once: an input says nothing of keys.
+/// Made once: inputs do not affect the keys.
 static CONFIGS: LazyLock<(Arc<ServerConfig>, Arc<ClientConfig>)> = LazyLock::new(|| {
     let authority = Authority::new();
     let identity = authority.sign("localhost");
     (server(&[identity.identity()]), client(&authority))
 });
 
-/// Plaintext is a pattern, so that a piece out of place is seen.
+/// Plaintext is a pattern, so that a misplaced piece is detected.
 const PATTERN: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// Plays the script in `input`, or takes it for what a peer sends.
+/// Plays the script in `input`, or takes it as the bytes of a peer.
 ///
 /// # Panics
-/// When a promise is broken.
+/// If a promise is broken.
 pub fn run(input: &[u8]) {
     let (mut random, script) = Random::of_input(input);
     if script.first() == Some(&22) {
@@ -33,7 +33,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// A server that is sent what may be no TLS at all.
+/// A server that receives bytes that may be no TLS at all.
 fn receive_raw(bytes: &[u8], random: &mut Random) {
     let mut whole =
         Endpoint::new(TlsConnection::server(CONFIGS.0.clone()).expect("a server"), Vec::new());
@@ -52,7 +52,7 @@ fn receive_raw(bytes: &[u8], random: &mut Random) {
     }
 }
 
-/// A connection, and what each end has said.
+/// A connection, and the plaintext that each end has sent.
 struct Script {
     endpoints: EndpointPair,
     sent_by_client: Vec<u8>,
@@ -103,7 +103,7 @@ impl Script {
     }
 }
 
-/// Lets the other end hear so much of what one has to say.
+/// Passes a number of bytes from one end to the other.
 fn transfer(from: &mut Endpoint, to: &mut Endpoint, count: usize) {
     let count = count.min(from.out.len());
     let bytes: Vec<u8> = from.out.drain(..count).collect();

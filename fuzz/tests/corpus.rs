@@ -1,7 +1,7 @@
-//! Every target over its kept inputs, and over mutations of them that are the same each time.
+//! Every target over its stored inputs, and over reproducible mutations of them.
 //!
-//! `MUTATIONS=1000000 cargo test --test corpus` looks further; what it finds is written down where
-//! it panics, as one line of escaped bytes.
+//! `MUTATIONS=1000000 cargo test --test corpus` tries more; a failing input is printed with its
+//! panic, as one line of escaped bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::panic::{RefUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use ucall_fuzz::random::Random;
 
 /// For each target; a second or two in all.
 const MUTATIONS: usize = 20_000;
-/// One handshake costs as much as a hundred of anything else.
+/// One handshake costs as much as a hundred inputs of other targets.
 const MUTATIONS_OF_TLS: usize = 500;
 /// Longer inputs find nothing that shorter ones do not.
 const BYTES_MAX: usize = 4096;

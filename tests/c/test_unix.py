@@ -84,7 +84,7 @@ def test_a_path_in_use_is_an_error_and_stays_with_its_server(command, path):
             harness.Server(command)
         assert curl(path)["result"] == 5
     path.write_text("precious")
-    with pytest.raises(StartError, match=f"{path}: there is a file that is no socket"):
+    with pytest.raises(StartError, match=f"{path}: the file is not a socket"):
         harness.Server(command)
     assert path.read_text() == "precious"
 

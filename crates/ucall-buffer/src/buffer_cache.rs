@@ -1,26 +1,25 @@
-//! Memory of a large message, kept for the next one.
+//! Caches the memory of a large message for the next one.
 //!
-//! Allocators give large memory back to the system, and each page of it is made anew, by a fault,
-//! for the next message. One piece is kept, of bounded size, and only for as long as it is in use.
+//! Allocators return large memory to the system, and then each page faults again for the next
+//! message. The cache keeps one allocation of bounded size, only while it is in use.
 
 /// Smaller memory costs no faults.
 const CACHED_BYTES_MIN: usize = 64 << 10;
-/// Larger memory is given back at once: what is kept is kept by every worker.
+/// Larger memory is freed at once, because every worker has a cache.
 pub(crate) const CACHED_BYTES_MAX: usize = 4 << 20;
 /// How many times its bytes a message may have in memory.
 pub(crate) const WASTE_MAX: usize = 4;
 
-/// At most one piece of memory, which [`BufferCache::release_unused`] lets go of when it has lain
-/// idle.
+/// At most one allocation, which [`BufferCache::release_unused`] frees when it was not used.
 #[derive(Debug, Default)]
 pub struct BufferCache {
     memory: Option<Vec<u8>>,
-    /// Since the last look.
+    /// Whether it was used since the last call of [`BufferCache::release_unused`].
     was_used: bool,
 }
 
 impl BufferCache {
-    /// Keeps the memory, not the contents, of a message that is done with.
+    /// Stores the memory of a message that is no longer needed, without its contents.
     pub fn put(&mut self, mut memory: Vec<u8>) {
         let kept = self.memory.as_ref().map_or(0, Vec::capacity);
         if (CACHED_BYTES_MIN.max(kept + 1)..=CACHED_BYTES_MAX).contains(&memory.capacity()) {
@@ -30,8 +29,8 @@ impl BufferCache {
         }
     }
 
-    /// Empty memory for a message of `len` bytes, if there is some of about that size: nobody
-    /// should hold much more memory than his message has bytes.
+    /// Empty memory for a message of `len` bytes, if the cache has some of about that size: a
+    /// message must not occupy much more memory than it needs.
     pub fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         let fits = |memory: &mut Vec<u8>| {
             (memory.capacity() / WASTE_MAX..=memory.capacity()).contains(&len)
@@ -39,12 +38,12 @@ impl BufferCache {
         self.memory.take_if(fits)
     }
 
-    /// Whether there is memory for [`BufferCache::release_unused`] to let go of.
+    /// Whether [`BufferCache::release_unused`] has memory to free.
     pub fn is_empty(&self) -> bool {
         self.memory.is_none()
     }
 
-    /// Lets go of memory that nobody has used since the last call.
+    /// Frees memory that was not used since the last call.
     pub fn release_unused(&mut self) {
         if !std::mem::take(&mut self.was_used) {
             self.memory = None;

@@ -1,11 +1,10 @@
-//! Byte buffers that keep their place while the kernel reads or fills them.
+//! Byte buffers with stable addresses while the kernel reads or fills them.
 //!
-//! A [`Payload`] goes out: one growable head, where replies are written, and parts that belong to
-//! somebody else and are sent from where they lie. A [`Target`] comes in: memory with an owner,
-//! filled from the front. Both may be moved freely; the bytes they name stay where they are, which
-//! is what lets an engine hand their addresses to the kernel and give ownership back later. A
-//! [`BufferCache`] keeps the memory of a large message for the next. [`has_same_ends`] compares
-//! what is short.
+//! A [`Payload`] is sent: one growable head, where replies are written, and borrowed parts that are
+//! sent without a copy. A [`Target`] is received into: owned memory that is filled from its start.
+//! Both may be moved; the bytes that they refer to keep their address, so an engine can pass that
+//! to the kernel and return ownership later. A [`BufferCache`] keeps the memory of a large message
+//! for the next one. [`has_same_ends`] compares short byte strings.
 //!
 //! This crate is a leaf: it imports nothing of the workspace.
 

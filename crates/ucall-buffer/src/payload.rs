@@ -4,13 +4,13 @@ use bytes::Bytes;
 
 use crate::buffer_cache::{CACHED_BYTES_MAX, WASTE_MAX};
 
-/// A spare payload keeps at most this much memory for its next use.
+/// A cleared payload keeps at most this much memory for its next use.
 const CACHED_CAPACITY_MAX: usize = 64 * 1024;
 
-/// Bytes to send, in order: a head that is written in place, then parts sent from where they lie.
+/// Bytes to send, in order: a head that is written in place, then parts that are not copied.
 ///
-/// As wide as one pointer: a payload is handed on many times on its way out, right after it was
-/// written, when copying its fields would wait for the writes.
+/// As wide as one pointer: a payload is moved several times directly after it was written, and a
+/// copy of its fields would wait for these writes.
 #[derive(Debug, Default)]
 pub struct Payload {
     contents: Option<Box<Contents>>,
@@ -53,13 +53,13 @@ impl Payload {
         self.contents.as_ref().map_or(&[], |contents| &contents.head)
     }
 
-    /// Whether all bytes are in the head, so that what is written to the head goes last.
+    /// Whether all bytes are in the head, so that bytes appended to the head are sent last.
     #[inline]
     pub fn is_contiguous(&self) -> bool {
         self.parts().is_empty()
     }
 
-    /// Appends a part that is sent from where it lies.
+    /// Appends a part without a copy.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             let contents = self.contents_mut();
@@ -68,7 +68,7 @@ impl Payload {
         }
     }
 
-    /// Appends copied bytes: to the head while there are no parts, else as a part of their own.
+    /// Appends copied bytes: to the head if there are no parts, else as another part.
     pub fn extend(&mut self, bytes: &[u8]) {
         if self.is_contiguous() {
             self.head_mut().extend_from_slice(bytes);
@@ -103,7 +103,7 @@ impl Payload {
         head.into_iter().chain(parts)
     }
 
-    /// The slices not yet sent, when `sent` bytes from the front have gone out.
+    /// The slices that are left after the first `sent` bytes.
     pub fn slices_from(&self, sent: usize) -> impl Iterator<Item = &[u8]> {
         let mut skip = sent;
         let slices = std::iter::once(self.head()).chain(self.parts().iter().map(Bytes::as_ref));
@@ -114,7 +114,7 @@ impl Payload {
         })
     }
 
-    /// Whether there is memory to write to, and to be kept for the next use.
+    /// Whether the payload has memory that is worth keeping for its next use.
     #[inline]
     pub fn has_memory(&self) -> bool {
         self.contents.is_some()
@@ -132,19 +132,19 @@ impl Payload {
         self.capacity() > CACHED_CAPACITY_MAX
     }
 
-    /// Whether there is so much more memory than contents that a copy should be sent.
+    /// Whether the memory exceeds the contents by so much that a copy should be sent.
     #[inline]
     pub fn is_oversized(&self) -> bool {
         self.is_large() && self.len() < self.capacity() / WASTE_MAX
     }
 
-    /// Forgets the contents and keeps a small amount of memory for the next use.
+    /// Clears the contents, and keeps a small amount of memory for the next use.
     #[inline]
     pub fn clear(&mut self) {
         self.clear_within(CACHED_CAPACITY_MAX);
     }
 
-    /// Forgets the contents and keeps memory for the next large payload, unless that is too much.
+    /// Clears the contents, and keeps memory for the next large payload, up to a limit.
     #[inline]
     pub fn clear_retaining_capacity(&mut self) {
         self.clear_within(CACHED_BYTES_MAX);

@@ -2,14 +2,14 @@
 
 use std::ptr::NonNull;
 
-/// A vector that is filled behind its contents, by so many bytes.
+/// A vector that is filled after its contents, by a fixed number of bytes.
 ///
-/// It may have room to spare behind those, for bytes that come along with the last ones: they are
-/// taken in too, and never waited for.
+/// It may have extra room after these, for bytes that arrive together with the last ones: they are
+/// received too, but never waited for.
 ///
-/// The vector's memory keeps its place until the target is taken apart, so an engine may hand the
+/// The vector's memory keeps its address until the target is taken apart, so an engine may pass the
 /// unfilled rest to the kernel while the target itself moves. It is as wide as one pointer: few
-/// messages need one, and every connection has a place for it.
+/// messages need one, and every connection has a field for it.
 pub struct Target(Box<Contents>);
 
 struct Contents {
@@ -21,13 +21,13 @@ struct Contents {
 }
 
 impl Target {
-    /// A target of `len` bytes behind the present contents of `vec`. Memory is reserved at once
-    /// and, when large, taken from the system only as bytes arrive.
+    /// A target of `len` bytes after the present contents of `vec`. Memory is reserved at once. The
+    /// system provides the pages of a large one only as bytes arrive.
     pub fn from_vec(vec: Vec<u8>, len: usize) -> Self {
         Self::with_extra(vec, len, 0)
     }
 
-    /// As [`Target::from_vec`], with room for `extra` bytes more.
+    /// Like [`Target::from_vec`], with room for `extra` more bytes.
     pub fn with_extra(mut vec: Vec<u8>, len: usize, extra: usize) -> Self {
         vec.reserve_exact(len + extra);
         Self(Box::new(Contents { vec, filled: 0, len, extra }))
@@ -38,7 +38,7 @@ impl Target {
         self.0.filled
     }
 
-    /// Bytes that there is room for, the spare ones included.
+    /// The number of bytes that still fit, extra room included.
     pub fn room(&self) -> usize {
         self.0.len + self.0.extra - self.0.filled
     }
@@ -53,28 +53,28 @@ impl Target {
         NonNull::from(self.0.vec.spare_capacity_mut()).cast()
     }
 
-    /// Counts bytes that were written to the front of [`Target::rest`].
+    /// Counts bytes that were written at [`Target::rest`].
     ///
     /// # Safety
     /// `count` bytes from `rest()` on have been written.
     pub unsafe fn advance(&mut self, count: usize) {
         assert!(count <= self.room(), "a target was filled past its end");
         self.0.filled += count;
-        // SAFETY: len + extra bytes were reserved behind the contents, at most so many are filled,
+        // SAFETY: len + extra bytes were reserved after the contents, at most that many are filled,
         // and the caller has written these.
         unsafe { self.0.vec.set_len(self.0.vec.len() + count) };
     }
 
-    /// Copies as much of `bytes` as there is room for; returns how much that was.
+    /// Copies as many of `bytes` as fit; returns their number.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.room());
-        // Within what was reserved, so the vector does not grow.
+        // The bytes fit in the reserved memory, so the vector does not grow.
         self.0.vec.extend_from_slice(&bytes[..count]);
         self.0.filled += count;
         count
     }
 
-    /// The vector: its old contents, followed by what was received.
+    /// The vector: its old contents, followed by the received bytes.
     pub fn into_vec(self) -> Vec<u8> {
         self.0.vec
     }

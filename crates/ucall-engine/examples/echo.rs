@@ -1,4 +1,4 @@
-//! Sends back what it receives: `echo [posix|uring] [ADDRESS]`. For measuring an engine alone.
+//! Echoes what it receives: `echo [posix|uring] [ADDRESS]`. For measuring an engine alone.
 
 use std::env;
 use std::error::Error;

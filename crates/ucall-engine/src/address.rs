@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::{Listener, UnixFile, bind, bind_unix};
 
-/// What stands in front of the path of a Unix socket, where a host may be named.
+/// The prefix of a Unix socket's path, in place of a host.
 const UNIX: &str = "unix:";
 
 /// An address of TCP, or the path of a Unix socket.
@@ -31,13 +31,13 @@ pub struct Bound {
     pub listener: Listener,
     /// With the port that was picked.
     pub address: Address,
-    /// The file of a Unix socket, which goes when this is dropped.
+    /// The file of a Unix socket, which is removed on drop.
     pub file: Option<UnixFile>,
 }
 
 impl Address {
-    /// The address of a host and a port, or of `unix:/path`. Names may have several: IPv4 comes
-    /// first, which `localhost` mostly means.
+    /// Resolves a host and a port, or `unix:/path`. A name may have several addresses: IPv4 comes
+    /// first, because `localhost` mostly means it.
     pub fn resolve(host: &str, port: u16, mode: u32) -> io::Result<Self> {
         if let Some(path) = host.strip_prefix(UNIX) {
             if path.is_empty() {
@@ -75,7 +75,7 @@ impl Address {
         matches!(self, Self::Tcp(address) if address.ip().is_loopback())
     }
 
-    /// What [`Address::resolve`] takes for a host.
+    /// The part of an address that [`Address::resolve`] uses as the host.
     pub fn host(&self) -> String {
         match self {
             Self::Tcp(address) => address.ip().to_string(),

@@ -17,7 +17,7 @@ pub enum EngineChoice {
 }
 
 impl EngineChoice {
-    /// Looks what the kernel has. Costs a few system calls; look once a process.
+    /// Probes the kernel by a few system calls. Probe once per process.
     pub fn probe() -> Self {
         #[cfg(target_os = "linux")]
         return match uring::Features::probe() {

@@ -11,15 +11,15 @@ use crate::Id;
 /// the bytes. Good for the turn that reported it.
 #[derive(Debug)]
 pub struct Arrival {
-    /// The socket that the bytes came to.
+    /// The socket that the bytes arrived on.
     pub socket: Id,
-    /// Where the engine keeps it, in words of its own.
+    /// The engine's own position of the bytes.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "io_uring keeps several"))]
     pub(crate) delivery_index: u32,
 }
 
-/// Appends what `make` gives, made where it stays: built elsewhere first, it would be copied right
-/// after it was written, and wait for that.
+/// Appends the result of `make`, which is built in place: a copy would wait for the writes before
+/// it.
 #[inline(always)]
 pub(crate) fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
     list.reserve(1);
@@ -42,28 +42,28 @@ pub struct Readiness {
 pub enum Completion {
     /// A connection was accepted; it is already receiving.
     Accepted {
-        /// Where it came in.
+        /// The listener that accepted it.
         listener: Id,
         /// The new connection.
         socket: Id,
     },
-    /// No connection could be accepted (no descriptors or no room in the table, as a rule).
-    /// Accepting has paused: [`Engine::resume`](crate::Engine::resume) the listener to try again.
+    /// No connection could be accepted, mostly because no descriptor or slot was free. Accepting
+    /// has paused: [`Engine::resume`](crate::Engine::resume) the listener to retry.
     AcceptFailed {
         /// Which listener.
         listener: Id,
         /// Why.
         error: io::Error,
     },
-    /// Bytes, the end of the stream or an error have come to a stream socket.
+    /// Bytes, the end of the stream or an error arrived on a stream socket.
     Received(Arrival),
-    /// A datagram has come; see [`Engine::receive_from`](crate::Engine::receive_from).
+    /// A datagram arrived; see [`Engine::receive_from`](crate::Engine::receive_from).
     Datagram(Arrival),
     /// A target is full, or the stream ended or broke before that. Ownership returns.
     Filled {
         /// Which socket.
         socket: Id,
-        /// The target; its `filled()` tells how far it came.
+        /// The target; `filled()` is the number of received bytes.
         target: Target,
         /// `Ok` when full; `UnexpectedEof` at the end of the stream; `Interrupted` when the socket
         /// was closed from our side.
@@ -75,7 +75,7 @@ pub enum Completion {
         socket: Id,
         /// The payload, to be used again.
         payload: Payload,
-        /// Why not all of it went out.
+        /// Why the payload was not sent whole.
         result: io::Result<()>,
     },
     /// A watched descriptor is ready. Watches are one-shot.
@@ -90,8 +90,8 @@ pub enum Completion {
 }
 
 impl Completion {
-    /// The ticket of [`Completion::Received`], to be used once: a few bytes of what is wide, which
-    /// need not be moved for them.
+    /// Takes the arrival of [`Completion::Received`], without moving the whole completion. Call it
+    /// once.
     #[inline(always)]
     pub fn received(&self) -> Option<Arrival> {
         match self {
@@ -100,7 +100,7 @@ impl Completion {
         }
     }
 
-    /// The payload of a [`Completion::Sent`] that went well, and whose it was; used once, too.
+    /// Takes the payload of a successful [`Completion::Sent`] and its socket. Call it once.
     #[inline(always)]
     pub fn sent(&mut self) -> Option<(Id, Payload)> {
         match self {
@@ -109,8 +109,7 @@ impl Completion {
         }
     }
 
-    /// Empties a list of which all was taken, so that nothing has to be dropped: that would look at
-    /// each for what kind it is.
+    /// Clears a list whose values were all taken. Dropping them would inspect the variant of each.
     #[inline(always)]
     pub fn clear_taken(list: &mut Vec<Self>) {
         while let Some(taken) = list.pop() {

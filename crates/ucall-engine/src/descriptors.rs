@@ -2,11 +2,11 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What an unlimited hard limit is taken for: macOS refuses more, and nobody needs it.
+/// Stands for an unlimited hard limit: macOS rejects higher ones.
 const UNLIMITED_FALLBACK: u64 = 10_240;
 
-/// Raises the soft limit on descriptors of this process to the hard one, and returns what it is
-/// now. Failing to raise it is not an error: the limit stays what it was.
+/// Raises the process's soft limit on descriptors to the hard one, and returns the new soft limit.
+/// If that fails, the limit stays unchanged; that is no error.
 pub fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let soft = limit.current.unwrap_or(u64::MAX);

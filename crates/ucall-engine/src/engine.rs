@@ -12,22 +12,22 @@ use crate::{Arrival, Completion, Id, Listener, Peer, Readiness};
 
 /// What became of a payload handed to [`Engine::send`].
 #[derive(Debug)]
-#[must_use = "a payload that went out at once comes back here and not as a completion"]
+#[must_use = "a payload that was sent at once is returned here, without a completion"]
 pub enum SendState {
-    /// All of it went out; here is the payload, to be used again. No completion follows.
+    /// The payload was sent whole, and is returned for reuse. No completion follows.
     Done(Payload),
     /// A [`Completion::Sent`] follows.
     Pending,
 }
 
-/// Moves bytes. One thread owns an engine and drives it, turn by turn.
+/// Moves bytes between sockets and memory. One thread owns an engine and drives it, turn by turn.
 ///
-/// Every operation is started by a method and finished by a [`Completion`] from [`Engine::wait`].
-/// An unknown or closed [`Id`] is not an error: what comes late is dropped, and ownership of
-/// payloads and targets still returns through a completion.
+/// A method starts each operation, and a [`Completion`] from [`Engine::wait`] finishes it. An
+/// unknown or closed [`Id`] is no error: late arrivals are dropped, and completions still return
+/// the ownership of payloads and targets.
 ///
-/// There are no timers but one: the deadline of `wait`. The layer above keeps its deadlines in
-/// whatever order suits it and passes the nearest.
+/// The deadline of `wait` is the only timer. The layer above stores its deadlines and passes the
+/// nearest.
 pub trait Engine {
     /// `"posix"`, `"uring"` or `"fake"`.
     const NAME: &'static str;
@@ -44,12 +44,12 @@ pub trait Engine {
     /// Takes over a bound datagram socket, which starts to receive.
     fn bind_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id>;
 
-    /// Reports once, as [`Completion::Ready`], when a descriptor of somebody else becomes (or
-    /// already is) ready for any of `interest`; [`Engine::rewatch`] arms it again. The descriptor
-    /// must stay open until [`Engine::close`] of the watch.
+    /// Reports once, as [`Completion::Ready`], that a descriptor owned by the caller is or becomes
+    /// ready for any of `interest`; [`Engine::rewatch`] arms the watch again. The descriptor must
+    /// stay open until [`Engine::close`] of the watch.
     fn watch(&mut self, descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id>;
 
-    /// Arms a watch again. Level-triggered: reports at once what is already there.
+    /// Arms a watch again. Level-triggered: reports readiness that already exists at once.
     fn rewatch(&mut self, watch: Id, interest: Readiness) -> io::Result<()>;
 
     /// Stops accepting on a listener, or receiving on a socket, until [`Engine::resume`]. What had
@@ -59,65 +59,65 @@ pub trait Engine {
     /// Undoes [`Engine::pause`] (or the pause after [`Completion::AcceptFailed`]).
     fn resume(&mut self, id: Id);
 
-    /// The bytes of an arrival, writable in place; they are gone at the next call on the engine.
-    /// Empty means the end of the stream. `WouldBlock` means that there is nothing after all (the
-    /// socket was closed meanwhile, or its bytes went to a target).
+    /// The bytes of an arrival, writable in place, and valid until the next call on the engine.
+    /// Empty means the end of the stream. `WouldBlock` means that there are none (the socket was
+    /// closed meanwhile, or a target has taken the bytes).
     fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]>;
 
-    /// The bytes of a datagram and who sent it. `WouldBlock` as in [`Engine::receive`].
+    /// The bytes of a datagram and its sender. `WouldBlock` as in [`Engine::receive`].
     fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)>;
 
-    /// Sends the stream's next bytes into `target`, without a copy where the engine can, until it
-    /// is full; then [`Completion::Filled`] is reported and ordinary receiving goes on by itself.
-    /// Bytes taken from the kernel but not yet handed out go to the target first, and a pause holds
-    /// up only what comes after it. When the stream ends or breaks on the way, an ordinary
-    /// [`Completion::Received`] says so once more. A socket has at most one target at a time.
+    /// Receives the stream's next bytes into `target`, without a copy where the engine can, until
+    /// it is full. Then it reports [`Completion::Filled`], and ordinary receiving continues. Bytes
+    /// that were received but not taken yet go to the target first, and a pause applies only to
+    /// bytes after the target. If the stream ends or fails before the target is full, another
+    /// [`Completion::Received`] reports that. A socket has at most one target at a time.
     fn receive_into(&mut self, socket: Id, target: Target);
 
-    /// Makes sure, once a connection has been silent for a while, that it is still there. An engine
-    /// that may not have been told reports the end, or the error, as ever; see [`Engine::wait`].
+    /// Checks that a connection without recent arrivals is still open. If the engine has missed its
+    /// end or error, it reports that as an arrival; see [`Engine::wait`].
     fn check(&mut self, socket: Id) {
         let _ = socket;
     }
 
-    /// Bytes that the target under way has so far; 0 when none is. It tells a peer that is slow
-    /// from one that is silent.
+    /// The bytes that the current target has received; 0 without one. The number distinguishes a
+    /// slow peer from a stalled one.
     fn filled_bytes(&self, socket: Id) -> usize;
 
     /// Sends a payload whole. A socket has at most one send under way; the next one waits for
     /// [`Completion::Sent`].
     fn send(&mut self, socket: Id, payload: Payload) -> SendState;
 
-    /// Sends a payload whole that nothing waits behind. As [`Engine::send`], except that a `wait`
-    /// need not return for it: its [`Completion::Sent`] may come as late as the next thing that
-    /// happens, which saves io_uring a system call.
+    /// Sends a payload that no other work waits for. Like [`Engine::send`], but `wait` need not
+    /// return for it: its [`Completion::Sent`] may arrive with the next event, which saves io_uring
+    /// a system call.
     #[inline(always)]
     fn send_last(&mut self, socket: Id, payload: Payload) -> SendState {
         self.send(socket, payload)
     }
 
-    /// Bytes that the kernel has taken of the payload under way; 0 when none is. It grows as the
-    /// peer makes room, which tells a slow peer from one that is stuck.
+    /// The bytes of the current payload that the kernel has accepted; 0 without one. The number
+    /// distinguishes a slow peer from a stalled one.
     fn sent_bytes(&self, socket: Id) -> usize;
 
     /// Sends one datagram.
     fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState;
 
-    /// Ends our side of a stream: the peer reads the end once everything sent has arrived.
+    /// Shuts down our side of a stream: the peer reads the end after all sent bytes.
     fn shutdown(&mut self, socket: Id);
 
-    /// Closes a listener, socket or watch and forgets it. What is under way is cancelled; its
-    /// ownership returns by completions whose id nobody knows any more.
+    /// Closes a listener, socket or watch. Its operations are cancelled, and completions with the
+    /// closed id return their payloads and targets.
     fn close(&mut self, id: Id);
 
     /// Who is at the other end of a stream socket.
     fn peer(&mut self, socket: Id) -> io::Result<Peer>;
 
-    /// Submits what was started, then waits until something has happened or `deadline` passed
-    /// (`None`: no deadline; one in the past: only looks), and appends all that happened. A signal
-    /// ends the wait early, with nothing.
+    /// Submits the started operations, waits for an event or until `deadline` (`None`: no deadline;
+    /// one in the past: polls once), and appends all completions. A signal ends the wait early,
+    /// without one.
     ///
-    /// Engine buffers handed out in the turn before go back to the kernel here.
+    /// Buffers that the previous turn has received from the engine return to the kernel here.
     fn wait(
         &mut self,
         deadline: Option<Instant>,
@@ -127,12 +127,13 @@ pub trait Engine {
     /// A handle that ends a `wait` from another thread.
     fn waker(&self) -> Waker;
 
-    /// What a forked child has to close, so that nothing of the engine outlives its process there.
+    /// The descriptors that a forked child must close, so that no part of the engine outlives its
+    /// process.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// System calls made so far, each entry into the kernel counted once.
+    /// The number of system calls so far.
     fn system_calls(&self) -> u64;
 }
 
@@ -141,7 +142,7 @@ pub trait Engine {
 pub struct Waker(pub(crate) Arc<dyn Fn() -> io::Result<()> + Send + Sync>);
 
 impl Waker {
-    /// Wakes the engine. Wakes that come together may be reported as one.
+    /// Wakes the engine. Several wakes may be reported as one.
     pub fn wake(&self) -> io::Result<()> {
         (self.0)()
     }

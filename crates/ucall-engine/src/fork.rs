@@ -1,14 +1,14 @@
 //! Keeps a forked child from serving the connections of its parent.
 //!
-//! A child has all descriptors and all memory of its parent. One that is forked off in a function
-//! of a server, and returns from it, would go on with the server's turn, on the same sockets. A
-//! handler of pthread_atfork(3) counts forks in the child, so that a worker can tell, by a load and
-//! a compare behind each function, that it is no longer in the process that it was made in.
+//! A child has all descriptors and all memory of its parent. A child that was forked in a function
+//! of a server, and returns from it, would continue the server's turn on the same sockets. A
+//! handler of pthread_atfork(3) counts forks in the child, so that a worker detects after each
+//! function, by a load and a compare, that it runs in another process.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many forks lie between this process and the first [`OwningProcess::current`].
+/// The number of forks between this process and the first [`OwningProcess::current`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The exit status of a child that is ended here.
@@ -39,8 +39,8 @@ impl OwningProcess {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 
-    /// Ends this process at once if it is a child of that one: nothing is sent, nothing that is
-    /// buffered is written, and no hook runs, for all of that is the parent's.
+    /// Ends this process at once if it is a child of the owning process. It sends no data, flushes
+    /// no buffer and runs no hook, because all of these are the parent's.
     #[inline(always)]
     pub fn end_child(self) {
         if !self.is_current() {
@@ -49,7 +49,7 @@ impl OwningProcess {
     }
 }
 
-/// Runs in each child. It may do only what is async-signal-safe.
+/// Runs in each child. It may only do what is async-signal-safe.
 extern "C" fn count() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -57,7 +57,7 @@ extern "C" fn count() {
 #[cold]
 #[inline(never)]
 fn end() -> ! {
-    // SAFETY: pointer and length are of one text. Where nobody reads it, it is lost.
+    // SAFETY: pointer and length are of one text. A failed write loses only the message.
     unsafe { libc::write(libc::STDERR_FILENO, WHY.as_ptr().cast(), WHY.len()) };
     // SAFETY: ends the process, whatever state it is in.
     unsafe { libc::_exit(STATUS) }

@@ -1,13 +1,14 @@
-//! Names for what an engine holds.
+//! Identifiers of an engine's objects.
 
-/// Names one listener, socket or watch of one engine.
+/// Identifies one listener, socket or watch of one engine.
 ///
-/// The index is small and reused, so that tables above may be plain vectors; the generation tells
-/// a new holder of an index from the old one, so that what comes late reaches nobody else.
+/// The index is small and reused, so that the layers above can use plain vectors. The generation
+/// distinguishes the objects that have used an index, so that late events do not reach another
+/// object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Id {
     /// Place in the engine's table.
     pub index: u32,
-    /// Counts the holders of that place.
+    /// Counts the objects that have used the index.
     pub generation: u32,
 }

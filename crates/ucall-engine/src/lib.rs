@@ -1,8 +1,8 @@
-//! Moves bytes between sockets and the layers above. Never sees a protocol.
+//! Moves bytes between sockets and the layers above, without knowing any protocol.
 //!
-//! One trait, [`Engine`], stands on io_uring ([`uring`]) and on readiness polling ([`posix`]);
-//! [`fake`] plays both in memory and breaks on command. One conformance suite runs against all
-//! three. The crate imports `ucall-buffer` and nothing else of the workspace.
+//! The trait [`Engine`] has an implementation on io_uring ([`uring`]) and one on readiness polling
+//! ([`posix`]); [`fake`] imitates both in memory and injects faults. One conformance suite runs
+//! against all three. Of the workspace the crate imports `ucall-buffer` only.
 
 mod address;
 mod choice;

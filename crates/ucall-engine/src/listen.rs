@@ -18,12 +18,12 @@ pub(crate) const BACKLOG: i32 = 4096;
 pub fn bind(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    // What lingers from earlier connections on the port does not keep a new server from it.
+    // Connections in TIME_WAIT do not prevent a new server from binding the port.
     socket.set_reuse_address(true)?;
     if share_port {
         socket.set_reuse_port(true)?;
     }
-    // Linux hands it on to accepted sockets, which saves a call each.
+    // Linux copies the option to accepted sockets, which saves a call for each.
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into()).map_err(|error| explain(error, address))?;
     socket.listen(BACKLOG).map_err(|error| explain(error, address))?;
@@ -35,7 +35,7 @@ pub fn bind(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// The same socket once more.
+    /// Duplicates the socket.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
@@ -50,7 +50,7 @@ impl Listener {
         Ok(SockRef::from(&self.0).accept()?.0.into())
     }
 
-    /// Lets [`Listener::accept`] return at once.
+    /// Makes [`Listener::accept`] return at once.
     pub fn set_nonblocking(&self) -> io::Result<()> {
         SockRef::from(&self.0).set_nonblocking(true)
     }
@@ -86,7 +86,7 @@ impl From<UnixListener> for Listener {
     }
 }
 
-/// Says which address it was, and what to do about it.
+/// Adds the address to the error, and what to do about it.
 fn explain(error: io::Error, address: SocketAddr) -> io::Error {
     let reason = match error.kind() {
         io::ErrorKind::AddrInUse => {

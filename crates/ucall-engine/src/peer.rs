@@ -10,9 +10,9 @@ use std::os::fd::BorrowedFd;
 pub enum Peer {
     /// Of a TCP socket: its address and port.
     Address(SocketAddr),
-    /// Of a Unix socket: the process that connected, as the kernel tells it.
+    /// On a Unix socket: the process that connected, as the kernel reports it.
     Process {
-        /// Its number; 0 when it is of a namespace that cannot be seen from here.
+        /// Its id; 0 if it is in another namespace.
         pid: i32,
         /// Its effective user.
         uid: u32,

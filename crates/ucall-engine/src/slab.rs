@@ -1,7 +1,7 @@
-//! A slab whose places carry generations.
+//! A slab with a generation for each slot.
 //!
-//! A value leaves in two steps, because a kernel may still work for it after its owner gave it up:
-//! retired, its [`Id`] is known to nobody; freed, its place goes to the next holder.
+//! A value is removed in two steps, because the kernel may still use it after its owner has closed
+//! it: once retired, its [`Id`] is unknown; once freed, its slot is reused.
 
 use crate::Id;
 
@@ -10,8 +10,8 @@ pub(crate) struct Slab<T> {
     free: Vec<u32>,
 }
 
-/// In a cache line of its own, if it fits in one: of some thousands each is looked at for itself,
-/// and seldom lies in the cache.
+/// In a cache line of its own, if it fits in one: most accesses are to one of thousands of slots,
+/// which is rarely in the cache.
 #[repr(align(64))]
 struct Entry<T> {
     generation: u32,
@@ -24,7 +24,7 @@ impl<T> Slab<T> {
         Self { entries: Vec::new(), free: Vec::new() }
     }
 
-    /// Places a value. The place freed last is taken first, so that indices stay small.
+    /// Inserts a value. The slot freed last is reused first, so that indices stay small.
     pub(crate) fn insert(&mut self, value: T) -> Id {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry { generation: 0, retired: false, value: None });
@@ -55,7 +55,7 @@ impl<T> Slab<T> {
         entry.value.as_mut()
     }
 
-    /// The value at a place, unless it was retired, with its id.
+    /// The value in a slot and its id, unless it was retired.
     #[cfg(target_os = "linux")]
     #[inline(always)]
     pub(crate) fn live_at_mut(&mut self, index: u32) -> Option<(Id, &mut T)> {
@@ -66,14 +66,14 @@ impl<T> Slab<T> {
         Some((Id { index, generation: entry.generation }, entry.value.as_mut()?))
     }
 
-    /// The value at a place, retired or not, with its id.
+    /// The value in a slot and its id, retired or not.
     #[inline(always)]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Id, &mut T)> {
         let entry = self.entries.get_mut(index as usize)?;
         Some((Id { index, generation: entry.generation }, entry.value.as_mut()?))
     }
 
-    /// Takes the value from a place, which goes to the next holder under a new generation.
+    /// Removes the value from a slot, which gets a new generation.
     pub(crate) fn free(&mut self, index: u32) -> Option<T> {
         let entry = self.entries.get_mut(index as usize)?;
         let value = entry.value.take()?;
@@ -109,15 +109,15 @@ impl<T> Slab<T> {
     }
 }
 
-/// What only an engine needs whose kernel goes on working for what was closed.
+/// For engines whose kernel still works on closed values.
 #[cfg(any(target_os = "linux", test))]
 impl<T> Slab<T> {
-    /// Whether the holder of a place was retired.
+    /// Whether the value in a slot was retired.
     pub(crate) fn is_retired(&self, index: u32) -> bool {
         self.entries.get(index as usize).is_some_and(|entry| entry.retired)
     }
 
-    /// Forgets an id and keeps its value; false when the id was unknown already.
+    /// Retires an id, and keeps its value; returns `false` if the id was unknown.
     pub(crate) fn retire(&mut self, id: Id) -> bool {
         let known = self.get(id).is_some();
         if known {

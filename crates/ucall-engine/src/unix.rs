@@ -1,10 +1,10 @@
-//! Unix sockets that listen, and the files they are reached by.
+//! Unix sockets that listen, and their files.
 //!
-//! A file stays behind when its server is killed. It is replaced when nobody listens there any
-//! more, and only then; the kernel lets go of an io_uring's sockets a moment after its process has
-//! ended, which is waited for. Two servers that start at once take turns, by a lock on the folder.
-//! Whoever may read the folder may hold that lock for ever, so it is waited for only as long as
-//! others take to start; and nobody keeps it while waiting for the kernel.
+//! The file stays when its server is killed. It is replaced only if no server listens on it any
+//! more. The kernel closes an io_uring's sockets a moment after its process has ended, and the new
+//! server waits for that. Servers that start at the same time are serialized by a lock on the
+//! folder. Any process that can read the folder may hold that lock for ever, so the wait for it is
+//! short, and it is never held while waiting for the kernel.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -24,11 +24,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::listen::BACKLOG;
 
-/// How long the lock on a folder is waited for, which those who start a server hold for
-/// microseconds.
+/// How long to wait for the lock on a folder, which a starting server holds for microseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the kernel may take to let go of a dead server's socket: milliseconds, or more where
-/// there is much to do.
+/// How long to wait until the kernel has closed a dead server's socket: milliseconds, or more under
+/// load.
 const SOCKET_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often either is tried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -41,20 +40,20 @@ pub struct UnixFile {
     process: u32,
 }
 
-/// Tells one file from its successor: numbers alone are used again at once.
+/// Distinguishes a file from its successor: inode numbers are reused at once.
 type FileIdentity = (u64, u64, i64, i64);
 
 fn identity(found: &fs::Metadata) -> FileIdentity {
     (found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
 }
 
-/// Binds a Unix socket at `path` and listens. Whoever may write to the file may connect, so `mode`,
-/// such as `0o600`, says who that is. May sleep: for a second while somebody else keeps the folder
-/// locked, for ten while the kernel lets go of the socket of a server that has ended.
+/// Binds a Unix socket at `path` and listens. Processes that may write to the file may connect;
+/// `mode`, such as `0o600`, sets these. May sleep: up to a second for the folder's lock, and up to
+/// ten until the kernel has closed the socket of a dead server.
 ///
 /// # Errors
-/// `AddrInUse` when somebody listens there, or when what is there is no socket; `TimedOut` when
-/// somebody keeps the folder locked.
+/// `AddrInUse` if a server listens there, or if the file is no socket; `TimedOut` if another
+/// process holds the folder's lock.
 pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
     let explain = |error: io::Error| {
         let reason = format!("cannot listen on {}: {error}", path.display());
@@ -88,7 +87,7 @@ fn lock(folder: &Path) -> io::Result<File> {
         }
         thread::sleep(RETRY_INTERVAL);
     }
-    // Where folders cannot be locked, servers that start at once have to be careful themselves.
+    // Where folders cannot be locked, the operator must not start servers at the same time.
     Ok(opened)
 }
 
@@ -102,7 +101,7 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
     let file =
         UnixFile { path: path.to_owned(), identity: identity(&made), process: std::process::id() };
     if made.permissions().mode() & 0o777 != mode {
-        // The process's umask has taken some away.
+        // The process's umask has cleared some bits.
         set_mode(path, mode)?;
     }
     // Accepted sockets inherit it.
@@ -111,10 +110,10 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
     Ok((UnixListener::from(std::os::fd::OwnedFd::from(socket)), file))
 }
 
-/// Has the kernel refuse descriptors that peers send over a Unix socket (`SO_PASSRIGHTS`, Linux
-/// 6.16). The receiving thread closes those that it did not ask for, and a close may block: that of
-/// a socket with `SO_LINGER`, for as long as the peer has chosen. Older kernels have no such
-/// option, and the socket stays as it was.
+/// Makes the kernel reject descriptors that peers send over a Unix socket (`SO_PASSRIGHTS`, Linux
+/// 6.16). The receiving thread would have to close them, and a close may block: for a socket with
+/// `SO_LINGER`, as long as the peer has chosen. Older kernels lack the option, and the socket stays
+/// unchanged.
 #[cfg(target_os = "linux")]
 fn refuse_descriptors(socket: &Socket) {
     // The same number on every architecture that Rust supports but sparc.
@@ -136,14 +135,14 @@ fn refuse_descriptors(socket: &Socket) {
 #[cfg(not(target_os = "linux"))]
 fn refuse_descriptors(_socket: &Socket) {}
 
-/// Changes the mode of the socket at `path`, and of nothing that somebody who may write to the
-/// folder puts there meanwhile: of a link least of all.
+/// Changes the mode of the socket at `path`, but of no file or link that another process may have
+/// put there meanwhile.
 #[cfg(target_os = "linux")]
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.file_type().is_socket() {
-        return Err(io::Error::other("somebody else has put a file in its place"));
+        return Err(io::Error::other("another process has replaced the file"));
     }
     let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(opened, Permissions::from_mode(mode))
@@ -154,18 +153,18 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Removes a file that a server has left behind. `false`: the kernel has that server's socket
-/// still, and the caller is to wait for it, as it said that it may.
+/// Removes the file of a dead server. `false`: the kernel has not closed that server's socket yet,
+/// and the caller has to wait.
 fn remove_stale_socket(path: &Path, may_wait: bool) -> io::Result<bool> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(true) };
     let in_use = |what: &str| {
         Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{}: {what}", path.display())))
     };
     if !found.file_type().is_socket() {
-        return in_use("there is a file that is no socket");
+        return in_use("the file is not a socket");
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A server whose queue is full is one, too.
+    // A server whose queue is full also listens.
     probe.set_nonblocking(true)?;
     match probe.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -180,7 +179,7 @@ fn remove_stale_socket(path: &Path, may_wait: bool) -> io::Result<bool> {
 #[cfg(target_os = "linux")]
 fn has_owner_ended(probe: &Socket) -> bool {
     let Ok(owner) = rustix::net::sockopt::socket_peercred(probe) else { return false };
-    // Of one that nobody has waited for, the status stays: behind the name, in brackets.
+    // A process that was not waited for keeps its status: after the name, in brackets.
     let status = fs::read_to_string(format!("/proc/{}/stat", owner.pid));
     let is_dead = |status: String| status.rsplit(") ").next().is_some_and(|it| it.starts_with('Z'));
     rustix::process::test_kill_process(owner.pid) == Err(Errno::SRCH) || status.is_ok_and(is_dead)
@@ -194,7 +193,7 @@ fn has_owner_ended(_probe: &Socket) -> bool {
 impl Drop for UnixFile {
     fn drop(&mut self) {
         let is_ours = |found: fs::Metadata| identity(&found) == self.identity;
-        // A forked child must not take its parent's file away.
+        // A forked child must not remove its parent's file.
         if self.process == std::process::id() && fs::symlink_metadata(&self.path).is_ok_and(is_ours)
         {
             fs::remove_file(&self.path).unwrap_or(());
@@ -210,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of its own for each test, which goes with it.
+    /// A folder for one test, removed on drop.
     fn folder() -> TempDir {
         tempfile::tempdir().unwrap()
     }
@@ -238,7 +237,7 @@ mod tests {
         assert!(error.to_string().contains("listens there already"), "{error}");
         drop(listener);
         let (_listener, _file) = bind_unix(&path, 0o600).unwrap();
-        // The first one's file is gone; that of its successor is not its own.
+        // The first server's file is gone; its successor's file is another.
         drop(file);
         UnixStream::connect(&path).unwrap();
     }

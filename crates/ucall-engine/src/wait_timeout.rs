@@ -1,9 +1,8 @@
-//! Until when a wait lasts.
+//! When a wait ends.
 //!
-//! A wait with a timeout of its own costs a look at our clock, one at the kernel's and a timer set
-//! and taken back, each time. Deadlines that are far away stay the same for many waits, so one
-//! alarm in the kernel watches the nearest of those: a wait that has something to do before then
-//! pays nothing for it, and asks no clock.
+//! A timeout per wait costs a read of our clock, one of the kernel's, and a timer that is set and
+//! cancelled, each time. Distant deadlines stay the same for many waits, so one alarm in the kernel
+//! covers the nearest of them: a wait that ends before it pays nothing, and reads no clock.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +12,12 @@ const TIMER_DISTANCE_MIN: Duration = Duration::from_millis(50);
 /// How long a wait lasts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitTimeout {
-    /// It only looks.
+    /// It polls once.
     Now,
     After(Duration),
     /// Until something happens; a deadline, if there is one, by the alarm.
     Timer,
-    /// The same, and the alarm is to be set first, to ring after this time.
+    /// Without a timeout, after setting the alarm to this time.
     NewTimer(Duration),
 }
 

@@ -1,4 +1,4 @@
-//! When descriptors or places run out. A process of its own, because the limit is the process's.
+//! Exhausted descriptors and slots. A process of its own, because the limit applies to the process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,8 @@ const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Takes turns until `accepted` connections have come or accepting failed; tells whether it failed.
+/// Takes turns until `accepted` connections were accepted or accepting failed; returns whether it
+/// failed.
 fn accept(engine: &mut impl Engine, sockets: &mut Vec<Id>, accepted: usize) -> bool {
     let started = Instant::now();
     let mut failed = false;
@@ -41,8 +42,8 @@ fn descriptors_open() -> u64 {
     std::fs::read_dir("/dev/fd").unwrap().count() as u64
 }
 
-/// The limit is drawn so tight that a few connections fit; the next one waits until one of them
-/// goes, and the process neither spins nor dies.
+/// The limit leaves room for a few connections. The next one waits until one of them closes, and
+/// the process neither spins nor ends.
 fn posix_pauses_at_the_limit_on_descriptors() {
     let before = getrlimit(Resource::Nofile).current.unwrap();
     let mut engine = Posix::new().unwrap();
@@ -61,7 +62,7 @@ fn posix_pauses_at_the_limit_on_descriptors() {
     // Still none: it fails again, once.
     engine.resume(listener);
     assert!(accept(&mut engine, &mut sockets, 8));
-    // One goes, one comes, and the one behind it waits on.
+    // One connection closes, one is accepted, and the next one still waits.
     let fitted = sockets.len();
     engine.close(sockets.pop().unwrap());
     engine.resume(listener);
@@ -101,7 +102,7 @@ fn uring_pauses_when_its_slots_are_taken() {
     assert_eq!(sockets.len(), 3);
 }
 
-/// A table that is too small for what `sockets_max` asks is no reason not to start.
+/// The engine starts with a smaller table than `sockets_max`.
 #[cfg(target_os = "linux")]
 fn uring_starts_under_a_low_limit() {
     use ucall_engine::uring::{Config, Features, Uring};

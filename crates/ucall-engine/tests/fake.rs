@@ -1,5 +1,4 @@
-//! What the fake engine does on command. That it is an engine like the others is for the
-//! conformance suite to say.
+//! The faults that the fake engine injects. The conformance suite tests it as an engine.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::io;

@@ -1,4 +1,5 @@
-//! A forked child that drops what it inherited harms nobody, and knows that it is a child.
+//! A forked child that drops an inherited engine does not affect the parent, and detects that it is
+//! a child.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -15,14 +16,15 @@ fn a_child_is_not_the_process_that_something_was_made_in() {
     assert!(before == again && before.is_current());
     before.end_child();
     let mut ends = [0; 2];
-    // SAFETY: there is room for both ends.
+    // SAFETY: the array has room for both ends.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     // SAFETY: the child does nothing but async-signal-safe calls, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let own = OwningProcess::current();
         let is_told = !before.is_current() && own.is_current() && own != before;
-        // SAFETY: both descriptors are open; a child that was not told leaves with another status.
+        // SAFETY: both descriptors are open; a child that does not detect the fork exits with
+        // another status.
         unsafe {
             libc::dup2(ends[1], libc::STDERR_FILENO);
             if !is_told {
@@ -39,7 +41,7 @@ fn a_child_is_not_the_process_that_something_was_made_in() {
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(libc::WEXITSTATUS(status), 1);
     let mut said = [0; 1024];
-    // SAFETY: so many bytes may be written, and the child has written some.
+    // SAFETY: the buffer has room for that many bytes, and the child has written some.
     let len = unsafe { libc::read(ends[0], said.as_mut_ptr().cast(), said.len()) };
     let said = String::from_utf8_lossy(&said[..len as usize]);
     assert!(said.starts_with("ucall: a forked child has returned"), "{said}");
@@ -57,8 +59,8 @@ fn a_child_may_drop_the_engine() {
     let address = listener.local_addr().unwrap();
     engine.listen(listener).unwrap();
     engine.wait(Some(Instant::now()), &mut Vec::new()).unwrap();
-    // SAFETY: the child does nothing but drop the engine and leave, without running what the
-    // parent's other threads would have to finish.
+    // SAFETY: the child only drops the engine and exits, without code that would wait for the
+    // parent's other threads.
     let child = unsafe { libc::fork() };
     if child == 0 {
         drop(engine);
@@ -69,7 +71,7 @@ fn a_child_may_drop_the_engine() {
     // SAFETY: `status` is valid for the write.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child crashed");
-    // The parent's engine goes on.
+    // The parent's engine still works.
     TcpStream::connect(address).unwrap().write_all(b"hello").unwrap();
     let mut completions = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(20);

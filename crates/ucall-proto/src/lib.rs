@@ -1,11 +1,11 @@
-//! JSON-RPC 2.0 over raw TCP and HTTP/1.1, told apart on one port. Bytes in, bytes out.
+//! JSON-RPC 2.0 over raw TCP and HTTP/1.1 on one port, as a protocol without I/O.
 //!
-//! No sockets, threads, clocks or languages: bytes, the time and limits are arguments, replies are
-//! written into buffers that the caller lends, and calls go to a [`Service`]. The crate imports
-//! `ucall-buffer` and nothing else of the workspace.
+//! The crate knows no sockets, threads, clocks or languages: bytes, the time and limits are
+//! arguments, replies are appended to buffers of the caller, and calls go to a [`Service`]. Of the
+//! workspace it imports `ucall-buffer` only.
 //!
-//! [`Connection`] puts the layers together: framing ([`http1`], or raw documents), then `rpc`
-//! (documents, calls, replies), which stands on [`json`]. [`tls`] encrypts streams of any kind.
+//! [`Connection`] combines the layers: framing ([`http1`], or raw documents), then `rpc`
+//! (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
 #![forbid(unsafe_code)]
 
 mod connection;

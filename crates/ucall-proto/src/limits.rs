@@ -1,10 +1,10 @@
-//! What the core takes at most, told to it by the layers above.
+//! The limits of the protocol, which the layers above set.
 
 use std::time::Duration;
 
 use crate::http1::HeadLimits;
 
-/// Limits of one server. Each has a default, and past it the peer is told what the limit was.
+/// Limits of one server. Each has a default, and the error for exceeding it names it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -24,19 +24,19 @@ pub struct Limits {
     pub id_bytes_max: usize,
     /// Requests of one connection that wait for their replies.
     pub pipeline_max: usize,
-    /// Bytes waiting to be sent on one connection, above the reply in hand.
+    /// Bytes waiting to be sent on one connection, above the current reply.
     pub output_bytes_max: usize,
     /// Bytes of requests that are not whole, of params of calls that are answered later and of
     /// replies that wait, of all connections together.
     pub held_bytes_max: usize,
-    /// Requests of one connection, a batch counted once; it is closed after the last. `None`: no
-    /// limit.
+    /// Requests of one connection, with a batch counted as one; it closes after the last. `None`:
+    /// no limit.
     pub exchanges_max: Option<u64>,
-    /// Age of a connection past which it is closed: behind the request that finds it so old, or
-    /// while it is idle. `None`: no limit.
+    /// The age at which a connection closes, after its current request or while it is idle. `None`:
+    /// no limit.
     pub lifetime: Option<Duration>,
-    /// What is read and thrown away after the last reply, so that it is not lost with what still
-    /// comes.
+    /// Input that is discarded after the last reply. Closing earlier would reset the connection,
+    /// and the peer could lose the reply.
     pub discarded_bytes_max: usize,
     /// From a connection's beginning until both ends have agreed on TLS.
     pub handshake_timeout: Duration,
@@ -44,11 +44,11 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// Without a byte of the body; in all, this and one second more for each KiB.
     pub body_timeout: Duration,
-    /// Without a request on a connection kept alive.
+    /// Time without a request on an open connection.
     pub idle_timeout: Duration,
-    /// Without the peer taking a byte of what is to be sent.
+    /// Time in which the peer accepts no byte of the output.
     pub send_timeout: Duration,
-    /// How long is thrown away what comes after the last reply.
+    /// Time for which input is discarded after the last reply.
     pub discard_timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! One connection of the fake engine: what is under way on it, both ways.
+//! One connection of the fake engine: its pending operations in both directions.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,12 +10,12 @@ use crate::{Arrival, Completion, Id};
 /// How sends go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendMode {
-    /// All at once, without a completion, as on a socket with room enough.
+    /// All bytes at once, without a completion, as on a socket with enough buffer space.
     AtOnce,
-    /// At most this many bytes a wait; the completion follows the last of them. With `usize::MAX`,
-    /// the way of io_uring.
+    /// At most this many bytes a wait; the completion follows the last of them. `usize::MAX`
+    /// behaves like io_uring.
     InSteps(usize),
-    /// Not at all, until told otherwise.
+    /// No bytes, until the mode changes.
     Stalled,
     /// They fail.
     Failing(io::ErrorKind),
@@ -31,10 +31,10 @@ pub(super) struct Connection {
     pub(super) closed: bool,
     pub(super) target: Option<Target>,
     pub(super) paused: bool,
-    /// The end was received; it stays in the inbox for targets that come too late.
+    /// The end was received; it stays in the inbox for a later target.
     pub(super) ended: bool,
     pub(super) arrival: ReportState,
-    /// Arrivals to be reported with nothing behind them.
+    /// The number of arrivals to report without any bytes.
     pub(super) spurious_arrivals: usize,
 }
 
@@ -78,12 +78,12 @@ impl Connection {
         }
     }
 
-    /// Payloads and targets that it has and somebody else owns.
+    /// The payloads and targets that the connection has borrowed.
     pub(super) fn outstanding(&self) -> usize {
         usize::from(self.sending.is_some()) + usize::from(self.target.is_some())
     }
 
-    /// Lets happen what can happen in one wait.
+    /// Performs the progress of one wait.
     pub(super) fn advance(&mut self, socket: Id, happened: &mut Vec<Completion>) {
         happened.extend(self.advance_send(socket));
         if self.arrival == ReportState::Delayed {
@@ -120,7 +120,7 @@ impl Connection {
         Some(Completion::Sent { socket, payload, result: Ok(()) })
     }
 
-    /// Moves one arrival to the target; what is too much for it stays.
+    /// Moves one arrival to the target; bytes that do not fit stay.
     fn fill(&mut self, socket: Id) -> Option<Completion> {
         let mut target = self.target.take()?;
         let result = match self.inbox.front_mut() {

@@ -57,7 +57,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// An engine with nothing in it, and the test's end of it.
+    /// An empty engine, and the test's handle of it.
     pub fn new() -> (Self, Network) {
         let state = Arc::new(Mutex::new(FakeState::new()));
         (Self { state: state.clone(), bytes: Vec::new() }, Network { state })
@@ -82,7 +82,7 @@ impl Engine for Fake {
         Ok(self.state().nodes.insert(Node::listener()))
     }
 
-    /// The socket is closed at once: [`Network::peer`] plays its other end.
+    /// The socket is closed at once: [`Network::peer`] is its other end.
     fn adopt(&mut self, _stream: OwnedFd) -> io::Result<Id> {
         Ok(self.state().adopt())
     }
@@ -92,7 +92,7 @@ impl Engine for Fake {
         Ok(self.state().nodes.insert(Node::datagrams()))
     }
 
-    /// The descriptor is not looked at: [`Network::make_ready`] says what it is ready for.
+    /// The descriptor is not used: [`Network::make_ready`] sets its readiness.
     fn watch(&mut self, _descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id> {
         Ok(self.state().nodes.insert(Node::watch(interest)))
     }
@@ -162,7 +162,7 @@ impl Engine for Fake {
         self.state().address_of(socket).map(crate::Peer::Address)
     }
 
-    /// Returns at once, and remembers the deadline.
+    /// Returns at once, and stores the deadline.
     fn wait(
         &mut self,
         deadline: Option<Instant>,

@@ -24,11 +24,11 @@ pub struct FakePeer {
 }
 
 impl Network {
-    /// Connects to the listener that has been open longest. It is accepted by the next wait, unless
-    /// accepting is paused.
+    /// Connects to the listener that has been open longest. The next wait accepts the connection,
+    /// unless accepting is paused.
     ///
     /// # Panics
-    /// When nobody listens.
+    /// If there is no listener.
     pub fn connect(&self) -> FakePeer {
         let mut state = self.state();
         let listener = state.nodes.ids().into_iter().find(|id| state.is_listener(*id));
@@ -70,7 +70,7 @@ impl Network {
         self.state().accept_failure = Some(kind);
     }
 
-    /// How sends go on connections made from now on; see [`FakePeer::set_send_mode`].
+    /// Sets the send mode of future connections; see [`FakePeer::set_send_mode`].
     pub fn set_send_mode(&self, send_mode: SendMode) {
         self.state().send_mode = send_mode;
     }
@@ -80,8 +80,8 @@ impl Network {
         self.state().delay = waits;
     }
 
-    /// Reports the completions of one wait with those of the youngest socket first. What belongs to
-    /// one socket stays in order.
+    /// Reports the completions of one wait in the reverse order of their sockets. Those of one
+    /// socket stay in order.
     pub fn set_reversed(&self, reversed: bool) {
         self.state().reversed = reversed;
     }
@@ -101,7 +101,7 @@ impl Network {
         self.state().nodes.len()
     }
 
-    /// Payloads and targets that were given to the engine and have not come back.
+    /// The payloads and targets that the engine has not returned yet.
     pub fn outstanding(&self) -> usize {
         self.state().outstanding()
     }
@@ -111,7 +111,7 @@ impl Network {
         self.state().is_paused(id)
     }
 
-    /// Says what a watched descriptor is ready for, until told otherwise.
+    /// Sets the readiness of a watched descriptor.
     pub fn make_ready(&self, watch: Id, readiness: Readiness) {
         if let Some(Node::Watch(watch)) = self.state().nodes.get_mut(watch) {
             watch.readiness = readiness;
@@ -125,7 +125,7 @@ impl Network {
         }
     }
 
-    /// Takes the datagrams that the engine sent from a socket, with where they went.
+    /// Takes the datagrams that the engine has sent from a socket, with their destinations.
     pub fn read_datagrams(&self, socket: Id) -> Vec<(Vec<u8>, SocketAddr)> {
         match self.state().nodes.get_mut(socket) {
             Some(Node::Datagrams(datagrams)) => std::mem::take(&mut datagrams.sent),
@@ -151,18 +151,18 @@ impl FakePeer {
         }
     }
 
-    /// Ends this side: the engine reads the end after what was written.
+    /// Shuts down this side: the engine reads the end after all written bytes.
     pub fn shut_down(&self) {
         self.with(|connection| connection.inbox.push_back(Inbound::End));
     }
 
-    /// Reports this many arrivals, one a wait, that may turn out to be nothing when they are taken:
-    /// what a socket gives that was ready and is not any more.
+    /// Reports this many spurious arrivals, one a wait: taking one may return no bytes, as on a
+    /// socket that is no longer ready.
     pub fn report_spuriously(&self, count: usize) {
         self.with(|connection| connection.spurious_arrivals += count);
     }
 
-    /// Breaks the connection: what was written and not received is lost, sends fail.
+    /// Resets the connection: unreceived bytes are lost, and sends fail.
     pub fn reset(&self) {
         self.with(|connection| {
             connection.inbox.clear();
@@ -171,7 +171,7 @@ impl FakePeer {
         });
     }
 
-    /// Takes what the engine has sent so far.
+    /// Takes the bytes that the engine has sent so far.
     pub fn read(&self) -> Vec<u8> {
         self.with(|connection| std::mem::take(&mut connection.sent))
     }
@@ -181,7 +181,7 @@ impl FakePeer {
         self.with(|connection| connection.send_mode = send_mode);
     }
 
-    /// The engine's end, once it was accepted.
+    /// The engine's end, after it was accepted.
     pub fn socket(&self) -> Option<Id> {
         self.with(|connection| connection.socket)
     }

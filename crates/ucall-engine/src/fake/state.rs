@@ -16,7 +16,7 @@ use crate::{Arrival, Completion, Id, Readiness, SendState};
 
 pub(super) struct FakeState {
     pub(super) nodes: Slab<Node>,
-    /// All there ever were, so that a peer can look after its end was closed.
+    /// All connections, closed ones included, so that a peer can still be inspected.
     pub(super) connections: Vec<Connection>,
     pub(super) woken: Arc<AtomicBool>,
     pub(super) deadline: Option<Instant>,
@@ -27,13 +27,13 @@ pub(super) struct FakeState {
     pub(super) reversed: bool,
     /// Completions to be reported as they are.
     deferred: Vec<Completion>,
-    /// Completions held back, with the wait that is to report them.
+    /// Delayed completions, with the number of the wait that reports them.
     delayed: VecDeque<(u64, Completion)>,
 }
 
 pub(super) enum Node {
     Listener(Listener),
-    /// The place of its connection.
+    /// The index of its connection.
     Stream(usize),
     Datagrams(Datagrams),
     Watch(Watch),
@@ -90,7 +90,7 @@ impl FakeState {
         }
     }
 
-    /// Payloads and targets that were given to the engine and have not come back.
+    /// The payloads and targets that the engine has not returned yet.
     pub(super) fn outstanding(&self) -> usize {
         let returns = |completion: &&Completion| {
             matches!(completion, Completion::Sent { .. } | Completion::Filled { .. })
@@ -291,7 +291,7 @@ impl FakeState {
         true
     }
 
-    /// Lets happen to a node what can happen in one wait.
+    /// Performs the progress of one wait on a node.
     fn advance(&mut self, id: Id, happened: &mut Vec<Completion>) {
         match self.nodes.get_mut(id) {
             Some(Node::Listener(_)) => self.advance_listener(id, happened),
@@ -342,7 +342,7 @@ impl Watch {
     }
 }
 
-/// Whose a completion is, for keeping what belongs together in order.
+/// The socket of a completion; completions of one socket stay in order.
 fn socket_of(completion: &Completion) -> u32 {
     match completion {
         Completion::Accepted { socket, .. }

@@ -9,12 +9,12 @@ use rustix::io::Errno;
 use super::{Posix, Source, SourceKind, Stream};
 use crate::{Completion, Id, Listener};
 
-/// Connections taken from one listener in one turn, so that a flood of them does not keep those
-/// that are served from their turn.
+/// Connections accepted from one listener in one turn, so that a flood of them does not delay open
+/// connections.
 const ACCEPTED_PER_TURN: usize = 16;
 
 impl Posix {
-    /// Accepts what waits on a listener. Leaves it `readable` while there may be more.
+    /// Accepts pending connections. Leaves the listener `readable` while there may be more.
     pub(super) fn accept(&mut self, listener: Id, completions: &mut Vec<Completion>) {
         for _ in 0..ACCEPTED_PER_TURN {
             let Some(Source { readiness, kind: SourceKind::Listener(found) }) =
@@ -28,7 +28,7 @@ impl Posix {
                     readiness.readable = false;
                     return;
                 }
-                // The peer gave up while it waited, or a signal came.
+                // The peer closed the connection before it was accepted, or a signal arrived.
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
                 accepted => accepted.map_err(io::Error::from),
             };
@@ -61,14 +61,14 @@ fn accept_one(listener: &Listener) -> Result<OwnedFd, Errno> {
     rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
 }
 
-/// Elsewhere an accepted socket has to be told everything itself.
+/// On other systems each accepted socket needs its options set.
 #[cfg(not(target_os = "linux"))]
 fn accept_one(listener: &Listener) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::accept(listener)?;
     let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
     super::stream::prepare(&socket).map_err(errno)?;
-    // A Unix socket has no such option, and no need of it.
+    // A Unix socket lacks this option, and does not need it.
     socket2::SockRef::from(&socket).set_tcp_nodelay(true).unwrap_or(());
     Ok(socket)
 }

@@ -12,8 +12,8 @@ use super::ready::ReadReadiness;
 use super::stream::{SEND_FLAGS, SendOutcome, retry};
 use crate::{Arrival, Completion, Id};
 
-/// Datagrams reported in one turn. Unlike with a stream, a short read does not tell that there is
-/// no more, so this many are announced; once one of them turns out not to be there, the others cost
+/// Datagrams announced in one turn. A short read does not show that none are left, unlike on a
+/// stream, so the engine announces this many; after the first that is missing, the others cost
 /// nothing.
 const REPORTED_PER_TURN: usize = 16;
 
@@ -70,7 +70,7 @@ impl Datagrams {
         }
     }
 
-    /// Sends what waited, now that there is room.
+    /// Sends waiting datagrams, after the socket became writable.
     pub(super) fn continue_sending(
         &mut self,
         id: Id,
@@ -99,7 +99,7 @@ impl Datagrams {
         retry(|| sendto(&self.socket, bytes, SEND_FLAGS, &peer)).map(drop)
     }
 
-    /// Closes, and gives back what is held.
+    /// Closes the socket, and returns its payloads.
     pub(super) fn release(self, id: Id, completions: &mut Vec<Completion>) {
         completions.extend(self.waiting.into_iter().map(|(payload, _)| Completion::Sent {
             socket: id,

@@ -1,10 +1,10 @@
 //! The engine on readiness polling: epoll or kqueue, through mio.
 //!
-//! Descriptors are registered once, edge-triggered, for both directions; nothing is changed in the
-//! kernel afterwards, so that a turn costs one poll, and one read and one write a connection.
-//! What an edge announced is reported at once, and remembered in the source's `ReadReadiness` until
-//! a read came back short. Sources that may still hold something are in [`ReadyList`], and reported
-//! again.
+//! Descriptors are registered once, edge-triggered, for both directions. Nothing is changed in the
+//! kernel afterwards, so a turn costs one poll, and one read and one write per connection. The
+//! engine reports an edge at once, and stores it in the source's `ReadReadiness` until a read
+//! returns fewer bytes than requested. Sources that may hold more are in `ReadyList`, and are
+//! reported again.
 
 mod accept;
 mod datagrams;
@@ -33,8 +33,8 @@ use ready::{ReadReadiness, ReadyList};
 use stream::Stream;
 use watch::Watch;
 
-/// One read takes at most this much. All sockets share the buffer, because bytes handed out are
-/// gone at the next call.
+/// The largest read. All sockets share the buffer, because received bytes are valid only until the
+/// next call.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Events taken in one poll.
 const EVENTS_MAX: usize = 1024;
@@ -54,7 +54,7 @@ pub struct Posix {
     buffer: Box<[u8]>,
     waker: Arc<mio::Waker>,
     deadline_timer: DeadlineTimer,
-    /// The last poll found several events, so that more are likely there.
+    /// The last poll returned several events, so more are likely.
     busy: bool,
     system_calls: u64,
 }
@@ -92,7 +92,7 @@ impl Posix {
         })
     }
 
-    /// Takes a source in and registers its descriptor; on failure nothing is left behind.
+    /// Adds a source and registers its descriptor; removes it again on failure.
     fn add(&mut self, kind: SourceKind, interest: Interest) -> io::Result<Id> {
         let id = self.sources.insert(Source { readiness: ReadReadiness::default(), kind });
         self.system_calls += 1;
@@ -108,7 +108,7 @@ impl Posix {
         }
     }
 
-    /// Sees to it that a source is looked at in the next turn if it may hold something.
+    /// Schedules a source for the next turn if it may hold something.
     fn list_if_ready(&mut self, id: Id) {
         if let Some(source) = self.sources.get_mut(id)
             && source.may_have_input()
@@ -125,7 +125,7 @@ impl Posix {
         }
     }
 
-    /// Reports, or takes in, what a source holds.
+    /// Reports the contents of a source, or receives them into its target.
     fn report_source(&mut self, id: Id, completions: &mut Vec<Completion>) {
         let Some(source) = self.sources.get_mut(id) else { return };
         match &mut source.kind {
@@ -141,7 +141,7 @@ impl Posix {
         }
     }
 
-    /// Goes on with what the poll announced.
+    /// Handles the events of the poll.
     #[inline(always)]
     fn handle_events(&mut self, completions: &mut Vec<Completion>) {
         let events = mem::replace(&mut self.events, mio::Events::with_capacity(0));
@@ -160,7 +160,7 @@ impl Posix {
         self.events = events;
     }
 
-    /// Takes an event that is not of a stream.
+    /// Handles an event that is not of a stream.
     #[cold]
     fn handle_other_event(&mut self, event: &mio::event::Event, completions: &mut Vec<Completion>) {
         match event.token() {
@@ -340,8 +340,8 @@ impl Engine for Posix {
             SourceKind::Listener(_) => {}
             SourceKind::Stream(stream) => stream.release(id, &mut self.deferred),
             SourceKind::Datagrams(datagrams) => datagrams.release(id, &mut self.deferred),
-            // A watched descriptor stays open, so the kernel has to be told. That it was closed
-            // too early is no reason to fail.
+            // A watched descriptor stays open, so it is deregistered. If the owner closed it too
+            // early, that fails and is ignored.
             SourceKind::Watch(watch) => watch.deregister(self.poll.registry()).unwrap_or(()),
         }
     }
@@ -393,7 +393,7 @@ impl Posix {
             self.report_listed(completions);
         }
         let idle = completions.len() == before && self.ready.is_empty();
-        // A look that is likely to find something needs no clock, ours or the kernel's.
+        // A poll that is likely to return events needs no timeout, and so no clock.
         let polls_only = mem::take(&mut self.busy) || !idle;
         let timeout = match polls_only {
             true => Some(Duration::ZERO),

@@ -1,7 +1,7 @@
-//! Sources that may hold something which no event will announce again.
+//! Sources that may hold more than the last edge announced.
 //!
-//! Nearly always a source is announced, read until nothing is left, and off the list before the
-//! next turn. So the list only counts who has left it, and is walked when somebody has not.
+//! Most sources are announced, read until empty and removed before the next turn. So the list only
+//! counts removed entries, and is walked only while it has others.
 
 use std::mem;
 
@@ -9,7 +9,7 @@ use super::Source;
 use crate::Id;
 use crate::slab::Slab;
 
-/// What is known about the incoming side of a source.
+/// The readiness of a source's incoming side.
 #[derive(Default)]
 pub(super) struct ReadReadiness {
     /// The kernel may hold something that no event will announce again.
@@ -22,9 +22,9 @@ pub(super) struct ReadReadiness {
 /// The list.
 #[derive(Default)]
 pub(super) struct ReadyList {
-    /// Each at most once, those included that have left.
+    /// Each source at most once, removed ones included.
     ids: Vec<Id>,
-    /// How many have not left; those included that were closed.
+    /// The number of sources that are not removed, closed ones included.
     remaining: usize,
 }
 
@@ -61,7 +61,7 @@ impl ReadyList {
         self.remaining == 0
     }
 
-    /// Drops those that have nothing more; gives the others.
+    /// Drops the removed sources; returns the others.
     pub(super) fn prune(&mut self, sources: &mut Slab<Source>) -> Vec<Id> {
         self.ids.retain(|&id| {
             let Some(source) = sources.get_mut(id) else { return false };

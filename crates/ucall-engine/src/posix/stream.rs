@@ -14,23 +14,23 @@ use crate::{Arrival, Completion, Id, completion};
 /// Parts handed to one system call.
 const PARTS_MAX: usize = 64;
 
-/// A peer that is gone is an error, not a signal.
+/// A failed peer is an error, not a signal.
 #[cfg(not(target_vendor = "apple"))]
 pub(super) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL;
-/// Here the socket itself was told so; see [`prepare`].
+/// On these systems it is an option of the socket; see [`prepare`].
 #[cfg(target_vendor = "apple")]
 pub(super) const SEND_FLAGS: SendFlags = SendFlags::empty();
 
 pub(super) struct Stream {
     pub(super) socket: OwnedFd,
     pub(super) target: Option<Target>,
-    /// The peer's side has ended or broken: after the bytes that are left a read will say so, and
-    /// no further event.
+    /// The peer has shut down its side, or the stream has failed: a read after the last bytes
+    /// reports it, and no further event does.
     pub(super) ending: bool,
-    /// That was said.
+    /// That was reported.
     pub(super) ended: bool,
     sending: Option<Sending>,
-    /// Shut down once the send under way is through.
+    /// Shut down after the current send.
     shutting_down: bool,
 }
 
@@ -71,7 +71,7 @@ impl Stream {
         Ok(Self::new(socket))
     }
 
-    /// Notes what the poll announced, and goes on with a send that was held up.
+    /// Records an event of the poll, and continues a send that waits for buffer space.
     #[inline(always)]
     pub(super) fn handle_event(
         &mut self,
@@ -84,7 +84,7 @@ impl Stream {
         let ending = event.is_read_closed() || event.is_error();
         self.ending |= ending;
         readiness.readable |= (ending || event.is_readable()) && !self.ended;
-        // Writable is nearly always said, and a send held up seldom.
+        // Nearly every event is writable, but few sends wait.
         if self.sending.is_some() {
             let broken = event.is_write_closed() || event.is_error();
             if event.is_writable() || broken {
@@ -98,7 +98,7 @@ impl Stream {
         readiness.readable && (!readiness.paused || self.target.is_some())
     }
 
-    /// Fills the target, if there is one, with what the kernel holds, and reports what is left.
+    /// Fills the target, if there is one, from the kernel's buffer, and reports the rest.
     #[inline(always)]
     pub(super) fn report(
         &mut self,
@@ -135,8 +135,8 @@ impl Stream {
         }
     }
 
-    /// One read. Fewer bytes than there was room for mean that the kernel has no more, so the read
-    /// that would only say so is saved.
+    /// One read. Fewer bytes than requested mean that the kernel has no more, which saves the read
+    /// that would report that.
     #[inline(always)]
     pub(super) fn read(
         &mut self,
@@ -162,8 +162,7 @@ impl Stream {
         }
     }
 
-    /// Takes a target for the bytes that come next; gives the completion when that is over before
-    /// it begins.
+    /// Takes a target for the next bytes; returns the completion if the stream has already ended.
     pub(super) fn fill_next(&mut self, id: Id, target: Target) -> Option<Completion> {
         let over = if self.target.is_some() {
             Err(io::ErrorKind::ResourceBusy.into())
@@ -185,8 +184,8 @@ impl Stream {
         calls: &mut u64,
     ) -> FillOutcome {
         let room = target.room();
-        // SAFETY: the target says that its rest is valid for writes of `room` bytes, which
-        // nobody else touches while we hold the target.
+        // SAFETY: the target's rest is valid for writes of `room` bytes, and no other code accesses
+        // it while we own the target.
         let rest = unsafe {
             std::slice::from_raw_parts_mut(target.rest().as_ptr().cast::<MaybeUninit<u8>>(), room)
         };
@@ -212,7 +211,7 @@ impl Stream {
         }
     }
 
-    /// Writes at once and keeps what the kernel does not take.
+    /// Writes at once, and stores the bytes that the kernel does not accept.
     #[inline(always)]
     pub(super) fn send(&mut self, payload: Payload, calls: &mut u64) -> SendOutcome {
         if self.sending.is_some() {
@@ -244,7 +243,7 @@ impl Stream {
         }
     }
 
-    /// Writes on, now that there is room, and reports when the send is through.
+    /// Continues a send after the socket became writable; reports its end.
     #[inline(never)]
     pub(super) fn continue_sending(
         &mut self,
@@ -277,7 +276,7 @@ impl Stream {
         SendOutcome::Done(sending.payload)
     }
 
-    /// Waits for room.
+    /// Stores the send until the socket is writable.
     fn queue_rest(&mut self, sending: Sending) -> SendOutcome {
         self.sending = Some(sending);
         SendOutcome::Queued
@@ -288,12 +287,12 @@ impl Stream {
         self.shutting_down = self.sending.is_some();
         if !self.shutting_down {
             *calls += 1;
-            // It fails only when the connection is gone already.
+            // Fails only if the connection is already closed.
             rustix::net::shutdown(&self.socket, Shutdown::Write).unwrap_or(());
         }
     }
 
-    /// Closes, and gives back what is held.
+    /// Closes the socket, and returns its payload and target.
     pub(super) fn release(self, id: Id, completions: &mut Vec<Completion>) {
         let interrupted = || Err(io::ErrorKind::Interrupted.into());
         completions.extend(self.target.map(|target| filled(id, target, interrupted())));
@@ -322,7 +321,7 @@ pub(super) fn prepare(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// One write of as many parts as one call takes.
+/// One write of as many parts as one call accepts.
 fn write_some(socket: impl AsFd, payload: &Payload, sent: usize) -> Result<usize, Errno> {
     match payload.is_contiguous() {
         true => send(socket, payload.head().get(sent..).unwrap_or_default(), SEND_FLAGS),

@@ -1,7 +1,7 @@
-//! Watching descriptors of others.
+//! Watches descriptors that the caller owns.
 //!
-//! mio polls edge-triggered only. Registering again makes the kernel report what is already there,
-//! so a watch that is registered anew for each shot, and deaf in between, is level-triggered and
+//! mio polls edge-triggered only. A new registration makes the kernel report existing readiness, so
+//! a watch that is registered again for each report, and ignored in between, is level-triggered and
 //! one-shot in effect.
 
 use std::io;
@@ -18,7 +18,7 @@ pub(super) struct Watch {
     armed: bool,
 }
 
-/// A watch for nothing at all still hears of errors and is taken as one for reading.
+/// A watch without an interest still reports errors, as readable.
 pub(super) fn interest(readiness: Readiness) -> Interest {
     match readiness {
         Readiness { readable: true, writable: true } => Interest::READABLE | Interest::WRITABLE,

@@ -1,8 +1,8 @@
-//! Accepting connections: one operation a listener, multishot if it can, into the file table.
+//! Accepts connections: one operation per listener, multishot if possible, into the file table.
 //!
-//! A connection that finds no place in the table is accepted by the kernel all the same, and
-//! dropped. A multishot accept takes all that wait before we can stop it; so it is used only while
-//! the table has a place for each of those, and one accept after another is made from there on.
+//! The kernel also accepts a connection for which the table has no slot, and drops it. A multishot
+//! accept takes all pending connections before it can be stopped. So it is used only while the
+//! table has a slot for each of these; otherwise each accept is a single one.
 
 use std::io;
 use std::mem;
@@ -21,12 +21,12 @@ use crate::{Completion, Id};
 
 pub(super) struct Listener {
     pub(super) socket: crate::Listener,
-    /// Several processes may listen on it, each of which is to have its turn.
+    /// Several processes may listen on it, and share the connections.
     pub(super) is_shared: bool,
     pub(super) paused: bool,
     /// An accept is under way.
     pub(super) accepting: bool,
-    /// It is a multishot one, which was not told to stop.
+    /// A multishot accept that was not cancelled.
     pub(super) is_multishot: bool,
 }
 
@@ -37,7 +37,7 @@ impl Listener {
 }
 
 impl Uring {
-    /// Accepts, unless that is under way already or must not be.
+    /// Starts an accept, unless one is pending or accepting is paused.
     pub(super) fn accept_next(&mut self, index: u32) {
         let (retired, has_room) = (self.slots.is_retired(index), self.has_room());
         let Some((_, Slot::Listener(listener))) = self.slots.at_mut(index) else { return };
@@ -47,8 +47,8 @@ impl Uring {
         listener.accepting = true;
         listener.is_multishot = has_room && !listener.is_shared;
         let descriptor = types::Fd(listener.socket.as_fd().as_raw_fd());
-        // The kernel wakes only the first of those who wait. One accept after another goes to the
-        // end of that line each time; a multishot one would stay at its front for ever.
+        // The kernel wakes only the first waiter. Each single accept enters the wait queue at its
+        // end; a multishot one would stay first for ever.
         let entry = match listener.is_multishot {
             true => opcode::AcceptMulti::new(descriptor).allocate_file_index(true).build(),
             false => opcode::Accept::new(descriptor, ptr::null_mut(), ptr::null_mut())
@@ -113,8 +113,8 @@ impl Uring {
         self.stop_before_full(listener, completions);
     }
 
-    /// Pauses a listener when the file table has little room left: a connection that finds none is
-    /// accepted by the kernel and dropped, while one that is not accepted can wait.
+    /// Pauses a listener when the file table is nearly full: the kernel drops a connection that is
+    /// accepted without a slot, but one that is not accepted yet can wait.
     fn stop_before_full(&mut self, id: Id, completions: &mut Vec<Completion>) {
         let Some(Slot::Listener(listener)) = self.slots.get_mut(id) else { return };
         if self.files >= self.files_max && !listener.paused {
@@ -128,12 +128,12 @@ impl Uring {
         }
     }
 
-    /// Whether there is a place for each connection that may wait.
+    /// Whether the table has a slot for each pending connection.
     fn has_room(&self) -> bool {
         self.files + BACKLOG as u32 <= self.files_max
     }
 
-    /// Closes a direct descriptor, behind all that was submitted for it before.
+    /// Closes a direct descriptor, after all operations submitted for it.
     pub(super) fn close_file(&mut self, file: u32) {
         self.files -= 1;
         let entry = opcode::Close::new(types::Fixed(file)).build();
@@ -142,8 +142,8 @@ impl Uring {
     }
 }
 
-/// Whether accepting may simply go on: it was cancelled, the peer gave up while it waited, or the
-/// kernel was interrupted.
+/// Whether to simply accept again: the accept was cancelled or interrupted, or the peer has closed
+/// the connection.
 fn is_transient(error: &io::Error) -> bool {
     let transient = [libc::ECANCELED, libc::ECONNABORTED, libc::EINTR, libc::EAGAIN];
     error.raw_os_error().is_some_and(|errno| transient.contains(&errno))

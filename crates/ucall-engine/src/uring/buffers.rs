@@ -11,29 +11,30 @@ use super::memory::Mapping;
 /// The only group of buffers there is.
 pub(super) const GROUP: u16 = 0;
 
-/// A power of two; enough for what arrives between two waits, as a rule. A socket that finds none
-/// left receives in the next turn.
+/// A power of two that is mostly enough for the arrivals between two waits. A socket without a
+/// buffer receives in the next turn.
 const COUNT: u16 = 256;
 const BUFFER_BYTES: usize = 16 * 1024;
-/// The ring comes first in the mapping, in whole pages of any size in use.
+/// The ring is at the start of the mapping, in whole pages of any size in use.
 const RING_BYTES: usize = 64 * 1024;
 const _: () = assert!(RING_BYTES > COUNT as usize * size_of::<BufRingEntry>());
 
 pub(super) struct Buffers {
     mapping: Mapping,
-    /// Buffers given back so far, those of earlier rounds counted again.
+    /// The number of returned buffers, over all rounds.
     tail: u16,
-    /// As many of them as the kernel knows of.
+    /// How many of these were published to the kernel.
     published: u16,
 }
 
 impl Buffers {
-    /// Makes the buffers and hands all of them to the kernel.
+    /// Makes the buffers, and gives all of them to the kernel.
     pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
-        // A child keeps its copy of the buffers: the function that forked may go on reading params.
+        // A child keeps its copy of the buffers: the function that has forked may still read
+        // params.
         let mapping = Mapping::new(RING_BYTES + COUNT as usize * BUFFER_BYTES, RING_BYTES)?;
         let address = mapping.start().as_ptr() as u64;
-        // SAFETY: the ring lies in front of the mapping, which lives until the engine has drained
+        // SAFETY: the ring is at the start of the mapping, which lives until the engine has drained
         // its operations, or for ever.
         unsafe { submitter.register_buf_ring_with_flags(address, COUNT, GROUP, 0)? };
         let mut buffers = Self { mapping, tail: 0, published: 0 };
@@ -44,30 +45,30 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// A byte that anything may be written to, as long as the mapping lives, and nobody reads.
+    /// The address of a byte that may be overwritten while the mapping lives, and is never read.
     pub(super) fn peek_byte(&self) -> *mut u8 {
         // SAFETY: the ring's part of the mapping is larger than the ring; this is its last byte.
         unsafe { self.mapping.start().add(RING_BYTES - 1) }.as_ptr()
     }
 
-    /// The bytes of a buffer that the kernel filled and that was not given back since.
+    /// The bytes of a buffer that the kernel has filled and that was not returned since.
     pub(super) fn bytes(&mut self, buffer: u16, start: u32, len: u32) -> &mut [u8] {
         let (start, len) = (start as usize, len as usize);
         assert!(buffer < COUNT && start + len <= BUFFER_BYTES, "the kernel overran a buffer");
-        // SAFETY: the range lies within the buffer, which lies within the mapping, was initialised
-        // by the kernel, and is ours until given back; `&mut self` keeps other borrows out.
+        // SAFETY: the range is within the buffer, which is within the mapping, was initialised by
+        // the kernel, and is ours until it is returned; `&mut self` excludes other borrows.
         unsafe {
             let bytes = self.mapping.start().add(Self::offset(buffer) + start);
             std::slice::from_raw_parts_mut(bytes.as_ptr(), len)
         }
     }
 
-    /// Gives a buffer to the kernel, which sees it after [`Buffers::publish`].
+    /// Returns a buffer to the kernel, which sees it after [`Buffers::publish`].
     pub(super) fn recycle(&mut self, buffer: u16) {
         let address = self.mapping.start().as_ptr() as u64 + Self::offset(buffer) as u64;
         let ring = self.mapping.start().cast::<BufRingEntry>();
-        // SAFETY: the index is less than COUNT, so the entry lies within the ring; the kernel reads
-        // it only once the tail has passed it.
+        // SAFETY: the index is less than COUNT, so the entry is within the ring; the kernel reads
+        // it only after the tail has passed it.
         let entry = unsafe { &mut *ring.add((self.tail % COUNT) as usize).as_ptr() };
         entry.set_addr(address);
         entry.set_len(BUFFER_BYTES as u32);
@@ -75,15 +76,15 @@ impl Buffers {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Lets the kernel see what was given back.
+    /// Publishes the returned buffers to the kernel.
     pub(super) fn publish(&mut self) {
         if self.published == self.tail {
             return;
         }
         self.published = self.tail;
         let ring = self.mapping.start().cast::<BufRingEntry>();
-        // SAFETY: the tail lies within the first entry, is aligned, and lives as long as the
-        // mapping; the kernel only reads it.
+        // SAFETY: the tail is within the first entry, is aligned, and lives as long as the mapping;
+        // the kernel only reads it.
         let tail = unsafe { &*BufRingEntry::tail(ring.as_ptr()).cast::<AtomicU16>() };
         tail.store(self.tail, Ordering::Release);
     }

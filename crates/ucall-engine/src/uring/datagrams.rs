@@ -27,7 +27,7 @@ pub(super) struct Datagrams {
     receiving: bool,
     /// Sends under way; each names the descriptor, which therefore stays open.
     sending: u32,
-    /// What came last lies in `bytes` and was not taken yet.
+    /// The last datagram is in `bytes`, and was not taken yet.
     has_untaken: bool,
     paused: bool,
 }
@@ -66,7 +66,7 @@ impl Datagrams {
 }
 
 impl Uring {
-    /// Receives the next datagram; `was_taken` tells that the one before was taken.
+    /// Receives the next datagram; `was_taken` is whether the previous one was taken.
     pub(super) fn receive_datagram(&mut self, id: Id, was_taken: bool) {
         let Some(Slot::Datagrams(datagrams)) = self.slots.get_mut(id) else { return };
         datagrams.has_untaken &= !was_taken;
@@ -163,7 +163,7 @@ impl Uring {
         self.free_if_idle(socket.index);
     }
 
-    /// Cancels what is under way for a datagram socket that was retired.
+    /// Cancels the operations of a retired datagram socket.
     pub(super) fn close_datagrams(&mut self, id: Id) {
         if let Some((_, Slot::Datagrams(datagrams))) = self.slots.at_mut(id.index)
             && datagrams.receiving

@@ -39,8 +39,8 @@ impl Uring {
     fn set_deadline_timer(&mut self, left: Duration) {
         *self.deadline_timer.timeout.as_mut() = Timespec::from(left);
         let entry = opcode::Timeout::new(self.deadline_timer.timeout.as_ptr()).build();
-        // SAFETY: the time stays in place as long as the engine, which submits nothing after its
-        // end, and as it is until the next alarm, which is set when this one has rung.
+        // SAFETY: the time keeps its address as long as the engine, which submits nothing after its
+        // end, and its value until this alarm has expired.
         unsafe { self.ring.push(entry, Operation::Timer.at(0)) }
     }
 }

@@ -1,8 +1,8 @@
-//! What has come and was reported, until the caller takes it.
+//! Reported arrivals, until the caller takes them.
 //!
-//! Each wait settles the deliveries of the one before, oldest first: buffers of those that were
-//! taken go back to the kernel; the others go into the socket's target, if it has one by now, or
-//! are reported once more.
+//! Each wait settles the arrivals of the previous one, oldest first: the buffers of taken ones
+//! return to the kernel; others move into the socket's target, if it has one by now, or are
+//! reported again.
 
 use std::io;
 use std::mem;
@@ -33,7 +33,7 @@ pub(super) enum DeliverySource {
 }
 
 impl DeliverySource {
-    /// What an error is to the caller: nothing, when receiving goes on by itself.
+    /// Converts an error for the caller; returns none if receiving continues by itself.
     pub(super) fn from_errno(errno: i32) -> Option<Self> {
         match errno {
             libc::ECANCELED | libc::ENOBUFS | libc::EAGAIN | libc::EINTR => None,
@@ -48,7 +48,7 @@ impl DeliverySource {
 }
 
 impl Uring {
-    /// Reports something that has come to a stream without a target.
+    /// Reports an arrival on a stream without a target.
     #[inline(always)]
     pub(super) fn report(
         &mut self,
@@ -62,7 +62,7 @@ impl Uring {
         completion::push(&mut self.deliveries, || source.delivery(socket, len));
     }
 
-    /// Reports something that has come, unless the socket's target takes all of it.
+    /// Reports an arrival, unless the socket's target takes all of it.
     pub(super) fn deliver(
         &mut self,
         socket: Id,
@@ -74,7 +74,7 @@ impl Uring {
         self.redeliver(source.delivery(socket, len), completions);
     }
 
-    /// The same, for what was reported before and not taken.
+    /// The same for an arrival that was reported before and not taken.
     #[cold]
     fn redeliver(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
         let arrival =
@@ -117,7 +117,7 @@ impl Uring {
         self.restart.push(socket);
     }
 
-    /// Settles what was reported by the wait before.
+    /// Settles the arrivals that the previous wait has reported.
     pub(super) fn recycle_deliveries(&mut self, completions: &mut Vec<Completion>) {
         mem::swap(&mut self.deliveries, &mut self.previous_deliveries);
         let mut next = 0;
@@ -144,7 +144,7 @@ impl Uring {
         }
     }
 
-    /// The bytes of an arrival of the last wait, unless they were taken or are to go to a target.
+    /// The bytes of an arrival of the last wait, unless they were taken or belong to a target.
     #[inline(always)]
     pub(super) fn take(&mut self, arrival: &Arrival) -> io::Result<&mut [u8]> {
         if let Some(Slot::Stream(stream)) = self.slots.get(arrival.socket)

@@ -6,18 +6,19 @@ use io_uring::{IoUring, Probe, opcode};
 
 use crate::UringUnavailable;
 
-/// What the engine uses beyond its floor, Linux 5.19 (buffer rings, direct descriptors, multishot
-/// accept, `COOP_TASKRUN`). Take features away to imitate an older kernel, never add any.
+/// The features that the engine uses beyond its minimum, Linux 5.19 (buffer rings, direct
+/// descriptors, multishot accept, `COOP_TASKRUN`). Remove features to imitate an older kernel, but
+/// never add any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
     /// One receive operation reports until it is cancelled (6.0).
     pub multishot_receive: bool,
     /// The kernel relies on one thread submitting (6.0).
     pub single_issuer: bool,
-    /// Completions are worked on when we wait for them, and only then (6.1). A poll on the ring's
-    /// descriptor never wakes under it: take it away to live in somebody else's loop.
+    /// Completions are processed only while we wait (6.1). A poll on the ring's descriptor then
+    /// never wakes up: remove the feature to run inside another event loop.
     pub defer_taskrun: bool,
-    /// A send that fails halfway tells how far it came (6.1).
+    /// A send that fails halfway reports the bytes that were sent (6.1).
     pub partial_sends: bool,
     /// A direct descriptor can be made an ordinary one (6.8).
     pub install_descriptor: bool,
@@ -32,8 +33,8 @@ impl Features {
         install_descriptor: false,
     };
 
-    /// Asks the kernel. Set-up flags that it does not know are refused with EINVAL, so trying them
-    /// from the newest on tells its age even where distributions moved features to old versions.
+    /// Probes the kernel. It rejects unknown set-up flags with EINVAL, so trying them from the
+    /// newest on reveals its age, even where distributions have backported features.
     pub fn probe() -> Result<Self, UringUnavailable> {
         for version in [(6, 1), (6, 0), (5, 19)] {
             let features = Self { install_descriptor: false, ..Self::of_release(version) };
@@ -49,7 +50,7 @@ impl Features {
         ))
     }
 
-    /// These features without those that Linux of this (major, minor) version did not have.
+    /// These features without those that this (major, minor) version of Linux lacks.
     pub fn as_of(self, version: (u16, u16)) -> Self {
         let had = Self::of_release(version);
         Self {
@@ -61,7 +62,7 @@ impl Features {
         }
     }
 
-    /// What came with which release (io_uring_setup(2), io_uring_enter(2)).
+    /// The features of each release (io_uring_setup(2), io_uring_enter(2)).
     fn of_release(version: (u16, u16)) -> Self {
         Self {
             multishot_receive: version >= (6, 0),
@@ -92,8 +93,8 @@ impl Features {
             builder.setup_single_issuer();
         }
         if self.defers_taskrun() {
-            // Without the flag that tells of work held back: the kernel sets it from the core that
-            // brings the work, in the line of memory that both queues' ends are in.
+            // Without the flag for pending task work: the kernel sets it from another core, in the
+            // cache line of both queues' tails.
             builder.setup_defer_taskrun();
         } else {
             builder.setup_coop_taskrun().setup_taskrun_flag();

@@ -11,7 +11,7 @@ pub(super) const OPERATION_BYTES_MAX: usize = 1 << 30;
 
 /// An open file as submissions name it.
 pub(super) enum File {
-    /// A place in the ring's table.
+    /// A slot in the ring's file table.
     Direct(u32),
     Plain(OwnedFd),
 }
@@ -32,8 +32,7 @@ impl File {
     }
 }
 
-/// Whether an operation that ended with this error may simply be tried again, unless it was us who
-/// cancelled it.
+/// Whether to retry an operation that ended with this error, unless we have cancelled it.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     let transient = [libc::EINTR, libc::EAGAIN, libc::ECANCELED];
     error.raw_os_error().is_some_and(|errno| transient.contains(&errno))

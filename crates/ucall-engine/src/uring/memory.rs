@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-/// A box that may be moved while the kernel writes to what it holds, which moving a `Box` forbids.
+/// A box that may be moved while the kernel writes to its contents, which `Box` forbids.
 pub(super) struct StableBox<T: ?Sized>(NonNull<T>);
 
 impl<T: ?Sized> StableBox<T> {
@@ -18,37 +18,37 @@ impl<T: ?Sized> StableBox<T> {
 
     /// The value, while no operation that writes to it is under way.
     pub(super) fn as_ref(&self) -> &T {
-        // SAFETY: the pointer came from a box and is freed on drop only; `&self` keeps writers of
-        // our own out.
+        // SAFETY: the pointer is of a box and is freed on drop only; `&self` excludes writers of
+        // our own.
         unsafe { self.0.as_ref() }
     }
 
     /// The value, while no operation that uses it is under way.
     pub(super) fn as_mut(&mut self) -> &mut T {
-        // SAFETY: the pointer came from a box, is freed on drop only, and `&mut self` is the only
-        // way to it.
+        // SAFETY: the pointer is of a box, is freed on drop only, and `&mut self` is the only way
+        // to it.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl<T: ?Sized> Drop for StableBox<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a box and nobody uses it after this.
+        // SAFETY: the pointer is of a box, and is not used after this.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// Anonymous memory, zeroed, aligned to pages, taken from the system only as it is touched.
+/// Anonymous memory, zeroed and page-aligned; the system provides pages on first access.
 pub(super) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
 impl Mapping {
-    /// So many bytes. The first `pinned` of them, whole pages, are for the kernel to pin, and are
-    /// not there in a forked child.
+    /// Maps `len` bytes. The kernel pins the first `pinned` of them, whole pages, which a forked
+    /// child does not have.
     pub(super) fn new(len: usize, pinned: usize) -> io::Result<Self> {
-        // SAFETY: asks for new memory at an address of the kernel's choice.
+        // SAFETY: maps new memory at an address of the kernel's choice.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -64,7 +64,7 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Self { start, len };
-        // SAFETY: the range is the front of the mapping just made.
+        // SAFETY: the range is the start of the new mapping.
         match unsafe { libc::madvise(start.as_ptr().cast(), pinned, libc::MADV_DONTFORK) } {
             0 => Ok(mapping),
             _ => Err(io::Error::last_os_error()),
@@ -78,7 +78,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by us and nobody uses it after this. It cannot fail.
+        // SAFETY: the range was mapped by us and is not used after this. It cannot fail.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -1,4 +1,4 @@
-//! A message header with the parts and the address it points to, all in one stable place.
+//! A message header with its parts and its address, all at a stable address.
 
 use std::net::SocketAddr;
 use std::ptr;
@@ -7,7 +7,7 @@ use socket2::{SockAddr, SockAddrStorage};
 
 use super::memory::StableBox;
 
-/// Parts of one send; the kernel takes no more (`UIO_MAXIOV`).
+/// Parts of one send; the kernel's maximum (`UIO_MAXIOV`).
 const PARTS_MAX: usize = 1024;
 
 pub(super) struct MessageHeader {
@@ -27,9 +27,9 @@ impl MessageHeader {
         }))
     }
 
-    /// Names what to send, and where to if the socket is not connected; also gives the number of
-    /// bytes, since there may be more slices than one send takes. They have to stay in place until
-    /// it is sent.
+    /// Sets the parts to send, and the destination if the socket is not connected. Returns the
+    /// number of bytes, because there may be more slices than one send takes. The slices must keep
+    /// their addresses until they are sent.
     pub(super) fn outgoing<'a>(
         &mut self,
         slices: impl Iterator<Item = &'a [u8]>,

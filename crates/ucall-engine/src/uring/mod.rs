@@ -1,17 +1,16 @@
 //! The engine on io_uring.
 //!
-//! Everything is a submission, queued here and handed over with the next wait, in one entry into
-//! the kernel. Connections are accepted straight into the ring's file table and receive into
-//! buffers that the kernel picks from a ring of them, so that an idle connection holds no memory.
+//! Every operation is a submission, which is queued here and submitted with the next wait, in one
+//! system call. Connections are accepted into the ring's file table and receive into buffers that
+//! the kernel selects from a ring of them, so an idle connection holds no memory.
 //!
-//! **Memory.** What the kernel may touch belongs to a slot, and a slot is freed only after the last
-//! completion of its operations: a closed one is retired first, its operations are cancelled, and
-//! its id means nothing any more while they end. Dropping the engine closes everything and waits
-//! for the last completion; what does not end in time is leaked rather than freed.
+//! **Memory.** Memory that the kernel may access belongs to a slot, and a slot is freed only after
+//! the last completion of its operations. Closing retires the slot first: its operations are
+//! cancelled, and its id is invalid while they end. Dropping the engine closes everything and waits
+//! for the last completion; operations that do not end in time are leaked, not freed.
 //!
-//! **Threads and forks.** The engine is made on the thread that drives it, and stays there. A child
-//! that was forked off must not use it: the memory of the queues is not there. Dropping it in the
-//! child leaks it.
+//! **Threads and forks.** One thread makes the engine and drives it. A forked child must not use
+//! it: the child lacks the memory of the queues. Dropping it in the child leaks it.
 
 mod accept;
 mod buffers;
@@ -58,15 +57,15 @@ use token::{Operation, Token};
 use wake::Wakeups;
 use watch::Watch;
 
-/// Completions that fit their queue, for each submission that fits its own. More than that are
-/// kept by the kernel, at a cost.
+/// The size of the completion queue as a multiple of the submission queue's. The kernel stores
+/// completions that do not fit, at a cost.
 const COMPLETIONS_PER_SUBMISSION: u32 = 4;
 /// A ring with fewer submissions than this is not worth having.
 const QUEUE_DEPTH_MIN: u32 = 8;
-/// Places in the file table that are kept free, as far as it is large enough: the kernel accepts a
-/// few more connections after it was told to stop.
+/// Slots in the file table that stay free, if it is large enough: the kernel accepts a few more
+/// connections after an accept was cancelled.
 const RESERVED_FILES: u32 = 256;
-/// How long dropping the engine waits for the kernel to end what is under way.
+/// How long dropping the engine waits for its operations to end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How large to make the engine.
@@ -74,9 +73,9 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Config {
     /// Submissions queued before they go to the kernel without waiting for the end of the turn.
     pub queue_depth: u32,
-    /// Connections accepted and open at once, further bounded by the soft limit on descriptors;
-    /// see [`raise_descriptor_limit`](crate::raise_descriptor_limit). With as many open, accepting
-    /// pauses with [`Completion::AcceptFailed`].
+    /// Connections accepted and open at the same time, also bounded by the soft limit on
+    /// descriptors; see [`raise_descriptor_limit`](crate::raise_descriptor_limit). At the limit,
+    /// accepting pauses with [`Completion::AcceptFailed`].
     pub sockets_max: u32,
 }
 
@@ -103,14 +102,14 @@ pub struct Uring {
     cached_messages: Vec<StableBox<MessageHeader>>,
     /// What to report in the next wait.
     deferred: Vec<Completion>,
-    /// Sockets to go on receiving with, once deliveries are settled.
+    /// Sockets that continue to receive after the reported arrivals are settled.
     restart: Vec<Id>,
-    /// Sockets to go on receiving with, once the caller has heard that their targets are full.
+    /// Sockets that continue to receive after the caller has got their full targets.
     filled: Vec<Id>,
     /// Places of streams that send silently.
     skip_success_sends: Vec<u32>,
-    /// Something waits for a silent send to be through, so the next wait must not block before it
-    /// has heard of it.
+    /// Work waits for the end of a send without a completion, so the next wait must not block
+    /// before that.
     must_not_block: bool,
     /// Direct descriptors open.
     files: u32,
@@ -170,8 +169,8 @@ impl Uring {
         Ok(engine)
     }
 
-    /// Takes in all completions that have come. Sends go first, the silent ones too: the reply to a
-    /// request that came meanwhile then finds its socket free, and need not be queued.
+    /// Handles all completions. Sends come first, those without a completion included: the reply to
+    /// a request of the same turn then finds its socket free, and is not queued.
     fn reap(&mut self, completions: &mut Vec<Completion>) {
         let mut others = mem::take(&mut self.reaped);
         while let Some(entry) = self.ring.next_send(&mut others) {
@@ -189,7 +188,7 @@ impl Uring {
         self.reaped = others;
     }
 
-    /// Takes in what is not the usual.
+    /// Handles the less frequent completions.
     #[inline(never)]
     fn complete(&mut self, entry: &cqueue::Entry, completions: &mut Vec<Completion>) {
         let Token { operation, index } = Token::decode(entry.user_data());
@@ -225,7 +224,7 @@ impl Uring {
         }
     }
 
-    /// Frees the slot of a holder that was retired, once nothing is under way for it.
+    /// Frees a retired slot if it has no pending operation.
     fn free_if_idle(&mut self, index: u32) {
         if self.slots.is_retired(index)
             && self.slots.at_mut(index).is_some_and(|(_, slot)| slot.is_idle())
@@ -258,8 +257,8 @@ fn set_up(queue_depth: u32, features: Features) -> io::Result<IoUring> {
     }
 }
 
-/// Makes the file table, as large as asked for or as is allowed; returns how many connections may
-/// be open before accepting pauses.
+/// Makes the file table, as large as configured or allowed; returns the number of open connections
+/// at which accepting pauses.
 fn register_files(ring: &mut Ring, sockets_max: u32) -> io::Result<u32> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = limit.current.map_or(u32::MAX, |limit| limit.try_into().unwrap_or(u32::MAX));
@@ -455,7 +454,7 @@ impl Engine for Uring {
         self.wakeups.waker()
     }
 
-    /// The ring: it holds the files of what is under way.
+    /// The ring: it holds the files of pending operations.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: it is open for as long as the ring is borrowed.
         Some(unsafe { BorrowedFd::borrow_raw(self.ring.descriptor()) })
@@ -499,7 +498,7 @@ impl Drop for Uring {
         mem::forget(wakeups);
         for slot in mem::replace(&mut self.slots, Slab::new()).into_values() {
             match slot {
-                // The kernel holds the socket itself, and none of its memory: the port is let go.
+                // The kernel references the socket, but none of its memory: the port becomes free.
                 Slot::Listener(listener) => drop(listener),
                 slot => mem::forget(slot),
             }
@@ -509,8 +508,8 @@ impl Drop for Uring {
 }
 
 impl Uring {
-    /// Closes everything and waits until nothing is under way; false if it takes too long. A
-    /// listener whose accept were not drained would keep its port.
+    /// Closes everything and waits for all operations to end; `false` on a timeout. A listener with
+    /// a pending accept would keep its port.
     fn finish_operations(&mut self) -> bool {
         self.dropping = true;
         for id in self.slots.ids() {

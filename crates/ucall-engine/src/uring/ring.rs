@@ -14,11 +14,11 @@ use super::token::{Operation, Token};
 
 pub(super) struct Ring {
     uring: ManuallyDrop<IoUring>,
-    /// Submissions that found their queue full.
+    /// Submissions that did not fit in the queue.
     backlog: VecDeque<squeue::Entry>,
     /// Completions that were passed over while looking for another.
     early: VecDeque<cqueue::Entry>,
-    /// The kernel says, in memory, that it holds work back for us.
+    /// The kernel sets a flag in shared memory when it has pending task work.
     has_taskrun_flag: bool,
     pub(super) system_calls: u64,
 }
@@ -44,11 +44,11 @@ impl Ring {
         self.uring.as_raw_fd()
     }
 
-    /// Queues a submission; it goes to the kernel at the next wait, or now if the queue is full.
+    /// Queues a submission, which is submitted at the next wait, or now if the queue is full.
     ///
     /// # Safety
-    /// The memory that the entry names stays valid, in place and untouched until the last
-    /// completion of the entry.
+    /// The memory that the entry refers to stays valid, at its address and unmodified until the
+    /// last completion of the entry.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry, token: Token) {
         let entry = entry.user_data(token.encode());
@@ -59,7 +59,7 @@ impl Ring {
         self.push_to_backlog(entry);
     }
 
-    /// Makes room in a queue that is full.
+    /// Makes room in a full queue.
     #[cold]
     fn push_to_backlog(&mut self, entry: squeue::Entry) {
         self.backlog.push_back(entry);
@@ -71,21 +71,21 @@ impl Ring {
         }
     }
 
-    /// Cancels an operation under way, which then completes, if not otherwise, with ECANCELED.
-    /// Cancelling by token finds it in one step, cancelling by descriptor walks through all.
+    /// Cancels a pending operation, which completes with ECANCELED if it has not ended otherwise.
+    /// Cancelling by token takes one step, cancelling by descriptor walks over all operations.
     pub(super) fn cancel(&mut self, token: Token) {
         // SAFETY: the entry names no memory.
         unsafe { self.push(opcode::AsyncCancel::new(token.encode()).build(), Token::IGNORED) }
     }
 
-    /// Moves the backlog to the submission queue; false if there was no room for all of it.
+    /// Moves the backlog to the submission queue; returns `false` if not all of it fits.
     fn flush_backlog(&mut self) -> bool {
         if self.backlog.is_empty() {
             return true;
         }
         let mut queue = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: `push` made its caller promise what the entry needs.
+            // SAFETY: the caller of `push` has promised what the entry needs.
             if unsafe { queue.push(entry) }.is_err() {
                 return false;
             }
@@ -94,8 +94,8 @@ impl Ring {
         true
     }
 
-    /// Hands the kernel what was queued, and lets it do the work that it holds back for us. Makes
-    /// no call if there is neither, as far as the kernel tells.
+    /// Submits the queue, and runs deferred task work. Makes no system call if neither is needed,
+    /// as far as the kernel's flags show.
     #[inline(never)]
     pub(super) fn submit(&mut self) -> io::Result<()> {
         self.flush_backlog();
@@ -122,8 +122,8 @@ impl Ring {
         ignore_expected(self.uring.submitter().submit_with_args(1, &arguments))
     }
 
-    /// Enters the kernel once, for everything: to submit, to do what was held back, and to wait
-    /// for so many completions.
+    /// Enters the kernel once, to submit, to run deferred task work, and to wait for `wanted`
+    /// completions.
     #[inline(always)]
     fn enter(&mut self, wanted: u32) -> io::Result<()> {
         self.flush_backlog();
@@ -131,7 +131,7 @@ impl Ring {
         let queued = self.uring.submission().len() as u32;
         let flags = EnterFlags::GETEVENTS.bits();
         let submitter = self.uring.submitter();
-        // SAFETY: the flags ask for no argument.
+        // SAFETY: the flags need no argument.
         ignore_expected(unsafe { submitter.enter::<libc::sigset_t>(queued, wanted, flags, None) })
     }
 
@@ -141,7 +141,7 @@ impl Ring {
         self.backlog.is_empty() && queue.is_empty() && !queue.cq_overflow()
     }
 
-    /// Moves the completions that have come to `others`, up to the first of a send, which it gives.
+    /// Moves completions to `others`, up to the first of a send, which it returns.
     #[inline(always)]
     pub(super) fn next_send(&mut self, others: &mut Vec<cqueue::Entry>) -> Option<cqueue::Entry> {
         while let Some(entry) = self.early.pop_front() {
@@ -159,7 +159,7 @@ impl Ring {
         None
     }
 
-    /// Submits an operation that the kernel completes at once, and gives its result.
+    /// Submits an operation that the kernel completes at once, and returns its result.
     ///
     /// # Safety
     /// As for [`Ring::push`].
@@ -195,7 +195,7 @@ impl Drop for Ring {
     }
 }
 
-/// What a completion says, as a result.
+/// The result of a completion.
 pub(super) fn result_of(entry: &cqueue::Entry) -> io::Result<i32> {
     match entry.result() {
         result @ 0.. => Ok(result),

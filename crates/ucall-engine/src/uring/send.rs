@@ -1,4 +1,4 @@
-//! How stream sockets send: one payload at a time, silently where that is asked for and possible.
+//! Sends on stream sockets: one payload at a time, without a completion where possible.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use super::{Slot, Uring};
 use crate::{Completion, Id, SendState, completion};
 
 impl Uring {
-    /// Sends. `skip_success` asks for no completion where that can be had; see
+    /// Sends. `skip_success` requests no completion for a success, if possible; see
     /// [`Uring::reap_skipped_cqes`].
     #[inline(always)]
     pub(super) fn send_stream(
@@ -57,7 +57,7 @@ impl Uring {
         if !sending.payload.is_contiguous() {
             return self.send_parts(index);
         }
-        // What is usual is not mixed with what is not: so it is made where it stays.
+        // The common case is apart from sends of several parts, so the entry is built in place.
         let entry = sending.entry(&stream.file);
         let skip_success = sending.skip_success;
         self.submit_send(index, skip_success, entry);
@@ -109,9 +109,9 @@ impl Uring {
         self.free_if_idle(index);
     }
 
-    /// Takes note of the silent sends that are through. Such a send never waits: it ended while it
-    /// was submitted, and completed only if something of it is left. So once all submissions and
-    /// all completions have been seen, those that did not complete are out.
+    /// Handles the sends that ended without a completion. Such a send never waits: it ends while it
+    /// is submitted, and completes only if bytes are left. So after all submissions and all
+    /// completions, a send that did not complete has succeeded.
     #[inline(always)]
     pub(super) fn reap_skipped_cqes(&mut self, completions: &mut Vec<Completion>) {
         if self.skip_success_sends.is_empty() || !self.ring.is_flushed() {
@@ -130,7 +130,7 @@ impl Uring {
         }
     }
 
-    /// The same, where more than the payload is to be given back.
+    /// The same, if more than the payload is returned.
     #[inline(never)]
     fn reap_skipped_general(&mut self, index: u32, completions: &mut Vec<Completion>) {
         let stream = self.slots.at_mut(index).map(|(_, slot)| slot);
@@ -177,13 +177,13 @@ impl Uring {
             }
             File::Plain(descriptor) => {
                 self.ring.system_calls += 1;
-                // It fails only when the connection is gone already.
+                // Fails only if the connection is already closed.
                 rustix::net::shutdown(descriptor, Shutdown::Write).unwrap_or(());
             }
         }
     }
 
-    /// Closes what had to stay open for the shutdown.
+    /// Closes the descriptor that the shutdown had kept open.
     pub(super) fn on_shutdown(&mut self, index: u32) {
         let retired = self.slots.is_retired(index);
         let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };

@@ -7,10 +7,10 @@ use super::file::{File, OPERATION_BYTES_MAX};
 use super::memory::StableBox;
 use super::message_header::MessageHeader;
 
-/// A peer that is gone is an error and not a signal. A send that finds room for some completes
-/// with that, which shows how it gets on.
+/// A failed peer is an error, not a signal. A send completes after a part of its bytes if the
+/// socket has room for no more, which shows its progress.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
-/// All of it, or a completion that tells of less: a send that would have to wait for room ends.
+/// Sends all bytes, or completes with fewer: a send that would have to wait ends.
 const SKIP_SUCCESS_SEND_FLAGS: i32 = SEND_FLAGS | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
 
 /// A payload on its way out.
@@ -24,7 +24,7 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// What is left to send of a payload in one piece, or as much of it as one submission takes.
+    /// The rest of a contiguous payload, up to the size of one submission.
     #[inline(always)]
     pub(super) fn entry(&mut self, file: &File) -> squeue::Entry {
         let rest = self.payload.head().get(self.sent..).unwrap_or_default();
@@ -66,8 +66,8 @@ impl Sending {
         entry.flags(message_flags).build().flags(flags)
     }
 
-    /// The flags for a submission of this many bytes, and of it. One that leaves some for the next
-    /// cannot be silent.
+    /// The flags for a submission of this many bytes. One that leaves bytes for the next needs its
+    /// completion.
     #[inline(always)]
     pub(super) fn flags(&mut self, file: &File, len: usize) -> (i32, squeue::Flags) {
         self.skip_success &= self.sent + len == self.payload.len();

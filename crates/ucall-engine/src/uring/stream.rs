@@ -1,8 +1,8 @@
 //! Stream sockets, and how they receive: one operation at a time.
 //!
-//! What a socket receives with, as a table (`receiving`):
+//! The receiving operation of a socket, as a table (`receiving`):
 //!
-//! | now      | what happens                      | next     |
+//! | now      | event                             | next     |
 //! |----------|-----------------------------------|----------|
 //! | Idle     | `receive_next` with a target      | Target   |
 //! | Idle     | `receive_next` without, not paused| Buffers  |
@@ -12,10 +12,10 @@
 //!
 //! After the end of the stream, or an error, and when closed, it stays Idle.
 //!
-//! A multishot receive may miss a reset: when bytes and the reset come before the kernel gets to
-//! either, it delivers the bytes, is told that none are left (of an end it would be told
-//! otherwise), and waits for an event that was already there (seen on Linux 6.18). So a stream on
-//! which bytes came last can be checked, by a look for more.
+//! A multishot receive may miss a reset. If bytes and the reset arrive before the kernel handles
+//! either, it delivers the bytes, reads that none are left (at an end it would read that instead),
+//! and waits for an event that has already occurred (seen on Linux 6.18). So a stream whose last
+//! arrival was bytes can be checked by a peek for more.
 
 use std::io;
 
@@ -38,9 +38,9 @@ pub(super) struct Stream {
     /// The receive under way has been cancelled.
     cancelled: bool,
     paused: bool,
-    /// The peer's side has ended or broken, and that is on its way to the caller.
+    /// The peer has shut down its side or failed, and that is being reported.
     ended: bool,
-    /// Bytes have come since the last check.
+    /// Bytes have arrived since the last check.
     unchecked: bool,
     /// A check is under way.
     checking: bool,
@@ -48,11 +48,11 @@ pub(super) struct Stream {
     pub(super) shutdown: ShutdownState,
 }
 
-/// How far the end of our side has come.
+/// The state of the shutdown of our side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShutdownState {
     NotStarted,
-    /// It comes behind the send under way.
+    /// It follows the current send.
     AfterSend,
     InProgress,
 }
@@ -92,8 +92,8 @@ impl Stream {
         if self.ended { self.target.take() } else { None }
     }
 
-    /// The direct descriptor, unless it has to stay open: the kernel looks it up late in a
-    /// shutdown, and would find a stranger who got the number after a close.
+    /// The direct descriptor, unless it has to stay open: the kernel resolves it late in a
+    /// shutdown, and would find another connection that got the number after a close.
     pub(super) fn closable_file(&self) -> Option<u32> {
         match self.file {
             File::Direct(file) if self.shutdown != ShutdownState::InProgress => Some(file),
@@ -113,7 +113,7 @@ impl Stream {
     fn target_entry(&mut self) -> Option<squeue::Entry> {
         let target = self.target.as_mut()?;
         let len = target.room().min(OPERATION_BYTES_MAX) as u32;
-        // Without MSG_WAITALL, which would not tell of a peer that sends slowly until all is there.
+        // Without MSG_WAITALL, which would report nothing of a slow peer until the target is full.
         Some(opcode::Recv::new(self.file.descriptor(), target.rest().as_ptr(), len).build())
     }
 
@@ -122,14 +122,14 @@ impl Stream {
         if multishot {
             return opcode::RecvMulti::new(descriptor, buffers::GROUP).build();
         }
-        // A length of zero stands for that of the buffer which the kernel picks.
+        // A length of zero means the length of the buffer that the kernel selects.
         let entry = opcode::Recv::new(descriptor, std::ptr::null_mut(), 0);
         entry.buf_group(buffers::GROUP).build().flags(squeue::Flags::BUFFER_SELECT)
     }
 }
 
 impl Uring {
-    /// Receives, unless that is under way already or must not be.
+    /// Starts a receive, unless one is pending or receiving is paused.
     pub(super) fn receive_next(&mut self, index: u32) {
         let retired = self.slots.is_retired(index);
         let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
@@ -152,7 +152,7 @@ impl Uring {
         unsafe { self.ring.push(entry, operation.at(index)) }
     }
 
-    /// Cancels an ordinary receive under way. A target is filled all the same.
+    /// Cancels a pending ordinary receive. A target is still filled.
     fn cancel_receive(&mut self, index: u32) {
         if let Some((_, Slot::Stream(stream))) = self.slots.at_mut(index)
             && stream.receiving == Receiving::Buffers
@@ -214,7 +214,7 @@ impl Uring {
         self.on_receive_general(index, entry, completions);
     }
 
-    /// Takes in what is not just bytes, or is not for the caller.
+    /// Handles a completion that is an error or an end, or belongs to a target.
     #[inline(never)]
     fn on_receive_general(
         &mut self,
@@ -234,7 +234,7 @@ impl Uring {
             (errno, None) => DeliverySource::from_errno(-errno),
         };
         let is_last = matches!(source, Some(DeliverySource::End | DeliverySource::Failed(_)));
-        // A check may have told already.
+        // A check may have reported it already.
         let source = source.filter(|_| !(is_last && stream.ended));
         stream.ended |= is_last;
         let over = !cqueue::more(entry.flags());
@@ -254,7 +254,7 @@ impl Uring {
         }
     }
 
-    /// Looks for more where bytes came last and a multishot receive waits.
+    /// Peeks for more if the last arrival was bytes and a multishot receive waits.
     pub(super) fn check_stream(&mut self, id: Id) {
         let is_multishot = self.features.multishot_receive;
         let Some(Slot::Stream(stream)) = self.slots.get_mut(id) else { return };
@@ -284,7 +284,7 @@ impl Uring {
         stream.checking = false;
         let source = match entry.result() {
             0 => Some(DeliverySource::End),
-            // There is more, and the receive has been told.
+            // More bytes have arrived, and the receive was notified.
             1.. => None,
             errno => DeliverySource::from_errno(-errno),
         };
@@ -326,7 +326,7 @@ impl Uring {
         self.free_if_idle(index);
     }
 
-    /// Cancels what is under way for a stream that was retired, then closes its file.
+    /// Cancels the operations of a retired stream, then closes its file.
     pub(super) fn close_stream(&mut self, index: u32) {
         let Some((socket, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let receive = stream.receive_operation();

@@ -1,7 +1,7 @@
-//! What a submission is called, so that its completion is understood.
+//! Identifies a submission, so that its completion is dispatched.
 //!
-//! A place in a table goes to a new holder only after the last completion of the old one, so the
-//! index alone tells whose it is.
+//! A slot is reused only after the last completion of its object, so the index alone identifies the
+//! object.
 
 /// What was submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub(super) enum Operation {
     Install,
 }
 
-/// An operation and the place of its owner, as the kernel carries them around.
+/// An operation and the index of its object, as the kernel's `user_data`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Token {
     pub(super) operation: Operation,
@@ -51,7 +51,7 @@ impl Operation {
         Token { operation: self, index }
     }
 
-    /// Whether that is the operation in what the kernel carries around.
+    /// Whether `user_data` is of that operation.
     pub(super) const fn is_in(self, user_data: u64) -> bool {
         user_data >> 32 == self as u64
     }

@@ -1,4 +1,4 @@
-//! Waking the engine from another thread: an eventfd with a read of it always under way.
+//! Wakes the engine from another thread: an eventfd with a read always pending.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +13,8 @@ use super::token::Operation;
 use crate::{Completion, Waker};
 
 pub(super) struct Wakeups {
-    /// Shared with the wakers, which may outlive the engine: a write that nobody reads is harmless.
+    /// Shared with the wakers, which may outlive the engine: a write that is never read is
+    /// harmless.
     event: Arc<OwnedFd>,
     count: StableBox<u64>,
     pub(super) reading: bool,
@@ -21,8 +22,8 @@ pub(super) struct Wakeups {
 
 impl Wakeups {
     pub(super) fn new() -> io::Result<Self> {
-        // Blocking: io_uring fails a read of a non-blocking one at once instead of waiting. Writes
-        // block only when the count overflows, after 2^64 wakes that nobody read.
+        // Blocking: io_uring fails a read of a non-blocking one at once instead of waiting. A write
+        // blocks only if the count overflows, after 2^64 wakes without a read.
         let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         Ok(Self { event, count: StableBox::new(Box::new(0)), reading: false })
     }
@@ -39,8 +40,8 @@ impl Uring {
         let event = types::Fd(self.wakeups.event.as_raw_fd());
         let count = self.wakeups.count.as_ptr().cast();
         let entry = opcode::Read::new(event, count, size_of::<u64>() as u32).build();
-        // SAFETY: the count is stable and stays until the engine has drained its operations, or for
-        // ever; nobody reads it.
+        // SAFETY: the count has a stable address and lives until the engine has drained its
+        // operations, or for ever; no other code reads it.
         unsafe { self.ring.push(entry, Operation::Wake.at(0)) }
     }
 

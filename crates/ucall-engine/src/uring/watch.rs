@@ -10,7 +10,7 @@ use crate::{Completion, Id, Readiness};
 
 const READABLE: i16 = libc::POLLIN | libc::POLLRDHUP;
 const WRITABLE: i16 = libc::POLLOUT;
-/// Told whether asked for or not, and either way a call will not block.
+/// Reported even if not requested; in either case a call will not block.
 const ERROR_OR_HANGUP: i16 = libc::POLLERR | libc::POLLHUP;
 
 pub(super) struct Watch {
@@ -37,7 +37,7 @@ impl Watch {
         readable | writable
     }
 
-    /// What a poll found, as far as the owner asked for it.
+    /// The result of a poll, reduced to the requested interest.
     fn readiness(&self, events: i16) -> Readiness {
         Readiness {
             readable: self.interest.readable && events & (READABLE | ERROR_OR_HANGUP) != 0,

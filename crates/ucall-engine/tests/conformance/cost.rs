@@ -18,7 +18,7 @@ pub fn one_connection_costs_few_system_calls(harness: &mut Harness<impl Engine>)
 
 pub fn last_sends_cost_no_system_call(harness: &mut Harness<impl Engine>) {
     let cost = cost_per_round_trip(harness, 1, true);
-    // Before Linux 6.1 it costs what a send costs.
+    // Before Linux 6.1 it costs as much as a send.
     let budget = match () {
         () if is_posix(harness) => 3.1,
         () if harness.skips_send_completions => 1.1,
@@ -40,7 +40,7 @@ fn is_posix<E: Engine>(_: &Harness<E>) -> bool {
 fn cost_per_round_trip(harness: &mut Harness<impl Engine>, connections: usize, last: bool) -> f64 {
     let (_, address) = harness.listen();
     let peers: Vec<_> = (0..connections).map(|_| harness.connect(address).0).collect();
-    // The kernel's first work for a connection is not what is measured.
+    // Excludes the kernel's set-up of a connection from the measurement.
     harness.turn_until_quiet();
     let before = harness.engine.system_calls();
     let client = thread::spawn(move || ping(peers, ROUND_TRIPS / connections));

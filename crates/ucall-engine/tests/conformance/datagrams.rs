@@ -50,7 +50,7 @@ pub fn carries_the_largest_and_the_smallest(harness: &mut Harness<impl Engine>) 
         send(harness, id, bytes.clone(), &peer);
         assert!(received(&peer).0 == bytes, "{len} bytes out");
     }
-    // One more byte than there can be is an error, and the payload comes back.
+    // A datagram above the maximum fails, and the payload is returned.
     let SendState::Pending =
         harness.engine.send_to(id, pattern(65_508).into(), peer.local_addr().unwrap())
     else {

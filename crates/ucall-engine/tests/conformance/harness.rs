@@ -1,5 +1,4 @@
-//! An engine on the bench: takes turns, notes down all that it reports, and gives up on a test
-//! that waits too long.
+//! Drives an engine turn by turn, records its completions, and fails a test that waits too long.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -11,9 +10,9 @@ use ucall_engine::fake::{self, Fake, Network, SendMode};
 use ucall_engine::posix::Posix;
 use ucall_engine::{Completion, Engine, Id, Readiness, SendState, bind};
 
-/// A test that has not come to its end by then never will.
+/// A test that runs longer than this has failed.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// One wait is no longer than this, so that patience is looked at.
+/// The longest wait, so that the time limit is checked.
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
 pub const LOOPBACK: SocketAddr =
@@ -23,7 +22,7 @@ pub const LOOPBACK: SocketAddr =
 pub trait TestPeer: Send + 'static {
     fn write_bytes(&mut self, bytes: &[u8]);
     fn read_bytes(&mut self, len: usize) -> Vec<u8>;
-    /// All that comes until the end.
+    /// All bytes up to the end of the stream.
     fn read_rest(&mut self) -> Vec<u8>;
     fn shut_down(&mut self);
     fn reset(self);
@@ -34,7 +33,7 @@ pub struct Harness<E, P = TcpStream> {
     /// Makes another engine of the same kind.
     pub make: Box<dyn Fn() -> E>,
     dial: Box<dyn Fn(SocketAddr) -> P>,
-    /// Whether the engine can tell the address of an accepted connection's peer.
+    /// Whether the engine reports the address of an accepted connection's peer.
     pub knows_peers: bool,
     /// Whether the engine can send without a completion.
     pub skips_send_completions: bool,
@@ -54,7 +53,7 @@ pub struct Harness<E, P = TcpStream> {
     completions: Vec<Completion>,
 }
 
-/// What came over one connection.
+/// The arrivals of one connection.
 #[derive(Default)]
 pub struct Stream {
     pub bytes: Vec<u8>,
@@ -185,7 +184,7 @@ impl<E: Engine, P: TestPeer> Harness<E, P> {
         }
     }
 
-    /// Takes turns until `done` finds what it looks for.
+    /// Takes turns until `done` returns a value.
     pub fn turn_until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         loop {
             if let Some(found) = done(self) {
@@ -195,7 +194,7 @@ impl<E: Engine, P: TestPeer> Harness<E, P> {
         }
     }
 
-    /// Takes turns until it is very likely that nothing more would come.
+    /// Takes turns until another arrival is very unlikely.
     pub fn turn_until_quiet(&mut self) {
         for _ in 0..4 {
             self.turn();
@@ -230,7 +229,7 @@ impl<E: Engine, P: TestPeer> Harness<E, P> {
         self.streams.get(&socket).map_or(&[], |stream| &stream.bytes)
     }
 
-    /// Waits until exactly these bytes have come in all.
+    /// Waits until exactly these bytes have arrived in total.
     pub fn expect(&mut self, socket: Id, bytes: &[u8]) {
         self.turn_until(|harness| (harness.bytes(socket).len() >= bytes.len()).then_some(()));
         assert!(self.bytes(socket) == bytes, "other bytes came");
@@ -275,7 +274,7 @@ impl<E: Engine, P: TestPeer> Harness<E, P> {
         })
     }
 
-    /// Fills a target of `len` bytes and gives what came, and how.
+    /// Fills a target of `len` bytes; returns its bytes and its outcome.
     pub fn fill(&mut self, socket: Id, len: usize) -> (Vec<u8>, io::Result<()>) {
         self.engine.receive_into(socket, Target::from_vec(Vec::new(), len));
         let (target, result) = self.expect_filled(socket);
@@ -351,7 +350,7 @@ impl TestPeer for fake::FakePeer {
     }
 }
 
-/// Bytes in which no two places look alike, as far as a byte allows.
+/// A pattern that repeats as late as possible with single bytes.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|offset| (offset % 251) as u8 ^ (offset / 251) as u8).collect()
 }

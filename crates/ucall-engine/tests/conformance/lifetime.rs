@@ -1,4 +1,4 @@
-//! Closing, dropping, and what comes late.
+//! Closing and dropping with pending operations, and late events.
 
 use std::io::{self, Read};
 use std::net::UdpSocket;
@@ -55,7 +55,7 @@ pub fn sends_the_last_bytes_before_it_closes(harness: &mut Harness<impl Engine>)
     }
 }
 
-/// The next connection takes over the numbers of the one before it, whose shutdown may be late.
+/// The next connection reuses the descriptor and the slot, while the shutdown may still be pending.
 pub fn a_shutdown_reaches_no_later_connection(harness: &mut Harness<impl Engine>) {
     let (_, address) = harness.listen();
     for _ in 0..300 {

@@ -1,6 +1,6 @@
-//! One suite for every engine. A case is a function over any [`Engine`](ucall_engine::Engine); it
-//! talks to sockets of the standard library, or to the fake's peers where it needs no more of them
-//! than they have, waits for what it expects within bounds, and asserts nothing about time.
+//! One suite for every engine. A case is a function over any [`Engine`](ucall_engine::Engine). It
+//! uses sockets of the standard library, or the fake's peers if these suffice, waits for events
+//! with a time limit, and asserts nothing about time.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod accepting;
@@ -12,7 +12,7 @@ mod streams;
 mod targets;
 mod watches;
 
-/// Runs every case on every engine. `uring_*` are masked to what the kernel of that version had.
+/// Runs every case on every engine. `uring_*` use only the features of that kernel version.
 macro_rules! conformance {
     ($($module:ident: $($case:ident)*;)*) => {
         conformance!(@engine posix = harness::posix(), $($module: $($case)*;)*);
@@ -116,7 +116,7 @@ conformance! {
         many_connections_share_system_calls;
 }
 
-/// The cases that the fake engine has to pass too, or the tests that rest on it mean little.
+/// The cases that the fake engine must pass as well, so that tests on top of it are meaningful.
 macro_rules! conformance_of_fakes {
     ($($cases:tt)*) => {
         conformance!(@engine fake = harness::fake(), $($cases)*);

@@ -59,7 +59,7 @@ pub fn moves_megabytes_both_ways(harness: &mut Harness<impl Engine>) {
         let (mut peer, socket) = harness.connect(address);
         let peer = thread::spawn(move || {
             write(&mut peer, &pattern(MEGABYTES));
-            // A slow reader: the engine's send has to wait for it many times.
+            // A slow reader: the engine's send waits for buffer space many times.
             let mut back = Vec::new();
             while back.len() < MEGABYTES {
                 let piece = (MEGABYTES - back.len()).min(500_000);
@@ -69,7 +69,7 @@ pub fn moves_megabytes_both_ways(harness: &mut Harness<impl Engine>) {
             back
         });
         harness.expect(socket, &bytes);
-        // A peer that happens to be quick may make room for all of it at once.
+        // A fast peer may make room for all of it at once.
         let payload = match harness.start_send(socket, bytes.clone().into(), last) {
             SendState::Done(payload) => payload,
             SendState::Pending => {
@@ -85,8 +85,8 @@ pub fn moves_megabytes_both_ways(harness: &mut Harness<impl Engine>) {
     }
 }
 
-/// A peer that reads slowly is told from one that has stopped. An engine's thread that stands still
-/// may find all of it sent when it looks again, so it tries again.
+/// A slow peer differs from a stalled one. If the engine's thread was not scheduled, all bytes may
+/// have been sent before the first check, so the test retries.
 pub fn reports_the_progress_of_a_send(harness: &mut Harness<impl Engine>) {
     assert!((0..50).any(|_| observes_the_progress_of_a_send(harness)));
 }
@@ -209,7 +209,7 @@ pub fn adopts_a_unix_socket(harness: &mut Harness<impl Engine>) {
     harness.expect_end(socket);
 }
 
-/// What the kernel says of a Unix socket's other end.
+/// The kernel's report about a Unix socket's peer.
 pub fn this_process() -> ucall_engine::Peer {
     let pid = std::process::id() as i32;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -231,7 +231,7 @@ pub fn reports_an_arrival_again_until_it_is_taken(
     harness.expect_end(socket);
 }
 
-/// Of what has come, some is not asked for in its turn, goes to a target, or is closed upon.
+/// Some arrivals are not taken in their turn, go to a target, or are followed by a close.
 pub fn delivers_the_bytes_of_several_sockets(harness: &mut Harness<impl Engine, impl TestPeer>) {
     let (_, address) = harness.listen();
     let mut pairs: Vec<_> = (0..9).map(|_| harness.connect(address)).collect();
@@ -290,7 +290,7 @@ pub fn pauses_and_resumes(harness: &mut Harness<impl Engine, impl TestPeer>) {
     }
     write(&mut peer, b"three");
     harness.expect(socket, b"onetwothree");
-    // Sending goes on meanwhile.
+    // Sending continues meanwhile.
     harness.engine.pause(socket);
     harness.send(socket, b"four".to_vec());
     assert_eq!(read(&mut peer, 4), b"four");
@@ -322,14 +322,14 @@ pub fn shuts_down_after_the_send_under_way(harness: &mut Harness<impl Engine>) {
         }
         harness.turn_until(|_| reader.is_finished().then_some(()));
         assert!(reader.join().unwrap() == pattern(len));
-        // The other direction is as it was.
+        // The other direction is unaffected.
         write(&mut peer, b"still here");
         harness.expect(socket, b"still here");
     }
 }
 
-/// A reset behind more than the kernel reads in one go, while nothing is received: afterwards it
-/// may tell of the bytes alone.
+/// A reset after more bytes than one read of the kernel, while nothing is received: the kernel may
+/// then report the bytes alone.
 pub fn reports_a_reset_after_bytes_when_checked(harness: &mut Harness<impl Engine>) {
     let (_, address) = harness.listen();
     let bytes = pattern(MEGABYTES);
@@ -337,7 +337,7 @@ pub fn reports_a_reset_after_bytes_when_checked(harness: &mut Harness<impl Engin
         let (mut peer, socket) = harness.connect(address);
         let warm = bytes.clone();
         let warming = thread::spawn(move || {
-            // The kernel makes room for much where much was read.
+            // The kernel enlarges the buffer of a socket that is read quickly.
             write(&mut peer, &warm);
             peer
         });

@@ -23,8 +23,8 @@ pub fn fills_with_bytes_that_arrive_later(harness: &mut Harness<impl Engine, imp
     harness.expect(socket, b"after");
 }
 
-/// The peer writes `early` bytes that are reported but not taken before the target is given, then
-/// the rest; what is too much for the target comes in the ordinary way.
+/// The peer writes `early` bytes, which are reported but not taken before the target is given, then
+/// the rest. Bytes beyond the target arrive in the ordinary way.
 pub fn fills_every_mix_of_early_and_late_bytes(harness: &mut Harness<impl Engine, impl TestPeer>) {
     let (_, address) = harness.listen();
     for early in [0, 1, 100, 20_000, 70_000] {
@@ -114,7 +114,7 @@ pub fn extra_room_takes_bytes_that_arrive_together(
     result.unwrap();
     assert_eq!(target.into_vec(), b"<01234567");
     harness.expect(socket, b"89");
-    // Nothing is waited for beyond what is wanted.
+    // The engine waits for no byte beyond the target's length.
     harness.engine.receive_into(socket, Target::with_extra(Vec::new(), 4, 1000));
     write(&mut peer, b"next");
     let (target, result) = harness.expect_filled(socket);

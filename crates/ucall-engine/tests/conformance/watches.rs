@@ -23,7 +23,7 @@ pub fn reports_a_pipe_once_for_each_arming(harness: &mut Harness<impl Engine>) {
     input.write_all(b"b").unwrap();
     harness.turn_until_quiet();
     assert!(harness.ready.is_empty());
-    // Armed: what is still there is.
+    // Armed again: existing readiness is reported.
     harness.engine.rewatch(watch, READABLE).unwrap();
     assert_eq!(harness.turn_until(|harness| harness.ready.pop()), (watch, READABLE));
     assert_eq!(output.read(&mut [0; 8]).unwrap(), 2);
@@ -60,7 +60,7 @@ pub fn watches_for_writing(harness: &mut Harness<impl Engine>) {
     assert!(harness.turn_until(|harness| harness.ready.pop()).1.writable);
 }
 
-/// This is how asyncio's own descriptors are waited for: all at once, behind one.
+/// asyncio's own descriptors are watched like this, through the one descriptor of a selector.
 pub fn watches_an_epoll_descriptor(harness: &mut Harness<impl Engine>) {
     let (mut output, mut input) = std::io::pipe().unwrap();
     let mut inner = mio::Poll::new().unwrap();
@@ -103,7 +103,7 @@ pub fn wakes_from_another_thread(harness: &mut Harness<impl Engine>) {
     let thread = thread::spawn(move || {
         for _ in 0..2000 {
             waker.wake().unwrap();
-            // One wake, one report: the next only after the engine has told of this one.
+            // Each wake is reported once: the next one only after the engine has reported this one.
             rounds.recv_timeout(crate::harness::TEST_TIMEOUT).unwrap();
         }
         for _ in 0..1000 {
@@ -164,7 +164,7 @@ pub fn polls_once_when_the_deadline_has_passed(harness: &mut Harness<impl Engine
     harness.engine.wait(Some(passed), &mut completions).unwrap();
     assert!(completions.is_empty());
     crate::harness::write(&mut peer, b"hello");
-    // It looks properly: what has come is found without ever waiting.
+    // A poll reports every arrival without waiting.
     let started = Instant::now();
     while completions.is_empty() {
         harness.engine.wait(Some(passed), &mut completions).unwrap();

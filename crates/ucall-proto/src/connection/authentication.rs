@@ -1,12 +1,12 @@
-//! Letting requests in, where the service wants to know who they come from.
+//! Authenticates requests, if the service requires it.
 //!
-//! | over | asked | who it is holds for |
+//! | over | authenticated | the identity holds for |
 //! |---|---|---|
-//! | HTTP | once for each request, when its head has come | that request |
+//! | HTTP | each request, when its head is complete | that request |
 //! | raw TCP | once, at the first byte of a document | the connection |
 //!
-//! Nothing of a body is read, or waited for, before. A preflight is not asked: browsers send it
-//! without credentials.
+//! No body is read before that. A preflight is not authenticated, because browsers send it without
+//! credentials.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::rpc::{AuthenticationError, CallerIdentity, RpcError, Service};
 use crate::tls::TlsSession;
 
 impl PlainConnection {
-    /// Asks who sends this request, unless that is known from when its head came; gives the step
-    /// that a refusal is.
+    /// Authenticates a request, unless that was done when its head arrived. Returns the rejection,
+    /// if any.
     #[cold]
     pub(super) fn authenticate_http<S: Service>(
         &mut self,
@@ -53,7 +53,7 @@ impl PlainConnection {
         }
     }
 
-    /// Asks who the requests of this connection come from.
+    /// Authenticates the connection for all of its requests.
     #[cold]
     pub(super) fn authenticate_raw<S: Service>(
         &mut self,
@@ -77,7 +77,7 @@ fn authenticate_request<S: Service>(
     environment: &mut Environment<'_, S>,
 ) -> Result<CallerIdentity, AuthenticationError> {
     match http.identity.take() {
-        // This is the second look at a head whose body has come.
+        // The head is parsed a second time when its body has arrived.
         Some(identity) if http.bytes_needed() > 0 => Ok(identity),
         _ => environment.service.authenticate(Some(head), session),
     }

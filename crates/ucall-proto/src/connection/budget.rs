@@ -1,10 +1,10 @@
 //! The memory that one worker holds for its peers: one count, and reservations of it.
 //!
-//! Whatever keeps bytes for a peer keeps a [`Reservation`] beside them: a connection for the
-//! requests and replies that it stores, the send queue for its output, a deferred call for its
-//! params. A reservation releases its bytes when it is dropped, so nothing has to be subtracted by
-//! hand. Deferred calls are dropped on threads of other languages, so the count is atomic. Requests
-//! that arrive whole and are answered at once reserve nothing and never touch it.
+//! Each part that stores bytes for a peer also owns a [`Reservation`]: a connection for its stored
+//! requests and replies, the send queue for its output, a deferred call for its params. A
+//! reservation releases its bytes on drop, so no code subtracts by hand. Deferred calls are dropped
+//! on threads of other languages, so the count is atomic. Requests that arrive whole and are
+//! answered at once reserve nothing and never touch it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -51,7 +51,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Reserves `bytes` of `budget`, in place of what was reserved before.
+    /// Changes the reservation to `bytes` of `budget`.
     #[inline]
     pub fn resize(&mut self, bytes: usize, budget: &MemoryBudget) {
         if bytes != self.bytes {

@@ -1,7 +1,7 @@
 //! Runs the calls of one document, and appends their replies to the output.
 //!
-//! A document that is one request in the form of the fast path is run at once, with its parts in
-//! registers. Any other is scanned from its start, and its calls share one compiled copy of
+//! A document of one request that the fast path reads runs at once, with its parts in registers.
+//! Any other is scanned from its start, and its calls share one compiled copy of
 //! [`DocumentRun::call`].
 
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub(super) enum DocumentOutcome {
     Deferred(ExchangeReply),
 }
 
-/// Where a document comes from.
+/// The connection and the HTTP request that a document belongs to.
 #[derive(Clone, Copy)]
 pub(super) struct RequestContext<'a> {
     /// The number of the request that it is.
     pub(super) request: u64,
-    /// The head of the HTTP request whose body it is; `None` over raw TCP.
+    /// The head of the HTTP request; `None` over raw TCP.
     pub(super) head: Option<&'a Head<'a>>,
     pub(super) session: Option<&'a Arc<TlsSession>>,
 }
@@ -68,7 +68,7 @@ pub(super) fn run_document<S: Service>(
     }
 }
 
-/// Runs a document that is not one request in the form of the fast path.
+/// Runs a document that the fast path does not read as one request.
 #[inline(never)]
 fn run_general<S: Service>(
     text: &[u8],
@@ -99,7 +99,7 @@ fn first_members<S: Service>(list: &mut Vec<Member>) -> FirstMembers<'_> {
     FirstMembers::new(list, if S::NEEDS_MEMBERS { MEMBERS_MAX } else { 0 })
 }
 
-/// What became of a document that is one call.
+/// The outcome of a document that is one call.
 #[inline(always)]
 fn single(outcome: CallOutcome, request: &Request<'_>, is_written: bool) -> DocumentOutcome {
     match (outcome, request.id) {
@@ -173,7 +173,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         DocumentOutcome::Replied
     }
 
-    /// Goes on with a batch whose call at `deferred` was the first to be deferred.
+    /// Runs the rest of a batch after its first deferred call, which is at `deferred`.
     fn finish_batch(
         &mut self,
         first: ReplyPart,
@@ -193,7 +193,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         parts
     }
 
-    /// [`DocumentRun::call`], compiled once for all that is not the fast path.
+    /// [`DocumentRun::call`], compiled once for all requests off the fast path.
     #[inline(never)]
     fn element(&mut self, index: u32, request: &Request<'_>, out: &mut Vec<u8>) -> CallOutcome {
         self.call(index, request, out)

@@ -18,12 +18,11 @@ pub(super) enum WaitState {
 }
 
 impl PlainConnection {
-    /// Notes what is waited for from now on. The deadline that follows from it is counted only when
-    /// a sweep asks, which is seldom.
+    /// Updates the state that the connection waits in. Only a sweep computes the deadline from it.
     #[inline(always)]
     pub(super) fn update_wait_state<S>(&mut self, environment: &mut Environment<'_, S>) {
         if self.wait_state == WaitState::Request && self.is_between_requests() {
-            // Between requests that come whole there is nothing to count.
+            // Most requests arrive whole, and leave nothing to recount.
             (self.waiting_since, self.requests_at_wait) = (environment.now, self.requests);
         } else {
             self.enter_wait_state(environment);
@@ -61,8 +60,8 @@ impl PlainConnection {
         }
     }
 
-    /// Whether the peer has ended its side, and waits for replies alone. So nothing more comes that
-    /// would tell that it has left.
+    /// Whether the peer has shut down its side and only waits for replies. Then no arrival reports
+    /// that the peer has left.
     pub fn is_half_closed(&self) -> bool {
         self.eof_received && !self.exchanges.is_empty()
     }
@@ -97,14 +96,14 @@ impl PlainConnection {
             }
         };
         match wait_state {
-            // A request that has begun is held to its limits behind calls that wait, too.
+            // The limits of an incomplete request also apply while earlier calls are deferred.
             WaitState::Request | WaitState::End if !self.exchanges.is_empty() => WaitState::Replies,
             wait_state => wait_state,
         }
     }
 }
 
-/// How long so many bytes of a body, all or those that came, may take: at 1 KiB a second.
+/// The time limit for a body of `bytes`: the timeout, and one second for each KiB.
 pub(super) fn body_time(bytes: usize, limits: &Limits) -> Duration {
     limits.body_timeout + Duration::from_secs((bytes >> 10) as u64)
 }

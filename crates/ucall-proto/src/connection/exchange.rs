@@ -1,19 +1,18 @@
-//! Requests whose replies are not all written yet, in the order they came.
+//! Requests whose replies are incomplete, in the order of their arrival.
 //!
-//! The calls of a batch may finish one by one, in any order, so an outcome has to find its part at
-//! once, and nobody may look through all parts to see whether one still waits: that would take
-//! quadratic time. From the first deferred call on, each item of a batch has a part of its own, so
-//! an item's number leads to its part; how many still wait is counted.
+//! The calls of a batch may finish in any order. A scan over all parts for each outcome would take
+//! quadratic time, so from the first deferred call on each item of a batch has its own part, found
+//! by the item's number, and the exchange counts the parts that wait.
 
 use std::collections::VecDeque;
 
 use crate::rpc::{ExchangeId, Reply, ReplyLimit, RpcError};
 
-/// One request that waits for the replies of deferred calls, or behind one that does.
+/// One request that waits for deferred calls, or for an exchange before it.
 #[derive(Debug)]
 pub(super) struct Exchange<F> {
     request: u64,
-    /// How its reply is framed once it is whole.
+    /// The framing of its reply.
     framing: F,
     answer: ExchangeReply,
     /// How many of its parts wait.
@@ -33,7 +32,7 @@ pub(super) enum ExchangeReply {
     Batch(Vec<ReplyPart>),
 }
 
-/// The reply of a call, or of some that stand next to each other in a batch.
+/// The reply of a call, or of several adjacent calls in a batch.
 #[derive(Debug)]
 pub(super) enum ReplyPart {
     Written(Vec<u8>),
@@ -41,7 +40,7 @@ pub(super) enum ReplyPart {
 }
 
 impl ReplyPart {
-    /// The item whose call it waits for.
+    /// The item of the call that the part waits for.
     fn waiting_item(&self) -> Option<u32> {
         match self {
             ReplyPart::Written(_) => None,
@@ -182,7 +181,7 @@ impl<F> Exchanges<F> {
         self.held_bytes
     }
 
-    /// Whether calls may still run, awaited or given up.
+    /// Whether deferred calls may still run, cancelled ones included.
     pub(super) fn has_deferred(&self) -> bool {
         self.cancelled || !self.waiting.is_empty()
     }
@@ -192,14 +191,14 @@ impl<F> Exchanges<F> {
         self.waiting.push_back(Exchange::new(request, framing, answer));
     }
 
-    /// Notes the outcome of a deferred call; one that nobody waits for is dropped.
+    /// Stores the outcome of a deferred call; drops it if the call was cancelled.
     pub(super) fn complete(
         &mut self,
         id: ExchangeId,
         outcome: Result<&[u8], &RpcError>,
         bytes_max: usize,
     ) {
-        // Requests are numbered in the order they stand here.
+        // The queue is sorted by request number.
         let found = self.waiting.binary_search_by_key(&id.request, |exchange| exchange.request);
         if let Some(exchange) = found.ok().and_then(|index| self.waiting.get_mut(index)) {
             self.held_bytes += exchange.complete(id.item, outcome, bytes_max);
@@ -214,7 +213,7 @@ impl<F> Exchanges<F> {
         self.take(0)
     }
 
-    /// Takes any request whose reply is whole.
+    /// Removes the first request whose reply is complete, whatever its position.
     pub(super) fn pop_any_whole(&mut self) -> Option<(F, ExchangeReply)> {
         let index = self.waiting.iter().position(Exchange::is_whole)?;
         self.take(index)

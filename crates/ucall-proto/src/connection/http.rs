@@ -13,18 +13,18 @@ use crate::http1::{
 };
 use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
 
-/// What is known of a request that has not come whole.
+/// The state of the current request, while it is incomplete.
 #[derive(Debug, Default)]
 pub(super) struct Http {
     parser: HeadParser,
-    /// Head and body together, once the head has come.
+    /// The bytes of head and body together, once the head is complete.
     bytes_needed: usize,
     chunked: Option<Box<Chunked>>,
-    /// Who sends the request at hand, if the service wants to know.
+    /// The caller of the current request, if the service requires authentication.
     pub(super) identity: Option<CallerIdentity>,
 }
 
-/// A body that comes in chunks, and the head it belongs to.
+/// A chunked body that is being received, and its request's head.
 #[derive(Debug)]
 struct Chunked {
     head: Vec<u8>,
@@ -45,12 +45,12 @@ impl Http {
         self.bytes_needed
     }
 
-    /// Gives up on the body that is being received.
+    /// Discards the body that is being received.
     pub(super) fn discard_body(&mut self) {
         (self.bytes_needed, self.chunked) = (0, None);
     }
 
-    /// Bytes of a body that comes in chunks.
+    /// The memory of a chunked body.
     pub(super) fn held_bytes(&self) -> usize {
         self.chunked.as_ref().map_or(0, |chunked| chunked.head.len() + chunked.body.capacity())
     }
@@ -67,7 +67,7 @@ impl Http {
         }
     }
 
-    /// Whether nothing of a request has come but what is still to be read.
+    /// Whether no request is being received, apart from bytes in the input buffer.
     #[inline]
     pub(super) fn is_between_requests(&self) -> bool {
         self.bytes_needed == 0 && self.chunked.is_none()
@@ -75,7 +75,7 @@ impl Http {
 }
 
 impl PlainConnection {
-    /// Runs the request at the front of `rest`.
+    /// Runs the request that `rest` starts with.
     #[inline(always)]
     pub(super) fn step_http<S: Service>(
         &mut self,
@@ -100,7 +100,7 @@ impl PlainConnection {
         self.handle_head(&head, rest, environment, out)
     }
 
-    /// Reads a head that is not that of the request before it; what cannot be one is refused.
+    /// Parses a head that differs from the cached one; refuses an invalid one.
     #[inline(never)]
     fn read_head<'a, S: Service>(
         &mut self,
@@ -109,8 +109,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Option<Head<'a>> {
         let Protocol::Http(http) = &mut self.protocol else { return None };
-        // The second look at a head whose body has come is a parse from the start: the parser
-        // keeps nothing of a head that it has given out.
+        // The parser drops a complete head, so it parses the head again when the body has arrived.
         match http.parser.parse_general(rest, &environment.limits.head) {
             Ok(head) => head,
             Err(error) => {
@@ -174,7 +173,7 @@ impl PlainConnection {
         }
         if head.expect_continue() && nothing_came {
             if !self.exchanges.is_empty() {
-                // The interim reply belongs behind the replies before it.
+                // The interim reply goes out after the replies to earlier requests.
                 self.paused = true;
                 return Step::Incomplete;
             }
@@ -237,7 +236,7 @@ impl PlainConnection {
         }
     }
 
-    /// Answers a request whose head was accepted before its body came.
+    /// Answers a request with a chunked body, whose head was accepted before.
     fn run_chunked<S: Service>(
         &mut self,
         chunked: &Chunked,
@@ -256,7 +255,7 @@ impl PlainConnection {
         self.run_request(&head, &chunked.body, &reply_headers, environment, out);
     }
 
-    /// Answers a request that has come whole.
+    /// Answers a complete request.
     #[inline(never)]
     fn run_request<S: Service>(
         &mut self,
@@ -276,7 +275,7 @@ impl PlainConnection {
         }
     }
 
-    /// Answers a request behind others that wait, or one that is no call.
+    /// Answers an OPTIONS request, or a request that waits for earlier exchanges.
     #[inline(never)]
     fn run_general<S: Service>(
         &mut self,
@@ -304,7 +303,8 @@ impl PlainConnection {
         }
     }
 
-    /// Writes the replies that have become whole. In a drain, the last of them says so.
+    /// Writes the replies that are complete, up to the first that is not. During a drain, the last
+    /// one closes the connection.
     pub(super) fn flush_in_order<S>(
         &mut self,
         environment: &mut Environment<'_, S>,
@@ -324,7 +324,7 @@ impl PlainConnection {
         }
     }
 
-    /// Keeps a reply until those before it are written.
+    /// Queues a reply after those of earlier requests.
     fn queue_reply(&mut self, request: u64, framed: Vec<u8>) {
         self.exchanges.push(request, HttpFraming::default(), ExchangeReply::Framed(framed));
     }
@@ -367,7 +367,7 @@ impl PlainConnection {
         }
     }
 
-    /// Refuses what cannot be read on: nothing behind it can be trusted to be a request.
+    /// Refuses a request whose end is unknown, so nothing after it can be parsed safely.
     #[cold]
     pub(super) fn refuse_http<S: Service>(
         &mut self,
@@ -403,8 +403,8 @@ impl PlainConnection {
         Step::Incomplete
     }
 
-    /// The peer has ended its side within a head: refuses what can be no part of one. Of a head
-    /// that comes in pieces the last line was not looked at yet.
+    /// The peer has shut down its side within a head: refuses an invalid head. The parser has not
+    /// checked the last line of an incomplete head yet.
     #[cold]
     pub(super) fn refuse_partial_head<S: Service>(
         &mut self,
@@ -417,7 +417,7 @@ impl PlainConnection {
         }
     }
 
-    /// Says that a head or a body did not come in time.
+    /// Replies that a head or a body was not complete in time.
     pub(super) fn refuse_timeout<S: Service>(
         &mut self,
         in_head: bool,
@@ -438,7 +438,7 @@ fn is_fast_path<S>(head: &Head<'_>, environment: &Environment<'_, S>) -> bool {
         && environment.load == LoadState::Normal
 }
 
-/// Refuses what will not be served, before its body comes.
+/// Checks access, method and target before the body is read.
 #[inline(never)]
 fn check_access<'a, S>(
     head: &Head<'a>,

@@ -1,18 +1,18 @@
 //! What a connection reserves of its worker's [`MemoryBudget`], and what it does without memory.
 //!
-//! A connection reserves requests that are incomplete, and replies that wait for others. A request
-//! that arrives whole and is answered at once reserves nothing. The layer that holds the sockets
-//! reserves output that is being sent and the params of deferred calls, of the same budget.
+//! A connection reserves incomplete requests, and replies that wait for others. A request that
+//! arrives whole and is answered at once reserves nothing. The layer that owns the sockets reserves
+//! queued output and the params of deferred calls from the same budget.
 //!
 //! | a request | while the budget is below its limit | above it |
 //! |---|---|---|
 //! | that arrived whole | is served | is refused, see [`LoadState`](super::LoadState) |
 //! | that begins | is received | is refused |
-//! | that has begun | is received | waits, as long as its time allows |
+//! | that has begun | is received | waits, within its time limit |
 //!
-//! Only memory that was filled, or is about to be, is counted and reserved: a length is a claim,
-//! and many of them would keep others out at no cost to their peer. The memory of one large request
-//! is kept for the next, which then is received in one go.
+//! Only memory that is filled, or is about to be filled, is reserved. A `Content-Length` is only a
+//! claim: reserving it would let a peer exhaust the budget at no cost. The memory of one large
+//! request is cached, so that the next one is received in one piece.
 
 use std::mem;
 
@@ -25,7 +25,7 @@ use crate::Limits;
 use crate::http1::{HttpError, Method};
 use crate::rpc::Service;
 
-/// What is still to come of a body is received straight to its place from this size on.
+/// The rest of a body is received directly into its target from this size on.
 const TARGET_BYTES_MIN: usize = 64 << 10;
 
 impl Scratch {
@@ -40,12 +40,12 @@ impl Scratch {
         &self.budget
     }
 
-    /// Whether memory is kept for the next large request.
+    /// Whether memory is cached for the next large request.
     pub fn has_cached_memory(&self) -> bool {
         !self.input.is_empty()
     }
 
-    /// Lets go of it, if no large request was answered since the last call.
+    /// Releases the cached memory, if no large request was answered since the last call.
     pub fn release_unused(&mut self) {
         self.input.release_unused();
     }
@@ -78,7 +78,7 @@ impl PlainConnection {
         Some(Target::from_vec(mem::take(&mut self.input), len))
     }
 
-    /// Goes on in memory that is there for all of the request, if there is some.
+    /// Moves the input to cached memory that fits the whole request, if there is any.
     fn use_cached_memory<S>(&mut self, environment: &mut Environment<'_, S>) {
         let total = self.input.len() + self.remaining_body_bytes();
         if self.input.capacity() < total
@@ -89,12 +89,12 @@ impl PlainConnection {
         }
     }
 
-    /// Whether a place from [`Connection::poll_target`] is not back yet.
+    /// Whether a target from [`Connection::poll_target`] has not been returned yet.
     pub fn is_filling(&self) -> bool {
         self.is_filling
     }
 
-    /// Whether it waits for memory, to go on by [`Connection::resume`].
+    /// Whether the connection waits for memory, until [`Connection::resume`].
     pub fn is_waiting_for_memory(&self) -> bool {
         self.is_waiting_for_memory
     }
@@ -139,7 +139,7 @@ impl PlainConnection {
             && self.remaining_body_bytes() >= TARGET_BYTES_MIN;
     }
 
-    /// How much is to come of a body whose length is known.
+    /// The bytes that are missing of a body whose length is known.
     fn remaining_body_bytes(&self) -> usize {
         match &self.protocol {
             Protocol::Http(http) => http.bytes_needed().saturating_sub(self.input.len()),
@@ -147,7 +147,7 @@ impl PlainConnection {
         }
     }
 
-    /// Says that there is no memory for a request, and that the peer may come again.
+    /// Replies that there is no memory for a request; the client may retry.
     #[cold]
     pub(super) fn refuse_overloaded<S: Service>(
         &mut self,

@@ -1,18 +1,18 @@
-//! One connection, from its first byte to its last: the layers put together.
+//! The state of one connection, which combines all layers of the protocol.
 //!
-//! Bytes go in by [`Connection::receive`], replies come out behind one another in the output that
-//! the caller lends; the caller then asks what is to happen to the connection. No time is asked
-//! for and no socket is seen. Bytes that make whole requests are never copied: they are read where
-//! the engine has put them. What is left over is kept here until the rest comes.
+//! [`Connection::receive`] takes bytes and appends replies to an output buffer of the caller, who
+//! then polls [`Connection::next_action`]. The connection has no clock and no socket. Complete
+//! requests are not copied: they are parsed in the engine's buffer. Only the rest of an incomplete
+//! request is stored here.
 //!
-//! | protocol | begins with | goes on with |
+//! | protocol | starts with | continues with |
 //! |---|---|---|
 //! | `Unknown` | every connection | `Raw` at `{` or `[`, `Http` at a letter, else refused |
 //! | `Raw` | a document | another document |
-//! | `Http` | a head | another head, unless it said that it is the last |
+//! | `Http` | a head | another head, unless the request closes the connection |
 //!
-//! `close_state` leads one way: `Open`, then `DiscardingInput` (no more requests are read, what
-//! still comes is thrown away, replies go out), then `Closed`.
+//! `close_state` advances from `Open` to `DiscardingInput` (no more requests are read, further
+//! input is discarded, replies are sent) to `Closed`.
 
 mod authentication;
 mod budget;
@@ -43,7 +43,7 @@ use http::{Http, HttpFraming};
 pub use public::Connection;
 use raw::Raw;
 
-/// White space that may come before the first byte that tells the protocol.
+/// White space that may come before the byte that determines the protocol.
 const LEADING_SPACE_MAX: usize = 64;
 
 /// What a connection borrows from its worker for one step.
@@ -63,7 +63,7 @@ pub struct Environment<'a, S> {
     pub scratch: &'a mut Scratch,
     /// Bytes of this connection that wait to be sent already.
     pub queued_bytes: usize,
-    /// Whether connections are to end.
+    /// Whether the server is draining.
     pub drain: Drain,
     /// Whether there is memory for more requests.
     pub load: LoadState,
@@ -75,9 +75,9 @@ pub enum Drain {
     /// It is not.
     #[default]
     No,
-    /// What comes is served. HTTP replies say that they are the last of their connection.
+    /// Requests are served. Each HTTP reply closes its connection.
     Serving,
-    /// What comes is refused by the [`Service`], and is the last of its connection.
+    /// The [`Service`] refuses each request, which is the last of its connection.
     Refusing,
 }
 
@@ -92,13 +92,13 @@ pub enum LoadState {
     Overloaded,
 }
 
-/// What the connections of one worker share: memory that every request reuses, and the budget of
-/// what they hold.
+/// Memory that the connections of one worker share: buffers that every request reuses, and the
+/// budget.
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// Of the params of one document.
     members: Vec<Member>,
-    /// What is to be encrypted.
+    /// Output of a step before it is encrypted.
     plaintext: Vec<u8>,
     budget: MemoryBudget,
     /// Of a large request that was answered.
@@ -110,13 +110,13 @@ pub struct Scratch {
 pub enum NextAction {
     /// More bytes.
     Receive,
-    /// More bytes, of a body so large that [`Connection::poll_target`] has a place for them.
+    /// More bytes of a large body, into the target of [`Connection::poll_target`].
     Fill,
     /// No more bytes for now: too much waits. Call [`Connection::resume`] when less does.
     Pause,
-    /// Once all output is sent: the end of our side sent too, then more bytes, to throw away.
+    /// After all output is sent: shut down our side, then receive and discard input.
     DiscardInput,
-    /// To be closed once all output is sent.
+    /// Close the connection after all output is sent.
     Close,
 }
 
@@ -130,7 +130,7 @@ enum Protocol {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CloseState {
     Open,
-    /// No more requests are read; what else comes is thrown away, up to a limit.
+    /// No more requests are read; further input is discarded, up to a limit.
     DiscardingInput {
         discarded: usize,
     },
@@ -140,14 +140,14 @@ enum CloseState {
 
 /// What the next bytes amount to.
 enum Step {
-    /// So many bytes are used up; there may be more to read behind them.
+    /// The number of bytes used; more requests may follow them.
     Consumed(usize),
-    /// The rest has to wait for more bytes.
+    /// The request needs more bytes, or has to wait.
     Incomplete,
 }
 
-/// A connection without TLS, or what is inside of it: what it writes is plaintext, so only
-/// [`Secured`](secure::Secured) lets it take a step.
+/// A connection without TLS, or the one inside TLS. It writes plaintext, so only
+/// [`Secured`](secure::Secured) runs its steps.
 #[derive(Debug)]
 pub struct PlainConnection {
     /// What TLS has agreed on; `None` without TLS, and before.
@@ -157,15 +157,15 @@ pub struct PlainConnection {
     discarded_bytes_max: usize,
     eof_received: bool,
     paused: bool,
-    /// A large body is to be received straight to its place.
+    /// A large body should be received directly into a target.
     wants_target: bool,
-    /// It has been given a place, which is not back yet.
+    /// The target is lent, and not returned yet.
     is_filling: bool,
-    /// There is no memory for more of what is being received.
+    /// There is no memory for the rest of the request.
     is_waiting_for_memory: bool,
-    /// It may go on all the same.
+    /// The request may exceed the budget.
     may_exceed_budget: bool,
-    /// Bytes of a request that is not whole, or of requests that wait.
+    /// Bytes of an incomplete request, or of requests that wait.
     input: Vec<u8>,
     /// What this connection holds.
     reserved: Reservation,
@@ -177,7 +177,7 @@ pub struct PlainConnection {
     waiting_since: Instant,
     /// How many requests there had been then.
     requests_at_wait: u64,
-    /// When something came last of what has not come whole.
+    /// When bytes of an incomplete request last arrived.
     last_received_at: Instant,
 }
 
@@ -227,7 +227,7 @@ impl PlainConnection {
         self.update_wait_state(environment);
     }
 
-    /// Takes back the target that [`Connection::poll_target`] gave, as far as it is filled.
+    /// Takes back the target of [`Connection::poll_target`] with the bytes that filled it.
     fn return_target<S: Service>(
         &mut self,
         target: Target,
@@ -240,7 +240,7 @@ impl PlainConnection {
         self.update_wait_state(environment);
     }
 
-    /// The peer has ended its side: answers what came, and cancels what HTTP waits for.
+    /// The peer has shut down its side: answers the input, and cancels the calls of HTTP.
     fn handle_eof<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         self.eof_received = true;
         match &self.protocol {
@@ -254,7 +254,7 @@ impl PlainConnection {
             {
                 self.refuse_partial_head(environment, out);
             }
-            // Their handlers are cancelled by whoever holds the socket, when it closes.
+            // The layer that owns the socket cancels their handlers when it closes the connection.
             Protocol::Http(_) | Protocol::Unknown => self.exchanges.cancel(),
         }
         if !self.paused {
@@ -263,9 +263,8 @@ impl PlainConnection {
         self.update_wait_state(environment);
     }
 
-    /// Takes the outcome of a deferred call: the JSON text of its result, or an error.
-    ///
-    /// One that nobody waits for any more is dropped.
+    /// Takes the outcome of a deferred call: the JSON text of its result, or an error. Drops it if
+    /// the call was cancelled.
     fn complete<S: Service>(
         &mut self,
         exchange: ExchangeId,
@@ -290,7 +289,7 @@ impl PlainConnection {
         self.update_wait_state(environment);
     }
 
-    /// The time for what the peer should have sent is over.
+    /// A deadline of the connection has passed.
     fn handle_timeout<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
@@ -339,7 +338,7 @@ impl PlainConnection {
             .then_some(self.waiting_since)
     }
 
-    /// Whether deferred calls are under way, or were given up.
+    /// Whether deferred calls may still run, cancelled ones included.
     pub fn has_deferred(&self) -> bool {
         self.exchanges.has_deferred()
     }
@@ -381,7 +380,7 @@ impl PlainConnection {
         self.update_wait_state(environment);
     }
 
-    /// Counts and discards what arrives after the last request.
+    /// Counts input after the last request, and discards it.
     #[cold]
     fn count_discarded(&mut self, count: usize) {
         if let CloseState::DiscardingInput { discarded } = &mut self.close_state {
@@ -415,7 +414,7 @@ impl PlainConnection {
         self.input = input;
     }
 
-    /// Keeps what is left of the input; without memory for it the peer is told to come again.
+    /// Stores the rest of the input. Without memory for it, replies that the client may retry.
     #[inline(never)]
     fn buffer_input<S: Service>(
         &mut self,
@@ -429,9 +428,9 @@ impl PlainConnection {
         self.input.extend_from_slice(rest);
     }
 
-    /// Runs the requests at the front of `bytes`; returns how many bytes they were.
+    /// Runs the requests that `bytes` starts with; returns their length.
     ///
-    /// The first request is most often alone. Outside of the loop it keeps its values in registers.
+    /// Most input is one request. Running it outside of the loop keeps its values in registers.
     #[inline(always)]
     fn process<S: Service>(
         &mut self,
@@ -471,7 +470,7 @@ impl PlainConnection {
         used
     }
 
-    /// Over raw TCP, what was refused in a drain is the last that is read.
+    /// Over raw TCP, a request that was refused in a drain is the last one.
     #[inline]
     fn end_if_refusing(&mut self, drain: Drain) {
         if drain == Drain::Refusing && self.is_raw() {
@@ -486,7 +485,7 @@ impl PlainConnection {
             || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
     }
 
-    /// Runs the request at the front of `rest`, if there is one and it may run now.
+    /// Runs the request that `rest` starts with, if it is complete and may run now.
     #[inline(always)]
     fn step<S: Service>(
         &mut self,
@@ -510,7 +509,7 @@ impl PlainConnection {
         }
     }
 
-    /// Tells the protocol by the first byte that is no white space.
+    /// Detects the protocol by the first byte that is no white space.
     #[cold]
     fn detect_protocol<S: Service>(
         &mut self,
@@ -531,12 +530,12 @@ impl PlainConnection {
         } else if self.is_raw() && environment.service.requires_authentication() {
             self.authenticate_raw(environment, out);
         }
-        // What may stand before a request is for HTTP to say: empty lines (RFC 9112, 2.2).
+        // The HTTP parser handles empty lines before a request (RFC 9112, 2.2).
         Step::Consumed(if self.is_raw() { space } else { 0 })
     }
 
-    /// Says to whoever speaks none of our protocols that these are spoken. Clients of TLS show an
-    /// answer in HTTP as such, and take anything else for broken TLS.
+    /// Replies that the protocol is unknown. TLS clients display an HTTP reply, but report any
+    /// other as broken TLS.
     #[cold]
     fn refuse_unknown<S: Service>(
         &mut self,
@@ -556,7 +555,7 @@ impl PlainConnection {
         matches!(self.protocol, Protocol::Raw(_))
     }
 
-    /// Whether the connection is to end behind its request of this number.
+    /// Whether the connection closes after the request of this number.
     #[inline(always)]
     fn is_last<S>(&self, request: u64, environment: &Environment<'_, S>) -> bool {
         let Limits { exchanges_max, lifetime, .. } = environment.limits;

@@ -1,6 +1,7 @@
-//! The connection as the layer that holds its socket sees it.
+//! The interface of a connection for the layer that owns its socket.
 //!
-//! What it only reads, it reads from the [`PlainConnection`] inside. What may write is a step.
+//! It reads the state of the [`PlainConnection`] inside. Every method that may write runs as a
+//! step.
 
 use std::ops::Deref;
 use std::time::Instant;
@@ -50,8 +51,8 @@ impl Connection {
         self.inner.receive(bytes, environment, out);
     }
 
-    /// Where the next bytes should go, when a large body is to come. Its memory grows with what has
-    /// arrived; without memory the client is told to retry.
+    /// A target for the next bytes of a large body. Its memory grows with the bytes that have
+    /// arrived. Without memory, the reply says that the client may retry.
     pub fn poll_target<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
@@ -60,7 +61,7 @@ impl Connection {
         self.inner.step(environment, out, PlainConnection::target)
     }
 
-    /// Takes back the target that [`Connection::poll_target`] gave, as far as it is filled.
+    /// Takes back the target of [`Connection::poll_target`] with the bytes that filled it.
     pub fn return_target<S: Service>(
         &mut self,
         target: Target,
@@ -72,7 +73,7 @@ impl Connection {
         });
     }
 
-    /// The peer has ended its side: answers what arrived, and cancels what HTTP waits for.
+    /// The peer has shut down its side: answers the input, and cancels the calls of HTTP.
     pub fn handle_eof<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
@@ -95,8 +96,8 @@ impl Connection {
         });
     }
 
-    /// Appends a message that answers no request, such as a notification to the peer. `false` over
-    /// HTTP, which has no place for it.
+    /// Appends a message that answers no request, such as a notification to the peer. Returns
+    /// `false` over HTTP, which has no frame for it.
     #[must_use]
     pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
         self.is_raw() && self.inner.write(&[message, b"\n"].concat(), out)
@@ -108,7 +109,7 @@ impl Connection {
         self.inner.step(environment, out, PlainConnection::resume);
     }
 
-    /// The time for what the peer should have sent is over.
+    /// A deadline of the connection has passed.
     pub fn handle_timeout<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
@@ -117,20 +118,20 @@ impl Connection {
         self.inner.step(environment, out, PlainConnection::handle_timeout);
     }
 
-    /// Some of what the connection waits for has arrived, and is on its way to
-    /// [`Connection::receive`] or [`Connection::return_target`].
+    /// Bytes of an incomplete request have arrived, and [`Connection::receive`] or
+    /// [`Connection::return_target`] will take them.
     pub fn handle_progress<S>(&mut self, environment: &mut Environment<'_, S>) {
         self.inner.update(|plain| plain.update_wait_state(environment));
     }
 
-    /// Lets the request that has begun arrive whole although the budget is exceeded. One connection
-    /// at a time may, so that connections that wait for each other's memory all finish, and those
-    /// whose peers have left are found.
+    /// Lets the incomplete request exceed the budget. The caller allows one connection at a time,
+    /// so that connections that wait for each other's memory all finish, and failed peers are
+    /// detected.
     pub fn allow_over_budget(&mut self) {
         self.inner.update(PlainConnection::allow_over_budget);
     }
 
-    /// Says, under TLS, that nothing more follows. The connection is to be closed.
+    /// Appends the `close_notify` of TLS. The caller then closes the connection.
     pub fn close_notify(&mut self, out: &mut Vec<u8>) {
         self.inner.close_notify(out);
     }

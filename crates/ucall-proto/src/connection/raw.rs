@@ -8,7 +8,7 @@ use crate::json::JsonError;
 use crate::json::stream::DocumentStream;
 use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
 
-/// What is known of a document that has not come whole.
+/// The state of the current document, while it is incomplete.
 #[derive(Debug, Default)]
 pub(super) struct Raw {
     partial: Option<Box<PartialDocument>>,
@@ -23,7 +23,7 @@ struct PartialDocument {
 }
 
 impl PlainConnection {
-    /// Runs the document at the front of `rest`.
+    /// Runs the document that `rest` starts with.
     #[inline(never)]
     pub(super) fn step_raw<S: Service>(
         &mut self,
@@ -37,8 +37,8 @@ impl PlainConnection {
             Some(b'{' | b'[') | None => return Step::Consumed(space),
             Some(_) => return self.refuse_raw(JsonError::Invalid, environment.limits, out),
         }
-        // What lies beyond the limit is never looked at, so that the answer does not depend on how
-        // the document was cut.
+        // Bytes beyond the limit are not read, so that the reply is the same however the document
+        // is split.
         let window = rest.get(..environment.limits.body_bytes_max).unwrap_or(rest);
         match self.scan_partial(window, environment.limits) {
             Ok(true) => {}
@@ -78,8 +78,8 @@ impl PlainConnection {
         }
     }
 
-    /// Follows a document known to be partial through its new bytes; `true` when there is none, or
-    /// it is whole now.
+    /// Scans the new bytes of an incomplete document. Returns `true` if there is none, or if it is
+    /// complete now.
     #[inline]
     fn scan_partial(&mut self, rest: &[u8], limits: &Limits) -> Result<bool, JsonError> {
         let Protocol::Raw(raw) = &mut self.protocol else { return Ok(true) };
@@ -131,12 +131,12 @@ pub(super) fn refuse_truncated(limits: &Limits, out: &mut Vec<u8>) {
     write_error_line(&RpcError::parse(JsonError::Incomplete, limits), out);
 }
 
-/// Says that plaintext came where TLS is spoken.
+/// Replies to plaintext on a port that expects TLS.
 pub(super) fn refuse_plaintext(out: &mut Vec<u8>) {
     write_error_line(&RpcError::invalid_request("expected TLS on this port"), out);
 }
 
-/// Says that what came belongs to no protocol spoken here.
+/// Replies to an unknown protocol.
 pub(super) fn refuse_unknown(limits: &Limits, out: &mut Vec<u8>) {
     write_error_line(&RpcError::parse(JsonError::Invalid, limits), out);
 }
@@ -146,7 +146,7 @@ pub(super) fn write_overloaded(out: &mut Vec<u8>) {
     write_error_line(&RpcError::overloaded(), out);
 }
 
-/// Says that a document did not come in time.
+/// Replies that a document was not complete in time.
 pub(super) fn refuse_timeout(limits: &Limits, out: &mut Vec<u8>) {
     let seconds = limits.body_timeout.as_secs();
     let error = RpcError::new(RpcError::PARSE_ERROR, "Parse error")

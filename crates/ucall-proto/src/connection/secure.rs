@@ -1,14 +1,14 @@
 //! TLS around a connection: a [`TlsConnection`] between it and the bytes of the socket.
 //!
-//! A step runs as it would without TLS and writes its plaintext to memory of the worker; all of it
-//! is encrypted at once, so that replies that leave together are one record. Nothing outside this
-//! module reaches the plain connection mutably but through [`Secured::step`], so no method can
-//! write plaintext past the encryption. Without TLS a step pays one branch.
+//! A step writes its plaintext to a buffer of the worker. The whole output of a step is encrypted
+//! at once, so replies that are sent together are one record. Outside of this module only
+//! [`Secured::step`] reaches the plain connection mutably, so no method can bypass the encryption.
+//! Without TLS a step costs one branch.
 //!
-//! | first byte | answer |
+//! | first byte | reply |
 //! |---|---|
 //! | of a record | the handshake's, which has a time limit |
-//! | a letter | in plaintext, HTTP's 400, because the client could read nothing else |
+//! | a letter | in plaintext, HTTP's 400, because the client could not decrypt any other |
 //! | any other | in plaintext, an error document |
 
 use std::mem;
@@ -22,7 +22,7 @@ use crate::Limits;
 use crate::rpc::Service;
 use crate::tls::{TlsConnection, starts_tls_record};
 
-/// Plaintext memory that is kept for the next step.
+/// The largest plaintext buffer that is reused for the next step.
 const KEPT_CAPACITY_MAX: usize = 256 << 10;
 
 /// A connection and its end of TLS. It can be read as the plain connection.
@@ -75,7 +75,7 @@ impl Secured {
         }
     }
 
-    /// Lets the connection take a step, whose output is encrypted if there is TLS.
+    /// Runs a step of the connection, and encrypts its output if there is TLS.
     #[inline]
     pub(super) fn step<S, T>(
         &mut self,
@@ -99,7 +99,7 @@ impl Secured {
         update(&mut self.plain);
     }
 
-    /// Appends plaintext that is no part of a step; `false` if TLS is closed.
+    /// Appends plaintext outside of a step; returns `false` if TLS is closed.
     pub(super) fn write(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> bool {
         match &mut self.tls {
             None => {
@@ -119,7 +119,7 @@ impl Secured {
 }
 
 impl Tls {
-    /// Takes records, and runs what is in them.
+    /// Decrypts records, and runs the requests in them.
     #[inline(never)]
     fn receive<S: Service>(
         &mut self,
@@ -132,13 +132,13 @@ impl Tls {
             return plain.refuse_plaintext(bytes, environment, out);
         }
         let mut plaintext = mem::take(&mut environment.scratch.plaintext);
-        // Data that arrives with the last message of a handshake, before its outcome is known.
+        // Data that arrives with the last handshake message, before the outcome is known.
         let mut early = Vec::new();
         let outcome = self.tls.receive(bytes, out, |piece| match plain.session {
             Some(_) => plain.receive_plaintext(piece, environment, &mut plaintext),
             None => early.extend_from_slice(piece),
         });
-        // There is no session either when the handshake was followed by what is no record.
+        // An invalid record after the handshake also leaves the connection without a session.
         if plain.session.is_none()
             && let Some(session) = self.tls.session()
         {
@@ -155,7 +155,7 @@ impl Tls {
         self.seal(plain, plaintext, environment.scratch, out);
     }
 
-    /// Encrypts what a step has written, and says that nothing more follows if it was the last.
+    /// Encrypts the output of a step. After the last one, appends a `close_notify`.
     fn seal(
         &mut self,
         plain: &mut PlainConnection,

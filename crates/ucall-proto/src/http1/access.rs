@@ -1,9 +1,9 @@
-//! Who may call from a browser.
+//! Access rules for browsers: which `Host` and `Origin` a request may have.
 //!
-//! A page on the web must not be able to call a server on somebody's localhost, neither with its
-//! own origin nor by DNS rebinding, where the attacker's name is pointed at 127.0.0.1 and the
-//! page becomes "same origin". The `Host` header tells the second: it carries the attacker's
-//! name. The `Origin` header tells the first.
+//! A web page must not call a server on the user's machine, neither from its own origin nor by DNS
+//! rebinding, where the attacker's name resolves to 127.0.0.1 and the page becomes "same origin".
+//! The `Host` header reveals rebinding, because it has the attacker's name. The `Origin` header
+//! reveals a foreign page.
 //!
 //! | bound to  | `Origin` | `Host` must be                                    |
 //! |-----------|----------|---------------------------------------------------|
@@ -11,10 +11,10 @@
 //! | elsewhere | none     | anything                                          |
 //! | elsewhere | some     | an IP literal, or in `allowed_hosts`              |
 //!
-//! A Unix socket, which no browser reaches, counts as elsewhere: a proxy may pass on what one
-//! sends.
+//! A Unix socket counts as elsewhere: browsers do not reach it, but a proxy may forward their
+//! requests.
 //!
-//! An `Origin` must then be the server's own (scheme, host and port), or in `allow_origins`.
+//! The `Origin` must also be the server's own (scheme, host and port), or be in `allow_origins`.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ use super::bytes::{decimal, starts_with_ignoring_case};
 use super::error::HttpError;
 use super::host::Authority;
 
-/// The rules, made once for a server.
+/// The access rules of one server.
 #[derive(Clone, Debug, Default)]
 pub struct AccessRules {
     is_loopback: bool,
@@ -32,12 +32,12 @@ pub struct AccessRules {
     allows_any_origin: bool,
 }
 
-/// An `Origin` that is not the server's own and may call: the reply names it.
+/// An allowed `Origin` other than the server's own, which the reply names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedOrigin<'a>(&'a [u8]);
 
 impl<'a> AllowedOrigin<'a> {
-    /// An origin that [`AccessRules::check`] allowed, kept until its reply is written.
+    /// An origin that [`AccessRules::check`] has allowed, stored until its reply is written.
     pub(crate) fn new(origin: &'a [u8]) -> Self {
         Self(origin)
     }
@@ -49,8 +49,8 @@ impl<'a> AllowedOrigin<'a> {
     }
 }
 
-/// An entry of `allowed_hosts` or `allow_origins` that could never match: the server's own
-/// mistake, told when it starts.
+/// An entry of `allowed_hosts` or `allow_origins` that can never match. Reported when the server
+/// starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidAccessRule {
@@ -102,14 +102,13 @@ impl AccessRules {
         })
     }
 
-    /// Notes what the server was bound to after all.
+    /// Sets whether the server was bound to a loopback address.
     pub fn bind(&mut self, is_loopback: bool) {
         self.is_loopback = is_loopback;
     }
 
-    /// Whether a request without an `Origin` may be served, as far as that is known from whether
-    /// its host is this machine by one of its most usual names. `false` asks for
-    /// [`AccessRules::check`].
+    /// Whether a request without an `Origin` may be served, given whether its host is a common name
+    /// of this machine. On `false`, call [`AccessRules::check`].
     #[must_use]
     #[inline]
     pub fn allows_unchecked(&self, names_loopback: bool) -> bool {
@@ -130,8 +129,8 @@ impl AccessRules {
         if !self.is_loopback && origin.is_none() {
             return Ok(None);
         }
-        // Without a Host (HTTP/1.0) nothing tells a rebound name from ours. Every browser and
-        // every client in use sends one, so refusing costs nobody and closes the gap.
+        // Without a Host (HTTP/1.0) a rebound name cannot be detected. All browsers and clients in
+        // use send one, so such a request is refused.
         let host = Authority::split(host.ok_or(HttpError::HostForbidden)?);
         if !host.has_valid_port() || !self.allows_host(&host) {
             return Err(HttpError::HostForbidden);
@@ -172,7 +171,7 @@ fn is_loopback_name(host: &[u8]) -> bool {
     host == b"127.0.0.1" || host == b"[::1]" || host.eq_ignore_ascii_case(b"localhost")
 }
 
-/// Whether `origin` is the scheme, host and port that the request itself went to. `null` is not.
+/// Whether `origin` is the scheme, host and port of the request itself. `null` is not.
 fn is_own_origin(origin: &[u8], host: &Authority<'_>, is_tls: bool) -> bool {
     let scheme: &[u8] = if is_tls { b"https://" } else { b"http://" };
     if !starts_with_ignoring_case(origin, scheme) {

@@ -4,7 +4,7 @@
 //! are scanned eight bytes at a time inside a `u64`, because they are most of a head and are too
 //! short to earn the set-up of a vector search.
 
-/// A place in the input.
+/// A range of bytes in the input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
     pub start: usize,
@@ -60,31 +60,31 @@ fn has_class(byte: u8, class: u8) -> bool {
     CLASSES[byte as usize] & class != 0
 }
 
-/// Whether `byte` may stand in a method or a header name (`tchar`, RFC 9110, section 5.6.2).
+/// Whether `byte` is allowed in a method or a header name (`tchar`, RFC 9110, section 5.6.2).
 #[inline]
 pub(super) fn is_token(byte: u8) -> bool {
     has_class(byte, TOKEN)
 }
 
-/// Whether `byte` may stand in a registered host name.
+/// Whether `byte` is allowed in a registered host name.
 #[inline]
 pub(super) fn is_host(byte: u8) -> bool {
     has_class(byte, HOST)
 }
 
-/// Whether `byte` may stand in a registered host name, and means itself.
+/// Whether `byte` is allowed in a registered host name and is no percent sign.
 #[inline]
 pub(super) fn is_plain_host(byte: u8) -> bool {
     byte != b'%' && is_host(byte)
 }
 
-/// Whether `byte` may stand in a request target: visible ASCII.
+/// Whether `byte` is allowed in a request target: visible ASCII.
 #[inline]
 pub(super) fn is_target(byte: u8) -> bool {
     has_class(byte, TARGET)
 }
 
-/// Whether `byte` may stand in a field value: all but the control characters, HTAB excepted.
+/// Whether `byte` is allowed in a field value: all but the control characters, HTAB excepted.
 #[inline]
 pub(super) fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
@@ -96,7 +96,7 @@ pub(super) fn token_length(bytes: &[u8]) -> usize {
     bytes.iter().position(|&byte| !is_token(byte)).unwrap_or(bytes.len())
 }
 
-/// How many bytes at the start of `bytes` may stand in a field value.
+/// The number of bytes at the start of `bytes` that are allowed in a field value.
 #[inline]
 pub(super) fn text_length(bytes: &[u8]) -> usize {
     let mut at = 0;

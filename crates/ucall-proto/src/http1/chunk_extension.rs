@@ -26,7 +26,7 @@
 
 use super::bytes::{is_text, is_token};
 
-/// Where in the extensions of one chunk the decoder is. They begin behind a `;`.
+/// The state within the extensions of one chunk, which start after a `;`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkExtension {
     Start,

@@ -49,7 +49,7 @@ impl Default for ChunkedLimits {
 /// What one call of [`ChunkedDecoder::decode`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the input that are used up. All of them unless the body is complete.
+    /// The bytes of the input that were used: all of them, unless the body is complete.
     pub consumed: usize,
     /// Whether the body, trailers included, is complete.
     pub is_done: bool,
@@ -59,7 +59,7 @@ pub struct Progress {
 #[derive(Clone, Debug, Default)]
 pub struct ChunkedDecoder {
     state: ChunkedState,
-    /// The size being read, then the bytes of data still to come.
+    /// The size being read, then the number of data bytes that are missing.
     remaining: u64,
     /// Digits of the size so far.
     digits: u8,
@@ -86,15 +86,15 @@ enum ChunkedState {
     Failed(HttpError),
 }
 
-/// A size of more digits overflows 64 bits, or is padded with zeros, which nobody needs.
+/// A size of more digits overflows 64 bits, or has leading zeros that no client needs.
 const DIGITS_MAX: u8 = 16;
 
 impl ChunkedDecoder {
-    /// Appends to `body` what `input` adds to it.
+    /// Decodes `input`, and appends its data to `body`.
     ///
     /// # Errors
-    /// [`HttpError::BodyTooLarge`] as soon as a size says so, and a kind for 400 for anything that
-    /// is not exactly in the grammar. An error stays.
+    /// [`HttpError::BodyTooLarge`] as soon as a size exceeds the limit, and an error for 400 at any
+    /// byte outside of the grammar. After an error, every call fails.
     pub fn decode(
         &mut self,
         input: &[u8],
@@ -122,7 +122,7 @@ impl ChunkedDecoder {
         })
     }
 
-    /// Moves data of the current chunk to `body`, and gives back what follows.
+    /// Moves data of the current chunk to `body`, and returns the rest.
     fn take_data<'a>(&mut self, input: &'a [u8], body: &mut Vec<u8>) -> &'a [u8] {
         let wanted = usize::try_from(self.remaining).unwrap_or(usize::MAX);
         let (data, rest) = input.split_at(wanted.min(input.len()));
@@ -134,7 +134,7 @@ impl ChunkedDecoder {
         rest
     }
 
-    /// The state after one byte that is not data.
+    /// The state after a byte outside of the data.
     fn step(&mut self, byte: u8, limits: &ChunkedLimits) -> Result<ChunkedState, HttpError> {
         match (self.state, byte) {
             (ChunkedState::SizeStart | ChunkedState::Size, _) if byte.is_ascii_hexdigit() => {
@@ -206,7 +206,7 @@ impl ChunkedDecoder {
         Ok(if self.remaining == 0 { ChunkedState::TrailerStart } else { ChunkedState::Data })
     }
 
-    /// Why `byte` may not come now.
+    /// The error for `byte` in this state.
     #[cold]
     fn error_for(&self, byte: u8) -> HttpError {
         match (self.state, byte) {

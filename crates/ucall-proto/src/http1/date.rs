@@ -3,7 +3,7 @@
 /// The bytes of a date, always.
 pub const DATE_BYTES: usize = 29;
 
-/// The last second of the year 9999, beyond which the format has no room.
+/// The last second of the year 9999, which is the last that the format can express.
 const SECONDS_MAX: u64 = 253_402_300_799;
 
 const WEEKDAYS: [&[u8; 3]; 7] = [b"Thu", b"Fri", b"Sat", b"Sun", b"Mon", b"Tue", b"Wed"];
@@ -11,8 +11,8 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 
-/// `Sat, 21 Nov 2026 21:00:00 GMT`, for the given seconds since 1970. Past the year 9999 it stays
-/// at its last second.
+/// `Sat, 21 Nov 2026 21:00:00 GMT`, for the given seconds since 1970. After the year 9999 it is the
+/// last second of that year.
 #[must_use]
 pub fn date_text(unix_seconds: u64) -> [u8; DATE_BYTES] {
     let seconds = unix_seconds.min(SECONDS_MAX);

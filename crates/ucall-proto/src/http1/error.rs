@@ -4,10 +4,10 @@
 
 use std::fmt;
 
-/// A request that gets a 4xx or 5xx reply, after which the connection closes.
+/// An error that gets a 4xx or 5xx reply, after which the connection closes.
 ///
 /// All kinds but [`HttpError::AuthenticationFailed`] and [`HttpError::Overloaded`] are the peer's
-/// fault. [`fmt::Display`] says what was expected, and names the limit that was passed.
+/// fault. [`fmt::Display`] states what was expected, and names the limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -21,7 +21,7 @@ pub enum HttpError {
     CarriageReturnAlone,
     /// 400: NUL or another control character in a line.
     ControlCharacter,
-    /// 400: a header name that is empty or no token, or a line without a colon.
+    /// 400: an empty or invalid header name, or a line without a colon.
     HeaderNameMalformed,
     /// 400: white space between a header name and its colon.
     SpaceBeforeColon,
@@ -31,9 +31,9 @@ pub enum HttpError {
     HostMissing,
     /// 400: more than one `Host`.
     HostRepeated,
-    /// 400: a `Host` that is no host with an optional port.
+    /// 400: a `Host` that is not a host with an optional port.
     HostMalformed,
-    /// 400: a `Content-Length` that is no number below 2^64.
+    /// 400: a `Content-Length` that is not a number below 2^64.
     ContentLengthMalformed,
     /// 400: more than one `Content-Length`, alike or not.
     ContentLengthRepeated,
@@ -41,11 +41,11 @@ pub enum HttpError {
     LengthAndTransferEncoding,
     /// 400: `Transfer-Encoding` on HTTP/1.0.
     TransferEncodingOnHttp10,
-    /// 400: `chunked` twice, or not last, or a list that is none.
+    /// 400: `chunked` twice or not last, or an invalid list.
     TransferEncodingMalformed,
     /// 400: more than one `Origin`.
     OriginRepeated,
-    /// 400: a `Ucall-Timeout-Ms` that is no number below 2^64, or more than one.
+    /// 400: a `Ucall-Timeout-Ms` that is not a number below 2^64, or more than one.
     TimeoutMalformed,
     /// 400: a chunk size that is not hexadecimal digits, or overflows.
     ChunkSizeMalformed,
@@ -62,7 +62,7 @@ pub enum HttpError {
     PlaintextOnTls,
     /// 400: TLS where plaintext is spoken.
     TlsOnPlaintext,
-    /// 401: the request does not show who it comes from, or that is nobody who may call.
+    /// 401: the credentials are missing, or invalid.
     Unauthorized,
     /// 403: a `Host` that this server does not answer to.
     HostForbidden,
@@ -72,9 +72,9 @@ pub enum HttpError {
     NotFound,
     /// 405: a method other than POST or OPTIONS.
     MethodNotAllowed,
-    /// 408: the head did not come in time.
+    /// 408: the head was not complete in time.
     HeadTimeout,
-    /// 408: the body did not come in time.
+    /// 408: the body was not complete in time.
     BodyTimeout,
     /// 413: the body is larger than the limit.
     BodyTooLarge {
@@ -93,11 +93,11 @@ pub enum HttpError {
         /// The limit in headers.
         limit: usize,
     },
-    /// 500: whether the request may be served could not be told.
+    /// 500: the server failed to authenticate the request.
     AuthenticationFailed,
     /// 501: a transfer coding other than `chunked`.
     TransferCodingUnknown,
-    /// 503: too much is held in memory to take one more request.
+    /// 503: the server has no memory for another request.
     Overloaded,
     /// 505: a version other than HTTP/1.0 and HTTP/1.1.
     VersionUnsupported,
@@ -110,7 +110,7 @@ impl HttpError {
         self.status_and_detail().0
     }
 
-    /// The phrase that RFC 9110, section 15, gives to the status code.
+    /// The reason phrase of the status code (RFC 9110, section 15).
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self.status() {
@@ -130,7 +130,7 @@ impl HttpError {
         }
     }
 
-    /// The error for a byte that may not stand in a line, or not there.
+    /// The error for a byte that is not allowed at its position in a line.
     #[cold]
     pub(super) fn for_byte(byte: u8) -> Self {
         match byte {
@@ -166,14 +166,16 @@ impl HttpError {
             }
             Self::ContentLengthRepeated => (400, "only one Content-Length is allowed"),
             Self::LengthAndTransferEncoding => {
-                (400, "Content-Length and Transfer-Encoding must not come together")
+                (400, "Content-Length and Transfer-Encoding must not be combined")
             }
             Self::TransferEncodingOnHttp10 => (400, "HTTP/1.0 has no Transfer-Encoding"),
             Self::TransferEncodingMalformed => {
                 (400, "Transfer-Encoding must name chunked once, and last")
             }
             Self::OriginRepeated => (400, "only one Origin header is allowed"),
-            Self::TimeoutMalformed => (400, "Ucall-Timeout-Ms must come once, in decimal digits"),
+            Self::TimeoutMalformed => {
+                (400, "Ucall-Timeout-Ms must be sent once, in decimal digits")
+            }
             Self::ChunkSizeMalformed => {
                 (400, "a chunk size must be at most 16 hexadecimal digits, then CR LF or ;")
             }
@@ -184,7 +186,7 @@ impl HttpError {
             Self::ChunkOverheadTooLarge { .. } => {
                 (400, "chunk extensions and trailers are larger than max_chunk_overhead_bytes")
             }
-            Self::Unauthorized => (401, "the request must show who it comes from"),
+            Self::Unauthorized => (401, "the request needs valid credentials"),
             Self::HostForbidden => (
                 403,
                 "this Host is not served here; the server's operator may name it in allowed_hosts",
@@ -195,20 +197,20 @@ impl HttpError {
             ),
             Self::NotFound => (404, "requests go to the path /"),
             Self::MethodNotAllowed => (405, "requests are sent with POST"),
-            Self::HeadTimeout => (408, "the headers did not come within head_timeout"),
-            Self::BodyTimeout => (408, "the body did not come within body_timeout"),
+            Self::HeadTimeout => (408, "the headers were not complete within head_timeout"),
+            Self::BodyTimeout => (408, "the body was not complete within body_timeout"),
             Self::BodyTooLarge { .. } => (413, "the body is larger than max_body_bytes"),
-            Self::ExpectationUnknown => (417, "the only expectation known is 100-continue"),
+            Self::ExpectationUnknown => (417, "the only supported expectation is 100-continue"),
             Self::HeadTooLarge { .. } => {
                 (431, "request line and headers are larger than max_head_bytes")
             }
             Self::TooManyHeaders { .. } => (431, "there are more headers than max_headers"),
             Self::AuthenticationFailed => {
-                (500, "the server cannot tell who may call; its log says why")
+                (500, "the server failed to authenticate the request; its log has the reason")
             }
-            Self::TransferCodingUnknown => (501, "the only transfer coding known is chunked"),
+            Self::TransferCodingUnknown => (501, "the only supported transfer coding is chunked"),
             Self::Overloaded => (503, "the server is overloaded"),
-            Self::VersionUnsupported => (505, "the versions known are HTTP/1.1 and HTTP/1.0"),
+            Self::VersionUnsupported => (505, "the supported versions are HTTP/1.1 and HTTP/1.0"),
         }
     }
 

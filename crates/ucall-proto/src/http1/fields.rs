@@ -1,7 +1,7 @@
-//! Header lines, and what the ones that matter to the framing say together.
+//! Header lines, and the headers that determine the framing.
 //!
-//! A line is checked byte for byte whoever it is for; its name is then compared with the few that
-//! this server acts on, by length first, because most lines differ there already.
+//! Every line is validated byte by byte. Its name is then compared with the few names that this
+//! server uses, by length first, because most names differ in length.
 
 use super::bytes::{Span, decimal, list, text_length, token_length, trim};
 use super::error::HttpError;
@@ -10,7 +10,7 @@ use super::host::is_authority;
 
 /// What the bytes after the last line hold.
 pub(super) enum Line<'a> {
-    /// A line whose end has not come.
+    /// A line whose end has not arrived.
     Partial,
     /// The blank line.
     Blank,
@@ -52,7 +52,7 @@ fn classify_non_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpErro
     }
 }
 
-/// What the headers read so far say.
+/// The values of the headers read so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeaderState {
     pub host: Option<Span>,
@@ -68,7 +68,7 @@ pub(super) struct HeaderState {
 }
 
 impl HeaderState {
-    /// Takes note of one header. `span` is the place of `value` in the input.
+    /// Records one header. `span` is the position of `value` in the input.
     #[inline]
     pub(super) fn record(
         &mut self,
@@ -149,7 +149,7 @@ impl HeaderState {
             let is_chunked = name.eq_ignore_ascii_case(b"chunked");
             let has_parameters = matches!(trim(parameters), [b';', ..]);
             let is_coding = !name.is_empty() && (parameters.is_empty() || has_parameters);
-            // Anything behind `chunked` means that it came twice or not last.
+            // A coding after `chunked` means that `chunked` was repeated or not last.
             if self.is_chunked || !is_coding || (is_chunked && has_parameters) {
                 return Err(HttpError::TransferEncodingMalformed);
             }
@@ -159,7 +159,7 @@ impl HeaderState {
         Ok(())
     }
 
-    /// How the body is delimited, once all headers are known.
+    /// How the body is delimited, after all headers were read.
     #[inline]
     pub(super) fn body(&self, version: Version) -> Result<BodyLength, HttpError> {
         if self.has_transfer_encoding {

@@ -8,12 +8,13 @@ use super::reply::ConnectionOption;
 /// A request line and its headers, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// All its bytes, which the places in the outline count in.
+    /// All bytes of the head; spans of `parsed` count from its start.
     text: &'a [u8],
     parsed: ParsedHead,
 }
 
-/// What a head says. Where, as places: the same bytes say it again elsewhere.
+/// The parsed values of a head. Spans instead of slices, so that they also hold for an equal head
+/// at another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ParsedHead {
     pub method: Method,
@@ -29,7 +30,7 @@ pub(super) struct ParsedHead {
     pub headers: Span,
     /// `POST /` over a persistent HTTP/1.1, without an origin, with a body of known length.
     pub is_fast_path: bool,
-    /// The host is this machine, by its most usual names.
+    /// The host is a common name of this machine.
     pub names_loopback: bool,
 }
 
@@ -56,7 +57,7 @@ pub enum Target<'a> {
     Root,
     /// The `*` of OPTIONS, for the server as a whole.
     Asterisk,
-    /// Anything else, as it came.
+    /// Any other target, unchanged.
     Other(&'a [u8]),
 }
 
@@ -84,7 +85,7 @@ pub enum Version {
 pub enum BodyLength {
     /// No body: neither header was there.
     None,
-    /// As many bytes as `Content-Length` says.
+    /// The number of bytes in `Content-Length`.
     Length(u64),
     /// In chunks, see [`ChunkedDecoder`](super::ChunkedDecoder).
     Chunked,
@@ -104,14 +105,14 @@ impl<'a> Head<'a> {
         self.text.len()
     }
 
-    /// What is to be done.
+    /// The request's method.
     #[must_use]
     #[inline]
     pub fn method(&self) -> Method {
         self.parsed.method
     }
 
-    /// With what.
+    /// The request's target.
     #[must_use]
     #[inline]
     pub fn target(&self) -> Target<'a> {
@@ -136,7 +137,7 @@ impl<'a> Head<'a> {
         self.parsed.body
     }
 
-    /// Whether the peer wants the connection kept, by version and `Connection` (RFC 9112, 9.3).
+    /// Whether the peer keeps the connection open, by version and `Connection` (RFC 9112, 9.3).
     #[must_use]
     #[inline]
     pub fn keep_alive(&self) -> bool {
@@ -150,23 +151,23 @@ impl<'a> Head<'a> {
         self.parsed.expect_continue
     }
 
-    /// The host the request is for: the authority of an absolute target, which RFC 9112, section
-    /// 3.2.2, puts above the `Host` header, else that header. Its syntax is checked.
+    /// The host of the request: the authority of an absolute target, which takes precedence (RFC
+    /// 9112, section 3.2.2), or the `Host` header. Its syntax is valid.
     #[must_use]
     #[inline]
     pub fn host(&self) -> Option<&'a [u8]> {
         self.parsed.host.map(|span| span.of(self.text))
     }
 
-    /// Whether this is `POST /` over HTTP/1.1, of a peer that keeps the connection, without an
-    /// origin and with a body of known length.
+    /// Whether this is `POST /` over a persistent HTTP/1.1 connection, without an origin and with a
+    /// body of known length.
     #[must_use]
     #[inline]
     pub fn is_fast_path(&self) -> bool {
         self.parsed.is_fast_path
     }
 
-    /// Whether the host is this machine, by one of its most usual names; see
+    /// Whether the host is a common name of this machine; see
     /// [`AccessRules::allows_unchecked`](super::AccessRules::allows_unchecked).
     #[must_use]
     #[inline]
@@ -193,7 +194,7 @@ impl<'a> Head<'a> {
         self.parsed.headers.of(self.text)
     }
 
-    /// The headers in the order they came.
+    /// The headers in the order of their arrival.
     #[must_use]
     pub fn headers(&self) -> Headers<'a> {
         Headers { block: self.header_block() }
@@ -205,7 +206,7 @@ impl<'a> Head<'a> {
         self.headers().find(|(key, _)| key.eq_ignore_ascii_case(name.as_bytes())).map(|(_, v)| v)
     }
 
-    /// The `Connection` line of a reply that does as the peer asked.
+    /// The `Connection` header of a reply that follows the request's.
     #[must_use]
     #[inline]
     pub fn reply_connection(&self) -> ConnectionOption {
@@ -217,15 +218,15 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The headers of a [`Head`]: pairs of a name as it was written and a value without white space
-/// around it.
+/// The headers of a [`Head`]: pairs of the name as it was sent and the value without surrounding
+/// white space.
 #[derive(Clone, Debug)]
 pub struct Headers<'a> {
     block: &'a [u8],
 }
 
 impl<'a> Headers<'a> {
-    /// The headers in a block that was kept of a [`Head`].
+    /// The headers in a copied [`Head::header_block`].
     #[must_use]
     pub fn of_block(block: &'a [u8]) -> Self {
         Self { block }

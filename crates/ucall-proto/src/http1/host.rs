@@ -23,7 +23,7 @@ pub(super) fn is_authority(text: &[u8]) -> bool {
     let name_length = text.iter().position(|&byte| !is_plain_host(byte)).unwrap_or(text.len());
     let is_plain = match text.get(name_length..) {
         Some([]) => true,
-        // At most four digits: below 65,536 without a look.
+        // A port of at most four digits is below 65,536.
         Some([b':', port @ ..]) => port.len() < 5 && port.iter().all(u8::is_ascii_digit),
         _ => false,
     };
@@ -50,7 +50,7 @@ impl<'a> Authority<'a> {
         self.has_valid_port() && (is_name(self.host) || is_ipv6(self.host))
     }
 
-    /// The port, or the one that `scheme` has when none is written.
+    /// The port, or the default port of the scheme.
     pub(super) fn port_or_default(&self, is_tls: bool) -> Option<u64> {
         match self.port {
             None | Some(b"") => Some(if is_tls { 443 } else { 80 }),

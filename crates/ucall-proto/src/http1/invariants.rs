@@ -4,11 +4,11 @@ use super::{
     ChunkedDecoder, ChunkedLimits, Head, HeadLimits, HeadParser, HttpError, Progress, parse_head,
 };
 
-/// Reads `input` as a head whole, and again as it comes in pieces that end at `cuts`; the two
-/// must agree, and no verdict may change with more bytes.
+/// Parses `input` at once, and again in pieces that end at `cuts`. Both must agree, and more bytes
+/// must not change a verdict.
 ///
 /// # Panics
-/// When they do not.
+/// If they do not.
 pub fn check_head(input: &[u8], cuts: &[usize], limits: &HeadLimits) {
     let whole = parse_head(input, limits);
     check_outcome(input, &whole, limits);
@@ -24,7 +24,7 @@ pub fn check_head(input: &[u8], cuts: &[usize], limits: &HeadLimits) {
                 assert_eq!(whole.as_ref(), Ok(&Some(*head)));
                 return;
             }
-            // A resumed parser may look at a line only when its end has come, or can come no more.
+            // A resumed parser reads a line only when it is complete, or cannot become complete.
             Err(_) => {
                 assert!(whole.is_err());
                 assert!(seen.len() < limits.bytes_max || resumed == now);
@@ -82,7 +82,7 @@ pub fn check_chunked(input: &[u8], cuts: &[usize], limits: &ChunkedLimits) {
     assert_eq!(body, pieces);
 }
 
-/// The cuts that lie within `input`, in order, and its end.
+/// The cuts within `input`, in order, and its end.
 fn ends(input: &[u8], cuts: &[usize]) -> Vec<usize> {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (input.len() + 1)).collect();
     ends.push(input.len());

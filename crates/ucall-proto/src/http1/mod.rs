@@ -1,12 +1,12 @@
-//! HTTP/1.1 as far as a server of `POST /` needs it: request heads, chunked bodies, who may call
-//! from a browser, and the heads of replies.
+//! The part of HTTP/1.1 that a server of `POST /` needs: request heads, chunked bodies, access
+//! rules for browsers, and reply heads.
 //!
-//! May import `memchr` and `itoa` only. Everything here works on byte slices, keeps no clock, and
-//! allocates only when a reply is an error or when a chunked body grows.
+//! It may import `memchr` and `itoa` only. It works on byte slices, has no clock, and allocates
+//! only for an error reply or a growing chunked body.
 //!
-//! Strategy: what a stricter and a laxer parser could read differently is refused, never guessed
-//! at (RFC 9112, section 11.2, request smuggling). The hot path is one pass over the head, eight
-//! bytes at a time inside values; all that is rare or wrong is out of line.
+//! A request that a stricter and a laxer parser could read differently is refused (RFC 9112,
+//! section 11.2, request smuggling). The hot path is one pass over the head, eight bytes at a time
+//! inside values. Rare and invalid cases are out of line.
 
 mod access;
 mod bytes;

@@ -1,9 +1,9 @@
-//! Reads a request's head, as it comes.
+//! Parses a request's head incrementally.
 //!
-//! The input is read line by line, once. When it ends within a line, the parser remembers where
-//! the line began and how far it was seen, so that the next attempt searches only what is new for
-//! the end of that line: a head that comes byte by byte costs no more than its bytes. What a line
-//! says is kept as places, not as slices, because the input may have moved by then.
+//! The parser reads each line once. When the input ends within a line, it stores where the line
+//! starts and how far it was searched, so the next attempt searches only the new bytes: a head that
+//! arrives byte by byte costs no more than its length. Parsed values are spans instead of slices,
+//! because the input may have moved by then.
 //!
 //! | reads          | sees                | then                          |
 //! |----------------|---------------------|-------------------------------|
@@ -51,20 +51,20 @@ pub fn parse_head<'a>(input: &'a [u8], limits: &HeadLimits) -> Result<Option<Hea
 /// Heads no longer than this are remembered.
 const CACHED_HEAD_BYTES_MAX: usize = 1024;
 
-/// Reads the heads of one connection, one after another.
+/// Parses the heads of one connection.
 ///
-/// Most clients send the same head each time. From the second on, the last one is remembered, and
-/// a request that starts with the same bytes is told by one comparison.
+/// Most clients send the same head each time. From the second head on the last one is cached, and
+/// an equal head is recognized by one comparison.
 #[derive(Clone, Debug, Default)]
 pub struct HeadParser {
-    /// Of a head that has not come whole. Apart, because most come whole.
+    /// An incomplete head. Boxed, because most heads arrive whole.
     partial: Option<Box<PartialHead>>,
     cached: Option<Box<CachedHead>>,
     /// Whether a head was read before, so that remembering one may pay.
     has_read_one: bool,
 }
 
-/// What is known of a head that has not come whole. New for each request.
+/// The state of an incomplete head.
 #[derive(Clone, Debug, Default)]
 struct PartialHead {
     /// Where the first line starts that has not been read.
@@ -78,7 +78,7 @@ struct PartialHead {
     header_state: HeaderState,
 }
 
-/// A head that was read before: its bytes, and what they say.
+/// The bytes of an earlier head, and its parsed values.
 #[derive(Clone, Debug)]
 struct CachedHead {
     text: Vec<u8>,
@@ -86,14 +86,14 @@ struct CachedHead {
 }
 
 impl HeadParser {
-    /// Reads the head that `input` starts with.
+    /// Parses the head that `input` starts with.
     ///
-    /// `Ok(None)` means that it is incomplete, and allowed so far: call again with the same bytes
-    /// and more behind them. With a head, the parser is ready for the next one.
+    /// `Ok(None)` means that it is incomplete and valid so far: call again with the same bytes and
+    /// more after them. After a head, the parser is ready for the next one.
     ///
     /// # Errors
-    /// Any of the kinds of [`HttpError`] for 400, 417, 431, 501 and 505; each stays whatever
-    /// bytes follow, so the connection must close.
+    /// Any of the kinds of [`HttpError`] for 400, 417, 431, 501 and 505. More bytes do not change
+    /// the error, so the connection must close.
     #[inline]
     pub fn parse<'a>(
         &mut self,
@@ -106,7 +106,7 @@ impl HeadParser {
         }
     }
 
-    /// The head that `input` starts with, if it is the one that was remembered.
+    /// The head that `input` starts with, if it equals the cached one.
     #[inline(always)]
     pub(crate) fn match_cached_head<'a>(&self, input: &'a [u8]) -> Option<Head<'a>> {
         let cached = self.cached.as_ref()?;
@@ -115,19 +115,18 @@ impl HeadParser {
         is_cached.then(|| Head::new(text, &cached.parsed))
     }
 
-    /// The same as [`HeadParser::parse`], for one that [`HeadParser::match_cached_head`] does not
-    /// know.
+    /// [`HeadParser::parse`] without the cached head.
     #[inline(never)]
     pub(crate) fn parse_general<'a>(
         &mut self,
         input: &'a [u8],
         limits: &HeadLimits,
     ) -> Result<Option<Head<'a>>, HttpError> {
-        // What lies beyond the limit is never looked at, so that the verdict does not depend on
-        // how the input was cut.
+        // Bytes beyond the limit are not read, so that the verdict is the same however the input is
+        // split.
         let window = input.get(..limits.bytes_max).unwrap_or(input);
         let mut partial = self.partial.take().map_or_else(PartialHead::default, |partial| *partial);
-        // At the limit this is the last look, so a line that has not ended is looked at, too.
+        // At the limit no line can become complete, so an incomplete one is parsed, too.
         let is_full = window.len() >= limits.bytes_max;
         if (is_full || partial.has_new_line_end(window)) && partial.read_lines(window, limits)? {
             let text = window.get(..partial.line_at + 2).unwrap_or_default();
@@ -169,7 +168,7 @@ impl PartialHead {
             || window.get(self.searched..).is_some_and(|new| memchr(b'\n', new).is_some())
     }
 
-    /// Reads as many lines as have come. True: the last one was the blank line.
+    /// Reads all complete lines. Returns `true` after the blank line.
     #[inline]
     fn read_lines(&mut self, window: &[u8], limits: &HeadLimits) -> Result<bool, HttpError> {
         if self.headers_at == 0 && !self.read_request_line(window)? {
@@ -197,7 +196,7 @@ impl PartialHead {
         }
     }
 
-    /// Reads the request line. False: it has not come whole.
+    /// Reads the request line. Returns `false` if it is incomplete.
     #[inline]
     fn read_request_line(&mut self, window: &[u8]) -> Result<bool, HttpError> {
         while window.get(self.line_at..).is_some_and(|rest| rest.starts_with(b"\r\n")) {
@@ -213,7 +212,7 @@ impl PartialHead {
         Ok(true)
     }
 
-    /// Puts together what the head says, and checks what only all headers together can tell.
+    /// Combines the parsed values, and checks the rules that involve several headers.
     fn finish(&self, text: &[u8]) -> Result<ParsedHead, HttpError> {
         let &RequestLine { method, version, target, .. } = &self.line;
         let header_state = &self.header_state;

@@ -1,9 +1,9 @@
-//! Heads of replies.
+//! Reply heads.
 //!
-//! A reply's length is known only once its body has been written, straight behind the head. So
-//! the head is written with the length of the reply before it, which is often right; when it is
-//! not, it mostly has as many digits. Only when it has not does the body move, by the difference.
-//! The head of a success is kept ready made, with the date of the current second.
+//! The body is written directly after its head, so its length is known only afterwards. The head is
+//! therefore written with the length of the previous reply, which is often right. If it is wrong,
+//! it mostly has the right number of digits; otherwise the body moves by the difference. The head
+//! of a success is prebuilt, with the date of the current second.
 
 use super::access::AllowedOrigin;
 use super::date::{DATE_BYTES, date_text};
@@ -26,7 +26,7 @@ const PREFLIGHT: &[u8] = b"Access-Control-Allow-Methods: POST\r\n\
     Access-Control-Allow-Headers: Content-Type, Authorization, *\r\n\
     Access-Control-Max-Age: 600\r\n";
 
-/// What a reply's `Connection` header says.
+/// The `Connection` header of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectionOption {
     /// No header: HTTP/1.1 keeps the connection.
@@ -38,7 +38,7 @@ pub enum ConnectionOption {
     Close,
 }
 
-/// Lines that a reply may have beyond the usual ones.
+/// Optional headers of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyHeaders<'a> {
     /// What becomes of the connection.
@@ -67,18 +67,18 @@ impl ReplyHeaders<'_> {
     }
 }
 
-/// A reply whose head is written and whose body is being written. Give it to
-/// [`ReplyWriter::end`] or [`ReplyWriter::abort`], with the same buffer and nothing else behind it.
+/// A reply whose body is being written. Pass it to [`ReplyWriter::end`] or [`ReplyWriter::abort`],
+/// with the same buffer and only the body after the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a reply that is begun has no length yet"]
+#[must_use = "a pending reply has no length yet"]
 pub struct PendingReply {
     /// Where the reply starts.
     start: usize,
     /// Where the digits of its length start.
     length_at: usize,
-    /// How many of them there are.
+    /// The number of digits.
     digits: usize,
-    /// The length that they say.
+    /// The length in these digits.
     length: usize,
 }
 
@@ -91,18 +91,17 @@ impl PendingReply {
     }
 }
 
-/// Writes replies. One for each worker; it is told the time, and asks no clock.
+/// Writes replies. Each worker has one, and sets its time.
 #[derive(Clone, Debug)]
 pub struct ReplyWriter {
-    /// As far as it is known: with the length that is expected, and what follows it.
-    /// All of it is written, and what is too much taken back: so many bytes as are known
-    /// beforehand are written without a call.
+    /// The head with the expected length, and the blank line. All of it is appended and the excess
+    /// truncated: a copy of constant size needs no call.
     ok_head: [u8; OK_HEAD.len() + DIGITS_MAX + HEAD_END.len()],
     unix_seconds: u64,
     /// The last length, the guess for the next, and how many digits it has.
     length: usize,
     digits: usize,
-    /// What `WWW-Authenticate` says.
+    /// The value of `WWW-Authenticate`.
     challenge: String,
 }
 
@@ -118,7 +117,7 @@ impl Default for ReplyWriter {
 }
 
 impl ReplyWriter {
-    /// Sets the time that `Date` tells. Costs nothing within the same second.
+    /// Sets the time for `Date`. Costs one comparison within the same second.
     #[inline]
     pub fn set_time(&mut self, unix_seconds: u64) {
         if self.unix_seconds != unix_seconds {
@@ -127,12 +126,12 @@ impl ReplyWriter {
         }
     }
 
-    /// Sets what a 401 asks for: `Bearer`, unless told otherwise.
+    /// Sets the challenge of a 401; the default is `Bearer`.
     pub fn set_challenge(&mut self, challenge: &str) {
         challenge.clone_into(&mut self.challenge);
     }
 
-    /// Writes heads for bodies of that length from now on; gives its digits.
+    /// Sets the length of the next heads; returns its digits.
     fn expect_length(&mut self, length: usize) -> &[u8] {
         let mut buffer = itoa::Buffer::new();
         let text = buffer.format(length).as_bytes();
@@ -143,7 +142,7 @@ impl ReplyWriter {
         digits
     }
 
-    /// Writes the head of a success; the JSON body is to be appended to `out`.
+    /// Writes the head of a success; the caller appends the JSON body to `out`.
     #[inline]
     pub fn begin(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) -> PendingReply {
         let start = out.len();
@@ -158,7 +157,7 @@ impl ReplyWriter {
         pending
     }
 
-    /// The same with lines beyond the usual ones; tells where the digits start.
+    /// The same with optional headers; returns where the digits start.
     #[inline(never)]
     fn begin_with_headers(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) -> usize {
         out.extend_from_slice(&self.ok_head[..DATE_LINE_END]);
@@ -178,7 +177,7 @@ impl ReplyWriter {
         }
     }
 
-    /// Writes the length that the body has after all.
+    /// Replaces the expected length by the actual one.
     #[inline(never)]
     fn correct_length(&mut self, out: &mut Vec<u8>, pending: PendingReply, length: usize) {
         let text = self.expect_length(length);
@@ -198,13 +197,6 @@ impl ReplyWriter {
         out.truncate(pending.start);
     }
 
-    /// Writes a whole success with a body that is at hand.
-    pub fn ok(&mut self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>, body: &[u8]) {
-        let pending = self.begin(out, reply_headers);
-        out.extend_from_slice(body);
-        self.end(out, pending);
-    }
-
     /// Writes `204 No Content`: the reply to a notification.
     pub fn no_content(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) {
         self.write_no_content(out, reply_headers, b"");
@@ -220,8 +212,8 @@ impl ReplyWriter {
         );
     }
 
-    /// Writes the reply to what is wrong as HTTP. Its body, plain text, says what was expected;
-    /// it is left out, but not its length, when `is_head`: the request's method was HEAD.
+    /// Writes an error reply. Its body, plain text, states what was expected. For the method HEAD
+    /// (`is_head`) the body is omitted, but not its length.
     #[cold]
     pub fn error(
         &self,

@@ -9,7 +9,7 @@ use super::host::is_authority;
 
 const COMMON_LINE: &[u8] = b"POST / HTTP/1.1\r\n";
 
-/// A request line that was read; places count from the start of the line.
+/// A parsed request line; spans count from the start of the line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RequestLine {
     pub method: Method,
@@ -23,7 +23,7 @@ pub(super) struct RequestLine {
     pub len: usize,
 }
 
-/// Reads the line that `bytes` starts with, or `None` when its end has not come.
+/// Reads the line that `bytes` starts with, or returns `None` if it is incomplete.
 #[inline]
 pub(super) fn read(bytes: &[u8]) -> Result<Option<RequestLine>, HttpError> {
     if bytes.starts_with(COMMON_LINE) {

@@ -97,16 +97,16 @@ pub(crate) fn container(
     members: &mut impl MemberSink,
 ) -> Option<usize> {
     let nesting_left = nesting_max.checked_sub(1)?;
-    let (rest, is_open) = match text {
-        [b'{', inside @ ..] => members_of::<b'}'>(inside, 1, Some(nesting_left), members),
-        [b'[', inside @ ..] => members_of::<b']'>(inside, 1, Some(nesting_left), members),
+    let (bracket, inside) = text.split_first()?;
+    let (rest, is_open) = match bracket {
+        b'{' => members_of::<b'}'>(inside, 1, Some(nesting_left), members),
+        b'[' => members_of::<b']'>(inside, 1, Some(nesting_left), members),
         _ => return None,
     };
-    match text {
-        _ if !is_open => Some(text.len() - rest.len()),
-        [b'{', b'}', ..] | [b'[', b']', ..] => Some(2),
-        _ => None,
+    if !is_open {
+        return Some(text.len() - rest.len());
     }
+    matches!(text, [b'{', b'}', ..] | [b'[', b']', ..]).then_some(2)
 }
 
 /// Reads the members of an object, or the items of an array, up to its closing bracket `END` or up

@@ -6,13 +6,13 @@ use ucall_buffer::has_same_ends;
 
 use super::text::Text;
 
-/// Params with more members, or items, than this are scanned again when one of them is read.
+/// Params with more members, or items, are scanned again when one of them is read.
 pub(crate) const MEMBERS_MAX: usize = 32;
 
 /// Marks, in the length of a key, that it holds escapes. No text is that long.
 const ESCAPED: u32 = 1 << 31;
 
-/// Where a member or an item stands, in bytes from the front of the text.
+/// The position of a member or an item, in bytes from the start of the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
     /// Behind the opening quote; 0 for an item.
@@ -55,12 +55,12 @@ impl Member {
         if self.key_len as usize != name.len() {
             return self.key_len >= ESCAPED && self.is_named_escaped(name, text, scratch);
         }
-        // A key stands behind a quote, so it is never at 0.
+        // A quote comes before each key, so no key is at 0.
         self.key != 0 && self.key(text) == Some(name)
     }
 
-    /// The same for a name of `N` to `2 * N` bytes, which takes no call: its first and its last `N`
-    /// are all of it. `None` for keys with escapes.
+    /// The same for a name of `N` to `2 * N` bytes, without a call: it compares the first and the
+    /// last `N` bytes. `None` for keys with escapes.
     #[inline(always)]
     pub fn is_named_short<const N: usize>(&self, name: &[u8], text: &[u8]) -> Option<bool> {
         if self.key_len as usize != name.len() {
@@ -86,7 +86,7 @@ impl Member {
     }
 }
 
-/// Takes the members that a scan finds.
+/// Receives the members that a scan finds.
 pub(crate) trait MemberSink {
     fn push_member(&mut self, member: Member);
 }
@@ -98,7 +98,7 @@ impl MemberSink for Vec<Member> {
     }
 }
 
-/// Drops the members of a value that is only validated.
+/// Ignores the members of a value that is only validated.
 pub(crate) struct IgnoreMembers;
 
 impl MemberSink for IgnoreMembers {
@@ -121,8 +121,8 @@ impl Noted {
     }
 }
 
-/// Appends the members of one request's params after another's to a list, which is used again for
-/// each document. It keeps at most `max` of each params, and none if there are more.
+/// Appends the members of each request's params to one list, which is reused for each document. It
+/// stores at most `max` for each request, and none if there are more.
 pub(crate) struct FirstMembers<'a> {
     list: &'a mut Vec<Member>,
     start: usize,
@@ -144,7 +144,7 @@ impl<'a> FirstMembers<'a> {
         self.are_all = true;
     }
 
-    /// The members noted since the last call; `None` if there were more than are kept.
+    /// The members noted since the last call; `None` if there were more than `max`.
     #[inline(always)]
     pub(crate) fn finish(&mut self) -> Option<Noted> {
         if !self.are_all {

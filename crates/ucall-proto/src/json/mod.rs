@@ -1,9 +1,9 @@
-//! JSON text, read and written as RFC 8259 defines it, and never as a tree.
+//! Reads and writes JSON text (RFC 8259) without building a tree.
 //!
 //! `scan` validates a document in one pass and finds its end. `fast_path` does the same for the
-//! form that most programs write, and returns nothing for any other. `stream` validates a document
-//! that arrives in pieces, byte by byte. A [`Reader`] then reads the valid text in place, and the
-//! language above builds its values from that.
+//! forms that most clients send, and returns `None` for others. `stream` validates a document that
+//! arrives in pieces, byte by byte. A [`Reader`] then reads the valid text in place, and the layer
+//! above builds its values from that.
 
 pub(crate) mod fast_path;
 mod members;
@@ -22,9 +22,9 @@ pub use text::Text;
 pub(crate) use write::extend_short;
 pub use write::{write_f64, write_i64, write_string};
 
-/// Why text is no JSON document.
+/// Why a text is not a JSON document.
 ///
-/// As wide as a place in the text, so that a `Result` of either comes back in two registers.
+/// As wide as a position in the text, so that a `Result` of either is returned in two registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum JsonError {

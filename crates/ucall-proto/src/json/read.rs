@@ -1,18 +1,18 @@
-//! Reads JSON text that was proven valid, value by value, in place.
+//! Reads validated JSON text in place, value by value.
 
 use std::str::FromStr;
 
 use super::scan::Scanner;
 use super::text::{Text, validated_prefix};
 
-/// What a value is, told by its first byte.
+/// The kind of a value, determined by its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueKind {
     /// `null`
     Null,
     /// `true` or `false`
     Bool,
-    /// A number; [`Number::is_integer`] tells more.
+    /// A number; see [`Number::is_integer`].
     Number,
     /// A string.
     String,
@@ -22,7 +22,7 @@ pub enum ValueKind {
     Object,
 }
 
-/// A number as it stands in its document.
+/// The text of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Number<'a> {
     /// Its text, which is ASCII.
@@ -60,10 +60,10 @@ impl Number<'_> {
     }
 }
 
-/// Reads values one after another from text that a scan has proven valid.
+/// Reads the values of validated text in order.
 ///
-/// Each method consumes what it names; call the one that [`Reader::kind`] tells. On text that was
-/// not proven it returns wrong values, but never panics or runs on.
+/// Each method consumes the value that it names; call the one for [`Reader::kind`]. On text that
+/// was not validated it returns wrong values, but it neither panics nor loops.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     text: &'a [u8],
@@ -71,7 +71,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the front of `text`, which a request's params, id or other parts come from.
+    /// Reads from the start of `text`: a request's params, or any other validated value.
     pub fn new(text: &'a [u8]) -> Self {
         Self { text, position: 0 }
     }

@@ -1,19 +1,19 @@
 //! Validates JSON text in one pass, and finds the end of each value.
 //!
-//! The scanner reads every form of JSON. Members and items in the form of the fast path take one
-//! step each, because large params mostly have many of them.
+//! The scanner reads every form of JSON. It reads members and items of the fast form by the fast
+//! path, because large params mostly have many of them.
 
 use super::JsonError;
 use super::fast_path;
 use super::members::{IgnoreMembers, Member, MemberSink};
 use super::text::{Text, is_ascii, plain_prefix};
 
-/// Reads JSON text from its start. Every method leaves `position` after what it accepted.
+/// Reads JSON text from its start. Every method leaves `position` after the accepted text.
 pub(crate) struct Scanner<'a> {
     text: &'a [u8],
     position: usize,
     nesting_left: usize,
-    /// All bytes of all strings or-ed together: whether UTF-8 has to be checked.
+    /// The bitwise or of all bytes of all strings: whether UTF-8 must be validated.
     seen: u64,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Scanner<'a> {
         self.nesting_left
     }
 
-    /// The next byte that is no white space, which stays unread.
+    /// The next byte that is no white space; does not consume it.
     #[inline(always)]
     pub(crate) fn peek(&mut self) -> Result<u8, JsonError> {
         loop {
@@ -132,8 +132,8 @@ impl<'a> Scanner<'a> {
     /// Steps over a value, and notes the members of an object or the items of an array.
     pub(crate) fn container(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
         match self.peek()? {
-            b'{' => self.object(members),
-            b'[' => self.array(members),
+            b'{' => self.members::<b'}'>(members),
+            b'[' => self.members::<b']'>(members),
             _ => self.value(),
         }
     }
@@ -143,8 +143,7 @@ impl<'a> Scanner<'a> {
         match self.peek()? {
             b'"' => self.string().map(drop),
             b'-' | b'0'..=b'9' => self.number(),
-            b'{' => self.object(&mut IgnoreMembers),
-            b'[' => self.array(&mut IgnoreMembers),
+            b'{' | b'[' => self.container(&mut IgnoreMembers),
             b't' => self.literal(b"true"),
             b'f' => self.literal(b"false"),
             b'n' => self.literal(b"null"),
@@ -152,31 +151,25 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Steps over an object, whose brace `peek` returned, and notes its members. Their positions
-    /// count from that brace.
+    /// Steps over an object or array, whose bracket `peek` returned, and notes its members or items.
+    /// Their positions count from that bracket.
     #[inline(never)]
-    pub(crate) fn object(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
+    fn members<const END: u8>(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
         let front = self.position;
-        let mut more = self.enter_unless_empty(b'}')?;
+        let mut more = self.enter_unless_empty(END)?;
         while more {
-            if !self.fast_members::<b'}'>(front, members) {
+            let at = self.position - front;
+            let (rest, is_open) = fast_path::members_of::<END>(self.rest(), at, None, members);
+            self.position = self.text.len() - rest.len();
+            if !is_open {
+                self.nesting_left += 1;
                 break;
             }
-            members.push_member(self.member(front)?);
-            more = self.another(b'}')?;
+            let member = if END == b'}' { self.member(front)? } else { self.item(front)? };
+            members.push_member(member);
+            more = self.another(END)?;
         }
         Ok(())
-    }
-
-    /// Steps over the members that have the fast form, and over the closing bracket `END` if it
-    /// follows them. Returns whether the container is still open.
-    #[inline(always)]
-    fn fast_members<const END: u8>(&mut self, front: usize, members: &mut impl MemberSink) -> bool {
-        let at = self.position - front;
-        let (rest, is_open) = fast_path::members_of::<END>(self.rest(), at, None, members);
-        self.position = self.text.len() - rest.len();
-        self.nesting_left += usize::from(!is_open);
-        is_open
     }
 
     /// Steps over a member in any form.
@@ -193,35 +186,25 @@ impl<'a> Scanner<'a> {
         Ok(if key.is_escaped() { member.with_escapes() } else { member })
     }
 
+    /// Steps over an item in any form.
+    #[inline(always)]
+    fn item(&mut self, front: usize) -> Result<Member, JsonError> {
+        self.peek()?;
+        let start = self.position;
+        self.value_inside()?;
+        Ok(Member::item(start - front, self.position - front))
+    }
+
     /// Steps over any value; over a number without another call.
     #[inline(always)]
-    pub(crate) fn value_inside(&mut self) -> Result<(), JsonError> {
+    fn value_inside(&mut self) -> Result<(), JsonError> {
         match self.peek()? {
             b'-' | b'0'..=b'9' => self.number(),
             _ => self.value(),
         }
     }
 
-    /// Steps over an array, whose bracket `peek` returned, and notes its items. Their positions
-    /// count from that bracket.
-    #[inline(never)]
-    pub(crate) fn array(&mut self, items: &mut impl MemberSink) -> Result<(), JsonError> {
-        let front = self.position;
-        let mut more = self.enter_unless_empty(b']')?;
-        while more {
-            if !self.fast_members::<b']'>(front, items) {
-                break;
-            }
-            self.peek()?;
-            let start = self.position;
-            self.value_inside()?;
-            items.push_member(Member::item(start - front, self.position - front));
-            more = self.another(b']')?;
-        }
-        Ok(())
-    }
-
-    /// The string that comes next. Steps over any other value, and returns `None`.
+    /// Steps over a value; returns it if it is a string.
     pub(crate) fn text(&mut self) -> Result<Option<Text<'a>>, JsonError> {
         match self.peek()? {
             b'"' => self.string().map(Some),
@@ -240,7 +223,7 @@ impl<'a> Scanner<'a> {
         self.any_string()
     }
 
-    /// Any string, from behind its opening quote on.
+    /// Any string, after its opening quote.
     #[inline(never)]
     fn any_string(&mut self) -> Result<Text<'a>, JsonError> {
         let start = self.position;
@@ -372,9 +355,9 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Ends the scan of a document: checks that what was stepped over is UTF-8.
+    /// Ends the scan of a document: validates UTF-8.
     ///
-    /// Only strings can hold anything but ASCII, and they have noted whether one did.
+    /// Only strings can hold anything but ASCII, and `seen` shows whether one does.
     #[inline(always)]
     pub(crate) fn finish(&self) -> Result<(), JsonError> {
         if is_ascii(self.seen) {
@@ -387,11 +370,11 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Proves that all of `text`, but for white space around it, is one JSON document, so that a
-/// [`Reader`] may read it.
+/// Validates that `text` is one JSON document, with optional white space around it, so that a
+/// [`Reader`](super::Reader) can read it.
 ///
 /// # Errors
-/// What is wrong with it; text behind the document is [`JsonError::Invalid`].
+/// The reason; text after the document is [`JsonError::Invalid`].
 pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
     let mut scanner = Scanner::new(text, nesting_max);
     scanner.value()?;
@@ -402,8 +385,8 @@ pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
     }
 }
 
-/// Appends to `members` those of the object, or the items of the array, that `text` is: proven JSON
-/// with its bracket in front.
+/// Appends the positions of the members of an object, or of the items of an array. `text` is valid,
+/// and starts with its bracket.
 pub fn collect_members(text: &[u8], members: &mut Vec<Member>) {
     let scanned = Scanner::new(text, usize::MAX).container(members);
     debug_assert!(scanned.is_ok(), "the text is proven");

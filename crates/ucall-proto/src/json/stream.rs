@@ -1,8 +1,8 @@
-//! Follows a document that arrives in pieces, each byte once, and says where it ends.
+//! Validates a document that arrives in pieces, reading each byte once, and finds its end.
 //!
-//! It refuses exactly what [`scan`](super::scan) refuses, at the same byte, except for invalid
-//! UTF-8, which the scan of the whole document finds. So a document gets the same answer however
-//! it was cut, and a slow sender costs no more than a fast one.
+//! It refuses the same text as [`scan`](super::scan), at the same byte, except for invalid UTF-8,
+//! which the scan of the whole document detects. So a document gets the same reply however it is
+//! split, and a slow client costs no more than a fast one.
 
 use super::JsonError;
 use super::text::plain_prefix;
@@ -29,7 +29,7 @@ enum DocumentState {
     Colon,
     After,
     String(StringState),
-    /// After `-`, or after `.` or an exponent's sign: a digit has to follow.
+    /// After `-`, `.` or an exponent's sign, where a digit must follow.
     Minus,
     Zero,
     Integer,
@@ -47,7 +47,7 @@ enum DocumentState {
 enum StringState {
     Plain,
     Escape,
-    /// Digits still to come, and the value of those that came.
+    /// The number of missing digits, and the value so far.
     Hex(u8, u16),
     LowBackslash,
     LowU,
@@ -71,17 +71,17 @@ impl Default for DocumentStream {
 }
 
 impl DocumentStream {
-    /// At the front of a document.
+    /// The start of a document.
     pub fn new() -> Self {
         Self { state: DocumentState::Value, key: false, containers: Vec::new() }
     }
 
-    /// Takes the next bytes; `Some(n)` when the document ends behind the first `n` of them.
+    /// Reads the next bytes; `Some(n)` if the document ends after the first `n` of them.
     ///
-    /// Only objects and arrays have an end of their own, and only they begin a raw document.
+    /// A raw document is an object or an array, which end with their bracket.
     ///
     /// # Errors
-    /// As soon as a byte cannot be part of JSON, or nests deeper than `nesting_max`.
+    /// At the first byte that cannot be part of JSON, or that nests deeper than `nesting_max`.
     pub fn scan(&mut self, bytes: &[u8], nesting_max: usize) -> Result<Option<usize>, JsonError> {
         let mut position = 0;
         while let Some(&byte) = bytes.get(position) {
@@ -259,13 +259,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the one-pass scan says: where the document ends, or why it does not.
+    /// The verdict of the one-pass scan: the end of the document, or an error.
     fn whole(text: &[u8]) -> Result<usize, JsonError> {
         let mut scanner = Scanner::new(text, 8);
         scanner.value().map(|()| scanner.position())
     }
 
-    /// What following byte by byte says.
+    /// The verdict of the stream, byte by byte.
     fn stepwise(text: &[u8]) -> Result<usize, JsonError> {
         let mut stream = DocumentStream::new();
         for (index, byte) in text.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A JSON string as it stands in its document, and the bytes that make one up.
+//! JSON strings as they are in their document, and scans over their bytes.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ pub struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// Wraps what stands between two quotes; `escaped` tells whether a backslash is among it.
+    /// Wraps the inside of a string; `escaped` states whether it holds a backslash.
     pub(crate) const fn new(raw: &'a [u8], escaped: bool) -> Self {
         Self { raw, escaped }
     }
 
-    /// The bytes as they stand in the document.
+    /// The bytes as they are in the document.
     pub fn raw(&self) -> &'a [u8] {
         self.raw
     }
@@ -47,7 +47,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Appends what the escape at the front of `text` means; returns what follows it.
+/// Appends the value of the escape that `text` starts with; returns what follows it.
 fn unescape_one<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let (Some(&letter), Some(rest)) = (text.get(1), text.get(2..)) else { return &[] };
     let byte = match letter {
@@ -81,8 +81,8 @@ fn hex4(text: &[u8]) -> u32 {
         .fold(0, |code, &digit| code << 4 | (digit as char).to_digit(16).unwrap_or(0))
 }
 
-/// How many bytes at the front of `text` stand for themselves inside a JSON string, and all of
-/// them or-ed together, whose high bits tell whether any is not ASCII.
+/// The number of bytes at the start of `text` that stand for themselves inside a JSON string, and
+/// their bitwise or, whose high bits show whether all are ASCII.
 ///
 /// Stops at a quote, a backslash, a control character, or the end.
 #[inline]
@@ -113,7 +113,7 @@ const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 
 /// Sets the high bit of the first byte that is a quote, a backslash or a control character; bytes
-/// behind it may be marked for no reason.
+/// after it may be marked wrongly.
 #[inline]
 fn special_bytes(word: u64) -> u64 {
     let is_zero = |word: u64| word.wrapping_sub(LOW_BITS) & !word;
@@ -123,7 +123,7 @@ fn special_bytes(word: u64) -> u64 {
     (quote | backslash | control) & HIGH_BITS
 }
 
-/// A mask of so many bytes, fewer than eight.
+/// A mask of the lowest `count` bytes, fewer than eight.
 #[inline]
 fn low_bytes(count: u32) -> u64 {
     (1 << (count * 8)) - 1
@@ -141,11 +141,11 @@ fn plain_prefix_by_byte(text: &[u8], from: usize, mut seen: u64) -> (usize, u64)
     (text.len(), seen)
 }
 
-/// Looks at a block at a time, while it is in the fastest cache: where its first quote or backslash
-/// is, then whether a control character comes before. Both go as fast as memory can be read.
+/// Scans a block at a time while it is in the first-level cache: finds its first quote or
+/// backslash, then checks for a control character before that. Both run at memory speed.
 ///
-/// Blocks double, so that no more is looked at than some times what comes before the special byte:
-/// text of many lines has one in each.
+/// Blocks double in size, so that a text with a special byte in each line is not scanned many times
+/// over.
 fn plain_prefix_long(text: &[u8]) -> (usize, u64) {
     let (mut count, mut seen) = (0, 0);
     let mut block_bytes = FIRST_BLOCK_BYTES;
@@ -167,7 +167,7 @@ fn plain_prefix_long(text: &[u8]) -> (usize, u64) {
     (count, seen)
 }
 
-/// The least byte, and all of them or-ed together, in a form that compilers turn into vector code.
+/// The smallest byte, and the bitwise or of all, in a form that compilers vectorize.
 fn least_and_or(bytes: &[u8]) -> (u8, u8) {
     let (chunks, rest) = bytes.as_chunks::<32>();
     let (mut least, mut or) = ([u8::MAX; 32], [0; 32]);
@@ -182,8 +182,7 @@ fn least_and_or(bytes: &[u8]) -> (u8, u8) {
     all.fold((u8::MAX, 0), |(least, or), (low, bits)| (least.min(low), or | bits))
 }
 
-/// How many bytes at the front of a string that was proven valid are before its next quote or
-/// backslash.
+/// The number of bytes at the start of a validated string before its next quote or backslash.
 #[inline]
 pub(crate) fn validated_prefix(text: &[u8]) -> usize {
     let (count, _) = plain_prefix(text.get(..SHORT).unwrap_or(text));

@@ -1,9 +1,9 @@
-//! Writes JSON values behind what a buffer already holds.
+//! Appends JSON values to a buffer.
 
 use super::text::plain_prefix;
 
-/// Appends an integer. Short ones are put together in a register and appended at once, whatever
-/// their length: a copy of some bytes out of memory costs more than all the rest.
+/// Appends an integer. A short one is built in a register and appended as eight bytes, whatever its
+/// length: a copy of variable length costs more than the rest.
 #[inline(always)]
 pub fn write_i64(out: &mut Vec<u8>, value: i64) {
     let (digits, len) = match value as u64 {
@@ -25,7 +25,7 @@ fn write_long_i64(out: &mut Vec<u8>, value: i64) {
 /// So many bytes are not worth a call to be copied.
 const SHORT: usize = 6;
 
-/// Appends what most often is short.
+/// Appends text that is short in most calls.
 #[inline(always)]
 pub(crate) fn extend_short(out: &mut Vec<u8>, bytes: &[u8]) {
     if bytes.len() > SHORT {
@@ -48,7 +48,7 @@ pub fn write_f64(out: &mut Vec<u8>, value: f64) -> bool {
     true
 }
 
-/// Appends a string with its quotes, escaping what JSON must and nothing else.
+/// Appends a string with its quotes. Escapes only the characters that JSON requires.
 #[inline]
 pub fn write_string(out: &mut Vec<u8>, value: &str) {
     out.push(b'"');

@@ -27,7 +27,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) count: usize,
 }
 
-/// Scans the document at the front of `text`, in whatever form it is written.
+/// Scans the document that `text` starts with, in any form.
 #[inline(never)]
 pub(crate) fn scan_document<'a>(
     text: &'a [u8],
@@ -85,7 +85,7 @@ mod tests {
     use crate::json::{MEMBERS_MAX, Member};
     use proptest::prelude::*;
 
-    /// The document, by the fast path if that knows its form.
+    /// Reads a document by the fast path if possible, and by the scanner otherwise.
     fn document<'a>(
         text: &'a [u8],
         limits: &Limits,
@@ -188,10 +188,10 @@ mod tests {
         assert_eq!(scan("[1,]").unwrap_err(), JsonError::Invalid);
     }
 
-    /// What was found: where the document ends, its requests, and the members of their params.
+    /// The end of a document, its requests, and the members of their params.
     type Scanned<'a> = Result<(usize, Vec<(Request<'a>, Option<Vec<Member>>)>), JsonError>;
 
-    /// The requests of a document, by the fast path if that knows its form, or by the scan alone.
+    /// Reads the requests of a document, with the fast path or by the scanner alone.
     fn scan_all<'a>(text: &'a [u8], limits: &Limits, has_fast_path: bool) -> Scanned<'a> {
         let mut list = Vec::new();
         let mut members = FirstMembers::new(&mut list, MEMBERS_MAX);

@@ -6,7 +6,7 @@ use super::AuthenticationError;
 use crate::Limits;
 use crate::json::JsonError;
 
-/// An error as a caller sees it (§5.1).
+/// The error object of a reply (§5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RpcError {
     /// What kind of error; the constants of this type name ours.
@@ -34,7 +34,7 @@ impl RpcError {
     pub const CANCELLED: i64 = -32002;
     /// Too many calls at once.
     pub const OVERLOADED: i64 = -32003;
-    /// The caller did not show who it is, or may not call.
+    /// The caller is not authenticated, or may not call.
     pub const UNAUTHORIZED: i64 = -32004;
 
     /// An error without data.
@@ -42,7 +42,7 @@ impl RpcError {
         Self { code, message: message.into(), data: None }
     }
 
-    /// Adds data, which is a string that says what was expected.
+    /// Sets the data to a string that names what was expected.
     #[must_use]
     pub fn expected(mut self, what: &str) -> Self {
         let mut data = Vec::with_capacity(what.len() + 2);
@@ -51,7 +51,7 @@ impl RpcError {
         self
     }
 
-    /// Too much is held in memory to take another request; the caller may come again in a second.
+    /// The server has no memory for another request; the client may retry after a second.
     pub fn overloaded() -> Self {
         let mut error = Self::new(Self::OVERLOADED, "Overloaded");
         error.data = Some(br#"{"retry_after_ms":1000}"#.to_vec());

@@ -3,10 +3,9 @@
 use super::RpcError;
 use crate::json::{extend_short, write_i64, write_string};
 
-/// The reply of one call, owned by whoever runs it: begun, written, ended or taken back.
+/// The reply of one call, which the handler writes.
 ///
-/// Nothing is promised to the peer until the call is over, so a result may be given up half way
-/// for an error.
+/// Nothing is sent before the call has ended, so an error may replace a result that was begun.
 #[derive(Debug)]
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
@@ -27,7 +26,7 @@ pub(crate) struct ReplyLimit {
 }
 
 impl ReplyLimit {
-    /// A limit for what is written behind the present contents of `out`.
+    /// A limit for bytes that are appended to `out` from now on.
     pub(crate) fn after(out: &[u8], bytes_max: usize) -> Self {
         Self { bytes_max, len_max: out.len() + bytes_max }
     }
@@ -41,13 +40,13 @@ enum ReplyState {
 }
 
 impl<'a> Reply<'a> {
-    /// A reply behind what `out` holds.
+    /// A reply that is appended to `out`.
     pub(crate) fn new(out: &'a mut Vec<u8>, id: Option<&'a [u8]>, limit: &'a ReplyLimit) -> Self {
         let start = out.len();
         Self { out, start, id, limit, state: ReplyState::Empty }
     }
 
-    /// Begins the result, whose JSON text is then appended to the buffer returned.
+    /// Begins the result; the caller appends its JSON text to the returned buffer.
     #[inline(always)]
     pub fn result(&mut self) -> &mut Vec<u8> {
         self.out.truncate(self.start);
@@ -58,13 +57,13 @@ impl<'a> Reply<'a> {
         self.out
     }
 
-    /// The buffer's length past which the reply is too large. A writer of long results looks at it
-    /// now and then.
+    /// The length of the buffer above which the reply is too large. Writers of long results check
+    /// it now and then.
     pub fn len_max(&self) -> usize {
         self.limit.len_max
     }
 
-    /// Replies with an error, in place of whatever was written.
+    /// Replies with an error, and discards a result that was begun.
     pub fn error(&mut self, error: &RpcError) {
         self.out.truncate(self.start);
         self.state = ReplyState::Error;
@@ -73,12 +72,12 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Whether nobody will read the reply.
+    /// Whether the call is a notification, which gets no reply.
     pub fn is_notification(&self) -> bool {
         self.id.is_none()
     }
 
-    /// Ends the reply: nothing stays of it for a notification or a deferred call.
+    /// Ends the reply. Discards it for a notification or a deferred call.
     #[inline(always)]
     pub(crate) fn end(&mut self, keep: bool) {
         if !keep || self.id.is_none() {

@@ -10,14 +10,14 @@ use crate::Limits;
 use crate::json::scan::Scanner;
 use crate::json::{FirstMembers, JsonError, Member, Noted, Text, fast_path};
 
-/// A request, or what stands in place of one.
+/// A request, or the reason why a value is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) method: Text<'a>,
     pub(crate) params: Option<&'a [u8]>,
     pub(crate) id: Option<&'a [u8]>,
-    /// The members of the params in the list of the document's members; `None` if not all of them
-    /// are in it.
+    /// The range of the params' members in the document's list; `None` if the list lacks some of
+    /// them.
     pub(super) members: Option<Noted>,
     /// Why it is no request (§4).
     pub(crate) invalid: Option<&'static str>,
@@ -43,8 +43,7 @@ impl<'a> Request<'a> {
         self.members?.of(list)
     }
 
-    /// The request that `text` starts with, and what follows it, if all of it has the form that
-    /// the fast path knows.
+    /// The request that `text` starts with, and what follows it, if the fast path can read it.
     #[inline(always)]
     pub(crate) fn fast_path(
         text: &'a [u8],
@@ -57,8 +56,10 @@ impl<'a> Request<'a> {
         let (method, mut rest) = fast_path::string(text)?;
         let mut request = Request { method: Text::new(method, false), ..Request::EMPTY };
         if let Some(text) = strip_either(rest, br#","params":"#, br#", "params": "#) {
-            let len = fast_path::container(text, nesting_left, members)
-                .or_else(|| general_params(text, nesting_left, members))?;
+            let len = match fast_path::container(text, nesting_left, members) {
+                Some(len) => len,
+                None => general_params(text, nesting_left, members)?,
+            };
             let (params, after) = text.split_at_checked(len)?;
             request.params = Some(params);
             rest = after;
@@ -114,8 +115,8 @@ fn strip_either<'a, const M: usize, const N: usize>(
     text.strip_prefix(compact).or_else(|| text.strip_prefix(spaced))
 }
 
-/// The length of the valid params that `text` starts with, in any form. `None` leaves an error to
-/// [`Request::scan`], which finds the same one.
+/// The length of the params that `text` starts with, in any valid form. For invalid params it
+/// returns `None`, and [`Request::scan`] reports the error.
 #[inline(never)]
 fn general_params(
     text: &[u8],

@@ -1,4 +1,4 @@
-//! What a certificate says of whom it is for, in words.
+//! The subject of a certificate, as text.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// Whom a certificate is for. It does not say that this is true: verifying does.
+/// The subject that a certificate names. Only verification shows that it is authentic.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CertificateSummary {

@@ -13,25 +13,26 @@ use super::{Identity, SettingsError, identity, provider};
 /// Settings that connections of a client share.
 pub type ClientConfig = rustls::ClientConfig;
 
-/// Whom a client takes for the server.
+/// How a client verifies the server.
 #[derive(Clone, Copy, Debug)]
 pub enum Trust<'a> {
-    /// One whose certificate has the name asked for and is signed by one of these, in PEM.
+    /// By its certificate, which has the requested name and is signed by one of these authorities,
+    /// in PEM.
     Authorities(&'a [u8]),
-    /// As those, in DER. One that cannot be read is passed over: systems' stores have such.
+    /// The same, in DER. Unreadable authorities are skipped, because system stores contain some.
     Store(&'a [CertificateDer<'a>]),
-    /// Anyone. What is sent is encrypted, but nobody knows for whom.
+    /// Not at all. The data is encrypted, but the receiver is not authenticated.
     Anyone,
 }
 
-/// What a client is told.
+/// The settings of a client.
 #[derive(Debug)]
 pub struct ClientSettings<'a> {
-    /// Whom it takes for the server.
+    /// How it verifies the server.
     pub trust: Trust<'a>,
-    /// Who it is itself, if the server should ask.
+    /// Its own identity, for servers that request one.
     pub identity: Option<Identity<'a>>,
-    /// Protocols that it would speak inside, the preferred one first; none: it does not say.
+    /// Application protocols (ALPN), the preferred one first. If empty, none is offered.
     pub alpn: &'a [&'a [u8]],
 }
 
@@ -67,7 +68,7 @@ impl ClientSettings<'_> {
     }
 }
 
-/// Takes every certificate, but no forged signature: who sent the certificate does have its key.
+/// Accepts every certificate, but verifies signatures: the server has the key of its certificate.
 #[derive(Debug)]
 struct AnyServer {
     provider: Arc<CryptoProvider>,

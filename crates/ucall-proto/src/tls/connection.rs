@@ -1,18 +1,18 @@
 //! One end of one TLS connection.
 //!
-//! Records are decrypted where the caller has them; what is left of an incomplete one is kept here,
-//! until the rest has come. rustls' interface for this is a state machine that is asked again and
-//! again what is next: [`TlsConnection::receive`] asks until there is nothing more,
-//! [`TlsConnection::send`] asks once, because then writing is all that is left to do.
+//! Records are decrypted in the caller's buffer; the start of an incomplete record is stored here.
+//! rustls' unbuffered interface is a state machine that the caller polls for the next action:
+//! [`TlsConnection::receive`] polls until no action is left, [`TlsConnection::send`] polls once,
+//! because then only writing is left.
 //!
 //! | phase | leads to | when |
 //! |---|---|---|
-//! | `Handshake` | `Open` | both ends have agreed |
-//! | `Handshake`, `Open` | `Failed` | the peer broke the protocol, or is not who it should be |
-//! | `Open` | `Closed` | we have said that nothing more follows |
+//! | `Handshake` | `Open` | the handshake is complete |
+//! | `Handshake`, `Open` | `Failed` | the peer violated the protocol, or failed authentication |
+//! | `Open` | `Closed` | we have sent `close_notify` |
 //!
-//! What rustls holds of the peer's bytes is one record at a time; what is kept here is bounded by
-//! the longest message of a handshake.
+//! rustls stores one record at a time; the bytes stored here are bounded by the longest handshake
+//! message.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const RECORD_EXTRA_BYTES: usize = 32;
 const INPUT_BYTES_MAX: usize = 128 << 10;
 /// A fatal alert in plaintext: decode_error (RFC 8446 section 6).
 const DECODE_ERROR: &[u8] = &[21, 3, 3, 0, 2, 2, 50];
-/// What is kept between records, at most, when nothing is in it.
+/// The largest empty buffer that is kept between records.
 const CACHED_CAPACITY_MAX: usize = 32 << 10;
 
 /// Whether bytes that begin a connection are TLS.
@@ -51,7 +51,7 @@ pub struct TlsConnection {
     phase: Phase,
     is_fresh: bool,
     close_notify_received: bool,
-    /// Bytes of a record, or of a handshake's message, that has not come whole.
+    /// The start of an incomplete record or handshake message.
     input: Vec<u8>,
     /// What was sent before the handshake was done.
     unsent: Vec<u8>,
@@ -76,11 +76,11 @@ enum TlsStep {
     Read,
     /// There may be more to do.
     Continue,
-    /// More bytes of the handshake have to come.
+    /// The handshake needs more bytes.
     NeedsInput,
     /// All is done that can be; application data may be sent.
     Ready,
-    /// The peer has said that nothing more follows.
+    /// The peer has sent `close_notify`.
     PeerClosed,
     /// Both have.
     Closed,
@@ -97,10 +97,10 @@ impl TlsConnection {
         Ok(Self::new(RustlsConnection::Server(connection)))
     }
 
-    /// The client's end of a connection to `name`, with the first bytes of it in `out`.
+    /// The client's end of a connection to `name`, with its first bytes in `out`.
     ///
     /// # Errors
-    /// rustls refuses the configuration.
+    /// rustls rejects the configuration.
     pub fn client(
         config: Arc<ClientConfig>,
         name: ServerName<'static>,
@@ -123,12 +123,11 @@ impl TlsConnection {
         }
     }
 
-    /// Takes bytes from the peer. Plaintext goes to `take`, a record at a time, and what TLS itself
-    /// has to answer behind `out`.
+    /// Takes bytes from the peer. Passes plaintext to `take`, a record at a time, and appends the
+    /// replies of TLS itself to `out`.
     ///
     /// # Errors
-    /// The connection cannot go on. `out` ends with the alert that says so; there is nothing else
-    /// to be done but to send it and to close.
+    /// The connection has failed. `out` ends with the alert; the caller sends it and closes.
     pub fn receive(
         &mut self,
         bytes: &mut [u8],
@@ -166,7 +165,8 @@ impl TlsConnection {
         })
     }
 
-    /// Encrypts `plaintext` behind `out`. Before the handshake is done it is kept until then.
+    /// Encrypts `plaintext`, and appends it to `out`. Before the handshake is complete it is
+    /// stored.
     ///
     /// # Errors
     /// Our side is closed, or the connection has failed.
@@ -181,11 +181,11 @@ impl TlsConnection {
         }
     }
 
-    /// Says behind `out` that nothing more follows. The peer may go on sending.
+    /// Appends `close_notify` to `out`. The peer may continue to send.
     pub fn close(&mut self, out: &mut Vec<u8>) {
         if self.phase == Phase::Open {
             self.phase = Phase::Closed;
-            // An alert that cannot be sent is missed as little as one that is lost.
+            // An alert that cannot be sent matters as little as one that is lost.
             let _ = self
                 .write(RECORD_EXTRA_BYTES, out, |traffic, room| traffic.queue_close_notify(room));
         }
@@ -196,7 +196,7 @@ impl TlsConnection {
         self.phase == Phase::Handshake
     }
 
-    /// Whether nothing has come yet.
+    /// Whether no bytes have arrived yet.
     pub fn is_fresh(&self) -> bool {
         self.is_fresh
     }
@@ -206,13 +206,14 @@ impl TlsConnection {
         self.input.capacity() + self.unsent.capacity()
     }
 
-    /// Whether the peer has said that nothing more follows. A stream that ends without may have
-    /// been cut off by somebody else.
+    /// Whether the peer has sent `close_notify`. A stream that ends without it may have been
+    /// truncated by an attacker.
     pub fn has_received_close_notify(&self) -> bool {
         self.close_notify_received
     }
 
-    /// What was agreed on; `None` before both ends have, and once the connection has failed.
+    /// The negotiated session; `None` before the handshake is complete, and after the connection
+    /// has failed.
     pub fn session(&self) -> Option<TlsSession> {
         let has_agreed = matches!(self.phase, Phase::Open | Phase::Closed);
         has_agreed.then(|| TlsSession::of(self.common()))
@@ -225,12 +226,12 @@ impl TlsConnection {
         }
     }
 
-    /// Whether there is nothing to do before more bytes come.
+    /// Whether the connection waits for more bytes.
     fn is_idle(&self) -> bool {
         self.phase == Phase::Open && !self.common().wants_write()
     }
 
-    /// Does all that `bytes` ask for; how many of them are used up.
+    /// Processes `bytes`; returns how many of them were used.
     fn process(
         &mut self,
         bytes: &mut [u8],
@@ -243,7 +244,7 @@ impl TlsConnection {
             let (discard, next) = self.inner.poll(rest, out, take);
             used += discard;
             match next {
-                // Nearly always all has come in one record, and there is nothing more to ask for.
+                // Most input is one whole record, after which no action is left.
                 TlsStep::Read if used >= bytes.len() && self.is_idle() => return (used, Ok(())),
                 TlsStep::Read | TlsStep::Continue => {}
                 TlsStep::NeedsInput | TlsStep::Closed => return (used, Ok(())),
@@ -262,7 +263,7 @@ impl TlsConnection {
         }
     }
 
-    /// Sends what was kept for the end of the handshake.
+    /// Sends the plaintext that was stored during the handshake.
     #[inline]
     fn send_unsent(&mut self, out: &mut Vec<u8>) -> Result<(), TlsError> {
         if self.unsent.is_empty() || self.phase != Phase::Open {
@@ -281,7 +282,7 @@ impl TlsConnection {
         Ok(())
     }
 
-    /// Lets `write` write behind `out`, where it is expected to need so many bytes.
+    /// Appends the output of `write` to `out`, after reserving the expected number of bytes.
     fn write(
         &mut self,
         expected: usize,
@@ -289,7 +290,7 @@ impl TlsConnection {
         write: impl Fn(&mut dyn TrafficWriter, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> Result<(), TlsError> {
         loop {
-            // Asked with the bytes that are kept, as always: rustls knows how many it has seen.
+            // Polls with all stored bytes: rustls counts those that it has read.
             let (discard, written) = match &mut self.inner {
                 RustlsConnection::Server(connection) => write_if_ready(
                     connection.process_tls_records(&mut self.input),
@@ -311,7 +312,7 @@ impl TlsConnection {
         }
     }
 
-    /// Writes what the peer is to be told of its fault.
+    /// Appends the alert for the peer's fault.
     fn write_alerts(&mut self, rest: &mut [u8], out: &mut Vec<u8>) {
         while self.common().wants_write() {
             if let (_, TlsStep::Failed(_)) = self.inner.poll(rest, out, &mut |_| {}) {
@@ -326,7 +327,7 @@ impl TlsConnection {
         self.unsent = Vec::new();
     }
 
-    /// What comes behind the peer's last word is no TLS, and much memory is not kept for later.
+    /// Bytes after the peer's last record are no TLS, and a large buffer is not kept.
     #[inline]
     fn trim_input(&mut self) {
         if self.close_notify_received {
@@ -357,7 +358,7 @@ impl RustlsConnection {
     }
 }
 
-/// Does what the connection is at.
+/// Performs the next action.
 #[inline]
 fn advance<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
@@ -385,8 +386,8 @@ fn advance<Data>(
         Ok(ConnectionState::BlockedHandshake) => TlsStep::NeedsInput,
         Ok(ConnectionState::PeerClosed) => TlsStep::PeerClosed,
         Ok(ConnectionState::Closed) => TlsStep::Closed,
-        // Early data is never offered; whatever else comes is newer than this.
-        Ok(_) => TlsStep::Failed(rustls::Error::General("a state of TLS that is not known".into())),
+        // We never offer early data, and other variants do not exist in this version.
+        Ok(_) => TlsStep::Failed(rustls::Error::General("unknown TLS state".into())),
         Err(error) => TlsStep::Failed(error),
     };
     (discard, next)
@@ -412,7 +413,7 @@ fn encode<Data>(mut data: EncodeTlsData<'_, Data>, out: &mut Vec<u8>) -> TlsStep
     }
 }
 
-/// What may be written in the state that comes last.
+/// The application data that the final state may write.
 trait TrafficWriter {
     fn encrypt(&mut self, plaintext: &[u8], room: &mut [u8]) -> Result<usize, EncryptError>;
     fn queue_close_notify(&mut self, room: &mut [u8]) -> Result<usize, EncryptError>;
@@ -428,7 +429,7 @@ impl<Data> TrafficWriter for WriteTraffic<'_, Data> {
     }
 }
 
-/// Writes if the connection is at that; `None` when it has to be asked again.
+/// Writes in the state that allows it; `None` if rustls must be polled again.
 fn write_if_ready<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     expected: usize,

@@ -1,4 +1,4 @@
-//! What can be wrong with a connection, and what with the settings it was to be made from.
+//! The errors of a connection, and of its settings.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ use rustls::InvalidMessage;
 /// A client's hello could be twice as long (RFC 8446 section 4.1.2).
 pub const HANDSHAKE_MESSAGE_BYTES_MAX: usize = 0xFFFF;
 
-/// Why a TLS connection cannot go on.
+/// Why a TLS connection has failed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The peer's fault, or one that it shall hear of: its records, its certificate, or nothing in
-    /// common to speak. It has been told by an alert.
+    /// The peer's fault, or one that it is informed of: its records, its certificate, or no common
+    /// protocol version or cipher. An alert was written.
     Peer(rustls::Error),
-    /// The peer sent a message of its handshake that is longer than
-    /// [`HANDSHAKE_MESSAGE_BYTES_MAX`], or cut into too many records.
+    /// The peer sent a handshake message longer than [`HANDSHAKE_MESSAGE_BYTES_MAX`], or split it
+    /// into too many records.
     TooLong,
-    /// Ours: the keys have protected as much as they may, and TLS 1.2 knows no new ones.
+    /// Ours: the keys have encrypted as much as they may, and TLS 1.2 cannot update them.
     KeysExhausted,
-    /// Ours: sent behind the end of our side, or on a connection that has failed.
+    /// Ours: data was sent after our side was closed, or after the connection had failed.
     Closed,
 }
 
 impl TlsError {
-    /// What a connection's error says.
+    /// The description of a rustls error.
     pub(super) fn of(error: rustls::Error) -> Self {
         match error {
             rustls::Error::InvalidMessage(InvalidMessage::HandshakePayloadTooLarge) => {
@@ -35,7 +35,7 @@ impl TlsError {
         }
     }
 
-    /// Whether what came is no TLS at all.
+    /// Whether the peer's bytes were no TLS at all.
     pub fn is_not_tls(&self) -> bool {
         let Self::Peer(rustls::Error::InvalidMessage(message)) = self else { return false };
         matches!(
@@ -54,29 +54,31 @@ impl fmt::Display for TlsError {
                 "the peer's TLS messages are too long: expected at most \
                  {HANDSHAKE_MESSAGE_BYTES_MAX} bytes for one of the handshake"
             ),
-            TlsError::KeysExhausted => formatter.write_str("the connection's keys are used up"),
-            TlsError::Closed => formatter.write_str("our side of the connection has ended"),
+            TlsError::KeysExhausted => {
+                formatter.write_str("the connection's keys have reached their limit of use")
+            }
+            TlsError::Closed => formatter.write_str("our side of the connection is closed"),
         }
     }
 }
 
 impl std::error::Error for TlsError {}
 
-/// Why settings make no sense. The text says what was expected of which of them.
+/// Why settings are invalid. The text names the setting and what was expected.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// No PEM text, or none of the kind that was expected: says which.
+    /// No PEM text, or none of the expected kind. Names the setting.
     Missing(&'static str),
-    /// PEM text that cannot be read: says which, and why.
+    /// Invalid PEM text. Names the setting and the reason.
     Invalid(&'static str, String),
-    /// A private key is encrypted, and no password was given.
+    /// The private key is encrypted, and there is no password.
     PasswordMissing,
     /// A private key is encrypted, and not with this password.
     PasswordWrong,
     /// A private key belongs to another certificate.
     KeyMismatch,
-    /// What rustls says of all together.
+    /// rustls rejects the combination.
     Refused(String),
 }
 

@@ -13,10 +13,10 @@ const ENCRYPTED_END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
 /// Says that a key is encrypted in the way of before PKCS#8.
 const LEGACY_ENCRYPTED: &str = "Proc-Type: 4,ENCRYPTED";
 
-/// Who one end is, and the proof of it.
+/// The certificate and the private key of one end.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
-    /// The certificate and those that lead from it to the authority, in this order.
+    /// The certificate, followed by the chain that leads to the authority.
     pub certificates: &'a [u8],
     /// The private key: PKCS#8, encrypted or not, PKCS#1 or SEC1.
     pub private_key: &'a [u8],
@@ -60,7 +60,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
     if found.is_empty() { Err(SettingsError::Missing(WHAT)) } else { Ok(found) }
 }
 
-/// Those whose signature is trusted.
+/// The trusted authorities.
 pub(super) fn authorities(pem: &[u8]) -> Result<RootCertStore, SettingsError> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(pem)? {
@@ -71,7 +71,7 @@ pub(super) fn authorities(pem: &[u8]) -> Result<RootCertStore, SettingsError> {
     Ok(store)
 }
 
-/// Those of a system, as far as they can be read.
+/// The system's authorities that are readable.
 pub(super) fn store(certificates: &[CertificateDer<'_>]) -> Result<RootCertStore, SettingsError> {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(certificates.iter().map(|it| it.clone().into_owned()));

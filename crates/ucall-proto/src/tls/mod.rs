@@ -1,13 +1,13 @@
-//! TLS 1.2 and 1.3 without any I/O: records in, plaintext out, and back.
+//! TLS 1.2 and 1.3 without I/O: records in, plaintext out, and back.
 //!
-//! A [`TlsConnection`] is one end of one connection, server's or client's. Bytes that came go into
-//! [`TlsConnection::receive`], which hands out their plaintext and appends what has to be answered;
-//! what is to be sent goes through [`TlsConnection::send`]. Both write behind whatever the output
-//! holds already, so that a reply and the records before it leave in one send. rustls does the
-//! protocol, AWS-LC the arithmetic; here is what lies between them and a buffer.
+//! A [`TlsConnection`] is one end of one connection, server's or client's.
+//! [`TlsConnection::receive`] takes received bytes, passes on their plaintext and appends the
+//! replies of TLS; [`TlsConnection::send`] encrypts. Both append to the output, so that a reply and
+//! the records before it leave in one send. rustls implements the protocol and AWS-LC the
+//! cryptography; this module connects them to a buffer.
 //!
-//! Nothing is read from files: certificates, keys and authorities come as PEM text, and
-//! [`ServerSettings`] or [`ClientSettings`] make a configuration of them, for many connections.
+//! It reads no files: certificates, keys and authorities are PEM text, and [`ServerSettings`] or
+//! [`ClientSettings`] build a configuration from them, for many connections.
 
 mod certificate;
 mod client;
@@ -32,7 +32,7 @@ pub use server::{ClientAuth, ServerConfig, ServerSettings};
 pub use session::TlsSession;
 pub use tickets::TicketSecret;
 
-/// The one choice of who does the arithmetic.
+/// The cryptography provider.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }

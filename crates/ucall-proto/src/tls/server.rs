@@ -19,30 +19,29 @@ pub type ServerConfig = rustls::ServerConfig;
 /// Whether clients show a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ClientAuth {
-    /// They are not asked.
+    /// The server requests no certificate.
     #[default]
     None,
-    /// They may; one that does not verify is refused.
+    /// Clients may send a certificate; an invalid one is rejected.
     Optional,
     /// They must.
     Required,
 }
 
-/// What a server is told.
+/// The settings of a server.
 #[derive(Debug)]
 pub struct ServerSettings<'a> {
-    /// Certificates and their keys. The first whose name the client asks for, and whose kind it
-    /// can check, is shown; the first of all, if there is none.
+    /// Certificates and their keys. The server presents the first that matches the requested name
+    /// and that the client can verify, or else the first of all.
     pub identities: &'a [Identity<'a>],
     /// Whether clients show a certificate.
     pub client_auth: ClientAuth,
-    /// Who signs those of clients, in PEM.
+    /// The authorities for certificates of clients, in PEM.
     pub client_authorities: Option<&'a [u8]>,
-    /// Protocols that may be spoken inside (RFC 7301), the preferred one first. A client that names
-    /// none may speak what it likes.
+    /// Application protocols (ALPN, RFC 7301), the preferred one first. A client may offer none.
     pub alpn: &'a [&'a [u8]],
-    /// Seals session tickets. Servers that have the same one, and are otherwise alike, resume each
-    /// other's sessions. Clients that are asked for a certificate get no tickets.
+    /// The secret for session tickets. Servers with the same secret and settings resume each
+    /// other's sessions. Clients that must send a certificate get no tickets.
     pub tickets: &'a TicketSecret,
 }
 
@@ -67,13 +66,15 @@ impl ServerSettings<'_> {
         };
         let mut config = builder.with_cert_resolver(Arc::new(ByName { keys }));
         config.alpn_protocols = self.alpn.iter().map(|name| name.to_vec()).collect();
-        // Tickets carry the session: nothing is kept here for clients that never come back.
+        // A ticket contains the whole session, so the server stores nothing for clients that never
+        // return.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         if self.client_auth == ClientAuth::None {
             config.ticketer = self.tickets.ticketer();
         } else {
-            // A ticket holds its client's certificate, which is not verified again when it returns,
-            // and each resumption seals a new one: it would let in one that has expired.
+            // A ticket contains the client's certificate, which a resumption does not verify again,
+            // and each resumption issues a new ticket: an expired certificate would be accepted for
+            // ever.
             config.send_tls13_tickets = 0;
         }
         Ok(Arc::new(config))
@@ -100,7 +101,7 @@ fn rejected(error: impl fmt::Display) -> SettingsError {
     SettingsError::Refused(error.to_string())
 }
 
-/// Chooses a certificate by the name that the client asks for (RFC 6066 section 3).
+/// Selects a certificate by the name that the client requests (RFC 6066, section 3).
 #[derive(Debug)]
 struct ByName {
     keys: Vec<Arc<CertifiedKey>>,

@@ -15,7 +15,7 @@ pub struct TlsSession {
     pub alpn: Option<Vec<u8>>,
     /// Whether an earlier session was resumed, which saves most of a handshake.
     pub is_resumed: bool,
-    /// The peer's certificate and what it sent with it, verified; empty if it sent none.
+    /// The peer's verified certificate and its chain; empty if it sent none.
     pub peer_certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -27,7 +27,8 @@ impl TlsSession {
                 Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
                 _ => "TLSv1.3",
             },
-            // rustls tells those of 1.3 from those of 1.2, which the registry does not.
+            // rustls' names distinguish suites of 1.3 from those of 1.2; the registry's names do
+            // not.
             cipher: suite
                 .and_then(|suite| suite.as_str())
                 .unwrap_or_default()

@@ -1,12 +1,12 @@
-//! Session tickets: what a client is given to keep, so that its next handshake is a short one.
+//! Session tickets, which shorten a client's next handshake.
 //!
-//! All of a session is in its ticket, sealed, and nothing is kept here. The key is derived from a
-//! secret and the hour, so that several processes with one secret open each other's tickets without
-//! a word between them, and so that keys change by themselves. A ticket is
+//! A ticket contains the whole session, encrypted, so the server stores nothing. The key is derived
+//! from a secret and the hour: processes with the same secret decrypt each other's tickets without
+//! communication, and keys rotate by themselves. A ticket is
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 4 | the number of the period in which it was sealed |
+//! | 4 | the number of the period in which it was encrypted |
 //! | 12 | a nonce |
 //! | the rest | the session under AES-256-GCM, and its tag |
 
@@ -36,7 +36,7 @@ impl TicketSecret {
         Self(secret)
     }
 
-    /// One that nobody knows. `None` when the system has no randomness to give.
+    /// A random secret. `None` if the system provides no randomness.
     pub fn random() -> Option<Self> {
         let mut secret = [0; Self::BYTES];
         rand::fill(&mut secret).ok()?;

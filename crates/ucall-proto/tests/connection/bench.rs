@@ -8,7 +8,7 @@ use ucall_proto::{Call, CallOutcome, Limits, Reply, Service};
 
 use crate::harness::{Driver, post, sum};
 
-/// Replies the same to every call, so that what is measured is the connection alone.
+/// Sends the same reply to every call, so that only the connection is measured.
 struct Constant;
 
 impl Service for Constant {

@@ -97,7 +97,7 @@ fn a_chunked_body_is_timed_by_its_received_bytes() {
         driver.advance_time(SECOND);
         assert_eq!(driver.connection.next_action(), NextAction::DiscardInput, "{start}");
     }
-    // As fast as it has to be, it may take as long as it likes.
+    // A body at the required rate may take any time.
     let mut driver = Driver::new();
     driver.receive(b"{\"a\":\"");
     for _ in 0..300 {

@@ -1,4 +1,4 @@
-//! Replies that come later than their calls.
+//! Replies to deferred calls.
 
 use ucall_proto::{ExchangeId, NextAction, RpcError};
 

@@ -1,4 +1,4 @@
-//! A server that is on its way to its end, and what its connections do about it.
+//! The connections of a draining server.
 
 use ucall_proto::{Drain, LoadState, NextAction};
 

@@ -1,4 +1,4 @@
-//! A connection with a small service behind it and a clock that the test moves.
+//! A connection with a small service, and a clock that the test moves.
 
 use std::time::{Duration, Instant};
 
@@ -156,7 +156,7 @@ impl<S: Service> Driver<S> {
         self.with(|connection, environment, _| connection.handle_progress(environment));
     }
 
-    /// Lets other connections hold so much.
+    /// Changes the bytes that other connections have reserved.
     pub fn hold_in_others(&mut self, before: usize, now: usize) {
         assert_eq!(self.elsewhere.bytes(), before);
         self.elsewhere.resize(now, self.scratch.budget());
@@ -185,7 +185,7 @@ impl<S: Service> Driver<S> {
         });
     }
 
-    /// Lets time pass; expires what is due.
+    /// Advances the clock; handles each deadline that passes.
     pub fn advance_time(&mut self, time: Duration) {
         self.now += time;
         while self.connection.deadline(&self.limits).is_some_and(|deadline| deadline <= self.now) {
@@ -201,7 +201,7 @@ impl<S: Service> Driver<S> {
     }
 }
 
-/// What a connection answers to bytes that come in these pieces, and what it wishes then.
+/// The output of a connection for these pieces, and its next action.
 fn answer_in<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, NextAction) {
     let mut driver = Driver::new();
     for piece in pieces {

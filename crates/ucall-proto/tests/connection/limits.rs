@@ -1,4 +1,4 @@
-//! Every limit that the connection keeps: the last that is allowed, the first that is not.
+//! Every limit of a connection: the last allowed value, and the first refused one.
 
 use ucall_proto::{Limits, NextAction};
 

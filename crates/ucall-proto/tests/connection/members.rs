@@ -4,7 +4,7 @@ use ucall_proto::{Call, CallOutcome, Limits, Reply, Service};
 
 use crate::harness::{Driver, bodies, post};
 
-/// Replies with the number of members that came with the call, or `null` without them.
+/// Replies with the number of members in the call, or `null` without them.
 struct Count<const NEEDED: bool>;
 
 impl<const NEEDED: bool> Service for Count<NEEDED> {

@@ -14,7 +14,7 @@ fn small() -> Driver {
     Driver::with_limits(limits)
 }
 
-/// A request over HTTP whose body takes so many bytes more than its call.
+/// An HTTP request whose body has `padding` bytes before its call.
 fn padded(padding: usize) -> String {
     post(&(" ".repeat(padding) + &sum(1)))
 }

@@ -1,4 +1,4 @@
-//! The same connection under TLS: the same answers, and what is peculiar to it.
+//! A connection under TLS: the same replies, and the cases that only TLS has.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -7,7 +7,7 @@ const PARSE: &str =
 const INVALID: &str =
     r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request","data":"#;
 
-/// A request, and what the reply is: all of it, or for errors how it starts; "" for none.
+/// A request and its reply: the whole of it, or the start of an error; "" for none.
 const EXAMPLES: [(&str, &str); 13] = [
     (
         r#"{"jsonrpc": "2.0", "method": "subtract", "params": [42, 23], "id": 1}"#,

@@ -1,4 +1,4 @@
-//! Who agrees with whom on what.
+//! Handshakes between clients and servers of different settings.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use ucall_proto::tls::{
 
 pub(crate) const HTTP: &[&[u8]] = &[b"http/1.1"];
 
-/// An authority that signs what a test needs.
+/// An authority that signs the certificates of a test.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -88,7 +88,7 @@ pub(crate) fn client_as(
     ClientSettings { trust, identity, alpn: HTTP }.build().unwrap()
 }
 
-/// One end: its stage, what it has said and not been heard, and what it has heard.
+/// One end: its connection, its undelivered output, and the plaintext that it has received.
 pub(crate) struct Endpoint {
     pub(crate) tls: TlsConnection,
     pub(crate) out: Vec<u8>,
@@ -131,7 +131,7 @@ impl EndpointPair {
         }
     }
 
-    /// Carries bytes both ways, in pieces of at most so many, until there are no more.
+    /// Delivers bytes both ways, in pieces of limited size, until none are left.
     pub(crate) fn exchange(&mut self, piece_bytes: usize) {
         let Self { server, client } = self;
         while !(server.out.is_empty() && client.out.is_empty()) {

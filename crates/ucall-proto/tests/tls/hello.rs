@@ -1,4 +1,4 @@
-//! The client's hello, as long as it may be and longer, in records and pieces of any size.
+//! Client hellos up to the limit and beyond, in records and pieces of any size.
 
 use ucall_proto::tls::{HANDSHAKE_MESSAGE_BYTES_MAX, TlsConnection, TlsError};
 
@@ -15,13 +15,13 @@ const KEY_SHARE: u16 = 51;
 
 /// A ClientHello (RFC 8446 section 4.1.2), taken apart.
 struct Hello {
-    /// All in front of the extensions.
+    /// The part before the extensions.
     front: Vec<u8>,
     extensions: Vec<(u16, Vec<u8>)>,
 }
 
 impl Hello {
-    /// What our own client says.
+    /// The hello of our own client.
     fn new() -> Self {
         let mut out = Vec::new();
         let name = "localhost".to_owned().try_into().unwrap();
@@ -41,7 +41,7 @@ impl Hello {
         Self { front: front.to_vec(), extensions }
     }
 
-    /// Puts groups that nobody knows in front of those that it has, with a share each.
+    /// Inserts unknown groups before its own, with a key share for each.
     fn with_unknown_groups(mut self, count: u16, share_bytes: u16) -> Self {
         let groups = (0..count).map(|number| 0x4000 + number);
         let named: Vec<u8> = groups.clone().flat_map(u16::to_be_bytes).collect();
@@ -85,7 +85,7 @@ impl Hello {
         [&[1][..], &(body.len() as u32).to_be_bytes()[1..], &body].concat()
     }
 
-    /// What a server makes of it, in records of that size that come in pieces of that size.
+    /// The server's verdict on a hello, in records and pieces of the given sizes.
     fn heard_by_server(&self, record_bytes: usize, piece_bytes: usize) -> Endpoint {
         let certificate = Authority::new().sign("localhost");
         let config = server(&[certificate.identity()]);

@@ -1,4 +1,4 @@
-//! TLS in memory: our ends against each other, and against what they must refuse.
+//! TLS in memory: our ends with each other, and with input that they must refuse.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod handshake;

@@ -1,4 +1,4 @@
-//! What passes once both ends have agreed, and what is no TLS at all.
+//! Records after the handshake, and bytes that are no TLS.
 
 use ucall_proto::tls::{TlsConnection, TlsError, starts_tls_record};
 
@@ -107,7 +107,7 @@ fn bytes_that_are_not_tls_are_refused_at_once() {
 #[test]
 fn an_endless_handshake_message_is_not_kept() {
     let mut pair = fresh();
-    // Records of a client's hello that claims to be as long as can be said.
+    // Records of a client's hello that claims the maximum length.
     let mut bytes = vec![22, 3, 1, 64, 0, 1, 255, 255, 255];
     bytes.resize(5 + (16 << 10), 0);
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! What a configuration is made from, and what it is not made from.
+//! Valid and invalid settings.
 
 use rcgen::KeyPair;
 use ucall_proto::tls::{

@@ -1,4 +1,4 @@
-//! Every body is decoded whole, byte by byte, from every split, and with bytes behind it.
+//! Decodes every body whole, byte by byte, from every split, and with bytes after it.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn decode(pieces: &[&[u8]]) -> Result<Option<(Vec<u8>, usize)>, HttpError> {
     Ok(is_done.then_some((body, consumed)))
 }
 
-/// Decodes `input` in every way it can come.
+/// Decodes `input` in every split.
 #[track_caller]
 fn decode_at_every_cut(input: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
     let whole = decode(&[input]);

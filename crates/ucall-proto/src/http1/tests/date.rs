@@ -1,4 +1,4 @@
-//! Dates, against known ones and against another implementation.
+//! Dates, compared with known ones and with another implementation.
 
 use std::time::{Duration, UNIX_EPOCH};
 

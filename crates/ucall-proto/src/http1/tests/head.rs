@@ -1,5 +1,5 @@
-//! Every case is read whole, as every prefix, resumed byte by byte, resumed from every split, and
-//! with bytes behind it.
+//! Parses every case whole, as every prefix, resumed byte by byte, resumed from every split, and
+//! with bytes after it.
 
 use super::splits;
 use crate::http1::{
@@ -9,7 +9,7 @@ use crate::http1::{
 
 const LIMITS: HeadLimits = HeadLimits { bytes_max: 16 * 1024, headers_max: 100 };
 
-/// Reads a valid head in every way it can come, and gives it back.
+/// Parses a valid head in every split, and returns it.
 #[track_caller]
 fn valid(input: &[u8]) -> Head<'_> {
     let head = parse_head(input, &LIMITS).unwrap().expect("complete");
@@ -31,7 +31,7 @@ fn valid(input: &[u8]) -> Head<'_> {
     head
 }
 
-/// Reads a head that must be refused in every way it can come.
+/// Parses an invalid head in every split.
 #[track_caller]
 fn refused(input: &[u8]) -> HttpError {
     let error = parse_head(input, &LIMITS).expect_err("refused");
@@ -54,7 +54,7 @@ fn refused(input: &[u8]) -> HttpError {
     error
 }
 
-/// A head of HTTP/1.1 with these header lines behind its Host.
+/// A head of HTTP/1.1 with these header lines after its Host.
 fn with(lines: &str) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n").into_bytes()
 }

@@ -7,7 +7,7 @@ mod head;
 mod head_properties;
 mod reply;
 
-/// Every place where `length` bytes can be cut in two, both ends included.
+/// Every split of `length` bytes in two, both ends included.
 fn splits(length: usize) -> std::ops::RangeInclusive<usize> {
     0..=length
 }
