@@ -130,7 +130,7 @@ impl Link {
     /// Reports in the next output that the peer may write to a slot again.
     pub(crate) fn release_slot(&mut self, slot: usize) {
         if let Some(shared) = &mut self.shared {
-            shared.give_back(slot);
+            shared.release_later(slot);
         }
     }
 

@@ -8,8 +8,8 @@
 //!
 //! | | we know the peer | we do not |
 //! |---|---|---|
-//! | the peer knows us | continue both ways | receive what it keeps; continue after what it received |
-//! | it does not | continue to receive; send all that is kept | begin both ways |
+//! | the peer knows us | continue both ways | receive what it keeps; send after what it received |
+//! | it does not | continue to receive; send all kept messages | begin both ways |
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -107,7 +107,7 @@ impl SessionManager {
         self.changed = changed;
     }
 
-    /// Reports to peers which slots of shared memory have no views any more.
+    /// Releases slots of shared memory without views.
     fn release_slots(&mut self) {
         for (key, slot) in self.returned.take() {
             if let Some(link) = self.links.get_mut(&key) {

@@ -1,4 +1,4 @@
-//! In the place of shared memory, on systems that cannot seal it: nobody ever has any.
+//! Replaces shared memory on systems that cannot seal it: no link has any.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -12,17 +12,17 @@ use crate::frame::{ProtocolError, Sharing};
 use crate::link_key::LinkKey;
 use crate::message::Body;
 
-/// Fails: this system has none that can be sealed.
+/// Fails, because this system has no memory that can be sealed.
 pub fn shared_memory() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// A piece of a message in shared memory.
+/// A segment of a message in shared memory.
 #[derive(Clone, Debug)]
 pub enum View {}
 
 impl View {
-    /// Where it begins.
+    /// Its address.
     pub fn as_ptr(&self) -> *const u8 {
         match *self {}
     }
@@ -37,7 +37,7 @@ impl View {
         match *self {}
     }
 
-    /// The bytes, if nobody can change them.
+    /// The bytes, if no process can change them.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match *self {}
     }
@@ -87,7 +87,7 @@ impl SharedMemory {
         match *self {}
     }
 
-    pub(crate) fn give_back(&mut self, _slot: usize) {
+    pub(crate) fn release_later(&mut self, _slot: usize) {
         match *self {}
     }
 
