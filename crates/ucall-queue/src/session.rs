@@ -59,6 +59,7 @@ pub(crate) enum Ending {
     Sent(u64),
 }
 
+#[derive(Default)]
 struct SendHalf {
     acknowledge: Acknowledge,
     store: VecDeque<SentBatch>,
@@ -132,19 +133,7 @@ impl Session {
             disconnected_at: now,
             start_reported: false,
             ending: Ending::Open,
-            outgoing: SendHalf {
-                acknowledge,
-                store: VecDeque::new(),
-                next: 0,
-                sent: 0,
-                received: 0,
-                taken: 0,
-                window: 0,
-                message_bytes_max: u64::MAX,
-                untaken: VecDeque::new(),
-                untaken_weight: 0,
-                has_sent_blocked: false,
-            },
+            outgoing: SendHalf { acknowledge, message_bytes_max: u64::MAX, ..SendHalf::default() },
             incoming: ReceiveHalf {
                 credit: Arc::new(ReceiveCredit::new(index, 0, false)),
                 received: 0,

@@ -533,7 +533,7 @@ impl Broker {
             return false;
         }
         let mut head = packet::publish_head(self.version, &topic, HEADER_BYTES + count);
-        link.next_header().write(&mut head);
+        PieceHeader::Piece(link.next_number()).write(&mut head);
         output.extend(&head);
         link.take(count, output);
         true

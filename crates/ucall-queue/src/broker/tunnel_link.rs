@@ -176,11 +176,6 @@ impl TunnelLink {
         self.waiting_bytes
     }
 
-    /// The header of the next piece.
-    pub(super) fn next_header(&self) -> PieceHeader {
-        PieceHeader::Piece(self.sent)
-    }
-
     /// Moves a piece of `count` bytes to the end of `output`.
     pub(super) fn take(&mut self, count: usize, output: &mut Payload) {
         self.sent += 1;

@@ -88,14 +88,9 @@ pub(crate) fn match_client_preamble(before: usize, bytes: &[u8]) -> Option<usize
     (rest.get(..count) == bytes.get(..count)).then_some(count)
 }
 
-/// Whether the first bytes of an accepted connection are a client's preamble.
-pub(crate) fn is_client_preamble(first: &[u8]) -> bool {
-    first.starts_with(&CLIENT_PREAMBLE)
-}
-
-/// Whether the first bytes of a dialed connection are a server's preamble.
-pub(crate) fn is_server_preamble(first: &[u8]) -> bool {
-    first.starts_with(&SERVER_PREAMBLE)
+/// Whether the first bytes of a connection are a preamble.
+pub(crate) fn is_preamble(first: &[u8]) -> bool {
+    first.starts_with(&CLIENT_PREAMBLE) || first.starts_with(&SERVER_PREAMBLE)
 }
 
 /// Sends the preamble of a server; returns its end of the channel, if there is one.

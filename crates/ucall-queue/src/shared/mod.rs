@@ -45,8 +45,7 @@ use sender::SharedSender;
 
 pub use channel::Channel;
 pub(crate) use channel::{
-    is_client_preamble, is_server_preamble, match_client_preamble, receive_preamble,
-    send_client_preamble, send_preamble,
+    is_preamble, match_client_preamble, receive_preamble, send_client_preamble, send_preamble,
 };
 pub(crate) use view::ReturnedSlots;
 pub use view::View;
@@ -89,24 +88,24 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// `slots_bytes_max` bounds the bytes of all slots in each direction.
-    pub(crate) fn new(
+    /// Where the system has it. `slots_bytes_max` bounds the bytes of all slots in each direction.
+    pub(crate) fn open(
         channel: Channel,
         link: LinkKey,
         trusts: bool,
         slots_bytes_max: usize,
-        leases: Arc<ReturnedSlots>,
+        returned: Arc<ReturnedSlots>,
         pool: Arc<BufferPool>,
-    ) -> Self {
-        Self {
+    ) -> Option<Self> {
+        Some(Self {
             channel,
             ours: Sharing { takes: region::has_room(), trusts },
             theirs: Sharing::default(),
             sender: SharedSender::new(slots_bytes_max),
-            receiver: SharedReceiver::new(link, leases, pool),
+            receiver: SharedReceiver::new(link, returned, pool),
             returned: Vec::new(),
             copied: 0,
-        }
+        })
     }
 
     /// This side's part of the handshake.

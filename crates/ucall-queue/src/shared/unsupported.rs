@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use ucall_buffer::Payload;
 use ucall_engine::WakeFlag;
 
+use crate::buffer_pool::BufferPool;
 use crate::frame::{ProtocolError, Sharing};
 use crate::link_key::LinkKey;
 use crate::message::Body;
@@ -15,6 +17,30 @@ use crate::message::Body;
 /// Fails, because this system has no memory that can be sealed.
 pub fn shared_memory() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+/// One end of a channel.
+#[derive(Debug)]
+pub enum Channel {}
+
+pub(crate) fn send_client_preamble(_connection: BorrowedFd<'_>) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(crate) fn send_preamble(_connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(crate) fn receive_preamble(_connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(crate) fn match_client_preamble(_before: usize, _bytes: &[u8]) -> Option<usize> {
+    None
+}
+
+pub(crate) fn is_preamble(_first: &[u8]) -> bool {
+    false
 }
 
 /// A segment of a message in shared memory.
@@ -52,6 +78,17 @@ impl View {
 pub(crate) enum SharedMemory {}
 
 impl SharedMemory {
+    pub(crate) fn open(
+        channel: Channel,
+        _link: LinkKey,
+        _trusts: bool,
+        _slots_bytes_max: usize,
+        _returned: Arc<ReturnedSlots>,
+        _pool: Arc<BufferPool>,
+    ) -> Option<Self> {
+        match channel {}
+    }
+
     pub(crate) fn sharing(&self) -> Sharing {
         match *self {}
     }
