@@ -455,7 +455,7 @@ impl SendQueue {
             };
             let Some((sequence, freed)) = dropped else { return };
             self.total_weight -= freed;
-            self.delivery.drop_message(sequence);
+            self.delivery.mark_unsent(sequence, Failure::Dropped);
             let first = self.gap.map_or(sequence, |(first, _)| first);
             self.gap = Some((first, sequence));
         }

@@ -371,7 +371,7 @@ impl SentBatch {
         while !is_short && let Some((header, length)) = frame::first_frame(rest) {
             if is_too_long(&header) {
                 if header.kind == Kind::Data {
-                    delivery.mark_too_long(header.sequence, message_bytes_max);
+                    delivery.mark_unsent(header.sequence, Failure::TooLong(message_bytes_max));
                 }
                 fitting.extend(Batch::gap(header.sequence, header.sequence).frames);
             } else if self.first == self.last {
