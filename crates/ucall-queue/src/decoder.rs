@@ -100,7 +100,6 @@ impl Decoder {
     }
 
     /// Accepts messages in shared memory.
-    #[cfg(target_os = "linux")]
     pub(crate) fn enable_shared_memory(&mut self) {
         self.allows_shared_memory = true;
     }

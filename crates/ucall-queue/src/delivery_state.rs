@@ -30,18 +30,17 @@ pub struct DeliveryState {
     peer: Mutex<Option<Identity>>,
     acknowledged: AtomicU64,
     failure: OnceLock<Failure>,
-    has_dropped: AtomicBool,
-    dropped: Mutex<Vec<(u64, u64)>>,
-    /// Messages that the peer does not accept, as ranges, because it may accept none at all.
-    too_long: Mutex<Vec<LeftOut>>,
+    has_unsent: AtomicBool,
+    /// Messages that are not sent, as ranges, because a peer may accept none at all.
+    unsent: Mutex<Vec<UnsentRange>>,
 }
 
-/// A range of messages that are longer than `bytes_max`, which the peer accepts.
+/// A range of messages that are not sent, and the reason.
 #[derive(Debug)]
-struct LeftOut {
+struct UnsentRange {
     first: u64,
     last: u64,
-    bytes_max: u64,
+    failure: Failure,
 }
 
 /// How many messages and bytes of one incarnation of a peer were taken.
@@ -65,9 +64,8 @@ impl DeliveryState {
             peer: Mutex::new(peer),
             acknowledged: AtomicU64::new(0),
             failure: OnceLock::new(),
-            has_dropped: AtomicBool::new(false),
-            dropped: Mutex::new(Vec::new()),
-            too_long: Mutex::new(Vec::new()),
+            has_unsent: AtomicBool::new(false),
+            unsent: Mutex::new(Vec::new()),
         }
     }
 
@@ -83,8 +81,8 @@ impl DeliveryState {
     /// The delivery of the message with this number.
     #[inline]
     pub fn progress(&self, sequence: u64) -> DeliveryStatus {
-        if self.has_dropped.load(Ordering::Acquire)
-            && let Some(failure) = self.drop_reason(sequence)
+        if self.has_unsent.load(Ordering::Acquire)
+            && let Some(failure) = self.unsent_reason(sequence)
         {
             return DeliveryStatus::Failed(failure);
         }
@@ -114,40 +112,26 @@ impl DeliveryState {
         let _ = self.failure.set(failure);
     }
 
-    pub(crate) fn drop_message(&self, sequence: u64) {
-        let mut ranges = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == sequence => *last = sequence,
-            _ => ranges.push((sequence, sequence)),
-        }
-        self.has_dropped.store(true, Ordering::Release);
-    }
-
-    /// Records that a message is not sent because it is longer than the peer's limit.
-    pub(crate) fn mark_too_long(&self, sequence: u64, bytes_max: u64) {
-        let mut too_long = self.too_long.lock().unwrap_or_else(PoisonError::into_inner);
-        let position = too_long.partition_point(|range| range.last < sequence);
-        let before = position.checked_sub(1).and_then(|before| too_long.get_mut(before));
+    /// Records that a message is not sent, and the reason.
+    pub(crate) fn mark_unsent(&self, sequence: u64, failure: Failure) {
+        let mut ranges = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        let position = ranges.partition_point(|range| range.last < sequence);
+        let before = position.checked_sub(1).and_then(|before| ranges.get_mut(before));
         match before {
-            Some(range) if range.last + 1 == sequence && range.bytes_max == bytes_max => {
+            Some(range) if range.last + 1 == sequence && range.failure == failure => {
                 range.last = sequence;
             }
-            _ => too_long.insert(position, LeftOut { first: sequence, last: sequence, bytes_max }),
+            _ => ranges.insert(position, UnsentRange { first: sequence, last: sequence, failure }),
         }
-        self.has_dropped.store(true, Ordering::Release);
+        self.has_unsent.store(true, Ordering::Release);
     }
 
     #[cold]
-    fn drop_reason(&self, sequence: u64) -> Option<Failure> {
-        let ranges = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = ranges.partition_point(|&(_, last)| last < sequence);
-        if ranges.get(next).is_some_and(|&(first, _)| first <= sequence) {
-            return Some(Failure::Dropped);
-        }
-        let too_long = self.too_long.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = too_long.partition_point(|range| range.last < sequence);
-        let range = too_long.get(next).filter(|range| range.first <= sequence)?;
-        Some(Failure::TooLong(range.bytes_max))
+    fn unsent_reason(&self, sequence: u64) -> Option<Failure> {
+        let ranges = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = ranges.partition_point(|range| range.last < sequence);
+        let range = ranges.get(next).filter(|range| range.first <= sequence)?;
+        Some(range.failure.clone())
     }
 }
 
@@ -240,7 +224,7 @@ mod tests {
     fn dropped_messages_stay_dropped_when_later_ones_arrive() {
         let delivery = DeliveryState::new(0, None);
         for sequence in [2, 3, 5] {
-            delivery.drop_message(sequence);
+            delivery.mark_unsent(sequence, Failure::Dropped);
         }
         delivery.acknowledge(6);
         let done: Vec<_> =
@@ -253,12 +237,12 @@ mod tests {
     fn a_peer_that_takes_no_message_at_all_takes_no_memory() {
         let delivery = DeliveryState::new(0, None);
         for sequence in (1..=1000).chain(1002..=2000) {
-            delivery.mark_too_long(sequence, 0);
+            delivery.mark_unsent(sequence, Failure::TooLong(0));
         }
-        delivery.mark_too_long(2001, 9);
+        delivery.mark_unsent(2001, Failure::TooLong(9));
         // A message that was put before may be sent again later.
-        delivery.mark_too_long(1001, 9);
-        assert!(delivery.too_long.lock().unwrap().len() <= 4);
+        delivery.mark_unsent(1001, Failure::TooLong(9));
+        assert!(delivery.unsent.lock().unwrap().len() <= 4);
         delivery.acknowledge(3000);
         for (sequence, bytes_max) in [(1, 0), (1000, 0), (1001, 9), (1002, 0), (2000, 0), (2001, 9)]
         {

@@ -150,11 +150,6 @@ impl Header {
         Self { kind, encoding, repeated: false, segments: 0, sequence, length: length as u64 }
     }
 
-    /// The same header with this number of segments.
-    pub(crate) fn with_segments(self, segments: u16) -> Self {
-        Self { segments, ..self }
-    }
-
     #[inline]
     pub(crate) fn write(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -212,7 +207,8 @@ pub(crate) fn mark_cancelled(frames: &mut Vec<u8>, sequence: u64) -> Option<usiz
     for_each_header(frames, |header, bytes| {
         let length = usize::try_from(header.length).unwrap_or(usize::MAX);
         if header.sequence == sequence && header.kind == Kind::Data {
-            *bytes = Header::control(Kind::Cancelled, sequence, 0).with_segments(1).write();
+            let cancelled = Header::control(Kind::Cancelled, sequence, 0);
+            *bytes = Header { segments: 1, ..cancelled }.write();
             found = Some(at + HEADER_BYTES..at + HEADER_BYTES + length);
         }
         at += HEADER_BYTES + length;

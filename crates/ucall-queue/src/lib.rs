@@ -58,7 +58,5 @@ pub use message::{Body, Incoming, Outgoing, Segment};
 pub use options::{Acknowledge, FullPolicy, Options};
 pub use outbox::{Outbox, PutError, Receipt};
 pub use session_manager::{Action, LinkKey, Role, SessionManager};
-#[cfg(target_os = "linux")]
-pub use shared::Channel;
-pub use shared::{View, shared_memory};
+pub use shared::{Channel, View, shared_memory};
 pub use ucall_engine::WakeFlag;

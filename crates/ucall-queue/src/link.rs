@@ -127,13 +127,6 @@ impl Link {
         }
     }
 
-    /// Reports in the next output that the peer may write to a slot again.
-    pub(crate) fn release_slot(&mut self, slot: usize) {
-        if let Some(shared) = &mut self.shared {
-            shared.give_back(slot);
-        }
-    }
-
     /// Whether a message is being copied into shared memory.
     pub(crate) fn is_copying(&self) -> bool {
         self.shared.as_ref().is_some_and(SharedMemory::is_copying)

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 /// When a message counts as acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Acknowledge {
     /// When the peer's process has received it.
+    #[default]
     Received,
     /// When the peer's `get` has returned it.
     Taken,

@@ -133,14 +133,13 @@ impl Outbox {
     ) -> bool {
         let fits = || {
             let queues = self.lock();
-            let chosen = queues.select(peers).ok()?;
+            // A peer that is unknown or gone is not waited for.
+            let Ok(chosen) = queues.select(peers) else { return Some(()) };
             let full = chosen.iter().any(|&index| {
                 queues.queue(index).is_some_and(|queue| queue.is_full(weight, self.queue_bytes_max))
             });
             (!full).then_some(())
         };
-        // A peer that is unknown or gone is not waited for.
-        let fits = || if self.lock().select(peers).is_err() { Some(()) } else { fits() };
         self.room.wait(deadline, fits).is_some()
     }
 
@@ -456,7 +455,7 @@ impl SendQueue {
             };
             let Some((sequence, freed)) = dropped else { return };
             self.total_weight -= freed;
-            self.delivery.drop_message(sequence);
+            self.delivery.mark_unsent(sequence, Failure::Dropped);
             let first = self.gap.map_or(sequence, |(first, _)| first);
             self.gap = Some((first, sequence));
         }

@@ -8,8 +8,8 @@
 //!
 //! | | we know the peer | we do not |
 //! |---|---|---|
-//! | the peer knows us | continue both ways | receive what it keeps; continue after its last |
-//! | it does not | continue to receive; send all that is kept | begin both ways |
+//! | the peer knows us | continue both ways | receive what it keeps; send after what it received |
+//! | it does not | continue to receive; send all kept messages | begin both ways |
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -59,6 +59,7 @@ pub(crate) enum Ending {
     Sent(u64),
 }
 
+#[derive(Default)]
 struct SendHalf {
     acknowledge: Acknowledge,
     store: VecDeque<SentBatch>,
@@ -132,19 +133,7 @@ impl Session {
             disconnected_at: now,
             start_reported: false,
             ending: Ending::Open,
-            outgoing: SendHalf {
-                acknowledge,
-                store: VecDeque::new(),
-                next: 0,
-                sent: 0,
-                received: 0,
-                taken: 0,
-                window: 0,
-                message_bytes_max: u64::MAX,
-                untaken: VecDeque::new(),
-                untaken_weight: 0,
-                has_sent_blocked: false,
-            },
+            outgoing: SendHalf { acknowledge, message_bytes_max: u64::MAX, ..SendHalf::default() },
             incoming: ReceiveHalf {
                 credit: Arc::new(ReceiveCredit::new(index, 0, false)),
                 received: 0,
@@ -382,7 +371,7 @@ impl SentBatch {
         while !is_short && let Some((header, length)) = frame::first_frame(rest) {
             if is_too_long(&header) {
                 if header.kind == Kind::Data {
-                    delivery.mark_too_long(header.sequence, message_bytes_max);
+                    delivery.mark_unsent(header.sequence, Failure::TooLong(message_bytes_max));
                 }
                 fitting.extend(Batch::gap(header.sequence, header.sequence).frames);
             } else if self.first == self.last {

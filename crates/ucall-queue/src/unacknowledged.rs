@@ -1,7 +1,7 @@
 //! The messages of a peer that the program has not acknowledged, if the peer wants that.
 //!
 //! They are kept as runs of consecutive numbers. So a program that acknowledges nothing, or all in
-//! order, has one run however many messages were received. An acknowledgement out of order splits a
+//! order, has one run however many messages it received. An acknowledgement out of order splits a
 //! run, and a number without a message, which was cancelled or dropped, ends one.
 #![forbid(unsafe_code)]
 

@@ -1,24 +1,24 @@
-//! What keeps a communicator from its broker.
+//! The errors of a connection to a broker.
 #![forbid(unsafe_code)]
 
-/// Why a connection to a broker cannot go on.
+/// Why a connection to a broker is closed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum BrokerError {
-    /// It does not speak MQTT.
+    /// The peer does not speak MQTT.
     Malformed,
-    /// The topic, or the user's name, is nothing that MQTT can say.
+    /// The topic or the user name is not valid in MQTT.
     Topic,
-    /// It says nothing any more.
+    /// The broker is silent for too long.
     TimedOut,
-    /// It sends, and takes nothing of what that has to be answered with.
+    /// The broker sends and does not read the answers.
     TakesNothing,
-    /// It does not speak MQTT 5; an older version is tried next.
+    /// The broker does not support MQTT 5; an older version is tried next.
     UnsupportedVersion,
-    /// It does not take us, and says why.
+    /// The broker refuses the connection for this reason.
     Refused(String),
-    /// It does not let us subscribe, and says why.
+    /// The broker refuses a subscription for this reason.
     Unsubscribed(String),
-    /// It ends the connection, and says why.
+    /// The broker ends the connection for this reason.
     Disconnected(String),
 }
 

@@ -1,13 +1,13 @@
 //! Links through an MQTT broker, without I/O.
 //!
-//! The server is another client of the broker. A link is a pair of topics that the client names
-//! anew each time: what goes to the server is published under `TOPIC/up/NAME`, what goes to the
-//! client under `TOPIC/down/NAME`. A server that comes says so under `TOPIC/server`, and its
-//! clients make their links anew. Whoever is gone without a word is missed by the broker, which
-//! says so for it. A broker may lose what it holds (it is killed, or its queue is full), so each
-//! piece of a link has a number: one that is missing ends the link, and the session goes on over
-//! the next. Sessions acknowledge from end to end, so pieces go at QoS 0, and credit from the
-//! receiver bounds the pieces in the broker, which may refuse any length: see [`PieceSizer`].
+//! The server is another client of the broker. A link is a pair of topics with a new name each
+//! time: bytes for the server are published under `TOPIC/up/NAME`, bytes for the client under
+//! `TOPIC/down/NAME`. A server announces its start under `TOPIC/server`, and its clients then make
+//! new links. A side that dies is announced by its will, which the broker publishes. A broker that
+//! is killed, or whose queue is full, loses publications. So each piece of a link has a number: a
+//! missing one ends the link, and the session continues over the next. Sessions acknowledge from
+//! end to end, so pieces have QoS 0, and credit from the receiver bounds the pieces in the broker.
+//! A broker may refuse pieces above any length: see [`PieceSizer`].
 #![forbid(unsafe_code)]
 
 mod error;
@@ -35,7 +35,7 @@ use tunnel_link::TunnelLink;
 /// Credentials for a broker.
 #[derive(Clone)]
 pub struct Login {
-    /// Everything is published under it.
+    /// The prefix of all topics.
     pub topic: String,
     /// The user name, if any.
     pub user: Option<String>,
@@ -49,33 +49,32 @@ impl std::fmt::Debug for Login {
     }
 }
 
-/// What comes before our own bytes in a publication: see [`PieceHeader`].
+/// Bytes of the [`PieceHeader`] at the start of a publication's payload.
 const HEADER_BYTES: usize = 9;
-/// Pieces that may be under way on one link, and on all of a server's: below what brokers queue for
-/// one client, which is 1,000 or more.
+/// Pieces that may be in flight on one link, and on all links of a server. Brokers queue 1,000 or
+/// more for one client.
 const PIECES_MAX: u64 = 32;
 const PIECES_OF_ALL_MAX: u64 = 512;
-/// Pieces that may be under way before the other side has said a word.
+/// Pieces that may be in flight before the first credit.
 const PIECES_FIRST: u64 = 2;
-/// One output is not begun with more than this behind it.
+/// An output takes no further piece at this many bytes.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
-/// Words to strangers are not added to more than this.
+/// Above this many unsent bytes, a piece of an unknown link is not answered.
 const CONTROL_BYTES_MAX: usize = 64 * 1024;
-/// What a broker is sent beside pieces may wait up to this. All links may end at once, each with a
-/// word of some hundred bytes.
+/// The most unsent bytes beside pieces. All links may end at once, each with some hundred bytes.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
-/// Links at the same time; each that says nothing is given up soon.
+/// Links at a time. Silent ones are closed soon.
 const LINKS_MAX: usize = 32 * 1024;
-/// How long what is left to say on a link that ends may take.
+/// The time in which a closed link sends its last output.
 const LINGER: Duration = Duration::from_secs(1);
-/// A broker that says nothing for so many times `keepalive` is given up.
+/// The connection to a broker that is silent for this many times `keepalive` is closed.
 const SILENT_KEEPALIVES: u32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BrokerState {
     /// There is no connection.
     Disconnected,
-    /// We have asked to be let in.
+    /// `CONNECT` was sent.
     Connecting,
     Connected,
 }
@@ -88,30 +87,30 @@ pub(crate) struct Broker {
     keepalive: Duration,
     backoff: Backoff,
     version: Version,
-    /// The newest that the broker may speak.
+    /// The newest version that the broker may support.
     newest: Version,
     state: BrokerState,
     reader: Reader,
-    /// Packets that go out before pieces do.
+    /// Packets that are sent before pieces.
     control: Vec<u8>,
     links: HashMap<u128, TunnelLink>,
     names: HashMap<LinkKey, u128>,
-    /// Links that may have something to send.
+    /// Links that may have output.
     ready: VecDeque<u128>,
-    /// The link whose piece is coming in.
+    /// The link whose piece is being received.
     incoming: Option<u128>,
-    /// When links are to be given up, the next one first.
+    /// The deadlines of links, the next one first.
     due: BTreeSet<(Instant, u128)>,
     sizer: PieceSizer,
-    /// When the hub wants the next link.
+    /// When the manager wants the next link.
     next_dial_at: Option<Instant>,
-    /// The upper half of the names of all links that are made over this connection.
+    /// The upper half of the names of all links over this connection.
     connection: u64,
-    /// Links that were made over it.
+    /// Links that were dialed over this connection.
     dialed: u64,
     received_at: Instant,
     sent_at: Instant,
-    /// Since it was heard.
+    /// A ping was sent since the broker was last heard.
     is_ping_pending: bool,
     is_closing: bool,
 }
@@ -153,7 +152,7 @@ impl Broker {
         }
     }
 
-    /// A connection was made.
+    /// The connection is established.
     pub(crate) fn handle_connected(&mut self, now: Instant) -> Result<(), BrokerError> {
         (self.received_at, self.sent_at, self.is_ping_pending) = (now, now, false);
         self.reader = Reader::new(self.version);
@@ -164,7 +163,7 @@ impl Broker {
         let client = format!("ucall-{:016x}", self.connection);
         let mut client_gone_header = Vec::new();
         PieceHeader::ClientGone.write(&mut client_gone_header);
-        // Clients take it for one that comes, and look for it.
+        // Clients take this for the start of a server, and dial.
         let will = match self.is_server {
             true => (self.announcement_topic(), Vec::new()),
             false => (self.topic("up", self.name(0)), client_gone_header),
@@ -174,15 +173,15 @@ impl Broker {
         Ok(())
     }
 
-    /// The connection is lost, or could not be made. What was under way may be lost, too, so no
-    /// link goes on. Returns after what time to try again.
+    /// The connection is lost or could not be made. Pieces in flight may be lost, so all links are
+    /// closed. Returns the wait before the next attempt.
     pub(crate) fn handle_lost(&mut self, manager: &mut SessionManager, now: Instant) -> Duration {
         match std::mem::replace(&mut self.state, BrokerState::Disconnected) {
             BrokerState::Connected => {
                 self.sizer.disconnected(self.links.values().any(TunnelLink::has_long_in_flight));
                 self.version = self.newest;
             }
-            // One that knows no MQTT 5 may end the connection without a word.
+            // A broker without MQTT 5 may end the connection without an answer.
             BrokerState::Connecting if self.version == Version::Five => {
                 self.version = Version::ThreeOneOne;
             }
@@ -193,7 +192,7 @@ impl Broker {
         self.backoff.next((self.random)())
     }
 
-    /// Takes in what came. After an error the connection is to be given up.
+    /// Handles received bytes. After an error the connection is to be closed.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -214,7 +213,7 @@ impl Broker {
                 ReadEvent::Payload(part) => {
                     let link = self.incoming.and_then(|name| self.links.get(&name));
                     if let Some(link) = link {
-                        // An error has closed the link, which the hub tells by an action.
+                        // An error has closed the link, which the manager reports by an action.
                         let _ = manager.handle_received(link.key, part, now);
                     }
                 }
@@ -224,7 +223,7 @@ impl Broker {
         (self.control.len() <= UNSENT_BYTES_MAX).then_some(()).ok_or(BrokerError::TakesNothing)
     }
 
-    /// Writes what is to be sent, as much as goes out in one piece.
+    /// Writes the next output.
     pub(crate) fn poll_output(
         &mut self,
         output: &mut Payload,
@@ -247,19 +246,19 @@ impl Broker {
         }
     }
 
-    /// A link may have something to send.
+    /// A link may have output.
     pub(crate) fn mark_ready(&mut self, key: LinkKey) {
         if let Some(&name) = self.names.get(&key) {
             self.mark_ready_by_name(name);
         }
     }
 
-    /// The hub wants a link, at this moment.
+    /// The manager wants a link at this time.
     pub(crate) fn dial_at(&mut self, at: Instant) {
         self.next_dial_at = Some(self.next_dial_at.map_or(at, |before| before.min(at)));
     }
 
-    /// The hub has given a link up; with `after_output`, what it had to say still goes out.
+    /// The manager has closed a link; with `after_output`, its output is sent first.
     pub(crate) fn close_link(&mut self, key: LinkKey, after_output: bool, now: Instant) {
         let Some(&name) = self.names.get(&key) else { return };
         if after_output && let Some(link) = self.links.get_mut(&name) {
@@ -271,12 +270,12 @@ impl Broker {
         }
     }
 
-    /// Whether no link has anything left to say.
+    /// Whether all output is written.
     pub(crate) fn is_drained(&self) -> bool {
         self.links.is_empty() && self.control.is_empty()
     }
 
-    /// Says goodbye.
+    /// Writes `DISCONNECT`.
     pub(crate) fn close(&mut self) {
         if self.state != BrokerState::Disconnected && !std::mem::replace(&mut self.is_closing, true)
         {
@@ -294,7 +293,7 @@ impl Broker {
         [ends, dials, pings, silence_deadline].into_iter().flatten().min()
     }
 
-    /// Looks after what depends on time. After an error the connection is to be given up.
+    /// Handles all deadlines. After an error the connection is to be closed.
     pub(crate) fn handle_timeout(
         &mut self,
         manager: &mut SessionManager,
@@ -327,7 +326,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Keeps when a link is to be given up, which has changed.
+    /// Updates the deadline of a link.
     fn update_due(&mut self, name: u128) {
         let Some(link) = self.links.get_mut(&name) else { return };
         let due = link.deadline(self.keepalive);
@@ -340,7 +339,7 @@ impl Broker {
         }
     }
 
-    /// When a sign of life is due: from us, or asked for.
+    /// When the next ping is due.
     fn pings_at(&self) -> Instant {
         let silent_since =
             if self.is_ping_pending { self.sent_at } else { self.sent_at.min(self.received_at) };
@@ -371,7 +370,7 @@ impl Broker {
         }
     }
 
-    /// The broker has let us in.
+    /// The broker has accepted the connection.
     fn handle_connack(&mut self, limits: &BrokerLimits) -> Result<(), BrokerError> {
         self.state = BrokerState::Connected;
         if let Some(seconds) = limits.keepalive_s.filter(|seconds| *seconds > 0) {
@@ -391,7 +390,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Opens a link to the server. The broker sees the subscription before what is sent.
+    /// Opens a link to the server. The broker gets the subscription before the first piece.
     fn dial(&mut self, manager: &mut SessionManager, now: Instant) -> Result<(), BrokerError> {
         self.dialed += 1;
         let name = self.name(self.dialed);
@@ -407,7 +406,7 @@ impl Broker {
         self.names.insert(key, name);
     }
 
-    /// A publication has begun: the link whose next piece it is, if it is one.
+    /// Handles the start of a publication; returns the link whose next piece it is, if it is one.
     fn begin_publication(
         &mut self,
         topic: &str,
@@ -445,7 +444,7 @@ impl Broker {
         now: Instant,
     ) -> Option<u128> {
         let Some(link) = self.links.get_mut(&name) else {
-            // A link from before the broker or we were started again.
+            // A link from before a restart of the broker or of this side.
             if matches!(header, PieceHeader::Piece(_)) && self.control.len() < CONTROL_BYTES_MAX {
                 self.publish_header(name, PieceHeader::Close);
             }
@@ -478,7 +477,7 @@ impl Broker {
         None
     }
 
-    /// The piece that was coming in is whole.
+    /// The piece that was being received is complete.
     fn finish_piece(&mut self) {
         let Some(name) = self.incoming.take() else { return };
         let links = self.links.len() as u64;
@@ -490,14 +489,14 @@ impl Broker {
         }
     }
 
-    /// Clients do not wait for their links to a server before to be found dead.
+    /// Closes the links of a client, because a new server does not know them.
     fn handle_server_started(&mut self, manager: &mut SessionManager, now: Instant) {
         self.backoff.reset();
         self.close_links(manager, now);
         self.next_dial_at = Some(now);
     }
 
-    /// Gives up the links of the connection on which this one was named.
+    /// Closes all links of the connection to which this link belongs.
     fn handle_client_gone(&mut self, name: u128, manager: &mut SessionManager, now: Instant) {
         let client_gone_header = self.links.keys().filter(|other| **other >> 64 == name >> 64);
         for name in client_gone_header.copied().collect::<Vec<_>>() {
@@ -508,7 +507,7 @@ impl Broker {
         }
     }
 
-    /// Writes the next piece of a link. Whether it may have more.
+    /// Writes the next piece of a link; `true` if it may have more.
     fn write_piece(
         &mut self,
         name: u128,
@@ -534,13 +533,13 @@ impl Broker {
             return false;
         }
         let mut head = packet::publish_head(self.version, &topic, HEADER_BYTES + count);
-        link.next_header().write(&mut head);
+        PieceHeader::Piece(link.next_number()).write(&mut head);
         output.extend(&head);
         link.take(count, output);
         true
     }
 
-    /// Gives a link up on which pieces were lost, for their length perhaps.
+    /// Closes a link on which pieces were lost, perhaps because of their length.
     fn close_lost_link(&mut self, name: u128, manager: &mut SessionManager, now: Instant) {
         let Some(link) = self.links.get(&name) else { return };
         let is_too_long = link.has_long_in_flight();
@@ -549,7 +548,7 @@ impl Broker {
         self.remove_link(name);
     }
 
-    /// Gives a link up, and tells the other side.
+    /// Closes a link, and reports that to the peer.
     fn close_named_link(&mut self, name: u128, header: PieceHeader) {
         self.publish_header(name, header);
         self.remove_link(name);
@@ -563,7 +562,7 @@ impl Broker {
         }
         self.sizer.forget(name);
         if !self.is_server && self.state == BrokerState::Connected {
-            // The topic is one that could be subscribed to.
+            // The topic is valid, because its subscription was.
             let ours = packet::unsubscribe(self.version, &self.topic("down", name));
             self.control.extend(ours.unwrap_or_default());
         }
@@ -580,7 +579,7 @@ impl Broker {
         }
     }
 
-    /// Publishes a word, without a piece.
+    /// Publishes a header without a piece.
     fn publish_header(&mut self, name: u128, header: PieceHeader) {
         if self.state == BrokerState::Connected {
             let topic = self.topic(self.peer_side(), name);

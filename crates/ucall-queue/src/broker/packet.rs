@@ -1,8 +1,8 @@
 //! The packets of MQTT 5 and 3.1.1, as far as a client at QoS 0 needs them.
 //!
-//! Whole packets are mqtt-proto's. Publications are not: their payload goes out from where it lies
-//! and is handed in as it comes, so only their heads are written here, and read by
-//! [`super::reader`].
+//! mqtt-proto encodes and decodes all packets but publications. The payload of a publication is
+//! sent from where it is and handed in as it arrives, so this file writes only its head, which
+//! [`super::reader`] reads.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,46 +12,46 @@ use mqtt_proto::{Error, Pid, QoS, TopicFilter, TopicName, v3, v5};
 
 use super::{BrokerError, Login};
 
-/// Which MQTT is spoken.
+/// A version of MQTT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
     Five,
     ThreeOneOne,
 }
 
-/// What came of the broker, besides publications.
+/// A packet from the broker that is not a publication.
 #[derive(Debug)]
 pub(super) enum Packet {
-    /// It takes us.
+    /// The broker accepts the connection.
     Connack(BrokerLimits),
-    /// It does not speak this version.
+    /// The broker does not support this version.
     UnsupportedVersion,
-    /// It does not take us: why.
+    /// The broker refuses the connection for this reason.
     Refused(String),
-    /// It does not let us subscribe: why.
+    /// The broker refuses a subscription for this reason.
     Unsubscribed(String),
-    /// It ends the connection: why.
+    /// The broker ends the connection for this reason.
     Disconnected(String),
-    /// Nothing to act on.
+    /// A packet without an effect here.
     Other,
 }
 
-/// What a broker asks of its clients.
+/// The limits that a broker sets for its clients.
 #[derive(Debug, Default)]
 pub(super) struct BrokerLimits {
     pub(super) packet_bytes_max: Option<u32>,
     pub(super) keepalive_s: Option<u16>,
 }
 
-/// Our subscriptions are told apart by nobody.
+/// The packet identifier of all subscriptions, because their answers are alike.
 const PID: u16 = 1;
 const PUBLISH: u8 = 0x30;
 const CONNACK: u8 = 0x20;
-/// How a broker that speaks only MQTT 3.1.1 refuses a newer one, and how one that knows of 5 does.
+/// The codes by which brokers with MQTT 3.1.1 only, and brokers that know MQTT 5, refuse a version.
 const VERSION_REFUSALS: [u8; 2] = [0x01, 0x84];
 
-/// Asks to be let in. `will` is what the broker is to publish, and where, if we are gone without a
-/// word.
+/// A `CONNECT` packet. `will` is the topic and payload that the broker publishes if the connection
+/// is lost.
 pub(super) fn connect(
     version: Version,
     client: &str,
@@ -104,7 +104,7 @@ pub(super) const PING: [u8; 2] = [0xC0, 0x00];
 /// The same in both versions: an ordinary end needs no reason.
 pub(super) const DISCONNECT: [u8; 2] = [0xE0, 0x00];
 
-/// What comes before a publication's payload.
+/// The bytes before a publication's payload.
 pub(super) fn publish_head(version: Version, topic: &str, payload_bytes: usize) -> Vec<u8> {
     let properties: &[u8] = if version == Version::Five { &[0] } else { &[] };
     let mut remaining = 2 + topic.len() + properties.len() + payload_bytes;
@@ -124,7 +124,7 @@ pub(super) fn publish_head(version: Version, topic: &str, payload_bytes: usize) 
     head
 }
 
-/// Reads a whole packet that is no publication.
+/// Reads a whole packet that is not a publication.
 pub(super) fn read(version: Version, packet: &[u8]) -> Result<Packet, BrokerError> {
     if version == Version::Five
         && let [CONNACK, _, _, code, ..] = packet
@@ -182,7 +182,7 @@ fn encoded_bytes(encoded: Result<mqtt_proto::VarBytes, Error>) -> Result<Vec<u8>
     Ok(encoded.map_err(|_| BrokerError::Topic)?.as_ref().to_vec())
 }
 
-/// The name of a reason as one would say it: `NotAuthorized` is "not authorized".
+/// The name of a reason in words: `NotAuthorized` is "not authorized".
 fn describe(reason: &impl std::fmt::Debug) -> String {
     let mut describe = String::new();
     for letter in format!("{reason:?}").chars() {

@@ -1,46 +1,44 @@
-//! How long pieces are.
+//! The length of pieces.
 //!
-//! What a broker takes it may tell, or not: then a piece that is too long is lost without a word,
-//! or the connection with it. So pieces of full length that are lost before one has arrived on a
-//! connection become shorter, by half. Where pieces as long have come before, on an earlier
-//! connection, it takes more of those in a row: a broker that is killed again and again, or a
-//! network that breaks, looks the same, and is no reason to send a broker shorter pieces.
+//! A broker may not report the longest packet that it accepts. Then it drops a longer piece, or the
+//! connection. So pieces get half as long when some of full length are lost before any has arrived
+//! on a connection. If pieces of this length have arrived on an earlier connection, more losses in
+//! a row are needed: a broker that is killed repeatedly, or a network that breaks, looks the same.
 //!
-//! They become longer again with care. Once many of full length have come, a single one of twice
-//! that is tried, when others can follow it at once: by those the other side sees that it is
-//! missing, and the link is made anew. That is all a trial costs which fails, and each that does
-//! puts the next one off for twice as long.
+//! Pieces get longer again after many of full length have arrived. One piece of twice the length
+//! is tried, when other pieces follow it at once: by those the peer detects that it is missing,
+//! and the link is made again. A failed trial costs no more, and doubles the wait for the next.
 #![forbid(unsafe_code)]
 
-/// A broker holds a piece twice for a moment. Together that stays below the 128 KiB at which glibc
-/// gives memory back to the system: with pieces of 64 KiB mosquitto took its pages anew for each,
-/// and carried less than half as much.
+/// A broker has a piece in memory twice for a moment. Together that stays below the 128 KiB at
+/// which glibc returns memory to the system: with pieces of 64 KiB mosquitto took new pages for
+/// each, and carried less than half as many bytes.
 const PIECE_BYTES_MAX: usize = 48 * 1024;
 pub(super) const PIECE_BYTES_MIN: usize = 1024;
-/// Pieces of full length that come before a longer one is tried for the first time.
+/// Pieces of full length that arrive before the first trial.
 const PIECES_BEFORE_TRIAL: u64 = 256;
-/// Links or connections lost in a row that pieces of a length outlive which have come before.
+/// Losses in a row that do not shorten pieces of a length that has arrived before.
 const LOSSES_OF_KNOWN_MAX: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct PieceSizer {
     full: usize,
-    /// No piece is longer.
+    /// The longest piece.
     max: usize,
     /// A piece of full length has arrived on this connection.
     is_confirmed: bool,
-    /// The longest that has arrived on any connection, since pieces became shorter.
+    /// The longest piece that has arrived on any connection, since pieces became shorter.
     known_good: usize,
-    /// Links and connections lost with long pieces under way, and none proven.
+    /// Links and connections lost in a row with long pieces in flight.
     losses: u32,
-    /// Pieces of full length that have come since that changed, or a trial failed.
+    /// Pieces of full length that have arrived since the length changed or a trial failed.
     arrived: u64,
-    /// So many have to, before the next trial.
+    /// The number of arrivals before the next trial.
     trial_interval: u64,
     trial: Option<Trial>,
 }
 
-/// A longer piece that is under way.
+/// A longer piece that is in flight.
 #[derive(Debug)]
 struct Trial {
     link: u128,
@@ -64,12 +62,12 @@ impl Default for PieceSizer {
 }
 
 impl PieceSizer {
-    /// A connection has begun, to a broker that may be another one than before.
+    /// A connection has begun, perhaps to another broker.
     pub(super) fn begin(&mut self) {
         self.is_confirmed = false;
     }
 
-    /// The broker takes pieces of so many bytes.
+    /// The broker accepts pieces up to this length.
     pub(super) fn limit(&mut self, bytes: usize) {
         self.max = bytes.clamp(1, PIECE_BYTES_MAX);
         self.full = self.full.min(self.max);
@@ -80,13 +78,13 @@ impl PieceSizer {
         self.full
     }
 
-    /// How much a link should have to send, so that what comes next can be of the length it should.
+    /// The unsent bytes that a link should have for its next piece.
     pub(super) fn wanted(&self) -> usize {
         if self.is_trial_due() { self.longer() + 1 } else { self.full }
     }
 
-    /// The length of the next piece of a link, which has this number, where so many bytes wait and
-    /// another may follow at once or not.
+    /// The length of the next piece of a link, by its number, the bytes that wait, and whether
+    /// another piece may follow at once.
     pub(super) fn next(
         &mut self,
         (link, number): (u128, u64),
@@ -101,7 +99,7 @@ impl PieceSizer {
         bytes
     }
 
-    /// So many pieces of a link have come in all, and just now so many of full length.
+    /// Pieces of a link have arrived: their number in all, and the new ones of full length.
     pub(super) fn arrived(&mut self, link: u128, received: u64, full: u64) {
         self.arrived += full;
         if full > 0 {
@@ -129,14 +127,13 @@ impl PieceSizer {
         if self.trial.take().is_some() {
             return self.postpone_trial();
         }
-        // One may be chance.
+        // A single loss may be chance.
         if had_long && !self.is_confirmed {
             self.count_loss(1);
         }
     }
 
-    /// Counts what was lost with long pieces under way; more in a row than `allowed` make them
-    /// shorter.
+    /// Counts a loss with long pieces in flight; more than `allowed` in a row make pieces shorter.
     fn count_loss(&mut self, allowed: u32) {
         self.losses += 1;
         let is_known_good = self.full <= self.known_good;
@@ -145,7 +142,7 @@ impl PieceSizer {
         }
     }
 
-    /// A link is over.
+    /// A link has ended.
     pub(super) fn forget(&mut self, link: u128) {
         self.trial.take_if(|trial| trial.link == link);
     }
@@ -164,7 +161,7 @@ impl PieceSizer {
         self.trial_interval = self.trial_interval.saturating_mul(2);
     }
 
-    /// Pieces of this length do not come through.
+    /// Pieces of this length do not arrive.
     fn shorten(&mut self) {
         (self.losses, self.arrived, self.known_good) = (0, 0, 0);
         self.full = (self.full / 2).max(PIECE_BYTES_MIN.min(self.full));
@@ -175,7 +172,7 @@ impl PieceSizer {
 mod tests {
     use super::*;
 
-    /// A link that always has something to send, through a broker that takes `takes` bytes.
+    /// A link that always has output, through a broker that accepts `takes` bytes.
     struct SimulatedLink {
         sizer: PieceSizer,
         takes: usize,
@@ -214,7 +211,7 @@ mod tests {
         let mut simulated = SimulatedLink::new(1000);
         simulated.sizer.limit(usize::MAX);
         simulated.send(10_000);
-        // A kilobyte is the least: this broker takes nothing.
+        // A kilobyte is the least: this broker accepts no piece.
         assert_eq!((simulated.sizer.full(), simulated.lost), (PIECE_BYTES_MIN, 10_000));
         simulated.takes = usize::MAX;
         simulated.send(256 + 1);
@@ -232,13 +229,13 @@ mod tests {
                 simulated.sizer.disconnected(true);
                 simulated.sizer.begin();
             }
-            // Now and then one comes.
+            // Some arrive.
             simulated.send(1);
         }
         assert_eq!(simulated.sizer.full(), PIECE_BYTES_MAX);
         simulated.sizer.begin();
-        // One that takes no such pieces any more, and says nothing, is believed in the end; shorter
-        // ones are unknown then.
+        // A broker that drops such pieces for good gets shorter ones in the end, of which none has
+        // arrived before.
         for _ in 0..=LOSSES_OF_KNOWN_MAX {
             simulated.sizer.disconnected(true);
             simulated.sizer.begin();
@@ -262,7 +259,7 @@ mod tests {
             (simulated.sizer.full(), trial_interval),
             (PIECE_BYTES_MAX / 2, PIECES_BEFORE_TRIAL)
         );
-        // Under way, and lost with the connection.
+        // In flight, and lost with the connection.
         simulated.sizer.begin();
         simulated.send(256);
         let bytes = simulated.sizer.wanted();
@@ -302,7 +299,7 @@ mod tests {
         assert_eq!(simulated.sizer.next((9, 0), 2 * full + 1, false), full);
         assert_eq!(simulated.sizer.next((9, 0), 2 * full, true), full);
         assert_eq!(simulated.sizer.next((9, 0), 2 * full + 1, true), 2 * full);
-        // One at a time; a connection that is lost meanwhile puts the next one off.
+        // One trial at a time. A connection that is lost meanwhile delays the next.
         assert_eq!(simulated.sizer.next((8, 0), 2 * full + 1, true), full);
         simulated.sizer.disconnected(true);
         simulated.sizer.begin();

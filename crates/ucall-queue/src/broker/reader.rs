@@ -1,46 +1,46 @@
-//! Packets out of bytes that come in any pieces.
+//! Reads packets from bytes that arrive in any pieces.
 //!
-//! Of a publication only what comes before our own payload is kept; the payload is handed on as it
-//! comes, from where it was received.
+//! The bytes of a publication before our payload are kept until they are complete. The payload is
+//! passed on as it arrives, from the receive buffer.
 #![forbid(unsafe_code)]
 
 use super::packet::Version;
 use super::{BrokerError, HEADER_BYTES, PieceHeader};
 
-/// What else than publications may be as long.
+/// The longest packet that is not a publication.
 const PACKET_BYTES_MAX: usize = 64 * 1024;
-/// What a publication may have before its payload.
+/// The most bytes of a publication before its payload.
 const HEAD_BYTES_MAX: usize = 256 * 1024;
 const PUBLISH: u8 = 3;
 const QOS: u8 = 0b0110;
 
-/// What was read.
+/// An event of the reader.
 #[derive(Debug)]
 pub(super) enum ReadEvent<'a> {
-    /// A whole packet that is no publication.
+    /// A whole packet that is not a publication.
     Packet(Vec<u8>),
-    /// A publication begins, under this topic; what it is if it is long enough to tell.
+    /// The start of a publication: its topic, and its header if it is long enough for one.
     Begin(String, Option<PieceHeader>),
-    /// More of its payload.
+    /// The next bytes of its payload.
     Payload(&'a [u8]),
-    /// It was whole.
+    /// The end of its payload.
     End,
 }
 
 #[derive(Debug)]
 pub(super) struct Reader {
     version: Version,
-    /// What came of a packet, up to a publication's payload.
+    /// The bytes of an incomplete packet, up to a publication's payload.
     buffered: Vec<u8>,
-    /// Bytes of the payload that did not come yet.
+    /// Bytes of the payload that are missing.
     left: Option<usize>,
 }
 
 enum PacketStart {
-    /// So many bytes are needed to tell more.
+    /// This number of bytes is needed.
     Needs(usize),
     Packet,
-    /// The topic's place, where the payload begins, and its length.
+    /// The range of the topic, the start of the payload, and its length.
     Publication(std::ops::Range<usize>, usize, usize),
 }
 
@@ -49,7 +49,7 @@ impl Reader {
         Self { version, buffered: Vec::new(), left: None }
     }
 
-    /// Reads on from the front of `input`, which is moved on; `None` when it is used up.
+    /// Removes the next event from the front of `input`; `None` once that is used up.
     pub(super) fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -112,7 +112,7 @@ impl Reader {
                 false => Ok(PacketStart::Packet),
             };
         }
-        // We have asked for no more, and could not answer it.
+        // Our subscriptions are at QoS 0, and there is no answer to others.
         if first & QOS != 0 {
             return Err(BrokerError::Malformed);
         }
@@ -139,7 +139,7 @@ impl Reader {
     }
 }
 
-/// A number of one to four bytes, and what is behind it; `None` when it is not whole.
+/// A number of one to four bytes, and the bytes after it; `None` if it is incomplete.
 fn number(bytes: &[u8], at: usize) -> Result<Option<(usize, usize)>, BrokerError> {
     let mut value = 0;
     for index in 0..4 {
@@ -157,7 +157,7 @@ mod tests {
     use super::super::packet;
     use super::*;
 
-    /// All that is read of pieces, payloads joined.
+    /// All events of these pieces, with payloads joined.
     fn read<'a>(version: Version, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut reader = Reader::new(version);
         let (mut events, mut payload) = (Vec::new(), Vec::new());
@@ -207,11 +207,11 @@ mod tests {
             &[0x30, 0xFF, 0xFF, 0xFF, 0xFF, 0x01],
             // A topic longer than the packet.
             &[0x30, 4, 0, 200, b'x', b'x'],
-            // A quality of service that nobody asked for.
+            // A QoS that was not subscribed to.
             &[0x32, 5, 0, 1, b'x', 0, 1],
             // Properties of 256 MiB.
             &[0x30, 0xFF, 0xFF, 0xFF, 0x7F, 0, 1, b'x', 0xF0, 0xFF, 0xFF, 0x7F],
-            // A long packet that is no publication.
+            // A long packet that is not a publication.
             &[0x90, 0x81, 0x80, 0x04],
         ];
         for mut input in hostile {

@@ -3,12 +3,12 @@
 use super::Broker;
 
 impl Broker {
-    /// The side of the topic where what we say goes.
+    /// The part of the topic for the other side.
     pub(super) fn peer_side(&self) -> &'static str {
         if self.is_server { "down" } else { "up" }
     }
 
-    /// Where a server says that it has come.
+    /// The topic of a server's announcement.
     pub(super) fn announcement_topic(&self) -> String {
         format!("{}/server", self.login.topic)
     }

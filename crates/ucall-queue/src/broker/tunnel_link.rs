@@ -11,18 +11,18 @@ use super::HEADER_BYTES;
 use super::piece_sizer::PIECE_BYTES_MIN;
 use crate::session_manager::{LinkKey, SessionManager};
 
-/// What a publication is: its kind, a byte, and 64 bits of numbers, little-endian.
+/// The header of a publication's payload: a byte for its kind, and 64 bits, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PieceHeader {
-    /// The next piece of the link, which follows. Its number, from 0.
+    /// The next piece of the link follows; its number, from 0.
     Piece(u64),
-    /// So many pieces have come, and so many may be under way behind them.
+    /// The number of pieces that have arrived, and the number that may be in flight after them.
     Credit(u64, u64),
-    /// The link is over.
+    /// The link has ended.
     Close,
-    /// The link is over, because a piece is missing.
+    /// The link has ended, because a piece is missing.
     Lost,
-    /// The client is gone, and so are all its links: what the broker says for it.
+    /// The client is gone, and so are all its links. The broker publishes this for it.
     ClientGone,
 }
 
@@ -31,7 +31,7 @@ const CREDIT: u8 = 1;
 const CLOSE: u8 = 2;
 const LOST: u8 = 3;
 const CLIENT_GONE: u8 = 4;
-/// Credit has its window in so many of the lower bits.
+/// The lower bits of a credit that hold its window.
 const WINDOW_BITS: u32 = 16;
 
 impl PieceHeader {
@@ -66,30 +66,30 @@ impl PieceHeader {
 #[derive(Debug)]
 pub(super) struct TunnelLink {
     pub(super) key: LinkKey,
-    /// Pieces that have come whole.
+    /// Pieces that were received.
     pub(super) received: u64,
-    /// It is on the list of links with something to send.
+    /// It is on the list of links that may have output.
     pub(super) is_queued: bool,
-    /// The hub has given it up; this is when we do, if not all is said before.
+    /// The manager has closed it, and its output is given up at this time.
     pub(super) ends_at: Option<Instant>,
-    /// The number that pieces to us stay below, as it was told.
+    /// The number that received pieces stay below, as advertised.
     granted: u64,
     sent: u64,
-    /// The number that our pieces stay below.
+    /// The number that sent pieces stay below.
     allowed: u64,
-    /// Since when there is something to send and no credit.
+    /// Since when there is output and no credit.
     pub(super) stalled_since: Option<Instant>,
-    /// When it is to be given up, as the broker keeps it in order.
+    /// Its deadline, as in the broker's `due`.
     pub(super) due: Option<Instant>,
-    /// The lengths of pieces that have not been confirmed, the last one last.
+    /// The lengths of pieces that are not confirmed, the last one last.
     pending: VecDeque<usize>,
-    /// What the hub has given out, and did not go out yet.
+    /// Output of the manager that is not sent.
     waiting: VecDeque<Bytes>,
     waiting_bytes: usize,
 }
 
 impl TunnelLink {
-    /// A link on which `first` pieces may be under way before a word of the other side.
+    /// A link on which `first` pieces may be in flight before the first credit.
     pub(super) fn new(key: LinkKey, first: u64) -> Self {
         Self {
             key,
@@ -111,12 +111,12 @@ impl TunnelLink {
         self.sent < self.allowed
     }
 
-    /// Whether a piece is not confirmed that may have been too long.
+    /// Whether a piece that may be too long is not confirmed.
     pub(super) fn has_long_in_flight(&self) -> bool {
         self.pending.iter().any(|bytes| *bytes > PIECE_BYTES_MIN)
     }
 
-    /// Whether so many more pieces may go out before a word of the other side.
+    /// Whether there is credit for this number of pieces.
     pub(super) fn has_credit_for(&self, pieces: u64) -> bool {
         self.sent + pieces <= self.allowed
     }
@@ -126,14 +126,14 @@ impl TunnelLink {
         self.sent
     }
 
-    /// When it is given up: because its time to end is over, or because nothing of what was sent
-    /// has come, not even a piece that would tell which is missing.
+    /// When it is closed: because the time for its last output is over, or because the peer has
+    /// not confirmed any piece.
     pub(super) fn deadline(&self, keepalive: Duration) -> Option<Instant> {
         let stalled_until = self.stalled_since.map(|since| since + keepalive);
         [self.ends_at, stalled_until].into_iter().flatten().min()
     }
 
-    /// Takes credit in. How many pieces of full length it says have come.
+    /// Handles credit; returns the number of pieces of full length that it confirms.
     pub(super) fn credit(&mut self, received: u64, window: u64, full_bytes: usize) -> u64 {
         if received > self.sent {
             return 0;
@@ -146,7 +146,7 @@ impl TunnelLink {
         full
     }
 
-    /// Counts a piece that came whole, and gives the credit that is due.
+    /// Counts a received piece; returns the credit that is due.
     pub(super) fn count_piece(&mut self, window: u64) -> Option<PieceHeader> {
         self.received += 1;
         let limit = self.received + window;
@@ -157,7 +157,7 @@ impl TunnelLink {
         Some(PieceHeader::Credit(self.received, window))
     }
 
-    /// Has so much wait, if the hub has it. How much does.
+    /// Polls the manager until `wanted` bytes wait; returns the number that do.
     pub(super) fn fill(
         &mut self,
         wanted: usize,
@@ -174,11 +174,6 @@ impl TunnelLink {
             self.waiting.extend(payload.drain());
         }
         self.waiting_bytes
-    }
-
-    /// What is said of the next piece.
-    pub(super) fn next_header(&self) -> PieceHeader {
-        PieceHeader::Piece(self.sent)
     }
 
     /// Moves a piece of `count` bytes to the end of `output`.

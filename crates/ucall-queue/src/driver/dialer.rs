@@ -7,13 +7,11 @@ use std::time::{Duration, Instant};
 use ucall_engine::{Engine, Id, Readiness};
 
 use super::endpoint::{self, Connection, Endpoint};
-#[cfg(target_os = "linux")]
 use crate::shared;
 
 /// The time limit of an attempt to connect.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 const WRITABLE: Readiness = Readiness { readable: false, writable: true };
-#[cfg(target_os = "linux")]
 const READABLE: Readiness = Readiness { readable: true, writable: false };
 
 /// Connects to an endpoint, one attempt at a time.
@@ -29,7 +27,6 @@ struct Pending {
     watch: Id,
     socket: OwnedFd,
     /// The preamble of the server is expected.
-    #[cfg(target_os = "linux")]
     is_connected: bool,
     until: Instant,
 }
@@ -67,13 +64,8 @@ impl Dialer {
         self.attempt = self.attempt.wrapping_add(1);
         let socket = self.endpoint.dial(self.attempt - 1)?;
         let watch = engine.watch(socket.as_fd(), WRITABLE)?;
-        self.pending = Some(Pending {
-            watch,
-            socket,
-            #[cfg(target_os = "linux")]
-            is_connected: false,
-            until: now + CONNECT_TIME_MAX,
-        });
+        self.pending =
+            Some(Pending { watch, socket, is_connected: false, until: now + CONNECT_TIME_MAX });
         Ok(())
     }
 
@@ -83,16 +75,15 @@ impl Dialer {
         engine: &mut E,
     ) -> io::Result<Option<Connection>> {
         let pending = self.pending.take().ok_or(io::ErrorKind::NotConnected)?;
-        #[cfg(target_os = "linux")]
         if let Endpoint::Shared(_) = self.endpoint {
             return self.await_preamble(engine, pending);
         }
         engine.close(pending.watch);
-        endpoint::connected(pending.socket).map(|socket| Some(Connection::plain(socket)))
+        let socket = endpoint::connected(pending.socket)?;
+        Ok(Some(Connection { socket, channel: None }))
     }
 
     /// Waits for the preamble of the server.
-    #[cfg(target_os = "linux")]
     fn await_preamble<E: Engine>(
         &mut self,
         engine: &mut E,

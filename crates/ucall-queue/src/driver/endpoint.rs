@@ -12,7 +12,6 @@ use rustix::process::{Resource, getrlimit};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use ucall_engine::{UnixFile, bind, bind_unix};
 
-#[cfg(target_os = "linux")]
 use crate::shared::{self, Channel};
 
 /// Write permission on the file of a Unix socket permits to connect: the owner alone has it.
@@ -35,7 +34,6 @@ pub enum Endpoint {
     /// A socket in the file system.
     Unix(PathBuf),
     /// A socket in the file system, beside which long messages go through shared memory.
-    #[cfg(target_os = "linux")]
     Shared(PathBuf),
     /// The program makes the links.
     External,
@@ -46,12 +44,9 @@ pub(super) enum Listener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
+        /// Clients send a preamble, for shared memory.
+        is_shared: bool,
         /// Removed with the listener.
-        _file: UnixFile,
-    },
-    #[cfg(target_os = "linux")]
-    Shared {
-        listener: UnixListener,
         _file: UnixFile,
     },
 }
@@ -61,33 +56,16 @@ pub(super) enum Listener {
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,
     /// The channel for shared memory, if both sides have that.
-    #[cfg(target_os = "linux")]
     pub(super) channel: Option<Channel>,
-}
-
-impl Connection {
-    /// A connection without a channel.
-    pub(super) fn plain(socket: OwnedFd) -> Self {
-        Self {
-            socket,
-            #[cfg(target_os = "linux")]
-            channel: None,
-        }
-    }
 }
 
 impl Endpoint {
     pub(super) fn listen(&self) -> io::Result<Listener> {
         Ok(match self {
             Self::Tcp(..) => Listener::Tcp(bind(self.resolve(0)?, false)?),
-            Self::Unix(path) => {
+            Self::Unix(path) | Self::Shared(path) => {
                 let (listener, _file) = bind_unix(path, UNIX_FILE_MODE)?;
-                Listener::Unix { listener, _file }
-            }
-            #[cfg(target_os = "linux")]
-            Self::Shared(path) => {
-                let (listener, _file) = bind_unix(path, UNIX_FILE_MODE)?;
-                Listener::Shared { listener, _file }
+                Listener::Unix { listener, is_shared: matches!(self, Self::Shared(_)), _file }
             }
             Self::External => return Err(io::ErrorKind::Unsupported.into()),
         })
@@ -108,9 +86,7 @@ impl Endpoint {
                 let address = self.resolve(attempt)?;
                 (Domain::for_address(address), Some(Protocol::TCP), SockAddr::from(address))
             }
-            Self::Unix(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
-            #[cfg(target_os = "linux")]
-            Self::Shared(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
+            Self::Unix(path) | Self::Shared(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
             Self::External => return Err(io::ErrorKind::Unsupported.into()),
         };
         let socket = Socket::new(domain, Type::STREAM, protocol)?;
@@ -163,16 +139,12 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener.as_fd(),
             Self::Unix { listener, .. } => listener.as_fd(),
-            #[cfg(target_os = "linux")]
-            Self::Shared { listener, .. } => listener.as_fd(),
         }
     }
 
     pub(super) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
-            #[cfg(target_os = "linux")]
-            Self::Shared { .. } => None,
             Self::Unix { .. } => None,
         }
     }
@@ -182,8 +154,6 @@ impl Listener {
         prepare(match self {
             Self::Tcp(listener) => listener.accept()?.0.into(),
             Self::Unix { listener, .. } => listener.accept()?.0.into(),
-            #[cfg(target_os = "linux")]
-            Self::Shared { listener, .. } => listener.accept()?.0.into(),
         })
     }
 
@@ -198,20 +168,13 @@ impl Listener {
 
     /// Whether clients send a preamble.
     pub(super) fn is_shared(&self) -> bool {
-        #[cfg(target_os = "linux")]
-        return matches!(self, Self::Shared { .. });
-        #[cfg(not(target_os = "linux"))]
-        false
+        matches!(self, Self::Unix { is_shared: true, .. })
     }
 
     /// Sends the preamble, if there is one, on an accepted connection.
     pub(super) fn send_preamble(&self, socket: OwnedFd) -> io::Result<Connection> {
-        #[cfg(target_os = "linux")]
-        if let Self::Shared { .. } = self {
-            let channel = shared::send_preamble(socket.as_fd())?;
-            return Ok(Connection { socket, channel });
-        }
-        Ok(Connection::plain(socket))
+        let channel = if self.is_shared() { shared::send_preamble(socket.as_fd())? } else { None };
+        Ok(Connection { socket, channel })
     }
 }
 

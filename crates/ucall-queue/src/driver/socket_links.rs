@@ -126,13 +126,10 @@ impl SocketLinks {
             bound_buffers(&connection.socket);
         }
         let id = context.sockets.adopt(connection.socket, context.now)?;
-        #[cfg(target_os = "linux")]
         let key = match connection.channel {
             Some(channel) => context.manager.open_shared_link(role, channel, context.now),
             None => context.manager.open_link(role, context.now),
         };
-        #[cfg(not(target_os = "linux"))]
-        let key = context.manager.open_link(role, context.now);
         self.links.insert(key, id);
         if let Some(socket) = context.sockets.open.get_mut(&id) {
             socket.key = Some(key);
@@ -146,8 +143,7 @@ impl SocketLinks {
             Some((_, listener)) if listener.is_shared() => {
                 mismatch::of_shared_client(bytes, &mut socket.preamble_bytes)
             }
-            Some(_) if is_first => mismatch::of_client(bytes),
-            None if is_first => mismatch::of_server(bytes),
+            _ if is_first => mismatch::of_peer(bytes),
             _ => FirstBytes::Expected(0),
         }
     }

@@ -27,6 +27,7 @@ use super::{Action, SessionManager};
 use crate::event_queue::Event;
 use crate::failure::Failure;
 use crate::frame::{Header, Hello, Kind, ProtocolError};
+use crate::link::Link;
 use crate::link_key::LinkKey;
 use crate::session::Ending;
 
@@ -53,41 +54,42 @@ impl SessionManager {
     /// Answers the end of the peer, if it has arrived, with the rest of the queue and our own end.
     /// Messages that are acknowledged explicitly are instead kept for the peer's next incarnation.
     pub(super) fn answer_end(&mut self, index: u32, now: Instant) {
-        let (outbox, window) = (self.outbox.clone(), self.window());
+        let outbox = self.outbox.clone();
         let Some(session) = self.session(index).filter(|it| it.peer_has_ended()) else { return };
         if !session.keeps_for_next_incarnation(&outbox) {
             self.flush_session(index, now);
             return self.send_finish_if_done(index);
         }
-        let Some(key) = session.link else { return };
-        let last = session.take_acknowledgement(window);
-        let Some(link) = self.links.get_mut(&key) else { return };
-        // The peer has to know first that its end was received.
+        if let Some(link) = self.acknowledge_last(index) {
+            link.control.extend(Header::control(Kind::Finish, 0, 0).write());
+            link.is_closing = true;
+        }
+    }
+
+    /// The link of a session, marked as ready, after writing the acknowledgement that is due. The
+    /// peer has to know that its end was received before it gets `Finish` or the link is closed.
+    fn acknowledge_last(&mut self, index: u32) -> Option<&mut Link> {
+        let window = self.window();
+        let session = self.session(index)?;
+        let (key, last) = (session.link?, session.take_acknowledgement(window));
+        self.mark_ready(key);
+        let link = self.links.get_mut(&key)?;
         if let Some(progress) = last {
             progress.write(&mut link.control);
         }
-        link.control.extend(Header::control(Kind::Finish, 0, 0).write());
-        link.is_closing = true;
-        self.mark_ready(key);
+        Some(link)
     }
 
     /// Has a client that has finished send `Finish`, once on each link.
     pub(super) fn send_finish_if_done(&mut self, index: u32) {
-        let (is_server, window) = (self.is_server, self.window());
-        let Some(session) = self.session(index).filter(|it| !is_server && it.is_closed()) else {
+        if self.is_server || !self.session(index).is_some_and(|it| it.is_closed()) {
             return;
-        };
-        let Some(key) = session.link else { return };
-        let last = session.take_acknowledgement(window);
-        let Some(link) = self.links.get_mut(&key) else { return };
-        // The server has to know first that its end was received.
-        if let Some(progress) = last {
-            progress.write(&mut link.control);
         }
-        if !std::mem::replace(&mut link.has_finished, true) {
+        if let Some(link) = self.acknowledge_last(index)
+            && !std::mem::replace(&mut link.has_finished, true)
+        {
             link.control.extend(Header::control(Kind::Finish, 0, 0).write());
         }
-        self.mark_ready(key);
     }
 
     /// Handles `Finish`: both sides know that both have ended.
@@ -134,21 +136,12 @@ impl SessionManager {
     }
 
     pub(super) fn end_session(&mut self, index: u32, failure: Failure, now: Instant) {
+        if let Some(link) = self.acknowledge_last(index) {
+            link.session = None;
+            link.is_closing = true;
+        }
         let position = self.sessions.get_mut(index as usize);
         let Some(mut session) = position.and_then(Option::take) else { return };
-        // Acknowledgements that are due are still sent.
-        if let Some(key) = session.link {
-            let window = self.window();
-            let last = session.take_acknowledgement(window);
-            if let Some(link) = self.links.get_mut(&key) {
-                if let Some(progress) = last {
-                    progress.write(&mut link.control);
-                }
-                link.session = None;
-                link.is_closing = true;
-            }
-            self.mark_ready(key);
-        }
         session.close(&failure);
         self.outbox.remove(index);
         if let Some(peer) = session.peer.filter(|peer| self.by_peer.get(peer) == Some(&index)) {

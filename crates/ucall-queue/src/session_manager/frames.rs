@@ -106,7 +106,10 @@ impl SessionManager {
         Ok(())
     }
 
-    fn shared_memory_of(&mut self, key: LinkKey) -> Result<&mut SharedMemory, ProtocolError> {
+    pub(super) fn shared_memory_of(
+        &mut self,
+        key: LinkKey,
+    ) -> Result<&mut SharedMemory, ProtocolError> {
         let link = self.links.get_mut(&key).ok_or(ProtocolError::Unexpected)?;
         link.shared.as_mut().ok_or(ProtocolError::Unexpected)
     }

@@ -37,9 +37,7 @@ use crate::message::Incoming;
 use crate::options::Options;
 use crate::outbox::Outbox;
 use crate::session::Session;
-use crate::shared::ReturnedSlots;
-#[cfg(target_os = "linux")]
-use crate::shared::{Channel, SharedMemory};
+use crate::shared::{Channel, ReturnedSlots, SharedMemory};
 
 /// The smallest window of a peer.
 const WINDOW_BYTES_MIN: u64 = 64 * 1024;
@@ -181,7 +179,6 @@ impl SessionManager {
     }
 
     /// Opens a link that has a channel for shared memory beside its stream.
-    #[cfg(target_os = "linux")]
     pub fn open_shared_link(&mut self, role: Role, channel: Channel, now: Instant) -> LinkKey {
         let key = self.next_key(role, now);
         let (trusts, returned) = (self.options.trusts_peers, self.returned.clone());
@@ -189,7 +186,7 @@ impl SessionManager {
         // A window of messages in flight, and as much again that has views.
         let kept = self.options.window_bytes.saturating_mul(2);
         let mut link = Link::new(role, self.decoder(), now);
-        link.shared = Some(SharedMemory::new(channel, key, trusts, kept, returned, pool));
+        link.shared = SharedMemory::open(channel, key, trusts, kept, returned, pool);
         link.decoder.enable_shared_memory();
         self.begin_link(key, link);
         key

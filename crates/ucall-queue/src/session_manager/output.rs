@@ -107,11 +107,11 @@ impl SessionManager {
         self.changed = changed;
     }
 
-    /// Reports to peers which slots of shared memory have no views any more.
+    /// Releases slots of shared memory without views.
     fn release_slots(&mut self) {
         for (key, slot) in self.returned.take() {
-            if let Some(link) = self.links.get_mut(&key) {
-                link.release_slot(slot);
+            if let Ok(shared) = self.shared_memory_of(key) {
+                shared.release_later(slot);
                 self.mark_ready(key);
             }
         }

@@ -1,13 +1,13 @@
-//! The channel of a link: a pair of sockets over which descriptors of memory go, and nothing else.
+//! The channel of a link: a pair of sockets that carries descriptors of memory, and nothing else.
 //!
-//! The server makes it and gives the client one end in the greeting, the first 16 bytes of the
-//! connection. A greeting without a descriptor says that there is no channel: the two are not of
-//! one user, or the server has no descriptors left. The link is then a Unix socket as any other.
-//! Before it waits for that the client knocks, with 16 bytes as well, so that a server which would
-//! never greet can say so.
+//! The server makes it and sends the client one end with its preamble, the first 16 bytes of the
+//! connection. A preamble without a descriptor reports that there is no channel, because the two
+//! processes are not of one user or the server has no descriptors left. The link is then an
+//! ordinary Unix socket. The client first sends a preamble of 16 bytes itself, so that a server
+//! without shared memory can refuse it.
 //!
-//! A descriptor is sent before the frame that tells of it, straight into the other side's queue,
-//! so it is there when the frame is read; and nobody ever waits on the channel.
+//! A descriptor is sent before the frame that refers to it, straight into the receiver's socket
+//! queue, so it is there when the frame is read. Neither side ever waits on the channel.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,7 +29,7 @@ const SERVER_PREAMBLE: [u8; 16] = *b"ucall-q1 memory\n";
 const CLIENT_PREAMBLE: [u8; 16] = *b"ucall-q1 shared\n";
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const RECEIVE: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
-/// One more than there may be.
+/// One more than a message may have.
 const DESCRIPTORS_MAX: usize = 2;
 
 /// One end of a channel.
@@ -41,7 +41,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Both ends.
+    /// Both ends of a new channel.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -52,7 +52,7 @@ impl Channel {
         Self { socket, sent: 0, taken: 0 }
     }
 
-    /// Sends memory; the number that it has on the other side.
+    /// Sends a descriptor of memory; returns its number at the receiver.
     pub(super) fn send(&mut self, memory: BorrowedFd<'_>) -> io::Result<u64> {
         let number = self.sent + 1;
         send_with(self.socket.as_fd(), &number.to_le_bytes(), Some(memory))?;
@@ -60,7 +60,7 @@ impl Channel {
         Ok(number)
     }
 
-    /// Takes the memory of this number, which has to be the next one.
+    /// Receives the descriptor with this number, which has to be the next one.
     pub(super) fn take(&mut self, number: u64) -> Result<OwnedFd, ProtocolError> {
         let mut buffer = [0; 9];
         let received = receive_with(self.socket.as_fd(), &mut buffer);
@@ -75,30 +75,25 @@ impl Channel {
     }
 }
 
-/// Says to whom we connected that a greeting is waited for.
+/// Sends the preamble of a client.
 pub(crate) fn send_client_preamble(connection: BorrowedFd<'_>) -> io::Result<()> {
     send_with(connection, &CLIENT_PREAMBLE, None)
 }
 
-/// How many of these bytes go on with a knock, of which so many came before; `None` if they are
-/// something else.
+/// The number of these bytes that continue a client's preamble, of which `before` were received;
+/// `None` if they do not continue it.
 pub(crate) fn match_client_preamble(before: usize, bytes: &[u8]) -> Option<usize> {
     let rest = CLIENT_PREAMBLE.get(before..).unwrap_or_default();
     let count = rest.len().min(bytes.len());
     (rest.get(..count) == bytes.get(..count)).then_some(count)
 }
 
-/// Whether the first bytes of a connection that was accepted are a knock.
-pub(crate) fn is_client_preamble(first: &[u8]) -> bool {
-    first.starts_with(&CLIENT_PREAMBLE)
+/// Whether the first bytes of a connection are a preamble.
+pub(crate) fn is_preamble(first: &[u8]) -> bool {
+    first.starts_with(&CLIENT_PREAMBLE) || first.starts_with(&SERVER_PREAMBLE)
 }
 
-/// Whether the first bytes of a connection that was made are a greeting.
-pub(crate) fn is_server_preamble(first: &[u8]) -> bool {
-    first.starts_with(&SERVER_PREAMBLE)
-}
-
-/// Greets who has connected; our end of the channel, if there is one.
+/// Sends the preamble of a server; returns its end of the channel, if there is one.
 pub(crate) fn send_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
     let pair = if is_same_user(connection) { Channel::pair().ok() } else { None };
     let theirs = pair.as_ref().map(|(_, theirs)| theirs.socket.as_fd());
@@ -106,7 +101,7 @@ pub(crate) fn send_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<Cha
     Ok(pair.map(|(ours, _)| ours))
 }
 
-/// Takes the greeting of whom we connected to; `WouldBlock` while it has not come.
+/// Receives the preamble of a server; `WouldBlock` until it has arrived.
 pub(crate) fn receive_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
     let mut buffer = [0; SERVER_PREAMBLE.len()];
     let (bytes, channel) = receive_with(connection, &mut buffer)?;
@@ -128,7 +123,7 @@ pub(crate) fn receive_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<
     }
 }
 
-/// Whether the process at the other end is of our user.
+/// Whether the peer's process has our user.
 fn is_same_user(connection: BorrowedFd<'_>) -> bool {
     let ours = rustix::process::geteuid().as_raw();
     matches!(ucall_engine::peer_of(connection), Ok(Peer::Process { uid, .. }) if uid == ours)
@@ -152,12 +147,12 @@ fn send_with(
     }
 }
 
-/// What came with a message.
+/// The descriptors that were received with a message.
 enum Descriptor {
     None,
     One(OwnedFd),
     Several,
-    /// This process has no room for it.
+    /// This process has no room for a descriptor.
     Lost,
 }
 

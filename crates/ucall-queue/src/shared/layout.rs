@@ -1,6 +1,6 @@
-//! Where the segments of a message lie in shared memory, and the frame that tells of it.
+//! The positions of a message's segments in shared memory, and the frame that has them.
 //!
-//! Each segment begins at a multiple of 64 bytes, one behind the other. The body of the frame is,
+//! Segments follow one another, each at a multiple of 64 bytes. The body of the frame is,
 //! in numbers of 8 bytes: the slot, or 0 for memory that is used once; the number of the
 //! descriptor that was sent for it, or 0 for a slot's own; and the length of each segment.
 #![forbid(unsafe_code)]
@@ -9,10 +9,10 @@ use bytes::Bytes;
 
 use crate::frame::{Header, Kind, RECORD_HEAD_BYTES, SEGMENT_ENTRY_BYTES, read_u64, record_bytes};
 
-/// Arrays are read fastest from where a cache line begins.
+/// Arrays are read fastest from the start of a cache line.
 const ALIGNMENT: u64 = 64;
 
-/// Where the segments of a message lie.
+/// The positions of the segments of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     lengths: Vec<u64>,
@@ -21,7 +21,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of segments of these lengths; `None` when they are longer than memory can be.
+    /// The layout of segments of these lengths; `None` if no memory can be as long.
     pub(super) fn new(lengths: Vec<u64>) -> Option<Self> {
         let mut starts = Vec::with_capacity(lengths.len());
         let mut end = 0_u64;
@@ -33,25 +33,25 @@ impl Layout {
         (end < 1 << 48).then_some(Self { lengths, starts, end })
     }
 
-    /// Bytes of memory that it takes.
+    /// The bytes of memory that it takes.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// The length of the message as it would be in a stream, with the table of its segments.
+    /// The length of the message in a stream, with the table of its segments.
     pub(super) fn message_bytes(&self) -> u64 {
         let segments = self.lengths.len();
         let table = if segments > 1 { segments * SEGMENT_ENTRY_BYTES } else { 0 };
         self.lengths.iter().sum::<u64>() + table as u64
     }
 
-    /// Where each segment begins, and its length.
+    /// The start and length of each segment.
     pub(super) fn segments(&self) -> impl ExactSizeIterator<Item = (u64, u64)> {
         self.starts.iter().copied().zip(self.lengths.iter().copied())
     }
 }
 
-/// What a frame tells of a message in shared memory.
+/// The body of the frame of a message in shared memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pub(super) slot: u64,
@@ -60,7 +60,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The whole frame, of a message with this header.
+    /// The whole frame of a message with this header.
     pub(super) fn write(&self, header: &Header) -> Vec<u8> {
         let length = record_bytes(header.segments);
         let header = Header { kind: Kind::Shared, length, ..*header };
@@ -79,12 +79,12 @@ impl Record {
     }
 }
 
-/// Hands out the bytes of a message with the places that they go to.
+/// Splits the bytes of a message by their positions in memory.
 #[derive(Debug)]
 pub(super) struct Scatter {
-    /// What was not handed out, the next part last.
+    /// The parts that are left, the next one last.
     parts: Vec<Bytes>,
-    /// Where the segments that are not full lie, the next one last.
+    /// The ranges of the segments that are not full, the next one last.
     segments: Vec<(u64, u64)>,
 }
 
@@ -96,7 +96,7 @@ impl Scatter {
         Self { parts, segments }
     }
 
-    /// The next bytes, at most so many, and where they go; `None` when that was all.
+    /// The next bytes, at most this many, and their position; `None` after the last.
     pub(super) fn next(&mut self, bytes_max: usize) -> Option<(u64, Bytes)> {
         while self.parts.last()?.is_empty() {
             self.parts.pop();

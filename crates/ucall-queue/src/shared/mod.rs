@@ -1,25 +1,25 @@
 //! Messages in memory that two processes of one host share.
 //!
-//! A link of this kind is a Unix socket with a [`Channel`] beside it. Long messages are copied into
-//! memory whose descriptor goes over the channel, and a frame in the stream tells of them; the
-//! receiver maps the memory and hands out views of it. Nothing else about a session changes: what
-//! is kept to be sent again is the message itself, and a new link begins without any memory.
+//! A link of this kind is a Unix socket with a [`Channel`] beside it. The sender copies a long
+//! message into memory, sends the descriptor over the channel and a frame over the stream. The
+//! receiver maps the memory and returns views of it. Sessions do not change: they keep the message
+//! itself to send it again, and a new link begins without any memory.
 //!
 //! Memory is used in two ways:
 //!
-//! | | who may write | costs |
+//! | | written by | costs |
 //! |---|---|---|
-//! | once | nobody: it is sealed first | new pages on both sides, which are more than two copies |
-//! | again, as a slot | the sender, once it has it back | a copy |
+//! | once | no process, after it is sealed | new pages on both sides, more than two copies |
+//! | repeatedly, as a slot | the sender, once the receiver has released it | a copy |
 //!
-//! A slot is viewed if both sides trust each other and the message is so long that a copy costs
-//! more than to give the slot back later. Otherwise what is in one is copied out when it is told
-//! of, and the slot goes back at once. Without trust that is for messages up to a length at which
-//! it pays, and longer ones are viewed in sealed memory.
+//! A slot is viewed if both sides trust each other and a copy of the message costs more than a late
+//! release of the slot. Otherwise the message is copied out when its frame arrives, and the slot is
+//! released at once. Without trust, slots are for messages up to the length at which this is
+//! faster, and longer ones are viewed in sealed memory.
 //!
-//! The kernel keeps either from shrinking, and pages that are not there yet are refused, so reading
-//! never fails and takes no memory. What must not change while it is looked at is copied out of a
-//! slot first ([`View::as_slice`]).
+//! Seals keep the memory from shrinking, and memory without all its pages is refused, so reads
+//! never fail and allocate nothing. Bytes that must not change while they are read are copied out
+//! of a slot first ([`View::as_slice`]).
 
 mod channel;
 mod layout;
@@ -45,35 +45,34 @@ use sender::SharedSender;
 
 pub use channel::Channel;
 pub(crate) use channel::{
-    is_client_preamble, is_server_preamble, match_client_preamble, receive_preamble,
-    send_client_preamble, send_preamble,
+    is_preamble, match_client_preamble, receive_preamble, send_client_preamble, send_preamble,
 };
 pub(crate) use view::ReturnedSlots;
 pub use view::View;
 
-/// No other message is begun in one output after so many bytes were copied.
+/// An output takes no further message after this many bytes were copied.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// What slots of one direction hold in all, unless both sides trust each other: two are in use, and
-/// two on their way back. A sender keeps to it and a receiver refuses more, because each slot takes
-/// address space, and a peer may give the same memory as many times as there are slots.
+/// The bytes of all slots of one direction, unless both sides trust each other: room for two in use
+/// and two being released. A receiver refuses more, because each slot takes address space, and a
+/// peer may send the same memory for every slot.
 const COPIED_SLOTS_BYTES_MAX: u64 = 16 << 20;
-/// What is shorter is copied out of a slot, whoever wrote it.
+/// Shorter messages are copied out of a slot, also of trusted peers.
 const VIEWED_BYTES_MIN: u64 = 256 << 10;
 
-/// Whether a message of so many bytes is viewed in a slot, between two that trust each other. Both
-/// go by the length that it would have in a stream.
+/// Whether a message is viewed in a slot, between sides that trust each other. Both sides use its
+/// length in a stream.
 fn is_viewed(message_bytes: u64) -> bool {
     message_bytes >= VIEWED_BYTES_MIN
 }
 
-/// Tells whether this system gives memory that can be shared and sealed, or why not.
+/// Checks that this system has memory that can be shared and sealed.
 pub fn shared_memory() -> io::Result<()> {
     let memory = region::create(1)?;
     region::write(memory.as_fd(), 0, &[1])?;
     Ok(region::seal(memory.as_fd(), region::MemoryUse::Once)?)
 }
 
-/// What a link has beside its stream.
+/// The shared memory of a link.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     channel: Channel,
@@ -81,56 +80,56 @@ pub(crate) struct SharedMemory {
     theirs: Sharing,
     sender: SharedSender,
     receiver: SharedReceiver,
-    /// Slots that nobody looks at any more, until the output says so. The peer may not use them
-    /// before, so there are never more than slots.
+    /// Slots without views that the next output releases. The peer may not use them before, so
+    /// there are never more than there are slots.
     returned: Vec<usize>,
     /// Bytes that were copied for the output that is being written.
     copied: usize,
 }
 
 impl SharedMemory {
-    /// `slots_bytes_max` is what is kept to be used again in each direction.
-    pub(crate) fn new(
+    /// Where the system has it. `slots_bytes_max` bounds the bytes of all slots in each direction.
+    pub(crate) fn open(
         channel: Channel,
         link: LinkKey,
         trusts: bool,
         slots_bytes_max: usize,
-        leases: Arc<ReturnedSlots>,
+        returned: Arc<ReturnedSlots>,
         pool: Arc<BufferPool>,
-    ) -> Self {
-        Self {
+    ) -> Option<Self> {
+        Some(Self {
             channel,
             ours: Sharing { takes: region::has_room(), trusts },
             theirs: Sharing::default(),
             sender: SharedSender::new(slots_bytes_max),
-            receiver: SharedReceiver::new(link, leases, pool),
+            receiver: SharedReceiver::new(link, returned, pool),
             returned: Vec::new(),
             copied: 0,
-        }
+        })
     }
 
-    /// What to say of it in the handshake.
+    /// This side's part of the handshake.
     pub(crate) fn sharing(&self) -> Sharing {
         self.ours
     }
 
-    /// What the peer has said of it.
+    /// The peer's part of the handshake.
     pub(crate) fn set_peer_sharing(&mut self, theirs: Sharing) {
         self.theirs = theirs;
     }
 
-    /// Another output is begun.
+    /// Begins another output.
     pub(crate) fn begin_output(&mut self) {
         self.copied = 0;
     }
 
-    /// Whether a message is being copied, which goes on in the next turn.
+    /// Whether a message is being copied, which continues in the next turn.
     pub(crate) fn is_copying(&self) -> bool {
         self.sender.is_copying()
     }
 
-    /// What goes next into the stream, of the chunks that `fetch` gives; `None` when there is
-    /// nothing more for this output.
+    /// The next parts for the stream, from the batches that `fetch` returns; `None` if this output
+    /// takes no more.
     pub(crate) fn next_batch(
         &mut self,
         fetch: impl FnOnce() -> Option<Vec<Bytes>>,
@@ -150,7 +149,7 @@ impl SharedMemory {
         self.sender.advance(&mut self.channel, &mut self.copied)
     }
 
-    /// The length of a message, and its segments, by the frame that tells of it.
+    /// The length of a message and its segments, by the body of its frame.
     pub(crate) fn take(
         &mut self,
         record: &[u8],
@@ -173,21 +172,21 @@ impl SharedMemory {
         Ok((length, body))
     }
 
-    /// The peer is through with a slot.
+    /// The peer has released a slot.
     pub(crate) fn release(&mut self, slot: u64) -> Result<(), ProtocolError> {
         self.sender.release(slot)
     }
 
-    /// Nobody here looks at a slot any more, which the next output tells the peer.
-    pub(crate) fn give_back(&mut self, slot: usize) {
+    /// Releases a slot without views in the next output.
+    pub(crate) fn release_later(&mut self, slot: usize) {
         self.returned.push(slot);
     }
 
-    /// Writes which slots the peer may use again. From here on it may.
+    /// Writes the releases of slots. From here on the peer may reuse them.
     pub(crate) fn write_releases(&mut self, output: &mut Payload) {
         for slot in self.returned.drain(..) {
             self.receiver.free(slot);
-            // Their numbers begin at 1.
+            // The numbers of slots begin at 1.
             output.extend(&Header::control(Kind::Release, slot as u64 + 1, 0).write());
         }
     }

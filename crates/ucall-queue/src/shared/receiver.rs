@@ -1,9 +1,9 @@
-//! Messages that a peer left in shared memory.
+//! Receives messages in shared memory.
 //!
-//! Nothing is believed: memory is mapped only if it is sealed as its use asks for and whole, a
-//! message has to lie within it, and a slot that the peer was not told to be free cannot be told of
-//! again: so what it makes us copy, or answer, before our output has gone out is bounded.
-//! What a peer that is not trusted has put into a slot is copied out before anybody looks at it.
+//! The peer is not trusted to be correct. Memory is mapped only if it is whole and has the seals
+//! that its use requires, and a message has to be within it. A slot that was not released cannot be
+//! used again, so the copies and answers that a peer causes before it reads our output are bounded.
+//! Messages in slots of a peer that is not trusted are copied out before any code reads them.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ use crate::frame::ProtocolError;
 use crate::link_key::LinkKey;
 use crate::message::{Body, Segment};
 
-/// Slots of one link in each direction.
+/// The most slots of one link in each direction.
 pub(super) const SLOTS_MAX: usize = 64;
 
 /// The receiving side of a link with a channel.
@@ -27,7 +27,7 @@ pub(super) struct SharedReceiver {
     link: LinkKey,
     slots: Vec<Slot>,
     returned: Arc<ReturnedSlots>,
-    /// Where copies lie.
+    /// The memory of copies.
     pool: Arc<BufferPool>,
 }
 
@@ -42,8 +42,8 @@ impl SharedReceiver {
         Self { link, slots: Vec::new(), returned, pool }
     }
 
-    /// The segments of a message: where they lie in memory that is used once, or if a slot is to be
-    /// viewed, as one that a trusted peer wrote may be; else copied out.
+    /// The segments of a message: views of memory that is used once, or of a slot if `is_viewed`;
+    /// else copies.
     pub(super) fn take(
         &mut self,
         channel: &mut Channel,
@@ -84,14 +84,14 @@ impl SharedReceiver {
         record.layout.segments().map(copy).collect()
     }
 
-    /// The peer is told that a slot is free.
+    /// The peer is told that it may reuse a slot.
     pub(super) fn free(&mut self, slot: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.is_leased = false;
         }
     }
 
-    /// The place of a slot, which is in use from now on, and its memory.
+    /// Marks a slot as in use; returns its index and memory.
     fn take_slot(
         &mut self,
         channel: &mut Channel,
@@ -131,7 +131,7 @@ fn views(lease: Lease, record: &Record) -> Result<Vec<Segment>, ProtocolError> {
     record.layout.segments().map(view).collect()
 }
 
-/// Maps the memory that came for a message, if that takes no more than so many bytes.
+/// Maps the memory of a message, if that takes at most `bytes_max`.
 fn map(
     channel: &mut Channel,
     record: &Record,

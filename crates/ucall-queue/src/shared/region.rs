@@ -1,9 +1,8 @@
-//! Memory that lies in a descriptor, which another process may hold as well.
+//! Memory behind a descriptor, which another process may have, too.
 //!
-//! It comes from `memfd_create` and is sealed, so that it can neither shrink nor grow any more:
-//! whoever has mapped it can read all of it, whatever the other side does. Memory that is sealed
-//! against writing too is as fixed as memory of one's own; the kernel grants that seal only when
-//! nobody can write.
+//! It comes from `memfd_create` and is sealed, so that it can neither shrink nor grow: a process
+//! that has mapped it can read all of it, whatever the other side does. Memory that is also sealed
+//! against writes never changes; the kernel sets that seal only if no process can write.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
@@ -15,37 +14,36 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::frame::ProtocolError;
 
-/// Mappings that one process has at the same time at most: a quarter of what Linux allows by
-/// default (`vm.max_map_count`).
+/// The most mappings of one process: a quarter of Linux's default (`vm.max_map_count`).
 const MAPPINGS_MAX: usize = 16 * 1024;
-/// More than this is not mapped page by page before somebody looks at it.
+/// Longer mappings are not populated with pages at once.
 const POPULATED_BYTES_MAX: usize = 64 << 20;
-/// What `fstatfs` calls memory of `memfd_create`, unless that is of huge pages: those may be
-/// missing when they are looked at.
+/// The file system of memory from `memfd_create`. That of huge pages is another: a read may find
+/// those missing.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// What all slots of this process hold that are copied out: with many peers each has less, and in
-/// the end none.
+/// The bytes of all slots of this process that are copied out. With many peers, each has fewer or
+/// none.
 const QUOTA_BYTES_MAX: u64 = 128 << 20;
 
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
 static QUOTA_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What becomes of memory after the first message in it.
+/// The use of memory after its first message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MemoryUse {
     /// It holds this message for good.
     Once,
-    /// It is written again.
+    /// It is written again for other messages.
     Reused,
 }
 
-/// Memory of so many bytes, without seals.
+/// New memory of this many bytes, without seals.
 pub(super) fn create(bytes: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = match fs::memfd_create(c"ucall-queue", flags | MemfdFlags::NOEXEC_SEAL) {
-        // Linux before 6.3 does not know the flag, which later ones may insist on.
+        // Linux before 6.3 does not know the flag, which later versions may require.
         Err(Errno::INVAL) => fs::memfd_create(c"ucall-queue", flags)?,
         created => created?,
     };
@@ -53,7 +51,7 @@ pub(super) fn create(bytes: u64) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// Takes the memory's pages now, when a lack of them is an error and not a crash.
+/// Allocates all pages now: a lack of memory is an error here, and a crash later.
 pub(super) fn allocate(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     fs::fallocate(memory, FallocateFlags::empty(), 0, bytes)
 }
@@ -73,7 +71,7 @@ pub(super) fn write(memory: BorrowedFd<'_>, at: u64, mut bytes: &[u8]) -> io::Re
     Ok(())
 }
 
-/// Seals it as this use asks for.
+/// Sets the seals that this use requires.
 pub(super) fn seal(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> io::Result<()> {
     fs::fcntl_add_seals(memory, wanted_seals(memory_use))
 }
@@ -85,7 +83,7 @@ fn wanted_seals(memory_use: MemoryUse) -> SealFlags {
     }
 }
 
-/// Looks at memory that a peer gave us; its length if it may be mapped.
+/// Checks memory of a peer; returns its length if it may be mapped.
 pub(super) fn check(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> Result<u64, ProtocolError> {
     let wrong = |_| ProtocolError::InvalidSharedMemory;
     let seals = fs::fcntl_get_seals(memory).map_err(wrong)?;
@@ -93,7 +91,7 @@ pub(super) fn check(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> Result<u64
     let found = fs::fstat(memory).map_err(wrong)?;
     let length = u64::try_from(found.st_size).map_err(|_| ProtocolError::InvalidSharedMemory)?;
     let allocated = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
-    // What is not there yet would be taken from us when we look at it.
+    // A read of a missing page would allocate it in this process.
     let is_whole = length > 0 && allocated >= length;
     #[allow(clippy::unnecessary_cast, reason = "its type differs between architectures")]
     let is_memory = kind as i64 == TMPFS_MAGIC;
@@ -110,20 +108,20 @@ pub(super) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: a mapping is an address and a length. Nothing in it belongs to a thread.
+// SAFETY: a mapping is an address and a length, and belongs to no thread.
 unsafe impl Send for Mapping {}
-// SAFETY: what is shared is only read, through `as_ptr`, under the rules that it tells.
+// SAFETY: shared references only read, through `as_ptr`, under the rules stated there.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Memory of which `check` has found at least so many bytes, to be read.
+    /// Maps memory for reading, of which `check` has found at least this many bytes.
     pub(super) fn to_read(
         memory: BorrowedFd<'_>,
         bytes: usize,
         memory_use: MemoryUse,
     ) -> io::Result<Self> {
-        // Before 6.7 the kernel shares nothing that is sealed against writing. Without anybody
-        // who writes, a private mapping shows the same pages.
+        // Linux before 6.7 makes no shared mapping of memory that is sealed against writes. A
+        // private mapping has the same pages, because no process writes.
         let kind = match memory_use {
             MemoryUse::Once => MapFlags::PRIVATE,
             MemoryUse::Reused => MapFlags::SHARED,
@@ -131,7 +129,7 @@ impl Mapping {
         Self::map(memory, bytes, ProtFlags::READ, kind)
     }
 
-    /// Memory of our own, of so many bytes, to be written.
+    /// Maps our own memory of this many bytes for writing.
     pub(super) fn to_write(memory: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         Self::map(memory, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
     }
@@ -148,7 +146,7 @@ impl Mapping {
         }
         let is_short = bytes <= POPULATED_BYTES_MAX;
         let flags = if is_short { kind | MapFlags::POPULATE } else { kind };
-        // SAFETY: the kernel picks the place, so that nothing that is there is covered.
+        // SAFETY: the kernel picks the address, so no other mapping is replaced.
         let mapped = unsafe { mmap(null_mut(), bytes, protection, flags, memory.as_fd(), 0) };
         let start = mapped.and_then(|start| NonNull::new(start.cast()).ok_or(Errno::NOMEM));
         match start {
@@ -160,8 +158,8 @@ impl Mapping {
         }
     }
 
-    /// Where it begins. All of it can be read for as long as the mapping is there; whether it stays
-    /// as it is depends on its seals.
+    /// Its address. All of it is readable for as long as the mapping exists; whether it can change
+    /// depends on its seals.
     pub(super) fn as_ptr(&self) -> *const u8 {
         self.start.as_ptr()
     }
@@ -170,8 +168,8 @@ impl Mapping {
         self.bytes
     }
 
-    /// Appends a copy of so many bytes from a place on; `false` if they are not within the memory,
-    /// or there is no room for them yet.
+    /// Appends a copy of this many bytes at `at`; `false` if they are not within the mapping, or
+    /// `copy` has no capacity for them.
     pub(super) fn read(&self, at: u64, bytes: usize, copy: &mut Vec<u8>) -> bool {
         let Ok(at) = usize::try_from(at) else { return false };
         let is_within = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
@@ -179,9 +177,9 @@ impl Mapping {
             return false;
         }
         let filled = copy.len();
-        // SAFETY: the bytes are within the mapping, and there is room for them behind what the
-        // copy has. A peer may write to them meanwhile; then the copy has some of each, and no
-        // byte is looked at twice.
+        // SAFETY: the bytes are within the mapping, and `copy` has capacity for them after
+        // `filled`. A peer may write to them meanwhile: then the copy has old and new bytes, and no
+        // byte is read twice.
         unsafe {
             let end = copy.as_mut_ptr().add(filled);
             std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), end, bytes);
@@ -190,15 +188,14 @@ impl Mapping {
         true
     }
 
-    /// Copies bytes to a place in memory that was mapped to be written; `false` if they are not
-    /// within it.
+    /// Writes bytes at `at` to memory that was mapped for writing; `false` if they do not fit.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
         let Ok(at) = usize::try_from(at) else { return false };
         if at.checked_add(bytes.len()).is_none_or(|end| end > self.bytes) {
             return false;
         }
-        // SAFETY: the place is within the mapping, which can be written, and `bytes` is memory of
-        // somebody else: nobody has a reference into the mapping.
+        // SAFETY: the range is within the mapping, which is writable, and `bytes` does not overlap
+        // it, because there are no references into the mapping.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
         }
@@ -208,19 +205,19 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and whoever looks into it holds the mapping.
-        // An error would mean that it is not there, which nobody can mend.
+        // SAFETY: it was mapped with this length, and every reader owns the mapping. An error
+        // would mean that it is not mapped, and has no remedy.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         MAPPINGS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A part of the memory for slots that are copied out.
+/// A share of the bytes for slots that are copied out.
 #[derive(Debug)]
 pub(super) struct QuotaShare(u64);
 
 impl QuotaShare {
-    /// So many bytes of it, if they are left.
+    /// A share of this many bytes, if they are left.
     pub(super) fn take(bytes: u64) -> Option<Self> {
         let quota_share = Self(bytes);
         let before = QUOTA_BYTES.fetch_add(bytes, Ordering::Relaxed);
@@ -234,7 +231,7 @@ impl Drop for QuotaShare {
     }
 }
 
-/// Whether there is room for more mappings, with half of them to spare.
+/// Whether less than half of all mappings are in use.
 pub(super) fn has_room() -> bool {
     MAPPINGS.load(Ordering::Relaxed) < MAPPINGS_MAX / 2
 }

@@ -1,17 +1,17 @@
-//! Messages on their way into shared memory.
+//! Copies messages into shared memory.
 //!
-//! Where a message goes that is long enough:
+//! The place of a message that is long enough:
 //!
 //! | | both sides trust each other | they do not |
 //! |---|---|---|
 //! | a slot that is copied out | below `VIEWED_BYTES_MIN` | up to `COPIED_BYTES_MAX` |
 //! | a slot that is viewed | else, if one is free | |
-//! | memory of its own | else, if it has buffers to be viewed | if it is longer, and has those |
-//! | the stream | what is left | what is left |
+//! | memory of its own | else, if it has several segments | if longer, with several segments |
+//! | the stream | all others | all others |
 //!
-//! A slot that is copied out comes back at once, so that a message which finds none waits for it.
-//! A copy to a slot costs what a copy costs, and another one to get it out if it is not viewed;
-//! memory of its own costs new pages, which is more than both.
+//! A slot that is copied out is released at once, so a message waits for one. A slot costs one copy
+//! by the sender, and another by the receiver unless it is viewed. Memory of its own costs new
+//! pages, which is more than both.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,17 +28,17 @@ use crate::frame::{
     HEADER_BYTES, Header, Kind, ProtocolError, SEGMENT_ENTRY_BYTES, first_frame, read_u64,
 };
 
-/// Shorter messages are quicker through the stream.
+/// Shorter messages are faster through the stream.
 const SHARED_BYTES_MIN: u64 = 64 * 1024;
-/// Of many short segments each would have to be copied on its own.
+/// A message with a shorter average segment uses the stream, because each segment is a copy.
 const SEGMENT_BYTES_MIN: u64 = 4 * 1024;
-/// A slot has room for at least so much, and for messages that are a little longer than its first.
+/// The smallest slot. A slot also has room for messages slightly longer than its first.
 const SLOT_BYTES_MIN: u64 = 128 * 1024;
 const SLOT_SLACK_SHARE: u64 = 16;
-/// Messages up to this length are copied out of slots by a peer that is not trusted. The memory for
-/// longer ones is rarely there to be used again, so that nothing is gained.
+/// Messages up to this length are copied out of slots by a peer that is not trusted. For longer
+/// ones its buffer pool rarely has memory, and the copy is not faster.
 const COPIED_BYTES_MAX: u64 = 4 << 20;
-/// What is copied in one turn, so that a long message holds up nobody.
+/// Bytes that are copied in one turn, so that a long message does not delay other links.
 const TURN_BYTES_MAX: usize = 8 << 20;
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
@@ -46,12 +46,12 @@ const PIECE_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct SharedSender {
     slots: Vec<Slot>,
-    /// What all slots together may hold.
+    /// The bytes of all slots together.
     slots_bytes_max: u64,
     pending: Option<Pending>,
-    /// The peer trusts us, and we it.
+    /// Both sides trust each other.
     is_trusted: bool,
-    /// The system gives no shared memory.
+    /// The system refuses shared memory.
     is_refused: bool,
 }
 
@@ -59,18 +59,18 @@ pub(super) struct SharedSender {
 struct Slot {
     memory: Mapping,
     state: SlotState,
-    /// Of those that are copied out.
+    /// The share of a slot that is copied out.
     _quota: Option<QuotaShare>,
 }
 
-/// Who has a slot.
+/// The use of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SlotState {
-    /// Nobody.
+    /// None.
     Free,
-    /// A message that is copied out, so that it comes back soon.
+    /// A message that is copied out, after which the slot is released.
     Copied,
-    /// A message that is viewed, for as long as somebody likes.
+    /// A message that is viewed, for as long as the receiver's program likes.
     Viewed,
 }
 
@@ -78,7 +78,7 @@ enum SlotState {
 #[derive(Debug)]
 struct Pending {
     header: Header,
-    /// As they came, in case they have to go through the stream.
+    /// The whole message, in case it has to use the stream.
     batch: Vec<Bytes>,
     layout: Layout,
     scatter: Scatter,
@@ -87,11 +87,11 @@ struct Pending {
 
 #[derive(Debug)]
 enum CopyTarget {
-    /// One that the peer knows.
+    /// A slot that the peer knows.
     Slot(usize),
-    /// One that the peer has to be told of.
+    /// A slot whose descriptor the peer does not have.
     NewSlot(usize, Slot, OwnedFd),
-    /// A slot that comes back soon.
+    /// A slot that is released soon.
     Awaited,
     Once(OwnedFd),
 }
@@ -103,7 +103,7 @@ impl SharedSender {
         Self { slots: Vec::new(), slots_bytes_max, pending: None, is_trusted, is_refused }
     }
 
-    /// Whether there is a message that others have to wait for.
+    /// Whether a message is pending, for which others wait.
     pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
@@ -113,7 +113,7 @@ impl SharedSender {
         self.pending.as_ref().is_some_and(|it| !matches!(it.position, CopyTarget::Awaited))
     }
 
-    /// Begins to copy a message, or gives it back if it is to go through the stream.
+    /// Begins to copy a message, or returns it if it is to use the stream.
     pub(super) fn begin(&mut self, batch: Vec<Bytes>, is_trusted: bool) -> Result<(), Vec<Bytes>> {
         let Some((header, layout)) = shareable(&batch) else { return Err(batch) };
         self.is_trusted = is_trusted;
@@ -146,8 +146,8 @@ impl SharedSender {
         }
     }
 
-    /// Goes on copying. What is to be sent once that is done: the frame that tells of the message,
-    /// or the message itself if it could not be shared.
+    /// Continues to copy. Returns what is sent once that is complete: the frame of the message in
+    /// shared memory, or the message itself if it could not be shared.
     pub(super) fn advance(
         &mut self,
         channel: &mut Channel,
@@ -162,7 +162,7 @@ impl SharedSender {
                     self.pending = Some(pending);
                     return None;
                 }
-                // What came back has gone to others since.
+                // The released slots are in use again.
                 _ => return Some(self.abandon(pending)),
             }
         }
@@ -184,7 +184,7 @@ impl SharedSender {
         }
     }
 
-    /// A slot is free again.
+    /// The peer has released a slot.
     pub(super) fn release(&mut self, slot: u64) -> Result<(), ProtocolError> {
         let position = usize::try_from(slot).ok().and_then(|slot| slot.checked_sub(1));
         match position.and_then(|position| self.slots.get_mut(position)) {
@@ -196,13 +196,13 @@ impl SharedSender {
         }
     }
 
-    /// Whether a slot for so many bytes is to come back soon.
+    /// Whether a slot for this many bytes is released soon.
     fn awaits_slot_for(&self, bytes: u64) -> bool {
         let is_returning = |slot: &Slot| slot.state == SlotState::Copied && slot.has_room(bytes);
         self.slots.iter().any(is_returning)
     }
 
-    /// A slot for so many bytes, which is held so from now on; `None` if there is none.
+    /// Takes a slot for this many bytes and this use; `None` if there is none.
     fn find_slot(&mut self, bytes: u64, state: SlotState) -> io::Result<Option<CopyTarget>> {
         let fits = |slot: &Slot| slot.state == SlotState::Free && slot.has_room(bytes);
         let shareable = self.slots.iter().enumerate().filter(|(_, slot)| fits(slot));
@@ -216,7 +216,7 @@ impl SharedSender {
         };
         let room = (bytes + bytes / SLOT_SLACK_SHARE).max(SLOT_BYTES_MIN);
         let all: u64 = self.slots.iter().map(|slot| slot.memory.bytes() as u64).sum();
-        // A new one, or in the place of one that is too short.
+        // A new slot, or a longer one in place of a free slot.
         let (position, freed) = if self.slots.len() < SLOTS_MAX && all + room <= most {
             (self.slots.len(), 0)
         } else if let Some(position) =
@@ -249,7 +249,7 @@ impl SharedSender {
         }
     }
 
-    /// Copies for one turn; `true` when that was all.
+    /// Copies for one turn; `true` once all is copied.
     fn copy(&mut self, pending: &mut Pending, copied: &mut usize) -> io::Result<bool> {
         let mut left = TURN_BYTES_MAX;
         while left > 0 {
@@ -296,14 +296,14 @@ impl SharedSender {
             CopyTarget::Awaited => None,
             CopyTarget::Once(memory) => {
                 region::seal(memory.as_fd(), MemoryUse::Once).ok()?;
-                // It fails when there is no room for more under way, or the channel is broken.
+                // It fails if the channel is full or broken.
                 let number = channel.send(memory.as_fd()).ok()?;
                 Some((0, number))
             }
         }
     }
 
-    /// Leaves a message that could not be copied to the stream.
+    /// Returns a message that could not be copied, for the stream.
     fn abandon(&mut self, pending: Pending) -> Vec<Bytes> {
         if let CopyTarget::Slot(position) | CopyTarget::NewSlot(position, ..) = pending.position {
             self.set_slot_state(position, SlotState::Free);
@@ -322,12 +322,12 @@ fn create(bytes: u64) -> io::Result<CopyTarget> {
     region::create(bytes).map(CopyTarget::Once)
 }
 
-/// Whether the system will never give any.
+/// Whether the system refuses shared memory for good.
 fn is_refusal(error: Errno) -> bool {
     [Errno::PERM, Errno::ACCESS, Errno::NOSYS].contains(&error)
 }
 
-/// The header of a chunk that is one message worth sharing, and where its segments would lie.
+/// The header and layout of a batch that is one message worth sharing.
 fn shareable(batch: &[Bytes]) -> Option<(Header, Layout)> {
     let [frames, _, ..] = batch else { return None };
     let (header, _) = first_frame(frames)?;

@@ -1,28 +1,54 @@
-//! In the place of shared memory, on systems that cannot seal it: nobody ever has any.
+//! Replaces shared memory on systems that cannot seal it: no link has any.
 #![forbid(unsafe_code)]
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use ucall_buffer::Payload;
 use ucall_engine::WakeFlag;
 
+use crate::buffer_pool::BufferPool;
 use crate::frame::{ProtocolError, Sharing};
 use crate::link_key::LinkKey;
 use crate::message::Body;
 
-/// Fails: this system has none that can be sealed.
+/// Fails, because this system has no memory that can be sealed.
 pub fn shared_memory() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// A piece of a message in shared memory.
+/// One end of a channel.
+#[derive(Debug)]
+pub enum Channel {}
+
+pub(crate) fn send_client_preamble(_connection: BorrowedFd<'_>) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(crate) fn send_preamble(_connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(crate) fn receive_preamble(_connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(crate) fn match_client_preamble(_before: usize, _bytes: &[u8]) -> Option<usize> {
+    None
+}
+
+pub(crate) fn is_preamble(_first: &[u8]) -> bool {
+    false
+}
+
+/// A segment of a message in shared memory.
 #[derive(Clone, Debug)]
 pub enum View {}
 
 impl View {
-    /// Where it begins.
+    /// Its address.
     pub fn as_ptr(&self) -> *const u8 {
         match *self {}
     }
@@ -37,7 +63,7 @@ impl View {
         match *self {}
     }
 
-    /// The bytes, if nobody can change them.
+    /// The bytes, if no process can change them.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match *self {}
     }
@@ -52,6 +78,17 @@ impl View {
 pub(crate) enum SharedMemory {}
 
 impl SharedMemory {
+    pub(crate) fn open(
+        channel: Channel,
+        _link: LinkKey,
+        _trusts: bool,
+        _slots_bytes_max: usize,
+        _returned: Arc<ReturnedSlots>,
+        _pool: Arc<BufferPool>,
+    ) -> Option<Self> {
+        match channel {}
+    }
+
     pub(crate) fn sharing(&self) -> Sharing {
         match *self {}
     }
@@ -87,7 +124,7 @@ impl SharedMemory {
         match *self {}
     }
 
-    pub(crate) fn give_back(&mut self, _slot: usize) {
+    pub(crate) fn release_later(&mut self, _slot: usize) {
         match *self {}
     }
 

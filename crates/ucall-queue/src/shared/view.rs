@@ -1,4 +1,4 @@
-//! Pieces of messages that lie in shared memory, for whoever got them.
+//! Views of received messages in shared memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use ucall_engine::WakeFlag;
 use super::region::Mapping;
 use crate::link_key::LinkKey;
 
-/// A piece of a message in shared memory, which stays mapped for as long as a view of it is there.
+/// A segment of a message in shared memory, which stays mapped for as long as a view exists.
 #[derive(Clone, Debug)]
 pub struct View {
     lease: Arc<Lease>,
@@ -16,7 +16,7 @@ pub struct View {
 }
 
 impl View {
-    /// So many bytes from `start` on; `None` if they are not within the memory.
+    /// A view of a range; `None` if that is not within the memory.
     pub(super) fn new(lease: &Arc<Lease>, start: u64, bytes: u64) -> Option<Self> {
         let (start, bytes) = (usize::try_from(start).ok()?, usize::try_from(bytes).ok()?);
         let end = start.checked_add(bytes)?;
@@ -24,8 +24,7 @@ impl View {
         (end <= lease.mapping.bytes()).then_some(Self { lease, start, bytes })
     }
 
-    /// Where it begins. It can be read for as long as the view is there, and is never to be
-    /// written.
+    /// Its address, readable for as long as the view exists. Writes are never allowed.
     pub fn as_ptr(&self) -> *const u8 {
         // The start is within the mapping.
         self.lease.mapping.as_ptr().wrapping_add(self.start)
@@ -41,23 +40,22 @@ impl View {
         self.bytes == 0
     }
 
-    /// The bytes, if nobody can change them; `None` in memory that is written again, by a peer
-    /// that is trusted not to do it before all views of it are gone.
+    /// The bytes, if no process can change them; `None` in a slot, which a peer is trusted not to
+    /// write before all views are gone.
     pub fn as_slice(&self) -> Option<&[u8]> {
         if self.lease.slot.is_some() {
             return None;
         }
-        // SAFETY: `new` has seen that they are within the mapping, which the view holds. Memory
-        // that is no slot's is sealed against writing, as it was when it was mapped.
+        // SAFETY: `new` has checked that they are within the mapping, which the view keeps. Memory
+        // other than a slot was sealed against writes when it was mapped.
         Some(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.bytes) })
     }
 
-    /// A copy, which stays as it is.
+    /// A copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy: Vec<u8> = Vec::with_capacity(self.bytes);
-        // SAFETY: there is room for as many bytes as there are behind `as_ptr`. A peer that breaks
-        // its word may write to them meanwhile; then the copy has some of each, and no byte is
-        // looked at twice.
+        // SAFETY: `copy` has capacity for the bytes at `as_ptr`. A peer may violate the trust and
+        // write to them meanwhile: then the copy has old and new bytes, and no byte is read twice.
         unsafe {
             std::ptr::copy_nonoverlapping(self.as_ptr(), copy.as_mut_ptr(), self.bytes);
             copy.set_len(self.bytes);
@@ -66,21 +64,21 @@ impl View {
     }
 }
 
-/// The use of memory by all views of one message.
+/// Keeps memory mapped for all views of one message.
 #[derive(Debug)]
 pub(super) struct Lease {
     mapping: Arc<Mapping>,
-    /// What to give back, and to whom.
+    /// The slot to release, with its link and the queue for it.
     slot: Option<(LinkKey, usize, Arc<ReturnedSlots>)>,
 }
 
 impl Lease {
-    /// Of memory that holds one message for good.
+    /// A lease of memory that is used once.
     pub(super) fn once(mapping: Mapping) -> Self {
         Self { mapping: Arc::new(mapping), slot: None }
     }
 
-    /// Of a slot's memory, which is given back in the end.
+    /// A lease of a slot, which is released when the lease is dropped.
     pub(super) fn of_slot(
         mapping: Arc<Mapping>,
         link: LinkKey,
@@ -116,7 +114,7 @@ impl ReturnedSlots {
         self.wake_flag.notify();
     }
 
-    /// All that were returned since the last time.
+    /// All slots that were returned since the last call.
     pub(crate) fn take(&self) -> Vec<(LinkKey, usize)> {
         std::mem::take(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -31,7 +31,7 @@ fn progress(receipt: &Receipt) -> DeliveryStatus {
 struct ClosingSession {
     pair: Pair,
     acknowledge: Acknowledge,
-    /// What was put at the client and at the server, and what came at the other side.
+    /// The messages put at the client and at the server, and those received on the other side.
     put: [Vec<(u8, Receipt)>; 2],
     received: [Vec<u8>; 2],
 }
@@ -67,7 +67,7 @@ impl ClosingSession {
         }
     }
 
-    /// Goes on until both have ended; what they know then is true.
+    /// Runs until both have ended, and checks what each knows of its deliveries.
     fn finish(mut self, cuts: usize) {
         let began = self.pair.now;
         while self.pair.client.inbox.closed().is_none()
@@ -87,11 +87,11 @@ impl ClosingSession {
                     !is_done || received.contains(number),
                     "{number} has not come: {received:?}"
                 );
-                // What was received is known to be, whoever closed.
+                // The sender knows of each message that was received, whichever side closed.
                 assert!(is_done || self.acknowledge == Acknowledge::Taken, "{number}");
             }
         }
-        // It was one session, from its beginning to its end.
+        // It was one session, from its start to its end.
         let events = &self.pair.server.manager.events;
         let events: Vec<_> = std::iter::from_fn(|| events.poll()).collect();
         assert_eq!(events, [Event::Started(CLIENT), Event::Ended(CLIENT)]);

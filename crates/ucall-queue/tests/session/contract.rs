@@ -1,4 +1,4 @@
-//! What is promised when a process is killed, closes, or stays away.
+//! The promises when a process is killed, closes, or stays away.
 
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ fn receiving_a_long_message_counts_as_a_sign_of_life() {
     let opened = pair.client.link;
     pair.client.put(&vec![7; 30 << 20]);
     let keepalive = Options::default().keepalive;
-    // It comes in over 30 times that, and nobody has anything else to say.
+    // It arrives over 30 times that long, without any other frame.
     while pair.server.inbox.is_empty() {
         pair.now += keepalive;
         pair.turn(1 << 20);
@@ -231,7 +231,7 @@ fn a_shrinking_window_is_returned() {
     let mut pair = Pair::new(Options { queue_bytes_max: 4 << 20, ..Options::default() });
     pair.client.put(b"here");
     pair.run_until(|pair| pair.server.take().is_some());
-    // Each of so many has 128 KiB.
+    // Each of them takes 128 KiB.
     for number in 0..31 {
         let key = pair.server.manager.open_link(Role::Accepted, pair.now);
         let bytes = hello(Identity([100 + number; 16]));
@@ -251,8 +251,8 @@ fn a_shrinking_window_is_returned() {
     assert_eq!(received, count + 1);
 }
 
-/// What comes of so many messages with a buffer of this length, over shared memory with trust, as
-/// whoever gets them keeps them.
+/// Sends messages with a buffer of this length over shared memory, with trust; returns them as the
+/// receiver keeps them.
 fn receive_by_trust(pair: &mut Pair, count: usize, buffer_bytes: usize) -> Vec<Incoming> {
     for _ in 0..count {
         pair.client.put_segments(&[vec![1; 8], vec![7; buffer_bytes]]);

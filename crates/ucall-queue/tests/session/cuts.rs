@@ -168,7 +168,7 @@ fn a_cut_after_every_byte_loses_nothing() {
 
 #[test]
 fn out_of_band_buffers_arrive_unchanged() {
-    // What is used once is viewed only if it is longer than what is copied.
+    // Memory that is used once is for messages above the length that is copied.
     for (memory, length, is_viewed) in [
         (Memory::None, 70_000, false),
         (Memory::Once, 70_000, false),

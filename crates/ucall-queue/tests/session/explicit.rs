@@ -37,11 +37,11 @@ struct Talk {
     getter: Identity,
     put: Vec<Receipt>,
     cancelled: BTreeSet<usize>,
-    /// What the getter's life has got and not acknowledged.
+    /// Messages that the getter's incarnation has taken and not acknowledged.
     messages: Vec<Incoming>,
-    /// The last number that this life has got.
+    /// The last number that this incarnation has taken.
     last: Option<usize>,
-    /// What any life has got, and what any has acknowledged.
+    /// The messages that any incarnation has taken, and those that any has acknowledged.
     got: BTreeSet<usize>,
     acknowledged: BTreeSet<usize>,
 }
@@ -83,7 +83,7 @@ impl Talk {
             let Some(message) = self.getter().take() else { return };
             let bytes = bytes(&message);
             let Some(number) = bytes.first_chunk().map(|it| usize::from_le_bytes(*it)) else {
-                // The client says that it is there.
+                // The client announces itself.
                 self.getter().acknowledge(&message).unwrap();
                 continue;
             };
@@ -151,7 +151,7 @@ enum Step {
     Acknowledge(Index),
     Cut,
     Kill,
-    /// The getter closes, and is started again after so many turns.
+    /// The getter closes, and is restarted after this many turns.
     Close(usize),
 }
 
@@ -193,7 +193,7 @@ proptest! {
                 Step::Cut => talk.pair.cut(),
                 Step::Kill => talk.kill(),
                 Step::Close(turns) => {
-                    // One that is never acknowledged: else it may end in order, for good.
+                    // One message is never acknowledged, so that the session does not end.
                     talk.put(0);
                     let now = talk.pair.now;
                     talk.getter().manager.close(now);
@@ -211,7 +211,7 @@ proptest! {
 fn get_goes_on_while_nothing_is_acknowledged() {
     for getter in GETTERS {
         let mut talk = Talk::new(getter, Options { window_bytes: 1, ..options() });
-        // Many times what is under way at once.
+        // Many times the messages that are in flight at once.
         (0..2000).for_each(|_| talk.put(1000));
         talk.run_until(|talk| {
             talk.take(usize::MAX);
@@ -348,7 +348,7 @@ fn a_side_that_closes_leaves_the_rest_to_its_next_life_wherever_it_is_cut() {
                 (0..turns).for_each(|_| talk.pair.turn(most));
                 talk.pair.cut();
                 talk.run_until(|talk| talk.getter().manager.is_closed());
-                // What was acknowledged before is; the rest waits.
+                // Earlier acknowledgements stand; the rest waits.
                 assert!(is_done(&talk.put[0]));
                 let is_pending = |it: &Receipt| progress(it) == DeliveryStatus::Pending;
                 assert!(talk.put[1..].iter().all(is_pending), "{:?}", talk.put);

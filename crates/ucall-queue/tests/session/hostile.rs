@@ -1,4 +1,4 @@
-//! Bytes of strangers.
+//! Bytes of peers that violate the protocol.
 
 use std::time::{Duration, Instant};
 
@@ -66,12 +66,12 @@ fn lengths_and_numbers_are_validated() {
         (header(1, 0, 0, 104), ProtocolError::Unexpected),
         (header(8, 0, 0, 25), ProtocolError::Malformed),
         (end, ProtocolError::OutOfOrder),
-        // An acknowledgement of what was never sent.
+        // An acknowledgement of a message that was never sent.
         (
             [header(8, 0, 0, 24), [[1, 0, 0, 0, 0, 0, 0, 0]; 3].concat()].concat(),
             ProtocolError::OutOfOrder,
         ),
-        // One of the program, of what was never received.
+        // The program's acknowledgement of a message that was never received.
         ([header(8, 0, 1, 24), vec![0; 24]].concat(), ProtocolError::OutOfOrder),
         // Segments that are longer than the message.
         (
@@ -176,30 +176,30 @@ fn the_second_peer_with_one_id_is_refused() {
     };
     side.manager.handle_received(first, &hello(CLIENT), now).unwrap();
     written(&mut side, first);
-    // The first may be gone and nobody knows: it is asked, once.
+    // The first may be gone without notice: it gets one ping.
     assert!(second(&mut side, 7).starts_with("busy"));
     let number = pinged(&written(&mut side, first)).unwrap();
     assert!(second(&mut side, 7).starts_with("busy"));
     assert_eq!(pinged(&written(&mut side, first)), None);
-    // Signs of life that it gave for other reasons prove nothing.
+    // Pongs of other numbers do not count.
     side.manager.handle_received(first, &header(PONG, 0, 0, 0), now).unwrap();
     side.manager.handle_received(first, &header(PONG, 0, number + 1, 0), now).unwrap();
     assert!(second(&mut side, 7).starts_with("busy"));
     side.manager.handle_received(first, &header(PONG, 0, number, 0), now).unwrap();
-    // Nor does what it has answered for another newcomer.
+    // Nor does the pong for another incarnation.
     assert!(second(&mut side, 6).starts_with("busy"));
     let number = pinged(&written(&mut side, first)).unwrap();
     side.manager.handle_received(first, &header(PONG, 0, number, 0), now).unwrap();
     let reason = second(&mut side, 6);
     assert!(reason.contains("give each an id of its own"), "{reason}");
-    // One that is about to end is waited for.
+    // A peer that is about to end is waited for.
     side.manager.handle_received(first, &header(7, 0, 1, 0), now).unwrap();
     assert!(second(&mut side, 6).starts_with("busy"));
 }
 
 const REFUSED_ID_IN_USE: &str = "refused: busy: another communicator has this id just now";
 
-/// What a newcomer with this certificate is answered, who says to be this life of the client.
+/// The answer to a handshake with this certificate and the client's id, as this incarnation.
 fn answer(
     side: &mut Side,
     certificate: Option<&[u8]>,
@@ -237,7 +237,7 @@ fn a_session_is_bound_to_its_certificate() {
     }
     let line = side.manager.log_queue.next_line().unwrap();
     assert!(line.ends_with("refused: the id is that of a peer with another certificate"), "{line}");
-    // The same one goes on, in the same life and in another.
+    // The same certificate resumes the session, in the same incarnation and in another.
     for incarnation in [9, 9, 7] {
         let (key, answered) = answer(&mut side, Some(b"alice"), incarnation, now);
         assert_eq!(answered, WELCOME);
@@ -296,7 +296,7 @@ fn a_new_incarnation_is_refused_while_the_inbox_is_full() {
         bytes[24 + 24..][..16].fill(incarnation + 1);
         side.manager.handle_received(key, &bytes, now).unwrap();
         for sequence in 1..=10 {
-            // Who was refused is not listened to.
+            // Frames on a refused link are ignored.
             side.manager.handle_received(key, &frame(sequence), now).unwrap();
         }
         side.manager.finish_turn();
@@ -356,7 +356,7 @@ fn unread_session_events_are_bounded_and_logged() {
     }
     let kept: Vec<_> = std::iter::from_fn(|| side.manager.events.poll()).collect();
     assert!((1000..=1024).contains(&kept.len()), "{}", kept.len());
-    // Each is told whole, or not at all.
+    // Both events of a session are reported, or neither.
     for number in 0..3000 {
         let [began, ended] = [Event::Started, Event::Ended].map(|it| it(identity(number)));
         assert_eq!(kept.contains(&began), kept.contains(&ended));
@@ -447,7 +447,7 @@ fn the_oldest_unidentified_link_is_evicted() {
     assert_eq!(closed(&mut side), []);
     side.manager.open_link(Role::Accepted, now);
     assert_eq!(closed(&mut side), [Action::Close(unidentified[0], false)]);
-    // Who goes, or tells who it is, makes room as well.
+    // A link that ends, or completes its handshake, makes room as well.
     side.manager.handle_link_closed(unidentified[1], now);
     side.manager.handle_received(unidentified[2], &hello(Identity([3; 16])), now).unwrap();
     side.manager.open_link(Role::Accepted, now);

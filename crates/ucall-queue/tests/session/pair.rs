@@ -1,4 +1,4 @@
-//! A server and a client without sockets: bytes move when the test says so.
+//! A server and a client without sockets: the test moves the bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use ucall_queue::{
 pub const SERVER: Identity = Identity([1; 16]);
 pub const CLIENT: Identity = Identity([2; 16]);
 
-/// One hub, and what only its thread would have.
+/// One session manager, and the state of its driver.
 pub struct Side {
     pub manager: SessionManager,
     pub outbox: Arc<Outbox>,
@@ -98,7 +98,7 @@ impl Side {
         Ok(())
     }
 
-    /// All that came, as bytes, each acknowledged.
+    /// Takes all messages and acknowledges each; returns their bytes.
     pub fn take_all(&mut self) -> Vec<Vec<u8>> {
         let received: Vec<_> = std::iter::from_fn(|| self.take()).collect();
         for message in &received {
@@ -108,7 +108,7 @@ impl Side {
         received.iter().map(bytes).collect()
     }
 
-    /// A turn without waiting: writes to the wire and does what the hub asks for.
+    /// A turn without waiting: writes to the wire and runs the manager's actions.
     fn turn(&mut self, now: Instant) {
         for index in self.sessions_taken_from.drain(..) {
             self.manager.handle_taken(index);
@@ -136,7 +136,7 @@ impl Side {
         self.manager.finish_turn();
     }
 
-    /// Takes in some of what is on the other side's wire, into a target where the hub wants one.
+    /// Receives bytes from the other side's wire, into a target where the manager wants one.
     fn receive(&mut self, wire: &mut VecDeque<u8>, most: usize, now: Instant) {
         let Some(key) = self.link else { return wire.clear() };
         let count = wire.len().min(most);
@@ -194,7 +194,7 @@ impl Pair {
         }
     }
 
-    /// One turn of each, with so many bytes moved each way at most.
+    /// One turn of each side, moving at most this many bytes each way.
     pub fn turn(&mut self, most: usize) {
         self.now += Duration::from_millis(1);
         self.connect();
@@ -213,14 +213,14 @@ impl Pair {
         }
     }
 
-    /// Goes on until nothing moves any more.
+    /// Runs until no bytes move any more.
     pub fn run(&mut self) {
         for _ in 0..5000 {
             self.turn(usize::MAX);
         }
     }
 
-    /// Goes on until it holds; fails if it never does.
+    /// Runs until the condition holds; fails if it never does.
     pub fn run_until(&mut self, mut condition: impl FnMut(&mut Self) -> bool) {
         for _ in 0..20_000 {
             if condition(self) {
@@ -231,7 +231,7 @@ impl Pair {
         panic!("it never came to that");
     }
 
-    /// The link breaks, and what was on its way is lost.
+    /// Breaks the link, and loses the bytes in flight.
     pub fn cut(&mut self) {
         self.cut_client();
         self.cut_server();

@@ -4,8 +4,7 @@
 use std::io;
 
 use crate::frame;
-#[cfg(target_os = "linux")]
-use crate::shared::{is_client_preamble, is_server_preamble, match_client_preamble};
+use crate::shared::{is_preamble, match_client_preamble};
 
 /// The reason for this side's program and log, and the reason that the peer gets.
 const MISSING_SHARED: (&str, &str) = (
@@ -38,17 +37,9 @@ pub(super) fn of_shared_client(bytes: &[u8], preamble_bytes: &mut usize) -> Firs
     }
 }
 
-/// Classifies the first bytes of a client at any other server.
-pub(super) fn of_client(first: &[u8]) -> FirstBytes {
-    match is_client_preamble(first) {
-        true => FirstBytes::Mismatch(MISSING_SHARED.0, MISSING_SHARED.1),
-        false => FirstBytes::Expected(0),
-    }
-}
-
-/// Classifies the first bytes of a server without shared memory.
-pub(super) fn of_server(first: &[u8]) -> FirstBytes {
-    match is_server_preamble(first) {
+/// Classifies the first bytes of a peer, on a side without shared memory.
+pub(super) fn of_peer(first: &[u8]) -> FirstBytes {
+    match is_preamble(first) {
         true => FirstBytes::Mismatch(MISSING_SHARED.0, MISSING_SHARED.1),
         false => FirstBytes::Expected(0),
     }
@@ -57,19 +48,4 @@ pub(super) fn of_server(first: &[u8]) -> FirstBytes {
 /// Whether a server sent frames in place of its preamble.
 pub(super) fn is_mismatch(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported
-}
-
-#[cfg(not(target_os = "linux"))]
-fn match_client_preamble(_before: usize, _bytes: &[u8]) -> Option<usize> {
-    Some(0)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn is_client_preamble(_first: &[u8]) -> bool {
-    false
-}
-
-#[cfg(not(target_os = "linux"))]
-fn is_server_preamble(_first: &[u8]) -> bool {
-    false
 }
