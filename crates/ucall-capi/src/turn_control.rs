@@ -40,11 +40,7 @@ impl TurnControl {
     fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         for counters in &*self.counters() {
-            let stats = counters.stats();
-            sum.calls += stats.calls;
-            sum.bytes_received += stats.bytes_received;
-            sum.bytes_sent += stats.bytes_sent;
-            sum.connections += stats.connections;
+            sum += counters.stats();
         }
         sum
     }

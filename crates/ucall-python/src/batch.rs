@@ -1,9 +1,9 @@
-//! Dynamic batching: calls that came together run together.
+//! Dynamic batching: calls that arrive together run together.
 //!
-//! What came in one turn is one batch, up to the largest size. Only so many batches of a function
-//! run at once; what comes meanwhile waits, and makes the next batch: the slower the function, the
-//! larger its batches. A call that was answered in the meantime (its deadline, a client that left)
-//! is left out; its arguments are the call's until it runs, and go with it.
+//! The calls of one turn are one batch, up to the largest size. The batches of a function that run
+//! at once are limited. Calls that arrive meanwhile wait and form the next batch, so a slower
+//! function gets larger batches. A call that has ended before (by its deadline, or because its
+//! client left) is not in the batch. A call owns its arguments until its batch runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::ffi;
 use crate::procedure::{BatchRules, Procedure};
 use crate::report::Report;
 
-/// How often batches of each size ran, by the function's name.
+/// How many batches of each size ran, by the function's name.
 pub(crate) type BatchSizes = Mutex<BTreeMap<String, BTreeMap<usize, u64>>>;
 
 /// The calls that wait for a batch.
@@ -43,7 +43,7 @@ struct Waiting {
     since: Instant,
 }
 
-/// Calls that are to run together.
+/// Calls that run together.
 pub(crate) struct Batch {
     pub(crate) procedure: Arc<Procedure>,
     pub(crate) rules: BatchRules,
@@ -77,12 +77,12 @@ impl Batches {
         self.queues.iter_mut().find(|queue| Arc::ptr_eq(&queue.procedure, procedure))
     }
 
-    /// A batch of that function is through.
+    /// Records the end of a batch.
     pub(crate) fn finished(&mut self, procedure: &Arc<Procedure>) {
         if let Some(queue) = self.find(procedure) {
             queue.running = queue.running.saturating_sub(1);
         }
-        // A function that was replaced leaves nothing behind.
+        // The queue of a replaced function is removed with its last batch.
         let is_used = |queue: &Queue| {
             queue.running + queue.waiting.len() > 0 || Arc::strong_count(&queue.procedure) > 1
         };
@@ -95,7 +95,7 @@ impl Batches {
         self.queues.iter().filter_map(Queue::due).min()
     }
 
-    /// A batch that is due.
+    /// Takes a batch that is due. It has no items if all of its calls have ended.
     pub(crate) fn next(&mut self, now: Instant, calls: &mut Calls) -> Option<Batch> {
         let queue = self.queues.iter_mut().find(|it| it.due().is_some_and(|due| due <= now))?;
         let (mut items, mut rows) = (Vec::new(), Vec::new());
@@ -118,7 +118,7 @@ impl Batches {
 }
 
 impl Queue {
-    /// Throws away those whose callers have left while batches run, once they are most.
+    /// Drops calls that have ended while batches run, once they are most of the queue.
     fn drop_cancelled(&mut self, calls: &Calls) {
         const PRUNE_MIN: usize = 64;
         if self.waiting.len() > PRUNE_MIN + 2 * calls.count() {
@@ -134,7 +134,7 @@ impl Queue {
 }
 
 impl Batch {
-    /// A list for each parameter, with an item of each call.
+    /// A list for each parameter, with one item a call.
     pub(crate) fn columns(&self, py: Python<'_>) -> PyResult<Vec<Py<PyList>>> {
         let count = self.rows.first().map_or(0, Vec::len);
         let column = |index: usize| {
@@ -156,7 +156,8 @@ pub(crate) fn run<'py>(
     ffi::call_with_tuple(procedure.callable.bind(py), &columns)
 }
 
-/// What each call gets of the list that a function returned, or of what it raised.
+/// The outcome of each call: its item of the list that the function returned, or the exception that
+/// it raised.
 pub(crate) fn outcomes(
     py: Python<'_>,
     report: &Report,
@@ -173,7 +174,7 @@ pub(crate) fn outcomes(
             items.into_iter().zip(results.iter()).map(outcome).collect()
         }
         Err(failure) => {
-            // An error of all is told once in the log, and to each.
+            // The exception is logged once, and each caller gets the error.
             let (error, _): (RpcError, _) = report.fail(py, procedure, failure, usize::MAX);
             let outcome = |token| (token, CallOutcome::Text(Err(error.clone())));
             items.into_iter().map(outcome).collect()
@@ -206,7 +207,7 @@ fn mismatch(problem: String) -> Failure {
     Failure::Result(ConversionFault::value(problem))
 }
 
-/// The result of one call; an exception that was returned for it is raised.
+/// The result of one call. An exception as an item is raised for that call.
 pub(crate) fn item_result(item: Bound<'_, PyAny>) -> Result<Bound<'_, PyAny>, Failure> {
     match item.is_instance_of::<PyBaseException>() {
         true => Err(Failure::Raised(PyErr::from_value(item))),

@@ -1,4 +1,4 @@
-//! Calls that do not end within their turn: in tasks, threads, processes and batches.
+//! Deferred calls: those in tasks, threads, processes and batches.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +33,7 @@ struct CallStart<'a, 'call> {
 }
 
 impl Interpreter {
-    /// Begins a call that may not end within this turn.
+    /// Begins a call that may end after its turn.
     pub(crate) fn begin(
         &mut self,
         py: Python<'_>,
@@ -229,8 +229,8 @@ impl Interpreter {
         Ok((Some(context.into_any()), Some(cancelled)))
     }
 
-    /// Where tasks are made. The first async function that was added to a running server has the
-    /// event loop made: its worker goes on within that.
+    /// Creates tasks. The first async function of a running server creates the event loop, in which
+    /// its worker continues.
     fn tasks(&mut self, py: Python<'_>) -> PyResult<&Tasks> {
         match &mut self.tasks {
             Some(tasks) => Ok(tasks),
@@ -301,7 +301,7 @@ impl Interpreter {
         self.tasks(py)?.start(&coroutine, &variables)
     }
 
-    /// Hands each call of a batch its part of the result.
+    /// Reports the outcome of each call of a batch.
     fn finish_batch(
         &mut self,
         py: Python<'_>,
@@ -352,7 +352,7 @@ impl Interpreter {
                 let result = tasks::result_of(task.bind(py));
                 self.finish_batch(py, procedure, items, result);
             }
-            // A thread has answered its calls itself.
+            // The thread has reported the outcomes of its calls.
             CallOutcome::Text(_) | CallOutcome::Item(_) => self.batches.finished(procedure),
         }
     }
@@ -392,7 +392,7 @@ impl Interpreter {
         }
     }
 
-    /// Answers a call before its outcome is there, if `error` says how, and cancels what runs it.
+    /// Cancels a call and its task or future. Its caller gets `error`, if there is one.
     fn abandon_call(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
         let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
         call.cancel();
@@ -402,7 +402,7 @@ impl Interpreter {
             error.write_unraisable(py, None);
         }
         match error {
-            // In front of an outcome that has come, and may not have been in time.
+            // In front of an outcome that may have come after the deadline.
             Some(error) => {
                 let outcome = CallOutcome::Text(Err(error));
                 self.calls.push_front(std::iter::once((token, outcome)));

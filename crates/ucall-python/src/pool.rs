@@ -1,7 +1,7 @@
-//! Threads for functions that block.
+//! The thread pool of one worker, for functions that block.
 //!
-//! Threads are Python's own, made when a call finds none idle, up to a limit; past it calls wait in
-//! line. A thread that has run a call also writes its result, so that the worker only has to send.
+//! The threads are Python threads. A call that finds none idle starts one, up to a limit; past it
+//! calls wait in a queue. The thread also writes the result of a call, so the worker only sends it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,14 +23,14 @@ use crate::job_input::{Contents, JobInput};
 use crate::procedure::Procedure;
 use crate::report::Report;
 
-/// Jobs that were given up, in line all the same, until they are thrown away together.
+/// Cancelled jobs in the queue before they are removed together.
 const CANCELLED_JOBS_MAX: usize = 64;
 
 thread_local! {
     static SERVER: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The number of the server whose functions this thread runs, if it is one of a pool.
+/// The number of the server whose functions this thread runs, if it belongs to a pool.
 pub(crate) fn server_of_this_thread() -> Option<u64> {
     SERVER.get()
 }
@@ -52,7 +52,7 @@ struct Shared {
     reply_bytes_max: usize,
 }
 
-/// What waits for a thread.
+/// The jobs that wait for a thread.
 #[derive(Default)]
 struct JobQueue {
     jobs: VecDeque<Job>,
@@ -60,7 +60,7 @@ struct JobQueue {
     closed: bool,
 }
 
-/// Something to run in a thread.
+/// A call or a batch to run in a thread.
 pub(crate) struct Job {
     pub(crate) token: Token,
     pub(crate) procedure: Arc<Procedure>,
@@ -70,7 +70,7 @@ pub(crate) struct Job {
 pub(crate) enum Work {
     /// One call.
     Call(Arc<JobInput>),
-    /// A batch: an argument for each parameter, and the calls it is made of.
+    /// A batch: an argument for each parameter, and its calls.
     Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
 }
 
@@ -93,8 +93,8 @@ impl Pool {
         Self { shared, threads: 0, threads_max }
     }
 
-    /// Puts a job in line, where at most so many have callers that wait. Raises when there is no
-    /// thread and none can be made.
+    /// Enqueues a job. At most `waiting` jobs are not cancelled. Raises if there is no thread and
+    /// none can be started.
     pub(crate) fn submit(&mut self, py: Python<'_>, job: Job, waiting: usize) -> PyResult<()> {
         let mut queue = self.shared.queue();
         if queue.jobs.len() > CANCELLED_JOBS_MAX + 2 * waiting {
@@ -111,16 +111,16 @@ impl Pool {
                     self.shared.queue().jobs.pop_back();
                     return Err(error);
                 }
-                // Those that are there will come to it.
+                // The other threads run the job.
                 Err(_) => {}
             }
         }
         Ok(())
     }
 
-    /// Starts a thread and does not wait for it, as `threading.Thread.start` would: a hundred at
-    /// once would hold up the calls that they are for. None is joined at the end of the program,
-    /// which waits for calls by draining; see `leaving`.
+    /// Starts a thread without waiting for it, as `threading.Thread.start` would: a hundred of
+    /// these waits would delay the calls of this turn. The program does not join the threads when
+    /// it ends, as the drain has waited for their calls; see `interpreter_shutdown`.
     fn start_thread(&self, py: Python<'_>) -> PyResult<()> {
         interpreter_shutdown::register_process();
         let thread = PoolThread { shared: self.shared.clone(), number: self.threads + 1 };
@@ -130,7 +130,7 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// Threads end with the call they are at.
+    /// Each thread ends after its current job.
     fn drop(&mut self) {
         self.shared.queue().closed = true;
         self.shared.changed.notify_all();
@@ -142,7 +142,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a job; `None` when there will be no more.
+    /// Waits for a job; `None` if the pool is closed.
     fn next_job(&self) -> Option<Job> {
         let mut queue = self.queue();
         loop {
@@ -161,7 +161,7 @@ impl Shared {
     fn run(&self, py: Python<'_>, job: Job, scratch: &mut Vec<u8>) {
         match job.work {
             Work::Call(input) => {
-                // Else whoever asked for it has been answered, or is gone.
+                // The input of a cancelled call is gone.
                 if let Some(Contents { params, context, _reserved }) = input.take() {
                     let context = context.map(|it| it.into_bound(py));
                     let params = params.as_deref();
@@ -230,12 +230,12 @@ impl Shared {
     }
 
     fn failed(&self, py: Python<'_>, procedure: &Procedure, failure: Failure) -> RpcError {
-        // Only the main thread is ever interrupted, and this is none.
+        // Ctrl-C interrupts the main thread only.
         self.report.fail(py, procedure, failure, self.reply_bytes_max).0
     }
 }
 
-/// What a thread of the pool runs.
+/// The function of a thread.
 #[pyclass(frozen, module = "ucall._core")]
 struct PoolThread {
     shared: Arc<Shared>,

@@ -442,12 +442,7 @@ impl ServerState {
         }
         let Some((_, counters)) = &self.worker else { return self.past_stats };
         let mut stats = counters.stats();
-        stats.calls += self.past_stats.calls;
-        stats.accepted += self.past_stats.accepted;
-        stats.bytes_received += self.past_stats.bytes_received;
-        stats.bytes_sent += self.past_stats.bytes_sent;
-        stats.turns += self.past_stats.turns;
-        stats.system_calls += self.past_stats.system_calls;
+        stats += self.past_stats;
         stats
     }
 

@@ -183,9 +183,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let idle = self.completions.is_empty();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, idle };
         self.handle_completions(&mut turn)?;
-        turn.stopped = self.read_mailbox();
         let now = self.driver.now();
+        // Before replies are polled: a passed deadline precedes an outcome that came after it.
         self.handler_mut().turn_ended(now);
+        turn.stopped = self.read_mailbox();
         if H::POLLS_EVERY_TURN {
             self.driver.poll_replies();
         }

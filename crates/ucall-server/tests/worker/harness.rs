@@ -36,6 +36,8 @@ pub struct ScriptedHandler {
     pub unfinished: Vec<Token>,
     pub cancelled: Vec<Id>,
     pub warnings: Vec<String>,
+    /// The outcome of a call whose deadline passes in this turn.
+    pub expired: Option<(Token, Outcome)>,
     /// What happens between the end of a wait and the turn's look at the clock.
     pub after_wait: Option<Box<dyn FnOnce()>>,
     /// What deferred calls hold.
@@ -50,6 +52,7 @@ impl Default for ScriptedHandler {
             unfinished: Vec::new(),
             cancelled: Vec::new(),
             warnings: Vec::new(),
+            expired: None,
             after_wait: None,
             reserved: Reservation::default(),
         }
@@ -112,6 +115,10 @@ impl Handler for ScriptedHandler {
                 return Some((caller?, outcome.map(|result| *text = result)));
             }
         }
+    }
+
+    fn turn_ended(&mut self, _now: Instant) {
+        self.calls.push_front(self.expired.take().into_iter());
     }
 
     const WAITING_COSTS: bool = true;

@@ -103,6 +103,18 @@ fn a_deferred_call_is_answered_once_in_any_order() {
 }
 
 #[test]
+fn a_passed_deadline_precedes_an_outcome_of_the_same_turn() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
+    peer.write(call("later", "[]", "1").as_bytes());
+    harness.turn();
+    let handler = harness.worker.handler_mut();
+    handler.expired = Some((handler.deferred[&b"1"[..]], Err(RpcError::new(7, "late"))));
+    harness.complete("1", Ok(b"true".to_vec()));
+    assert!(text(&peer).contains(r#""id":1,"error":{"code":7,"#));
+}
+
+#[test]
 fn a_closing_connection_cancels_its_calls_and_late_replies_are_dropped() {
     let mut harness = Harness::new();
     let peer = harness.connect();
