@@ -90,7 +90,7 @@ def test_a_path_in_use_is_refused_and_a_stale_one_reused(serve: Serve, path: Pat
     assert json.loads(_exchange(left, request("add", [1, 1])))["result"] == 2
     precious = path.with_name("precious")
     precious.write_text("data")
-    with pytest.raises(OSError, match="no socket"):
+    with pytest.raises(OSError, match="not a socket"):
         ucall.Server(uds=precious)
     assert precious.read_text() == "data"
     with pytest.raises(OSError):
