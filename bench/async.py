@@ -1,14 +1,17 @@
-"""What concurrency costs: four tables, in about six minutes.
+"""Measures the cost of concurrency: four tables, in about six minutes.
 
     python bench/async.py --rounds 5 --only sleepers
 
-`sleepers` are run under `ab`: ours, an ideal one in C, and FastAPI's, beside one another. `beside`
-is the latency of `sum` while others sleep; `share` how many of a plain function's calls an async
-one makes; `embeddings` what batching gains. Percentiles of the sleepers go to `.bench/async.json`
-too, and their cumulative distributions to `docs/concurrency.svg`. Rounds go through all servers in
-turn, because machines drift, and what is over the ideal is taken within a round. The server has one
-core and the load another: left to themselves they share one now and then, which adds milliseconds
-to any server. `ab` prints whole milliseconds; what it writes with `-e` is exact.
+`sleepers` runs handlers that sleep under `ab`: ucall's, an ideal server in C, and FastAPI's.
+`beside` is the latency of `sum` while other calls sleep. `share` is the ratio of an async
+function's rate to a plain one's. `embeddings` is the gain of batching. The percentiles of the
+sleepers also go to `.bench/async.json`, and their cumulative distributions to
+`docs/concurrency.svg`.
+
+A round runs all servers in turn, because machines drift, and the difference to the ideal is
+computed within a round. The server has one core and the load another: on a shared core every server
+takes milliseconds longer. `ab` prints whole milliseconds, so its `-e` output is used, which is
+exact.
 """
 
 import argparse
@@ -36,9 +39,10 @@ Server = tuple[str, list[str], str]
 #: Percentiles of the calls' times in milliseconds, from 0 to 100.
 Percentiles = list[float]
 Runs = dict[str, dict[str, list[Percentiles]]]
-"""By load and server, those of each run."""
+"""The percentiles of each run, by load and server."""
 
-#: Calls, connections, and whether connections are kept. The last varies most, and is run twice.
+#: Calls, connections, and whether connections are kept. The last load varies most, so it runs
+#: twice.
 LOADS = [(1000, 100, True), (1000, 100, False), (5000, 1000, True), (5000, 1000, True)]
 
 
@@ -73,7 +77,7 @@ def started(command: list[str], port: int, path: str) -> subprocess.Popen[bytes]
 
 
 def percentiles(port: int, path: str, calls: int, connections: int, keep: bool) -> Percentiles:
-    """Milliseconds that so many percent of the calls took at most, from 0 to 100."""
+    """The latency in milliseconds at each percentile from 0 to 100."""
     body, table = BENCH / "sleep.json", BENCH / "ab.csv"
     body.write_text(CALL)
     command = ["ab", "-q", "-n", str(calls), "-c", str(connections), "-e", str(table)]
@@ -152,12 +156,12 @@ def sleepers(rounds: int, engines: list[str]) -> str:
 
 
 def chart(results: dict[str, dict[str, Percentiles]]) -> str:
-    """What share of the calls was answered how long after the handler had slept, cumulative."""
+    """The cumulative share of calls by the time from the handler's end to the reply."""
     late = Axis(0.1, 1000, {0.1: "0.1", 1: "1", 10: "10", 100: "100", 1000: "1,000 ms"}, True)
     share = Axis(0, 100, {0: "0", 50: "50 %", 95: "95 %"})
     panels = [
         Panel(
-            f"ab {load}: answered so many ms after the sleep of {SLEEP_MS:.0f}",
+            f"ab {load}: reply in ms after the sleep of {SLEEP_MS:.0f} ms",
             late,
             share,
             {

@@ -1,10 +1,10 @@
-"""Measures the client against a bare loop of `sendall` and `recv`, in turns: what it costs itself.
+"""Compares the client with a loop of `sendall` and `recv` on the same server, in turns.
 
     python bench/client.py [--rounds 15] [--calls 5000]
 
-Both talk to the floor (`make floor`), which replies with the same bytes whatever it is asked. The
-goal is a ratio of at most 1.5. Client and server have a core each. The order changes every round;
-ratios are taken within a round, and their median and quartiles are printed.
+Both call the floor (`make floor`), which sends the same reply to every request. The target is a
+ratio of at most 1.5. Client and server have a core each. The order changes every round; ratios are
+computed within a round, and their median and quartiles are printed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ Calls = Callable[[int], None]
 
 
 def bare(port: int) -> Calls:
-    """The cheapest that Python can do: a prepared request, and no look at the reply."""
+    """The cheapest call in Python: a prepared request, and a reply that is not parsed."""
     body = b'{"jsonrpc":"2.0","method":"sum","params":{"a":55,"b":21},"id":1}'
     head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
     request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -39,7 +39,7 @@ def bare(port: int) -> Calls:
 
 
 def method(port: int) -> Calls:
-    """`client.sum(a=55, b=21)`, with the id that the floor replies to, and the result read."""
+    """`client.sum(a=55, b=21)` with the id of the floor's reply; reads the result."""
     client = Client(port=port).with_options(id=1)
 
     def calls(count: int) -> None:
@@ -50,7 +50,7 @@ def method(port: int) -> Calls:
 
 
 def whole(port: int) -> Calls:
-    """`client({...})`, the same as a request object."""
+    """`client({...})`: the same call as a request object."""
     client = Client(port=port)
     request = {"jsonrpc": "2.0", "method": "sum", "params": {"a": 55, "b": 21}, "id": 1}
 
@@ -65,14 +65,14 @@ CONTENDERS = {"bare socket": bare, "client.sum()": method, "client({...})": whol
 
 
 def microseconds(calls: Calls, count: int) -> float:
-    """Of one call."""
+    """Microseconds of one call."""
     start = time.perf_counter()
     calls(count)
     return (time.perf_counter() - start) / count * 1e6
 
 
 def measure(port: int, rounds: int, count: int) -> dict[str, list[float]]:
-    """Of each contender, its figure in each round."""
+    """The figure of each contender in each round."""
     ready = {name: make(port) for name, make in CONTENDERS.items()}
     for calls in ready.values():
         calls(count // 5)
@@ -101,7 +101,7 @@ def main() -> None:
     options = parser.parse_args()
     floor = OUTPUT / "floor-epoll"
     if not floor.exists():
-        sys.exit("make floor builds the server that this is measured against")
+        sys.exit("the floor is missing: make floor builds it")
     server_core, client_core = processes.cores()
     processes.pin_to(client_core)
     with processes.serving([str(floor), "--port", "0"], OUTPUT / "client.log", server_core) as it:

@@ -1,17 +1,17 @@
-"""Measures an echo of 1 MiB of bytes over HTTP against the same number of bytes through C.
+"""Compares an echo of 1 MiB of bytes over HTTP with a C program that echoes as many bytes.
 
     python bench/echo.py [--engines posix,uring] [--pairs N] [--calls N] [--bytes N]
 
-Ours decodes the base64 into a `bytes`, calls a Python function with it, and encodes what that
-returns. The floor (`floor/echo.c`) receives as many bytes and sends them back without a look. Each
-serves one keep-alive connection. Prints the server's CPU time a call, user and system, and the
+ucall decodes the base64 into a `bytes`, calls a Python function with it, and encodes the result.
+The floor (`floor/echo.c`) receives as many bytes and sends them back without reading them. Each
+server has one keep-alive connection. Prints the server's CPU time a call, user and system, and the
 median and quartiles of the ratio within pairs.
 
-What the kernel takes for the same bytes changes by a factor of 3, for seconds at a time: its
-buffers may lie in the cache or come from memory never used before, as its page allocator has it,
-and congestion control (BBR) may set a timer for every segment, which is slow in a virtual machine.
-It changes when a process starts or ends. So all servers run at once and are called in turns, a few
-milliseconds each, and there are many pairs.
+The kernel's time for the same bytes varies by a factor of 3, for seconds at a time: its page
+allocator may return buffers that are in the cache or that were never used, and congestion control
+(BBR) may set a timer for every segment, which is slow in a virtual machine. It changes when a
+process starts or ends. So all servers run at once and are called in turns of a few milliseconds, in
+many pairs.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def command_of(name: str) -> list[str]:
 
 
 class Caller:
-    """One connection, and the one request that it sends again and again."""
+    """One connection, and the request that it repeats."""
 
     def __init__(self, port: int, payload: bytes) -> None:
         text = base64.b64encode(payload).decode()
@@ -68,7 +68,7 @@ class Caller:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self) -> memoryview:
-        """Sends it, and returns the body of the reply."""
+        """Sends the request, and returns the body of the reply."""
         self.socket.sendall(self.request)
         view, count, end = memoryview(self.reply), 0, None
         while end is None or count < end:
@@ -81,13 +81,13 @@ class Caller:
         return view[start:end]
 
     def check(self) -> None:
-        """A call whose reply is looked at: the same base64 must be in it."""
+        """Calls once and checks that the reply contains the same base64."""
         if self.text not in bytes(self.call()):
             raise ValueError("the reply holds other bytes")
 
 
 def bounds(reply: bytearray, count: int) -> tuple[int, int | None]:
-    """Where the body starts and ends; no end while the head is not whole."""
+    """The start and end of the body; no end while the head is incomplete."""
     split = reply.find(b"\r\n\r\n", 0, count)
     if split < 0:
         return 0, None
@@ -109,7 +109,7 @@ def cpu_us_per_call(server: processes.Server, caller: Caller, calls: int) -> flo
 
 
 def measure(names: Sequence[str], options: argparse.Namespace) -> dict[str, list[float]]:
-    """Of each server, its figure in each round. All run at once, and those not called sleep."""
+    """The figure of each server in each round. All run at once; those not called sleep."""
     payload = os.urandom(options.bytes)
     server_core, client_core = processes.cores()
     processes.pin_to(client_core)

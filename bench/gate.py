@@ -1,11 +1,10 @@
-"""Fails if a call of the C library has become dearer: `make bench-gate`.
+"""Fails if a call of the C library takes more instructions or system calls: `make bench-gate`.
 
     python bench/gate.py [--write]
 
-Compares user instructions and system calls a call, on both engines, with those in `gate.json`:
-what hardly varies, however busy the machine is. What no tool here can count is named and skipped.
-`--write` stores what was found; a change that makes a call dearer for a good reason says so in its
-commit.
+Compares user instructions and system calls a call, on both engines, with those in `gate.json`. They
+hardly vary, however busy the machine is. Figures that no installed tool can count are named and
+skipped. `--write` stores new figures; a commit that raises them says why.
 """
 
 import argparse
@@ -34,7 +33,7 @@ def ours() -> Iterator[tuple[str, Contender]]:
 
 
 def figures_of(contender: Contender) -> tuple[dict[str, float], list[str]]:
-    """By name; and why others are missing."""
+    """The figures by name, and the reasons for missing ones."""
     found = deterministic.figures(contender, ROWS["single"])
     named = {f"instructions by {tool}": count for tool, count in found.instructions.items()}
     if found.system_calls:
@@ -58,7 +57,7 @@ def tolerance(name: str) -> float:
 def compared(
     stored: dict[str, dict[str, float]], found: dict[str, dict[str, float]]
 ) -> Iterator[tuple[bool, str]]:
-    """Whether each stored figure holds, and a line that says so."""
+    """Yields for each stored figure whether it holds, and a line of output."""
     for engine, figures in stored.items():
         for name, most in figures.items():
             now = found.get(engine, {}).get(name)
@@ -81,7 +80,7 @@ def reason_to_skip(stored: dict) -> str | None:
     if os.environ.keys() & set(OTHER_BUILDS):
         return f"{' or '.join(OTHER_BUILDS)} is set: this is not the release build"
     if compiler() != stored["rustc"]:
-        return f"figures are of rustc {stored['rustc']}, this is {compiler()}: --write stores new"
+        return f"gate.json is of rustc {stored['rustc']}, this is {compiler()}: use --write"
     return None
 
 
@@ -92,7 +91,7 @@ def write(found: dict[str, dict[str, float]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fails if a call in C has become dearer.")
+    parser = argparse.ArgumentParser(description="Fails if a call in C costs more than before.")
     parser.add_argument("--write", action="store_true", help="store what is found")
     options = parser.parse_args()
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
@@ -107,7 +106,7 @@ def main() -> None:
     lines = list(compared(stored["figures"], found))
     print(*(text for _, text in lines), *(f"note: {note}" for note in notes), sep="\n")
     if not all(holds for holds, _ in lines):
-        sys.exit("bench-gate: a call has become dearer. See bench/README.md.")
+        sys.exit("bench-gate: a call costs more than before. See bench/README.md.")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What 10,000 idle connections hold of a server's memory: `make bench-idle`.
+"""Measures a server's memory for each of 10,000 idle connections: `make bench-idle`.
 
     python bench/idle.py PROGRAM [--connections N] [--engines posix uring]
 
-PROGRAM takes `--engine` and `--port`, and serves `sum`. For each number of calls a server is
-started anew; it answers some on one connection, which is the base. Then as many connections are
-opened; each makes its calls one after another, and stays. What is printed is by how much the
-process's resident memory has grown for each; what the kernel holds is not in it.
+PROGRAM takes `--engine` and `--port`, and serves `sum`. For each number of calls a new server
+starts and answers calls on one connection; its memory is then the base. Then the connections open;
+each makes its calls and stays open. The output is the growth of the process's resident memory for
+each connection, without the kernel's memory.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from harness import processes, usage
 from harness.rows import OUTPUT
 
-# A head like those of most clients, which a connection remembers from its second request on.
+# A head like those of most clients, which a connection caches from its second request on.
 BODY = b'{"jsonrpc":"2.0","method":"sum","params":{"a":55,"b":21},"id":1}'
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench/1.0\r\nAccept: */*\r\n"
 HEAD += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
@@ -58,7 +58,7 @@ def kib_each(program: Path, engine: str, connections: int, calls: int) -> float:
         base = resident_kib(server.pid)
         for _ in range(connections):
             opened.enter_context(connect(server.port, calls))
-        # Those that made no call are there once this one, behind them, is answered.
+        # The server has accepted the connections before this one when this call returns.
         opened.enter_context(connect(server.port, 1))
         return (resident_kib(server.pid) - base) / connections
 
@@ -69,7 +69,7 @@ def main() -> None:
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (min(hard, options.connections + DESCRIPTORS_RESERVED), hard)
     )
-    print(f"KiB of each of {options.connections:,} connections, after so many calls on it")
+    print(f"KiB for each of {options.connections:,} connections, by calls made on it")
     print("| | " + " | ".join(map(str, CALLS_EACH)) + " |")
     for engine in options.engines:
         found = [

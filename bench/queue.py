@@ -4,14 +4,13 @@
     python bench/queue.py --sizes 64 2097152 --seconds 1 --rounds 5
     python bench/queue.py --before ../before/.venv/bin/python --rounds 5
 
-Ours is measured beside net-queue, pyzmq (raw bytes, no acknowledgement) and a pair of C programs of
-which the reader allocates memory for each message. Over MQTT each turn has a mosquitto of its own,
-which queues without limit: net-queue relies on that. (net-queue's gRPC is left out: 2.6.0 has it
-under a name that it does not find itself.) All take their turns, round by round, since
-machines drift: only ratios of one run hold. Of the sizes at which something was to be reached there
-are more rounds. A turn that is not through in time is reported, and the next one begins. Prints
-tables and what was reached, and writes .bench/queue.json; with all sizes also docs/queue.svg and
-the tables in docs/queues.md. A run as it stands takes six minutes.
+Compares ucall's queues with net-queue, pyzmq (raw bytes, no acknowledgement) and a pair of C
+programs, of which the reader allocates memory for each message. Over MQTT each turn has a mosquitto
+of its own with an unlimited queue, which net-queue needs. net-queue's gRPC is left out, because
+2.6.0 does not find its own module for it. All contenders run in turns, because machines drift:
+compare only ratios of one run. Sizes with targets get more rounds. A turn that exceeds its time is
+reported, and the next one begins. Prints tables and verdicts, and writes .bench/queue.json; with
+all sizes also docs/queue.svg and the tables in docs/queues.md. A whole run takes six minutes.
 """
 
 import argparse
@@ -35,7 +34,7 @@ PAIRS = ROOT / "bench" / "queues"
 BENCH = ROOT / ".bench"
 NET_QUEUE = BENCH / "netqueue" / "bin" / "python"
 ZEROMQ = BENCH / "zeromq" / "bin" / "python"
-# And how many rounds.
+# Rounds of each size.
 SIZES = {64: 5, 2048: 2, 65536: 2, report.LARGE: 5, 64 << 20: 2}
 CONTENDERS = {
     "C pair": None,
@@ -55,16 +54,16 @@ CONTENDERS = {
     "net-queue, MQTT": (NET_QUEUE, "netqueue.py", "mqtt"),
     "ucall, gRPC": (Path(sys.executable), "ours.py", "grpc"),
 }
-# Debian keeps servers where not every user looks.
+# Debian installs mosquitto in a folder that is not in every user's PATH.
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-# Beyond the time that it measures: interpreters start, and what is under way arrives.
+# Time beyond the measurement, for interpreters to start and messages in flight to arrive.
 SLACK_S = 8.0
 
 Turn = dict[str, float]
 
 
 class TurnFailed(Exception):
-    """A turn gave no figures, and why."""
+    """A turn without figures, with the reason."""
 
 
 def free_port() -> int:
@@ -73,7 +72,7 @@ def free_port() -> int:
 
 
 def make_certificates(folder: Path) -> None:
-    """For the pair that speaks TLS."""
+    """Writes certificates for the pair that uses TLS."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "trustme", "--quiet", "--dir", str(folder)]
     subprocess.run([*command, "--identities", "localhost", "127.0.0.1"], check=True)
@@ -88,7 +87,7 @@ def measure_c_pair(size: int, seconds: float) -> Turn:
 
 @contextlib.contextmanager
 def broker(port: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A mosquitto that listens at a port."""
+    """Runs a mosquitto that listens at the port."""
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as configuration:
         configuration.write(f"listener {port} 127.0.0.1\nallow_anonymous true\nuser root\n")
         configuration.write("max_queued_messages 0\n")
@@ -108,16 +107,16 @@ def broker(port: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def peak_mb(process: subprocess.Popen[bytes]) -> float:
-    """The most memory that a process had so far."""
+    """The peak memory of a process in MB."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
     return float(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
 def measure_pair(contender: str, size: int, seconds: float) -> Turn:
-    """One turn.
+    """Runs one turn.
 
     Raises:
-        TurnFailed: It broke off, or was not through in time.
+        TurnFailed: It failed, or exceeded its time.
     """
     if CONTENDERS[contender] is None:
         return measure_c_pair(size, seconds)
@@ -133,7 +132,7 @@ def measure_pair(contender: str, size: int, seconds: float) -> Turn:
 def measure_sides(
     python: Path, script: str, mode: str, port: str, size: int, seconds: float
 ) -> Turn:
-    """One turn of two processes: see `measure_pair`."""
+    """Runs one turn of two processes: see `measure_pair`."""
 
     def start(role: str) -> subprocess.Popen[str]:
         command = [str(python), str(PAIRS / script), role, mode, port, str(size), str(seconds)]
@@ -141,11 +140,11 @@ def measure_sides(
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
     sides = [start("get")]
-    # Whoever hangs is ended, so that all reads below end.
+    # A process that hangs is ended, so that all reads below return.
     watchdog = threading.Timer(2 * seconds + SLACK_S, lambda: [side.kill() for side in sides])
     watchdog.start()
     try:
-        # net-queue's clients do not try again when nobody listens yet.
+        # net-queue's clients do not retry if the server does not listen yet.
         first_line = sides[0].stdout.readline()
         sides.append(start("put"))
         outputs = [side.communicate() for side in sides]
@@ -168,7 +167,7 @@ def measure_sides(
 
 
 def measure(size: int, given: argparse.Namespace) -> report.Turns:
-    """The turns of all contenders at one size."""
+    """Runs the turns of all contenders at one size."""
     turns: report.Turns = {name: [] for name in given.only}
     rounds = given.rounds or SIZES.get(size, 3)
     for number in range(rounds):
@@ -185,7 +184,7 @@ def measure(size: int, given: argparse.Namespace) -> report.Turns:
 
 
 def add_before(python: Path) -> list[str]:
-    """Adds ours as another interpreter has it installed, each beside its own."""
+    """Adds the ucall of another interpreter after each ucall contender."""
     ours = [name for name, how in CONTENDERS.items() if how and how[1] == "ours.py"]
     for name in ours:
         CONTENDERS[f"{name}, before"] = (python, *CONTENDERS[name][1:])
@@ -193,8 +192,8 @@ def add_before(python: Path) -> list[str]:
 
 
 def against_before(results: report.Results) -> str:
-    """The rate of each of ours, of its rate before, over the rounds."""
-    lines = ["| size | ours | rate of that before, median (lowest..highest) |", "|---|---|---:|"]
+    """The ratio of each ucall contender's rate to that of the build before, over the rounds."""
+    lines = ["| size | ucall | ratio to before, median (lowest..highest) |", "|---|---|---:|"]
     for size, turns in results.items():
         for name in turns:
             if name.endswith(", before"):
@@ -210,9 +209,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
-    parser.add_argument("--rounds", type=int, help="of every size; else more of those that matter")
+    parser.add_argument(
+        "--rounds", type=int, help="of every size; by default more for sizes with targets"
+    )
     parser.add_argument("--only", nargs="*", default=list(CONTENDERS), choices=list(CONTENDERS))
-    parser.add_argument("--before", type=Path, help="a Python with another build of ours")
+    parser.add_argument("--before", type=Path, help="a Python with another build of ucall")
     given = parser.parse_args()
     if given.before:
         given.only = add_before(given.before)

@@ -1,9 +1,9 @@
-"""Measures ours against the floor, in interleaved pairs: `make bench-quick`.
+"""Compares ucall with the floor, in interleaved pairs: `make bench-quick`.
 
     python bench/quick.py [--rows headline,single] [--engines posix,uring] [--pairs N] [--seconds S]
 
-Prints a table for each load, then the deterministic figures, and writes all of it to
-`.bench/quick.json`. `bench/README.md` says how to read them.
+Prints a table for each load, then the deterministic figures, and writes all of them to
+`.bench/quick.json`. `bench/README.md` explains them.
 """
 
 import argparse
@@ -25,7 +25,7 @@ DETERMINISTIC_ROWS = ("headline", "batch")
 
 
 def names_of(known: Sequence[str]):
-    """An argument's type: a list of known names with commas between them."""
+    """An argument's type: a list of known names, separated by commas."""
 
     def parse(text: str) -> list[str]:
         chosen = text.split(",")
@@ -37,7 +37,7 @@ def names_of(known: Sequence[str]):
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures ours against the floor.")
+    parser = argparse.ArgumentParser(description="Compares ucall with the floor.")
     parser.add_argument("--rows", type=names_of(tuple(ROWS)), default=list(ROWS))
     engines = ("posix", "uring")
     parser.add_argument("--engines", type=names_of(engines), default=list(engines))
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
         type=shlex.split,
         default=sum_server(),
         metavar="COMMAND",
-        help="what to run as ours; `--engine ENGINE --port 0` is added",
+        help="the server to measure; `--engine ENGINE --port 0` is added",
     )
     parser.add_argument("--no-deterministic", dest="deterministic", action="store_false")
     parser.add_argument("--only-deterministic", dest="timed", action="store_false")
@@ -60,7 +60,7 @@ def print_line(text: str) -> None:
 
 
 def usable(chosen: Sequence[Contender], row: Row, problems: list[str]) -> list[Contender]:
-    """Those whose every reply to a checked load is right. The others are named, and left out."""
+    """The contenders whose replies to a checked load are all right; others are reported."""
     good = []
     for contender in chosen:
         try:
@@ -76,8 +76,8 @@ def usable(chosen: Sequence[Contender], row: Row, problems: list[str]) -> list[C
 def interleaved(
     chosen: Sequence[Contender], row: Row, pairs: int, seconds: int, problems: list[str]
 ) -> report.Series:
-    """Rounds in which each is measured once. Every second one runs backwards, so that who comes
-    first gains nothing. A round with a failure is dropped whole: pairs stay pairs."""
+    """Runs rounds in which each contender is measured once. Every second round runs in reverse, so
+    that the order has no effect. A round with a failure is dropped as a whole."""
     series: report.Series = {contender.name: [] for contender in chosen}
     for number in range(pairs):
         order = chosen if number % 2 == 0 else list(reversed(chosen))
@@ -146,11 +146,11 @@ def check_tools() -> None:
     if not shutil.which("wrk"):
         sys.exit("wrk is missing: tools/install-bench-tools.sh installs it")
     if processes.cores()[0] == processes.cores()[1]:
-        print_line("Only one core: server and load share it, and the figures say little.")
+        print_line("Only one core: server and load share it, so the figures are not reliable.")
 
 
 def end_on_sigterm(*_) -> None:
-    """As an exception, so that servers and loads are ended on the way out."""
+    """Raises an exception, so that servers and loads are ended before exit."""
     sys.exit("stopped by SIGTERM")
 
 

@@ -1,9 +1,9 @@
-"""Writes docs/benchmarks.md, its charts and the README's table from a run's results.
+"""Writes docs/benchmarks.md, its charts and the README's section from a run's results.
 
     python bench/report.py [RESULTS.json]
 
-Takes the newest of bench/results by default: `make bench-report`. Measures nothing. What was not a
-whole run is written to .bench/report instead, and changes no page of the project.
+`make bench-report` runs it on the newest of bench/results. It measures nothing. The pages of a
+partial run go to .bench/report, and change no page of the project.
 """
 
 import sys

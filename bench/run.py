@@ -1,10 +1,10 @@
-"""The benchmark: ours, the floor and the servers of others. `make bench`.
+"""Measures ucall, the floor and other projects' servers: `make bench`.
 
     python bench/run.py [--rows headline,peers,idle,…] [--brief]
 
-Writes `bench/results/DATE.json`; `bench/report.py` turns that into docs/benchmarks.md, its charts
-and the README's table. With `--rows` or `--brief` it writes `.bench/part.json` instead, so that no
-half of a run passes for a whole one.
+Writes `bench/results/DATE.json`, from which `bench/report.py` writes docs/benchmarks.md, its charts
+and the README's section. With `--rows` or `--brief` it writes `.bench/part.json` instead, so a
+partial run never replaces the results of a whole one.
 """
 
 import argparse
@@ -30,9 +30,11 @@ PART = OUTPUT / "part.json"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures ours, the floor and servers of others.")
+    parser = argparse.ArgumentParser(description="Measures ucall, the floor and other servers.")
     parser.add_argument("--rows", default="", help=f"some of {','.join(ROWS)} (all)")
-    parser.add_argument("--brief", action="store_true", help="each once, to see that all runs")
+    parser.add_argument(
+        "--brief", action="store_true", help="each once, to check that all servers run"
+    )
     options = parser.parse_args()
     options.chosen = options.rows.split(",") if options.rows else list(ROWS)
     if unknown := set(options.chosen) - set(ROWS):
@@ -41,7 +43,7 @@ def arguments() -> argparse.Namespace:
 
 
 def raise_descriptor_limit() -> None:
-    """10,000 connections have two ends. Servers and loads inherit it."""
+    """Raises the descriptor limit, which servers and loads inherit, for 10,000 connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -74,7 +76,7 @@ def written(results: dict, options: argparse.Namespace) -> Path:
 
 
 def end_on_sigterm(*_) -> None:
-    """As an exception, so that servers and loads are ended on the way out."""
+    """Raises an exception, so that servers and loads are ended before exit."""
     sys.exit("stopped by SIGTERM")
 
 

@@ -4,23 +4,23 @@
         [--connections N] [--seconds S]
 
 For each engine and mode of slowhttptest, in rounds: the 99th percentile of `sum` alone, then while
-the slow peers come, stay and are turned out. In the same seconds another server is called, which
-has a process of its own on the same core and no slow peers: what its calls lose too is lost to the
-machine, and what the first one's lose beyond that is ours.
+slow peers connect, stay and are closed. A second server, in a process of its own on the same core
+and without slow peers, gets the same calls at the same time: the latency that its calls lose is the
+machine's, and only the rest of the first server's loss is its own.
 
-**Who calls.** 32 connections of each server, at a fixed rate far from what it can do. Each latency
-counts from the time at which the call was due, so that a server that stalls is not asked less and
-hides nothing. A load that asks as fast as it can would measure something else: it needs all of its
-core, so the kernel takes that core from it by force for slowhttptest, for whole ticks of some
-milliseconds, and so much is its 99th percentile, whoever the slow peers are connected to.
+**Load.** Each server has 32 connections with calls at a fixed rate far below its capacity. Latency
+counts from the time at which a call was due, so a server that stalls does not get fewer calls. A
+closed loop would use its whole core, so the kernel would preempt it for slowhttptest for ticks of
+several milliseconds, and those ticks would be its 99th percentile, whichever server has the slow
+peers.
 
-**Who runs where.** The servers have one core, with no priority. The callers have the other, with
-SCHED_FIFO if that is allowed, and slowhttptest has what they leave of it, which is most, with
-SCHED_IDLE. It looks at its sockets without pause, in system calls that the kernel does not
-interrupt (with CONFIG_PREEMPT_NONE), so it runs in many processes with few sockets each.
+**Cores.** The servers run on one core, without priority. The callers run on the other with
+SCHED_FIFO if that is allowed, and slowhttptest in the time that they leave, with SCHED_IDLE. It
+polls its sockets without pause, in system calls that the kernel does not interrupt (with
+CONFIG_PREEMPT_NONE), so it runs in many processes with few sockets each.
 
-The server's times are short enough to pass. Keeps the figures in `.bench/slow-peers.json`, by
-engine and mode, and writes the table of all of them into docs/security.md.
+The server's time limits are short, so that they expire during a round. The figures are kept in
+`.bench/slow-peers.json`, by engine and mode, and the table of all of them in docs/security.md.
 """
 
 import argparse
@@ -44,34 +44,34 @@ from harness import load, processes, request, usage
 from harness.rows import OUTPUT, ROOT
 
 LOAD = OUTPUT / "target/release/load"
-#: Of each of the two servers.
+#: Connections of each of the two servers.
 CALLERS = 32
 CALLS_A_SECOND = 2000
 PAGE = ROOT / "docs/security.md"
 FIGURES = OUTPUT / "slow-peers.json"
-BEGIN = "<!-- slow peers: made by `make slow-peers` -->"
+BEGIN = "<!-- slow peers: written by `make slow-peers` -->"
 END = "<!-- end of slow peers -->"
 
-#: Each writes or reads a little every few seconds, so that the connection never looks idle.
+#: Each mode writes or reads a little every few seconds, so the connection is never idle.
 MODES = {
     "slow headers": ["-H", "-t", "POST", "-i", "3"],
     "slow body": ["-B", "-i", "3", "-s", "1024"],
     "slow read": ["-X", "-k", "10", "-n", "3", "-z", "5", "-w", "1", "-y", "64"],
 }
-#: GETs are refused, so that slowhttptest gets no long reply that it could read slowly.
+#: The server rejects GET, so slowhttptest gets no long reply to read slowly.
 OWN_MODE = "slow read of 100 kB"
 CONNECTIONS_A_SECOND = 2000
 IDLE_SECONDS = 3
 SERVER_TIMEOUT_SECONDS = 5
 #: Processes of slowhttptest, each with its share of the connections.
 PROCESSES = 20
-#: How long the server has until the last connection is gone.
+#: The time within which the server must close the last connection.
 RECOVERY_SECONDS_MAX = 15
 
 
 @dataclass(frozen=True)
 class State:
-    """What the server holds when nobody loads it, in MB, and open files and connections."""
+    """The server's memory in MB, open files and connections without load."""
 
     rss_mb: float
     descriptors: int
@@ -79,7 +79,7 @@ class State:
 
 @dataclass(frozen=True)
 class Figures:
-    """One round of one mode on one engine. The other server is the one without slow peers."""
+    """One round of one mode on one engine. The second server has no slow peers."""
 
     idle_p99_us: float
     slow_p99_us: float
@@ -97,14 +97,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Calls sum beside thousands of slow peers.")
     parser.add_argument("--engines", default="posix,uring", help="with a comma between them")
     parser.add_argument("--modes", default=",".join([*MODES, OWN_MODE]), help="likewise")
-    parser.add_argument("--rounds", type=int, default=3, help="of which medians are shown (3)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, whose medians are shown (3)")
     parser.add_argument("--connections", type=int, default=4000, help="slow ones, in each mode")
     parser.add_argument("--seconds", type=int, default=9, help="of each mode (9)")
     return parser.parse_args()
 
 
 def open_connections(port: int) -> int:
-    """How many connections the server has, besides that of this question."""
+    """The number of the server's connections, without the one of this call."""
     question = b'{"jsonrpc":"2.0","method":"connections","id":1}'
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(question)
@@ -112,7 +112,7 @@ def open_connections(port: int) -> int:
 
 
 def state(server: processes.Server) -> State:
-    """Once all connections have ended. io_uring keeps them in a table that /proc does not show."""
+    """Waits until all connections have closed; /proc does not show those of io_uring."""
     deadline = time.monotonic() + RECOVERY_SECONDS_MAX
     while (connections := open_connections(server.port)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -124,7 +124,7 @@ def state(server: processes.Server) -> State:
 def slow_peers(
     mode: str, port: int, options: argparse.Namespace
 ) -> Iterator[list[subprocess.Popen]]:
-    """Their processes, which are ended with the block."""
+    """Runs the slow peers' processes during the block."""
     _, core = processes.cores()
     started = [
         processes.start_pinned(
@@ -154,13 +154,13 @@ def commands(mode: str, port: int, options: argparse.Namespace) -> list[list[str
 
 
 def report(number: int) -> Path:
-    """Where a process of slowhttptest says what it saw."""
+    """The report of a process of slowhttptest."""
     return OUTPUT / f"slowhttptest-{number}.csv"
 
 
 @functools.cache
 def real_time() -> list[str]:
-    """What makes a command go first on its core, where that is allowed."""
+    """A command prefix for real-time priority, if that is allowed."""
     command = ["chrt", "--fifo", "1"]
     allowed = subprocess.run([*command, "true"], check=False, capture_output=True)
     return command if allowed.returncode == 0 else []
@@ -176,7 +176,7 @@ def start_calling(port: int, seconds: int) -> subprocess.Popen:
 
 
 def p99s_us(ports: Sequence[int], seconds: int) -> list[float]:
-    """Of calls to several servers in the same seconds. Refuses a load of which a call failed."""
+    """The percentiles of calls to several servers at the same time; raises if a call failed."""
     started = [start_calling(port, seconds) for port in ports]
     outputs = [process.communicate(timeout=seconds + 30)[0] for process in started]
     results = [load.parsed(output.decode(errors="replace")) for output in outputs]
@@ -187,7 +187,7 @@ def p99s_us(ports: Sequence[int], seconds: int) -> list[float]:
 
 
 def p99s_and_held(ports: Sequence[int], seconds: int) -> tuple[list[float], list[int]]:
-    """The percentiles, and how many slow peers the first server had, second by second."""
+    """The percentiles, and the number of the first server's slow peers, second by second."""
     held: list[int] = []
 
     def watch() -> None:
@@ -205,7 +205,7 @@ def p99s_and_held(ports: Sequence[int], seconds: int) -> tuple[list[float], list
 
 
 def reported(count: int) -> tuple[int, int]:
-    """What slowhttptest saw: connections closed on it, and seconds without an answer to a probe."""
+    """slowhttptest's report: closed connections, and seconds without a reply to a probe."""
     closed = out_of_service = 0
     for number in range(count):
         with report(number).open(newline="") as file:
@@ -263,13 +263,13 @@ def figures_of(engine: str, options: argparse.Namespace) -> dict[str, list[dict]
 def table(found: dict[str, dict[str, list[dict]]], connections: int) -> str:
     lines = [
         f"`sum`, {CALLS_A_SECOND:,} calls a second on {CALLERS} connections, beside "
-        f"{connections:,} slow ones, every time limit {SERVER_TIMEOUT_SECONDS} s, on Linux "
+        f"{connections:,} slow ones; every time limit is {SERVER_TIMEOUT_SECONDS} s, on Linux "
         f"{platform.release()}. Medians of the rounds; ratios within a round, with the lowest and "
         "the highest.",
         "",
         "| slowhttptest | engine | p99 alone, µs | p99 beside it, µs | ratio "
-        "| ratio of the other server | what is ours: the first over the second | slow ones at most "
-        "| at the end | closed, as it saw | memory before, after, MB | descriptors |",
+        "| ratio of the second server | first ratio / second | slow peers, most | at the end "
+        "| closed, as slowhttptest saw | memory before, after, MB | descriptors |",
         "|---" * 12 + "|",
     ]
     for mode in (*MODES, OWN_MODE):
@@ -313,7 +313,7 @@ def _spread(ratios: list[float]) -> str:
 
 
 def write(page: Path, content: str) -> None:
-    """Puts the table between its marks in the page."""
+    """Replaces the table between its marks in the page."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{content}\n{END}{after}")

@@ -1,10 +1,10 @@
-"""Peers that ask for a reply and hardly take it: what slowhttptest's slow read does with a GET.
+"""Clients that read a reply slowly, as slowhttptest's slow read does, but with POST.
 
     python bench/slow_readers.py PORT CONNECTIONS SECONDS FILE
 
-Each opens a receive buffer as small as the kernel allows, asks for 100 kB, and reads five bytes
-every three seconds. At the end it writes how many were closed on it, in the columns of
-slowhttptest.
+Each sets its receive buffer to the kernel's minimum, asks for 100 kB, and reads five bytes every
+three seconds. At the end the program writes the number of closed connections, in slowhttptest's
+columns.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def asked(port: int) -> socket.socket:
 
 
 def is_open(peer: socket.socket) -> bool:
-    """Reads a little. A server that gives up resets the connection, behind what is unread."""
+    """Reads a little. A server that closes resets the connection after the unread bytes."""
     with contextlib.suppress(BlockingIOError):
         try:
             return peer.recv(5) != b""

@@ -1,11 +1,11 @@
-"""Whether two threads of the C library serve more than one: `make bench-threads`.
+"""Compares two threads of the C library with one: `make bench-threads`.
 
     python bench/threads.py PROGRAM [--pairs N] [--seconds S] [--engine posix|uring]
 
 PROGRAM takes `--threads`, `--engine` and `--port`, and serves `sum`. Server and load share the
-machine, so the load is one that costs the server much and wrk little: batches of 1,000 calls, whose
-replies wrk only counts. Nobody is pinned. Runs with one and with two threads take turns, because
-machines drift; the ratio is taken within each pair, and the median of all is printed.
+machine, so the load costs the server much and wrk little: batches of 1,000 calls, whose replies wrk
+only counts. No process is pinned. Runs with one and with two threads alternate, because machines
+drift; the ratio is computed within each pair, and the median of all is printed.
 """
 
 import argparse
@@ -50,8 +50,8 @@ def main() -> None:
         order = (1, 2) if pair % 2 else (2, 1)
         rates = {threads: calls_per_second(options, threads, cores) for threads in order}
         ratios.append(rates[2] / rates[1])
-    print(f"two threads serve {statistics.median(ratios):.2f} times what one does", end=" ")
-    print(f"({min(ratios):.2f} to {max(ratios):.2f}, {len(cores)} cores, wrk among them)")
+    print(f"two threads serve {statistics.median(ratios):.2f} times as many calls", end=" ")
+    print(f"({min(ratios):.2f} to {max(ratios):.2f}, {len(cores)} cores, shared with wrk)")
 
 
 main()

@@ -1,11 +1,11 @@
-"""Measures TLS against plain TCP on the same engine, in interleaved pairs: `make bench-tls`.
+"""Compares TLS with plain TCP on the same engine, in interleaved pairs: `make bench-tls`.
 
     python bench/tls.py [--engines posix,uring] [--pairs N] [--seconds S]
 
 The load is bench-quick's headline: 32 connections, one `sum` a request. Each pair is a plain run
-and an encrypted one, every second pair the other way round. CPU a call is what counts: wrk encrypts
-too, on its own core, and is the slower end of the two. Prints a table for each engine, and writes
-the samples to `.bench/tls.json`.
+and an encrypted one, every second pair in reverse order. Compare CPU time a call: wrk encrypts too,
+on its own core, and is slower than the server. Prints a table for each engine, and writes the
+samples to `.bench/tls.json`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ METRICS = ("cpu_us_per_call", "calls_per_second", "p50_us", "p99_us")
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures TLS against plain TCP.")
+    parser = argparse.ArgumentParser(description="Compares TLS with plain TCP.")
     parser.add_argument("--engines", default="posix,uring", help="with a comma between them")
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--seconds", type=int, default=2, help="of each load (2)")
@@ -34,7 +34,7 @@ def arguments() -> argparse.Namespace:
 
 
 def certificate() -> list[str]:
-    """The server's options for a certificate made on the spot: ECDSA on P-256."""
+    """The server's options for a new certificate: ECDSA on P-256."""
     issued = trustme.CA().issue_cert("127.0.0.1", "localhost")
     both = OUTPUT / "tls.pem"
     issued.private_key_and_cert_chain_pem.write_to_path(both)
@@ -43,7 +43,7 @@ def certificate() -> list[str]:
 
 @contextlib.contextmanager
 def warm(command: Sequence[str], name: str, scheme: str) -> Iterator[processes.Server]:
-    """A server that has answered a second of load, checked reply by reply."""
+    """Runs a server that has passed a second of load with every reply checked."""
     core, _ = processes.cores()
     expected = OUTPUT / "expected-tls"
     expected.write_text('{"jsonrpc":"2.0","id":1,"result":76}')

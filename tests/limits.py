@@ -1,8 +1,8 @@
-"""What every limit lets pass last, and refuses first, when it is set by its option.
+"""The last allowed and the first rejected value of every limit, set by its option.
 
-The same for servers in Python and in C, on each engine, in the clear and under TLS. A server that
-is tried has the functions of `served.py` and `programs/limits.c`: `echo(value)`, `text(length)`,
-`hold()`, which is answered by `release()`, and `held()` and `served()`, which count.
+The same cases run for servers in Python and in C, on each engine, with and without TLS. A server
+has the functions of `served.py` and `programs/limits.c`: `echo(value)`, `text(length)`, `hold()`,
+which returns after `release()`, and `held()` and `served()`, which count.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 HOST = "127.0.0.1"
-#: Longer than a limit in time and the second in which those are looked at.
+#: Longer than a time limit and the second within which a sweep finds it.
 WAIT_S = 60
 
 
 class Wire:
-    """A connection, in the clear or under TLS."""
+    """A connection, with or without TLS."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
         self.socket = socket.create_connection((HOST, port), timeout=WAIT_S)
@@ -34,7 +34,7 @@ class Wire:
         self.received = b""
 
     def send(self, data: bytes) -> None:
-        # It may have been refused before all of it is there.
+        # The server may reject the request before it has read all of it.
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             self.socket.sendall(data)
 
@@ -47,7 +47,7 @@ class Wire:
         return bool(data)
 
     def take(self, pattern: bytes) -> re.Match[bytes] | None:
-        """What comes next, once it is there; ``None`` at the end."""
+        """The next match of the pattern, once it has arrived; ``None`` at the end."""
         while not (found := re.match(pattern, self.received, re.DOTALL)):
             if not self.more():
                 return None
@@ -88,7 +88,7 @@ def code_in(text: bytes) -> str:
 
 @dataclass(frozen=True)
 class Peer:
-    """A server that is tried."""
+    """A server under test."""
 
     port: int
     context: ssl.SSLContext | None = None
@@ -103,7 +103,7 @@ class Peer:
                 wire.socket.close()
 
     def ask(self, data: bytes) -> str:
-        """What comes back on a connection of its own; "closed" behind it if it ends."""
+        """The replies on a connection of its own, with "closed" at the end if it closes."""
         with self.wires(1) as [wire]:
             word = wire.ask(data)
             if wire.ask(call("served") if data[:1] in b"{[" else post(call("served"))) == "closed":
@@ -138,7 +138,7 @@ Check = Callable[[Peer, int], None]
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit by its options, what it is set to, and what tries it."""
+    """A limit with its options, its value, and its test."""
 
     python: str
     c: str
@@ -147,8 +147,8 @@ class Limit:
 
 
 def _pairs(*forms: tuple[Callable[[int], bytes], str, str]) -> Check:
-    """Requests that are as long, or as many, as they are told; the replies to the last that is
-    allowed and to the first that is not."""
+    """Requests of a given length or number, with the replies to the last allowed and the first
+    rejected one."""
 
     def check(peer: Peer, limit: int) -> None:
         for form, allowed, refused in forms:
@@ -174,14 +174,14 @@ def _document(length: int) -> bytes:
 
 def _nested(depth: int) -> bytes:
     value: list[Any] = []
-    # The request and its params are two levels, and so are the lists around this one.
+    # The request and its params are two levels of nesting.
     for _ in range(depth - 3):
         value = [value]
     return call("echo", value=value)
 
 
 def _batch(count: int) -> bytes:
-    # One reply stands for all: it is an array, which has no error of its own.
+    # The reply is one array, which has no error of its own.
     return b"[" + b",".join([call("served", id=None)] * count) + b"]"
 
 
@@ -217,14 +217,14 @@ def _running(peer: Peer, limit: int) -> None:
 
 
 def _output(peer: Peer, limit: int) -> None:
-    """Replies that are not taken: what the kernel has room for, and no more than this beyond."""
+    """Replies that the client does not read: the kernel's buffers, and at most this much more."""
     asked, length = 100, 200_000
     with peer.wires(1) as [wire]:
         wire.send(call("text", length=length) * asked)
         count = 0
         while (before := count) != (count := peer.result("served")) or count == 0:
             time.sleep(0.2)
-        # Kernels take up to 4 MiB on one side and 6 on the other.
+        # The kernel buffers up to 4 MiB on one side and 6 MiB on the other.
         assert 0 < count < asked - 30
         assert [wire.summary() for _ in range(asked)] == ["ok"] * asked
     assert before == count
@@ -253,7 +253,7 @@ def _connections(peer: Peer, limit: int) -> None:
 
 
 def _discarded(peer: Peer, limit: int) -> None:
-    def are_let_pass() -> bool:
+    def are_allowed() -> bool:
         with peer.wires(1) as [wire]:
             assert wire.ask(b"BAD\n") == "400"
             plain = _under(wire)
@@ -263,12 +263,12 @@ def _discarded(peer: Peer, limit: int) -> None:
             assert _eventually(lambda: not _sends(plain))
             return passed
 
-    # After a second it is closed, too, which is why a machine may be too slow for it at first.
-    assert _eventually(are_let_pass)
+    # The connection closes after a second, so a slow machine may need several attempts.
+    assert _eventually(are_allowed)
 
 
 def _under(wire: Wire) -> socket.socket:
-    """The same connection without TLS, of which nothing more is wanted."""
+    """The connection without TLS, after the last use of TLS on it."""
     assert wire.summary() == "closed"
     return socket.socket(fileno=wire.socket.detach())
 
@@ -292,7 +292,7 @@ def _eventually(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> boo
 
 OK, HTTP_OK = "ok", "200 ok"
 
-#: Each is tried on a server of its own, which has only this option.
+#: Each case runs on a server of its own, which has only this option.
 LIMITS = [
     Limit("max_head_bytes", "max_head_bytes", 300, _pairs((_head, "200 -32700", "431, closed"))),
     Limit("max_headers", "max_headers", 5, _pairs((_headers, "200 -32700", "431, closed"))),
@@ -353,7 +353,7 @@ LIMITS = [
     Limit("max_discarded_bytes", "max_discarded_bytes", 2_000, _discarded),
 ]
 
-#: Those in time, by their names without a unit: all set to this, and tried at once.
+#: The time limits, by their names without a unit: all have this value and are tested together.
 TIMEOUTS = [
     "head_timeout",
     "body_timeout",
@@ -366,7 +366,7 @@ TIMEOUT_S = 1.0
 
 
 def check_timeouts(peer: Peer) -> None:
-    """What is in time, and what is not, of each kind."""
+    """Requests within the limit and beyond it, for each time limit."""
     requests = post(call("served")), chunked(call("served")), call("served")
     checks = [
         *(_in_two(peer, data, len(data) - 60, "ok") for data in requests),
@@ -377,7 +377,7 @@ def check_timeouts(peer: Peer) -> None:
         _half(peer, b"", "closed"),
         _half(peer, requests[2], "ok, closed"),
         _in_time(lambda: _times_out(peer)),
-        _in_time(lambda: _takes_all(peer, TIMEOUT_S / 2)),
+        _in_time(lambda: _reads_all(peer, TIMEOUT_S / 2)),
         _in_time(lambda: _sends_behind_an_error(peer)),
         lambda: _silent(peer),
     ]
@@ -386,23 +386,23 @@ def check_timeouts(peer: Peer) -> None:
             done.result()
 
 
-def _in_time(is_let_pass: Callable[[], bool]) -> Callable[[], None]:
-    """What is in time is let pass: at last, as a machine may be too slow for it at first."""
+def _in_time(is_allowed: Callable[[], bool]) -> Callable[[], None]:
+    """Requests within the limits pass; retries, because a slow machine may miss them at first."""
 
-    def is_let_pass_now() -> bool:
+    def is_allowed_now() -> bool:
         # A handshake has a limit, too.
         with contextlib.suppress(ConnectionError, ssl.SSLError):
-            return is_let_pass()
+            return is_allowed()
         return False
 
     def check() -> None:
-        assert _eventually(is_let_pass_now, 4 * WAIT_S)
+        assert _eventually(is_allowed_now, 4 * WAIT_S)
 
     return check
 
 
 def _in_two(peer: Peer, data: bytes, cut: int, expected: str) -> Callable[[], None]:
-    """A request that stops, and goes on in time."""
+    """A request that stops, and continues within the limit."""
 
     def is_answered() -> bool:
         with peer.wires(1) as [wire]:
@@ -414,7 +414,7 @@ def _in_two(peer: Peer, data: bytes, cut: int, expected: str) -> Callable[[], No
 
 
 def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
-    """One that stops for good."""
+    """A request that stops and does not continue."""
 
     def is_as_expected() -> bool:
         with peer.wires(1) as [wire]:
@@ -426,13 +426,13 @@ def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
 
 
 def _times_out(peer: Peer) -> bool:
-    """Replies that are taken too late, by then closed; which a server may find late as well."""
+    """Replies that the client reads too late; the server has closed, possibly late as well."""
     pauses_s = [1.1 + 2 * TIMEOUT_S * more for more in (1, 4, 16)]
-    return not all(_takes_all(peer, pause_s) for pause_s in pauses_s)
+    return not all(_reads_all(peer, pause_s) for pause_s in pauses_s)
 
 
-def _takes_all(peer: Peer, pause_s: float) -> bool:
-    """Takes replies only after a while, which are more than kernels have room for."""
+def _reads_all(peer: Peer, pause_s: float) -> bool:
+    """Reads replies, which exceed the kernel's buffers, only after a while."""
     with peer.wires(1) as [wire]:
         wire.send(call("text", length=4_000_000) * 5)
         time.sleep(pause_s)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs the servers that `make bench` compares with ours, in .bench: from PyPI in virtual
-# environments of their own, from crates.io and from the system's packages, and the load programs. A
-# server that cannot be installed is named and skipped, and the report says so. Only our own load
-# and JSON programs must build.
+# Installs other projects' servers for `make bench` into .bench: from PyPI into virtual
+# environments, from crates.io and from the system's packages. Builds the load programs. A server
+# that cannot be installed is named and left out, and the report says so. Only bench/load and
+# bench/json must build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ skip() {
     echo "bench: without $1" >&2
 }
 
-# All at once, so that their pins agree; if that fails one by one, so that the others are installed.
+# Installs all packages together, so that their versions agree; if that fails, each package alone.
 install_python_peers() {
     local requirements=bench/peers/requirements.txt
     local stamp=$out/peers/installed
@@ -30,7 +30,7 @@ install_python_peers() {
     cp "$requirements" "$stamp"
 }
 
-# A package of the same name as ours.
+# The package on PyPI with the same name.
 install_old_ucall() {
     [ ! -e "$out/peers-ucall/bin/python" ] || return 0
     "$python" -m venv "$out/peers-ucall"
@@ -49,7 +49,7 @@ cargo_build() {
     cargo build --quiet --release --manifest-path "$1/Cargo.toml" --target-dir "$target" "${@:2}"
 }
 
-# For this machine's processor, as simdjson's inline parser requires.
+# For this machine's processor, which simdjson's inline parser needs.
 build_h2o() {
     local program=$out/peer-h2o source=bench/peers/cpp/h2o.cpp
     [ "$program" -ot "$source" ] || return 0
@@ -80,6 +80,6 @@ build_grpc
 cargo_build bench/peers/rust --locked ||
     skip "actix-web, ntex and may_minihttp, which do not build here"
 cargo_build bench/load --locked
-# Not locked: the workspace determines the dependencies of ucall-proto.
+# Not locked, because the workspace determines the dependencies of ucall-proto.
 cargo_build bench/json
 cp "$target/release/json-bench" "$out/json-bench"

@@ -20,8 +20,9 @@ Graph = dict[Path, set[Path]]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _TESTS = re.compile(r"#\[cfg\((?:all\()?test.*", re.DOTALL)
+_VISIBILITY = re.compile(r"\bpub\([^)]*\)")
 _PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)*(?:::\{|::\*)?")
-_USE = re.compile(r"(?:pub(?:\([^)]*\))? )?use ([^;]+);", re.DOTALL)
+_USE = re.compile(r"(?:pub )?use ([^;]+);", re.DOTALL)
 
 
 def rust_modules(source: Path) -> dict[tuple[str, ...], Path]:
@@ -99,7 +100,8 @@ def rust_graph(source: Path) -> Graph:
     codes = {}
     for module, path in modules.items():
         text = _TESTS.sub("", _COMMENT.sub("", path.read_text(encoding="utf-8")))
-        codes[module] = text
+        # `pub(super)` names a scope and imports nothing.
+        codes[module] = _VISIBILITY.sub("pub", text)
     exported = {module: exports(module, code) for module, code in codes.items()}
     graph: Graph = {path: set() for path in modules.values()}
     for module, code in codes.items():

@@ -1,6 +1,5 @@
 #!/bin/sh
-# Checks for what a build needs, and names what is missing with how to install it. Prints nothing if
-# all is there.
+# Checks the tools that a build needs. Prints missing ones with how to install them, or nothing.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -45,7 +44,7 @@ check_c_compiler() {
             "apt-get install gcc libc6-dev, or on macOS: xcode-select --install"
 }
 
-# For simdutf, which is used on the platforms that crates/ucall-python/Cargo.toml names.
+# For simdutf, on the targets that crates/ucall-python/Cargo.toml names.
 check_cxx_compiler() {
     if [ "$(uname -sm)" != "Linux x86_64" ] || ldd --version 2>&1 | grep -q musl; then
         return

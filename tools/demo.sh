@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts examples/python/sum.py, calls it over HTTP and over raw TCP, loads it for five seconds, and
-# stops it. The server is ended by its pid, however this script ends.
+# stops it. However this script ends, it ends the server by its pid.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the path of a CPython of at least 3.11, and prefers the plain `python3`. Without one, it
-# fails and prints nothing. It runs each command in PATH before it prints it, because version
-# managers install commands that only print that their version is missing.
+# Prints the path of a CPython of at least 3.11, and prefers the plain `python3`. Prints nothing and
+# fails if there is none. It runs each candidate, because version managers put commands into the
+# PATH that only print that no interpreter is installed.
 set -eu
 
 is_new_enough='

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets under cargo-fuzz, each for SECONDS: tools/fuzz.sh SECONDS [TARGET...]
+# Runs the fuzz targets under cargo-fuzz, each for a while: tools/fuzz.sh SECONDS [TARGET...]
 #
-# Inputs with new coverage are stored in .fuzz/corpus and used by the next run; fuzz/corpus is only
-# read. `tools/fuzz.sh keep` moves those that add coverage to fuzz/corpus, minimized.
+# Inputs with new coverage go to .fuzz/corpus, which the next run uses; fuzz/corpus is only read.
+# `tools/fuzz.sh keep` copies short inputs that add coverage from .fuzz/corpus to fuzz/corpus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,12 +18,13 @@ fail() {
 
 rustup run nightly rustc --version > /dev/null 2>&1 \
     || fail "needs nightly: rustup toolchain install nightly --profile minimal"
-if ! cargo fuzz --version > /dev/null 2>&1; then
+install_cargo_fuzz() {
+    cargo fuzz --version > /dev/null 2>&1 && return
     echo "fuzz: installing cargo-fuzz into .fuzz"
     cargo install --quiet --locked --root "$TOOLS" cargo-fuzz
-fi
+}
 
-# The decoder of `.npy` is in Python, and its target with it.
+# The decoder of `.npy` and its target are in Python.
 run_npy() {
     local python="$PWD/.venv/bin/python"
     "$python" -c "import atheris" 2> /dev/null \
@@ -34,16 +35,34 @@ run_npy() {
         -max_len="$BYTES_MAX" -artifact_prefix="$TOOLS/" "$@" 2>&1 | progress npy
 }
 
+# The default loader of queues with all that it makes, in an extension that AddressSanitizer
+# instruments. CPython is not instrumented, so its allocator is replaced by malloc.
+run_pickles() {
+    local python="$PWD/.venv/bin/python" host package="$TOOLS/pickles"
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" PYO3_PYTHON="$python" \
+        cargo +nightly build --quiet --release --locked --package ucall-python --target "$host" \
+        --target-dir "$TOOLS/target"
+    rm -rf "$package"
+    mkdir -p "$package"
+    cp -r python/ucall "$package/ucall"
+    cp "$TOOLS/target/$host/release/libucall_python.so" "$package/ucall/_core.abi3.so"
+    LD_PRELOAD=$(cc -print-file-name=libasan.so) PYTHONMALLOC=malloc PYTHONPATH="$package" \
+        ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0 \
+        "$python" -P fuzz/pickles.py "$1" 2>&1 | sed "s/^/pickles: /"
+}
+
 dictionary() {
     case "$1" in
         http_head | chunked) echo http ;;
         connection) echo connection ;;
+        pickle) echo pickle ;;
         queue_*) echo queue ;;
         *) echo json ;;
     esac
 }
 
-# Prints a line of libFuzzer's every ten seconds or so, and all of a failure.
+# Prints a line of libFuzzer about every ten seconds, and all lines of a failure.
 progress() {
     awk -v target="$1" '
         /^#[0-9]+/ {
@@ -55,20 +74,18 @@ progress() {
 }
 
 run() {
-    local target=$1 bytes_max=$BYTES_MAX
+    local target=$1
     shift
-    if [ "$target" = npy ]; then
-        run_npy "$@"
-        return
-    fi
+    install_cargo_fuzz
     mkdir -p "$TOOLS/corpus/$target"
     cargo +nightly fuzz run --features libfuzzer "$target" "$TOOLS/corpus/$target" \
         "fuzz/corpus/$target" -- -dict="fuzz/dictionaries/$(dictionary "$target").dict" \
-        -max_len="$bytes_max" -print_final_stats=0 "$@" 2>&1 | progress "$target"
+        -max_len="$BYTES_MAX" -print_final_stats=0 "$@" 2>&1 | progress "$target"
 }
 
 keep() {
     local target=$1
+    install_cargo_fuzz
     cargo +nightly fuzz run --features libfuzzer "$target" "fuzz/corpus/$target" \
         "$TOOLS/corpus/$target" -- -merge=1 -max_len="$KEPT_BYTES_MAX" 2>&1 \
         | progress "$target"
@@ -78,12 +95,14 @@ how=${1:-60}
 shift || true
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-    mapfile -t targets < <(ls fuzz/targets | sed 's/\.rs$//'; [ "$how" = keep ] || echo npy)
+    mapfile -t targets < <(ls fuzz/targets | sed 's/\.rs$//')
+    [ "$how" = keep ] || targets+=(npy pickles)
 fi
 for target in "${targets[@]}"; do
-    if [ "$how" = keep ]; then
-        keep "$target"
-    else
-        run "$target" -max_total_time="$how"
-    fi
+    case "$how $target" in
+        keep\ *) keep "$target" ;;
+        *\ pickles) run_pickles "$how" ;;
+        *\ npy) run_npy -max_total_time="$how" ;;
+        *) run "$target" -max_total_time="$how" ;;
+    esac
 done

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Installs the missing measuring tools: wrk, and for the deterministic figures strace and valgrind.
-# With `peers`, also what `make bench` needs to load and build other servers; with `slow-peers`,
-# slowhttptest. Prints what it installs. Without apt-get, or without root, it names how to install
-# them. Only wrk is required; the report names the others as missing.
+# Installs missing tools of the benchmarks: wrk, and for the deterministic figures strace and
+# valgrind. With `peers`, also the tools that load and build other projects' servers; with
+# `slow-peers`, slowhttptest. Prints the packages that it installs. If it cannot use apt-get, it
+# prints how to install them. Only wrk is required; the report leaves out figures without their
+# tool.
 set -eu
 
 wanted=''
@@ -40,7 +41,7 @@ as_root=''
 if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then
     echo "Installing by apt-get:$wanted"
     $as_root apt-get update -qq || echo "apt-get update failed; going on without" >&2
-    # One by one, so that a package that this distribution lacks does not prevent the others.
+    # One by one, so that a package that the distribution lacks does not affect the others.
     for package in $wanted; do
         $as_root apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
             echo "apt-get failed: $package" >&2

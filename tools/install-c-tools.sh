@@ -1,7 +1,6 @@
 #!/bin/sh
-# Checks what `make test-c` needs beyond a C compiler: a C++ compiler, CMake, pkg-config, valgrind
-# and LMDB. On CI, and as root, it installs what is missing. Elsewhere it names what is missing and
-# how to install it, and fails.
+# Checks the tools of `make test-c`: a C++ compiler, CMake, pkg-config, valgrind and LMDB. On CI as
+# root it installs missing ones. Elsewhere it prints how to install them, and fails.
 set -eu
 
 wanted=''

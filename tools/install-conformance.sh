@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gets the suites and parsers of others that `make conformance` runs, by the clients of their
-# registries: tools/install-conformance.sh PYTHON [testssl.sh]
+# Installs the suites and parsers of `make conformance` from their registries:
+# tools/install-conformance.sh PYTHON [testssl.sh]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ FOLDER=.bench/conformance
 
 is_ci() { [ "${CI:-}" = true ]; }
 
-# Named, or installed if this is CI and may be.
+# Installs testssl.sh on CI as root; elsewhere prints how to install it.
 install_testssl() {
     if command -v testssl > /dev/null || command -v testssl.sh > /dev/null; then
         return

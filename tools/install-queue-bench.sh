@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the environments of the queues that ours is measured beside, in .bench. net-queue wants
-# CPython 3.13; without one it is left out.
+# Makes environments in .bench for the other queues of `make bench-queue`. net-queue needs CPython
+# 3.13 and is left out without it.
 set -eu
 
 python="$1"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Checks what `make test-python` needs beyond Python's packages. On CI, and as root, it installs
-# what is missing. Elsewhere it names a missing MQTT broker and how to install it, and fails;
-# without the other programs, their tests are skipped.
+# Checks the programs that `make test-python` needs beyond Python packages. On CI as root it
+# installs missing ones. Elsewhere it prints how to install a missing MQTT broker, and fails; tests
+# that need other missing programs are skipped.
 set -eu
 
 PATH=$PATH:/usr/sbin
@@ -10,7 +10,7 @@ look() {
     command -v mosquitto >/dev/null || wanted="$wanted mosquitto"
 }
 
-# Programs whose tests are skipped if they are missing, each with its package.
+# Programs whose tests are skipped without them: the program, then its package.
 find_others() {
     others=''
     while read -r program package; do

@@ -56,7 +56,7 @@ static void send_one(int socket, const struct request *request) {
     if (write(socket, request->text, request->len) != request->len) fail("write");
 }
 
-/* Replies are small, and come whole. */
+/* A reply is small, so one read returns all of it. */
 static void receive_one(int socket) {
     char reply[4096];
     ssize_t len = read(socket, reply, sizeof reply - 1);

@@ -46,7 +46,7 @@ static void wait_for_one(void) {
     }
 }
 
-/* Returns how many bytes came, and 0 at the end of the connection. */
+/* Returns the number of bytes received, or 0 at the end of the connection. */
 static size_t receive(int connection, char *to, size_t room) {
     for (;;) {
         ssize_t received = recv(connection, to, room, 0);
@@ -80,7 +80,7 @@ static long body_bytes(char *head, size_t bytes, size_t *head_bytes) {
     return length ? strtol(length + strlen("content-length:"), NULL, 10) : 0;
 }
 
-/* Answers one request. Returns 0 when the connection is over. */
+/* Replies to one request. Returns 0 at the end of the connection. */
 static int answer(int connection, char *buffer) {
     size_t bytes = 0, head_bytes = 0;
     long body = -1;

@@ -84,7 +84,7 @@ static void write_body(FILE *out, int batch) {
     fputc(']', out);
 }
 
-/* The same headers as ours. The date stands still: formatting it is no part of the floor. */
+/* The same headers as ucall's. The date is constant: the floor does not format it. */
 static void write_head(FILE *out, size_t body_bytes) {
     fprintf(out,
             "HTTP/1.1 200 OK\r\n"

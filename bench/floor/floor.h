@@ -1,4 +1,4 @@
-/* What both floor programs share: options, the fixed reply, the listening socket, a clean stop.
+/* The common part of both floor programs: options, the fixed reply, the listening socket, the stop.
  *
  * The floor is the cheapest program that could answer: it reads, and writes a reply made before
  * the first connection came. It parses nothing. How many requests one read held it tells from the
@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 enum {
-    /* What one read takes at most. A batch of 100 calls is 7 KB. */
+    /* The size of one read. A batch of 100 calls has 7 KB. */
     READ_BYTES_MAX = 16384,
     /* Connections are indices of a table: descriptors for epoll, slots for io_uring. The
      * kernel allows no more slots than the soft descriptor limit, which is often 1024. */
@@ -27,13 +27,13 @@ struct floor {
     size_t request_bytes;
 };
 
-/* Reads the options, binds and listens, says `listening on PORT` on stdout. Exits on a mistake. */
+/* Reads the options, binds, listens, and prints `listening on PORT`. Exits on an error. */
 struct floor floor_start(int argc, char **argv);
 
-/* How many requests are whole now. `unfinished` holds the bytes of the one that is not. */
+/* The number of complete requests. `unfinished` gets the bytes of the incomplete one. */
 size_t floor_count(const struct floor *floor, size_t received, size_t *unfinished);
 
-/* Says what failed, with errno's text, and exits. */
+/* Prints the failed operation with errno's text, and exits. */
 _Noreturn void floor_die(const char *what);
 
 #endif

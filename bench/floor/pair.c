@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Short messages are written many at a time, as anybody would who has many. */
+/* Short messages are written many at a time. */
 #define BATCH_BYTES 65536
 
 static double now(void) {
@@ -51,7 +51,7 @@ static void write_forever(int descriptor, uint64_t size) {
     }
 }
 
-/* Bytes that came and are not used yet. */
+/* Received bytes that are not parsed yet. */
 struct input {
     char bytes[BATCH_BYTES];
     size_t from, to;
@@ -68,7 +68,7 @@ static void read_whole(int descriptor, struct input *input, char *target, size_t
             length -= count;
             continue;
         }
-        /* What is long goes straight to its place. */
+        /* Long messages are received directly into their memory. */
         int is_long = length >= BATCH_BYTES;
         ssize_t received = is_long ? recv(descriptor, target, length, 0)
                                    : recv(descriptor, input->bytes, sizeof input->bytes, 0);

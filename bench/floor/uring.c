@@ -78,7 +78,7 @@ static void received(const struct io_uring_cqe *completion, unsigned slot) {
     }
 }
 
-/* A failed send needs no hand: the peer is gone, and the receive ends and closes. */
+/* A failed send is ignored: the peer has closed, and the receive ends and closes the connection. */
 static void complete(const struct io_uring_cqe *completion) {
     unsigned slot = (unsigned)completion->user_data;
     switch ((enum operation)(completion->user_data >> 32)) {

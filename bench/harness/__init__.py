@@ -1,1 +1,1 @@
-"""What `bench/quick.py` is made of. Standard library only, Linux only."""
+"""The parts of `bench/quick.py`. Standard library only, Linux only."""

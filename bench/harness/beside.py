@@ -1,7 +1,7 @@
 """Fast calls beside slow ones, and async functions beside plain ones, at 32 connections.
 
-The load is `floor/beside.c`. Each round runs all that is compared, one after another, and a ratio
-is taken within its round.
+The load is `floor/beside.c`. Each round runs all servers one after another, and a ratio is computed
+within its round.
 """
 
 import statistics
@@ -34,7 +34,7 @@ def load(port: int, sleepers: int, method: str = "sum") -> tuple[float, float, f
 
 @contextmanager
 def all_serving(contenders: list[Contender]) -> Iterator[dict[str, int]]:
-    """Runs all servers at once, idle but for the one that is loaded; their ports by name."""
+    """Starts all servers and yields their ports by name; only the one under load is busy."""
     core, _ = processes.cores()
     with ExitStack() as stack:
         ports = {}
@@ -45,7 +45,7 @@ def all_serving(contenders: list[Contender]) -> Iterator[dict[str, int]]:
 
 
 def beside_sleepers(contenders: list[Contender], rounds: int, log: Log) -> str:
-    """The 99th percentile of `sum` alone, and beside sleepers that all wake at one moment."""
+    """The 99th percentile of `sum` alone, and while sleeping calls wake at the same moment."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in contenders}
     with all_serving(contenders) as ports:
         for number in range(rounds):
@@ -64,7 +64,7 @@ def beside_sleepers(contenders: list[Contender], rounds: int, log: Log) -> str:
 
 
 def async_share(contenders: list[Contender], rounds: int, log: Log) -> str:
-    """How many of a plain function's calls a second an async one makes."""
+    """The ratio of an async function's calls a second to a plain one's."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in contenders}
     with all_serving(contenders) as ports:
         for number in range(rounds):

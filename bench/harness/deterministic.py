@@ -1,12 +1,12 @@
-"""What a call costs in user instructions and in system calls: figures that hardly vary.
+"""User instructions and system calls of a call, which hardly vary between runs.
 
-A server is run twice under the tool, with few requests and with many. The difference is that of
-the requests alone, without start and stop. One connection, one request at a time. What makes a
-start differ from another, random addresses and hashes, is switched off.
+A server runs twice under the tool, with few requests and with many. The difference is the cost of
+the requests, without start and stop. There is one connection, with one request at a time. Address
+space randomisation and hash randomisation are off, so that starts are alike.
 
-Callgrind counts exactly, and runs nowhere but on epoll: valgrind 3.19 delivers no signal to a
-process that waits in a ring, so that it could not be ended. perf counts on either, where the
-machine lets it have the counters, and differs a little from run to run.
+Callgrind counts exactly, and only on epoll: valgrind 3.19 delivers no signal to a process that
+waits in a ring, so the server could not be ended. perf counts on both engines if the machine grants
+it the counters, and varies a little between runs.
 """
 
 import re
@@ -35,7 +35,7 @@ FAILURES = (ToolError, processes.StartError, request.WrongReplyError, OSError)
 
 @dataclass(frozen=True)
 class Figures:
-    """What each call costs, and why something is missing. Instructions are by tool."""
+    """The cost of each call, and the reasons for missing figures. Instructions are by tool."""
 
     instructions: dict[str, float]
     system_calls: dict[str, float]
@@ -48,7 +48,7 @@ Parser = Callable[[str], Totals]
 
 @dataclass(frozen=True)
 class Tool:
-    """A program that runs another and writes totals to a file once that has ended."""
+    """A program that runs another and writes totals to a file when it has ended."""
 
     name: str
     prefix: tuple[str, ...]
@@ -135,7 +135,7 @@ def totals(tool: Tool, contender: Contender, row: Row, requests: int) -> Totals:
 
 
 def same_each_time() -> list[str]:
-    """A prefix that makes each run of a program like the one before."""
+    """A command prefix that turns randomisation off, so that runs of a program are alike."""
     fixed_addresses = ["setarch", "-R"] if shutil.which("setarch") else []
     return ["env", "PYTHONHASHSEED=0", *fixed_addresses]
 
@@ -150,7 +150,7 @@ def complete_report(report: Path) -> str:
 
 
 def exchange(port: int, row: Row, requests: int) -> None:
-    """Sends so many requests, `depth` at a time, each when all before it are answered."""
+    """Sends the requests, `depth` at a time, and waits for their replies before the next ones."""
     asked = request.http_request(row.batch) * row.depth
     address = ("127.0.0.1", port)
     with socket.create_connection(address, timeout=READ_SECONDS_MAX) as connection:

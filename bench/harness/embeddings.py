@@ -1,4 +1,4 @@
-"""The gain of batching: a model of sentences, called from 32 connections, batched or one by one."""
+"""The gain of batching: a sentence-embedding model under 32 connections, batched or one by one."""
 
 import json
 import os
@@ -20,9 +20,9 @@ METHODS = ("embed_one_by_one", "embed")
 
 
 def gain(rounds: int, engines: list[str]) -> str:
-    """A table, or why there is none."""
+    """A table, or the reason why there is none."""
     if not PYTHON.exists():
-        return "Embeddings were not measured: `make bench-embeddings` installs the model, and does."
+        return "Embeddings were not measured: `make bench-embeddings` installs the model."
     lines = [
         f"| embeddings at {CONNECTIONS} connections | one by one, calls/s | batched | ratio |",
         "|---|---|---|---|",
@@ -38,7 +38,7 @@ def gain(rounds: int, engines: list[str]) -> str:
 
 @contextmanager
 def _serving(engine: str) -> Iterator[int]:
-    """Runs the example, and gives its port once the model is loaded."""
+    """Runs the example, and yields its port once the model is loaded."""
     port = processes.free_port()
     command = [str(PYTHON), "-m", "ucall", "embeddings:server"]
     with (OUTPUT / "embeddings.log").open("wb") as log:
@@ -63,7 +63,7 @@ def _call(method: str, text: str) -> bytes:
 
 
 def _wait_until_ready(port: int) -> None:
-    """Until the model is loaded."""
+    """Waits until the model is loaded."""
     for _ in range(600):
         try:
             request = urllib.request.Request(f"http://127.0.0.1:{port}/", _call("embed", "a"))
@@ -75,7 +75,7 @@ def _wait_until_ready(port: int) -> None:
 
 
 def _rate(port: int, method: str) -> float:
-    """Calls a second of so many callers, each of which waits for its reply."""
+    """Calls a second of concurrent callers, each of which waits for its reply."""
     ends_at = time.monotonic() + SECONDS
     counts = [0] * CONNECTIONS
 

@@ -1,4 +1,4 @@
-"""One load by wrk on one server, and what came of it."""
+"""One load by wrk on one server, and its result."""
 
 import json
 import subprocess
@@ -27,12 +27,12 @@ class Sample:
 
 
 class LoadError(Exception):
-    """A reply was wrong or missing, or the load was not what it should have been."""
+    """A reply was wrong or missing, or the load was not the expected one."""
 
 
 @contextmanager
 def responding(contender: Contender, row: Row) -> Iterator[tuple[processes.Server, request.Reply]]:
-    """The server, once it has given the right reply, and that reply."""
+    """Yields the server once it has sent the right reply, and that reply."""
     core, _ = processes.cores()
     log = OUTPUT / f"{contender.name}.log"
     with processes.serving(contender.command_for(row), log, core) as server:
@@ -40,7 +40,7 @@ def responding(contender: Contender, row: Row) -> Iterator[tuple[processes.Serve
 
 
 def check(contender: Contender, row: Row) -> None:
-    """A load of which every reply is compared with the right one, byte for byte."""
+    """Runs a load and compares every reply with the right one, byte for byte."""
     with responding(contender, row) as (server, reply):
         expected = OUTPUT / "expected"
         expected.write_bytes(reply.body)
@@ -59,7 +59,7 @@ def measure(contender: Contender, row: Row, seconds: int) -> Sample:
         check_errors(result)
         check_lengths(result, row, reply)
         if request.probe(server.port, row.batch).body != reply.body:
-            raise LoadError("the reply after the load is not that before it")
+            raise LoadError("the reply after the load differs from the one before it")
     return sample(result, row, cpu, memory)
 
 
@@ -76,7 +76,7 @@ def sample(result: dict, row: Row, cpu_nanoseconds: int, memory: usage.Memory) -
 
 
 def wrk(row: Row, port: int, seconds: int, expected: Path | None, scheme: str = "http") -> dict:
-    """Runs wrk and returns the line that load.lua wrote."""
+    """Runs wrk and parses the line that load.lua writes."""
     _, core = processes.cores()
     options = [f"batch={row.batch}", f"depth={row.depth}"]
     options += [f"expect={expected}"] if expected else []
@@ -105,16 +105,16 @@ def check_errors(result: dict) -> None:
         raise LoadError("no request was answered")
     if result["status_errors"] or result["socket_errors"]:
         raise LoadError(
-            f"{result['status_errors']} replies were no success, "
+            f"{result['status_errors']} replies had an error status, "
             f"{result['socket_errors']} socket errors"
         )
 
 
 def check_lengths(result: dict, row: Row, reply: request.Reply) -> None:
-    """Timed loads do not look into replies. All have one length, so their sum tells; at the end,
-    wrk may hold parts of those that it no longer counts."""
+    """Checks the length of all replies together: timed loads do not read replies, and all have the
+    same length. At the end wrk may hold parts of replies that it no longer counts."""
     if result["request_bytes"] != len(request.http_request(row.batch)):
         raise LoadError("load.lua and harness/request.py make different requests")
     unasked = result["bytes"] - result["requests"] * reply.whole_bytes
     if not 0 <= unasked <= row.connections * row.depth * reply.whole_bytes:
-        raise LoadError(f"{result['bytes']} bytes came for {result['requests']} replies")
+        raise LoadError(f"{result['requests']} replies had {result['bytes']} bytes")

@@ -1,4 +1,4 @@
-"""Starts servers pinned to a core, tells when they answer, and always ends them, by pid."""
+"""Starts servers pinned to a core, waits until they listen, and always ends them, by pid."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ LISTEN_SECONDS_MAX = 15
 
 
 class StartError(Exception):
-    """The server ended, or stayed silent, before it said where it listens."""
+    """The server ended, or printed nothing, before it announced its port."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Server:
 
 @functools.cache
 def cores() -> tuple[int, int]:
-    """The server's core and the load's: the same one where there is only one.
+    """The server's core and the load's, which are the same one if there is only one.
 
-    Looked up once, before this process pins itself and so narrows what it sees."""
+    Computed once, because this process later pins itself and then sees only its own core."""
     available = sorted(os.sched_getaffinity(0))
     return available[0], available[-1]
 
@@ -50,7 +50,7 @@ def pin_to(core: int) -> None:
 
 @contextlib.contextmanager
 def serving(command: Sequence[str], log: Path, core: int) -> Iterator[Server]:
-    """Runs the server while the block runs. Its stderr goes to `log`."""
+    """Runs the server during the block. Its stderr goes to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as errors:
         process = start_pinned(command, core, stdout=subprocess.PIPE, stderr=errors)
@@ -65,8 +65,8 @@ def serving(command: Sequence[str], log: Path, core: int) -> Iterator[Server]:
 def serving_on(
     command: Sequence[str], port: int, log: Path, core: int, environment: dict[str, str]
 ) -> Iterator[Server]:
-    """Runs a server of others, which says nothing, on a port that it was told. `pid` is that of
-    the first of its processes. All of them are ended by force if they do not end when asked."""
+    """Runs another project's server, which announces nothing, on a given port. `pid` is that of the
+    first of its processes. All of them are killed if they do not end after SIGTERM."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = start_pinned(
@@ -90,11 +90,11 @@ def wait_until_listening(process: subprocess.Popen, port: int, log: Path) -> Non
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         time.sleep(0.02)
-    raise StartError(f"does not listen: {last_line(log) or 'it said nothing'}")
+    raise StartError(f"does not listen: {last_line(log) or 'it printed nothing'}")
 
 
 def stop_group(process: subprocess.Popen) -> None:
-    """Ends every process of the group that the server leads."""
+    """Ends every process of the server's process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -103,7 +103,7 @@ def stop_group(process: subprocess.Popen) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on: the kernel hands out others before this one comes again."""
+    """A free port: the kernel hands out other ports before it repeats this one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
@@ -112,7 +112,7 @@ def port_announced(process: subprocess.Popen, log: Path) -> int:
     """Waits for the line `listening on PORT`."""
     words = first_line(process).split()
     if words[:2] != ["listening", "on"]:
-        raise StartError(f"{process.args}: {last_line(log) or 'no word of where it listens'}")
+        raise StartError(f"{process.args}: {last_line(log) or 'announced no port'}")
     return int(words[2])
 
 
@@ -130,14 +130,15 @@ def last_line(log: Path) -> str:
 
 
 def innermost_pid(pid: int) -> int:
-    """The server's pid under strace or perf, which start it as their only child."""
+    """The pid of a server that strace or perf started as its only child."""
     with contextlib.suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
     return pid
 
 
 def stop(process: subprocess.Popen) -> None:
-    """Ends the server, then what wraps it: that one reports when its child has ended."""
+    """Ends the server, then the tool around it, which writes its report when its child has
+    ended."""
     try:
         if not ended_by_sigterm(process):
             signal_quietly(innermost_pid(process.pid), signal.SIGKILL)
@@ -148,8 +149,8 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def ended_by_sigterm(process: subprocess.Popen) -> bool:
-    """Asks once a second: a server without a wakeup descriptor can miss a signal that comes just
-    before it waits, and under valgrind often does."""
+    """Sends the signal once a second: a server without a wakeup descriptor can miss a signal that
+    arrives just before it waits, and under valgrind often does."""
     for _ in range(STOP_SECONDS_MAX):
         if process.poll() is None:
             signal_quietly(innermost_pid(process.pid), signal.SIGTERM)

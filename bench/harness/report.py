@@ -14,7 +14,7 @@ Series = dict[str, list[Sample]]
 
 @dataclass(frozen=True)
 class Metric:
-    """A field of `Sample`, and how it is written."""
+    """A field of `Sample`, and its format."""
 
     field: str
     label: str
@@ -63,7 +63,7 @@ Compare = Callable[[float, float], float]
 def compared(
     metric: Metric, own: Sequence[Sample], floor: Sequence[Sample], compare: Compare
 ) -> Spread | None:
-    """Each pair is compared by itself, so that a machine that drifts moves both of its sides."""
+    """Compares within each pair, so drift of the machine affects both sides."""
     pairs = zip(metric.values(own), metric.values(floor), strict=True)
     return spread([compare(a, b) for a, b in pairs if b])
 
@@ -77,7 +77,7 @@ def difference(own: float, floor: float) -> float:
 
 
 def row_figures(contenders: Sequence[Contender], series: Series) -> dict:
-    """The same figures as the table's, for the JSON file."""
+    """The figures of the table, for the JSON file."""
     return {contender.name: contender_figures(contender, series) for contender in contenders}
 
 
@@ -134,7 +134,7 @@ def cell(found: Spread | None, form: str) -> str:
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell: names to the left, figures to the right."""
+    """Aligns columns to their widest cell: names to the left, figures to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(

@@ -1,4 +1,4 @@
-"""The request that is measured, and whether a reply to it is right.
+"""The request of the benchmark, and the check of its reply.
 
 `bench/wrk/load.lua` makes the same bytes; `harness.load` compares the lengths after each load.
 """
@@ -17,7 +17,7 @@ def call(call_id: int) -> str:
 
 
 def body(batch: int) -> bytes:
-    """One call, or with `batch` above 0 a batch of so many with ids from 1."""
+    """One call, or with `batch` above 0 a batch of `batch` calls with ids from 1."""
     if batch == 0:
         return call(1).encode()
     return f"[{','.join(call(call_id) for call_id in range(1, batch + 1))}]".encode()
@@ -43,11 +43,11 @@ def expected_reply(batch: int) -> object:
 
 
 class WrongReplyError(Exception):
-    """The server answered, and not what JSON-RPC asks for."""
+    """The server's reply was not the expected one."""
 
 
 def checked_reply(status: int, content: bytes, batch: int) -> bytes:
-    """The reply's body, once it is known to be right."""
+    """The reply's body; raises if it is not the expected one."""
     if status != http.client.OK:
         raise WrongReplyError(f"HTTP status {status}: {content[:200]!r}")
     if json.loads(content) != expected_reply(batch):
@@ -57,7 +57,7 @@ def checked_reply(status: int, content: bytes, batch: int) -> bytes:
 
 @dataclass(frozen=True)
 class Reply:
-    """The body of a right reply, and the bytes of it with its head."""
+    """The body of a right reply, and the reply's bytes with its head."""
 
     body: bytes
     whole_bytes: int
@@ -80,7 +80,7 @@ def probe(port: int, batch: int) -> Reply:
 
 
 def probe_until_ready(port: int, batch: int, deadline_seconds: float) -> Reply:
-    """Like `probe`, again and again while nobody listens."""
+    """Like `probe`, and retries while the connection is refused."""
     deadline = time.monotonic() + deadline_seconds
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Who is measured, and under which loads."""
+"""The servers under measurement, and their loads."""
 
 import sys
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Row:
     batch: int = 0
     depth: int = 1
     pairs: int = 5
-    # wrk 4.1 spoils its percentiles when it pipelines: it scales them by replies, not by turns.
+    # With pipelining wrk 4.1 reports wrong percentiles: it scales them by replies, not by turns.
     has_latency: bool = True
 
     @property
@@ -43,7 +43,7 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Contender:
-    """A server, and the floors it is compared with."""
+    """A server, and the floors that it is compared with."""
 
     name: str
     label: str
@@ -51,7 +51,7 @@ class Contender:
     command: tuple[str, ...]
 
     def command_for(self, row: Row) -> list[str]:
-        """The floors must be told what to reply and how long a request is."""
+        """The command; a floor needs its reply and the length of a request as arguments."""
         if self.name not in FLOORS:
             return [*self.command, "--port", "0"]
         batch = ["--batch", str(row.batch)] if row.batch else []
@@ -71,7 +71,7 @@ def ours(engine: str, command: Sequence[str]) -> Contender:
 
 
 def contenders(engines: Sequence[str], command: Sequence[str]) -> list[Contender]:
-    """Neighbours in this list are neighbours in time: A B A B."""
+    """The servers in the order in which they run: neighbours in the list are neighbours in time."""
     both = {
         "posix": floor("epoll", "floor, epoll", ()),
         "uring": floor("uring", "floor, io_uring", FLOORS[:1]),

@@ -1,21 +1,21 @@
-"""What the kernel says that a process has used."""
+"""CPU time and memory of a process, from /proc."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 
 def cpu_nanoseconds(pid: int) -> int:
-    """Time on a core, user and system, summed over the process's threads.
+    """CPU time, user and system, of all threads of the process.
 
     From schedstat, which counts nanoseconds; `utime` and `stime` count ticks. Threads that have
-    ended are not in it: servers here keep theirs.
+    ended are not included; the servers here keep theirs.
     """
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 def family(pid: int) -> list[int]:
-    """The process and all below it: some servers work in processes that they start."""
+    """The process and its descendants, because some servers work in child processes."""
     found = [pid]
     for each in found:
         tasks = Path(f"/proc/{each}/task").iterdir()

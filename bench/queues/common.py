@@ -1,10 +1,10 @@
-"""What every pair of a queue does: one side puts for a while, the other gets and counts.
+"""The common part of the pairs: one side puts for a while, the other gets and counts.
 
     python PAIR.py {put|get} MODE PORT SIZE SECONDS
 
-The side that gets says when it listens. The end is told by an empty message. Then the side that
-gets prints messages, seconds between the first and the last, its CPU seconds and its peak RSS in
-MB; the side that puts prints its own CPU and RSS.
+The side that gets announces that it listens. An empty message is the end. Then the side that gets
+prints messages, seconds between the first and the last, its CPU seconds and its peak RSS in MB; the
+side that puts prints its own CPU and RSS.
 """
 
 import resource
@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 
-# Messages under way at once: as many bytes, and no more than so many.
+# Limits on messages in flight: their bytes and their number.
 WINDOW_BYTES = 64 << 20
 WINDOW_MESSAGES_MAX = 10_000
 
@@ -22,7 +22,7 @@ def window(size: int) -> int:
 
 
 def listening() -> None:
-    """The other side may be started."""
+    """Announces that the other side may start."""
     print("listening", flush=True)
 
 
@@ -32,7 +32,7 @@ def used() -> str:
 
 
 def count(take) -> None:
-    """Takes until the end."""
+    """Gets messages until the end."""
     take()
     begin, messages = time.perf_counter(), 0
     while len(take()):
@@ -49,7 +49,7 @@ async def count_async(take) -> None:
 
 
 def put_for(seconds: float, size: int, put, wait, data=None) -> None:
-    """Puts, and waits for what was put a window ago."""
+    """Puts messages, and waits for the acknowledgement of the message one window before."""
     data = b"x" * size if data is None else data
     in_flight, most = deque(), window(size)
     put(data)

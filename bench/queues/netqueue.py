@@ -14,7 +14,7 @@ protocol = nq.Protocol.MQTT if mode == "mqtt" else nq.Protocol.TCP
 with nq.new(protocol, purpose, options) as queue:
     if role == "get":
         listening()
-        # It greets, as net-queue's own benchmark does: before that its client may lose a put.
+        # A first message, as in net-queue's own benchmark: before it the client may lose a put.
         peer = queue.get().peer
         queue.put(None, peer)
         count(lambda: queue.get().data)
@@ -24,7 +24,7 @@ with nq.new(protocol, purpose, options) as queue:
             queue.put(None).result()
             break
         except ConnectionError:
-            # While they shake hands, a peer is known by another name.
+            # During the handshake a peer has another name.
             time.sleep(0.01)
     queue.get()
     if mode == "async":

@@ -1,8 +1,8 @@
 """A pair of ucall.queue: the server gets.
 
-Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (shared memory that is viewed and
-used again), arrays (unix), mqtt, grpc, async (asyncio, TCP). Over shared memory arrays are sent,
-which is what it is for, over the others bytes, unless the mode says otherwise.
+Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (reusable shared memory), arrays
+(unix), mqtt, grpc, async (asyncio, TCP). Messages are arrays over shared memory and in the mode
+arrays, else bytes.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ options = nq.CommunicatorOptions(
 
 
 def take_array():
-    """The next array, of which a byte in each page is looked at: the others had to be written."""
+    """The next array, of which a byte of each page is read."""
     array = queue.get().data
     if len(array) > 4096:
         array[::4096].max()

@@ -1,4 +1,4 @@
-"""What `bench/queue.py` shows of its turns: tables, verdicts, and a plot."""
+"""Tables, verdicts and the plot of `bench/queue.py`."""
 
 import dataclasses
 import os
@@ -11,7 +11,7 @@ from render.lines import Axis, Panel, lines
 Turns = dict[str, list[dict[str, float] | None]]
 Results = dict[int, Turns]
 
-BEGIN = "<!-- queues: made by `make bench-queue` -->"
+BEGIN = "<!-- queues: written by `make bench-queue` -->"
 END = "<!-- end of queues -->"
 LARGE = 2 << 20
 
@@ -23,7 +23,7 @@ def size_name(size: int) -> str:
 
 
 def middle(turns: list[dict[str, float] | None]) -> dict[str, float] | None:
-    """The median of each figure; None if no turn gave any."""
+    """The median of each figure; None if every turn failed."""
     good = [turn for turn in turns if turn is not None]
     if not good:
         return None
@@ -31,7 +31,7 @@ def middle(turns: list[dict[str, float] | None]) -> dict[str, float] | None:
 
 
 def ratios(turns: Turns, name: str, beside: str, figure: str = "rate") -> list[float]:
-    """Of the turns of each round, in ascending order."""
+    """The ratio of `name` to `beside` in each round, in ascending order."""
     rounds = zip(turns.get(name, []), turns.get(beside, []), strict=False)
     return sorted(ours[figure] / theirs[figure] for ours, theirs in rounds if ours and theirs)
 
@@ -57,12 +57,12 @@ def table(results: Results) -> str:
 
 @dataclasses.dataclass
 class Target:
-    """What was to be reached at one size: so many times somebody else's messages a second."""
+    """The least ratio of `name` to `beside` in messages a second, at one size."""
 
     size: int
     name: str
     beside: str
-    # None: there is no telling how much can be.
+    # None: the ratio is reported without a target.
     least: float | None
 
 
@@ -78,8 +78,8 @@ TARGETS = [
 
 
 def verdicts(results: Results) -> str:
-    """What was to be reached, and what was."""
-    head = ["| at | what | to reach | median (quartiles) | |", "|---|---|---:|---:|---|"]
+    """The targets and the ratios measured."""
+    head = ["| size | ratio | target | median (quartiles) | |", "|---|---|---:|---:|---|"]
     evaluated = [evaluate(target, results.get(target.size, {})) for target in TARGETS]
     broker = memory_beside_broker(results.get(LARGE, {}))
     own = [memory_of_pair(size, results.get(size, {})) for size in (64, LARGE)]
@@ -108,7 +108,7 @@ def verdict(is_met: bool) -> str:
 
 
 def memory_beside_broker(turns: Turns) -> str | None:
-    """Of the two processes beside a broker, not of that itself."""
+    """The memory of the two processes that use a broker, without the broker's own."""
     ours, theirs = (middle(turns.get(f"{name}, MQTT", [])) for name in ("ucall", "net-queue"))
     if not ours or not theirs:
         return None
@@ -118,20 +118,20 @@ def memory_beside_broker(turns: Turns) -> str | None:
 
 
 def memory_of_pair(size: int, turns: Turns) -> str | None:
-    """Of the larger of two processes that talk over TCP."""
+    """The memory of the larger of two processes connected by TCP."""
     pairs = [middle(turns.get(name, [])) for name in ("ucall", "ucall, epoll")]
     most = max((max(pair["put_mb"], pair["get_mb"]) for pair in pairs if pair), default=None)
     if most is None:
         return None
-    # `transport_size`, which counts what a message takes beside its bytes as well.
+    # `transport_size`, which also counts the overhead of each message.
     in_flight = (16 << 20) / 1e6
     wanted = f"{40 + in_flight:.0f} at most"
     met = verdict(most <= 40 + in_flight)
-    what = f"memory of ucall in MB: 40, and {in_flight:.0f} under way"
+    what = f"memory of ucall in MB: 40, and {in_flight:.0f} in flight"
     return f"| {size_name(size)} | {what} | {wanted} | {most:.0f} | {met} |"
 
 
-#: What the plot shows; the table has all.
+#: The plot shows these; the table has all.
 PLOTTED = (
     *("C pair", "ucall", "ucall, SHM", "ucall, TLS", "ucall, MQTT"),
     *("ucall, gRPC", "pyzmq", "net-queue", "net-queue, MQTT"),
@@ -163,7 +163,7 @@ def summary(results: Results) -> str:
 
 
 def costs(results: Results) -> str:
-    """CPU time of both sides a message, and the memory of each, where most is told by it."""
+    """CPU time a message of both sides, and the memory of each process, at two sizes."""
     sizes = [size for size in (64, LARGE) if size in results]
     head = [f"CPU µs, {size_name(size)} | RSS MB put, get, broker" for size in sizes]
     lines = [f"| | {' | '.join(head)} |", "|---|" + "---:|---:|" * len(sizes)]
@@ -189,15 +189,15 @@ def rounds_of(turns: Turns) -> int:
 
 
 def write_pages(results: Results, docs: Path, how: str) -> None:
-    """The plot, and what is between the markers of docs/queues.md."""
+    """Writes the plot, and the section between the markers of docs/queues.md."""
     (docs / "queue.svg").write_text(plot(results), encoding="utf-8")
     page = docs / "queues.md"
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
     where = f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, {how}"
     rounds = [f"{rounds_of(turns)} of {size_name(size)}" for size, turns in results.items()]
-    told = f"{where}; medians of so many rounds:\n{', '.join(rounds)}.\n"
-    told += "Only ratios within the run say something."
-    told += f"\n\n{summary(results)}\n\n{costs(results)}\n\nWhat was to be reached:\n"
-    told += f"{verdicts(results)}\n"
-    page.write_text(f"{before}{BEGIN}\n{told}{END}{after}", encoding="utf-8")
+    section = f"{where}; medians of rounds:\n{', '.join(rounds)}.\n"
+    section += "Compare only ratios within the run."
+    section += f"\n\n{summary(results)}\n\n{costs(results)}\n\nTargets:\n"
+    section += f"{verdicts(results)}\n"
+    page.write_text(f"{before}{BEGIN}\n{section}{END}{after}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A pair of pyzmq: raw bytes from PUSH to PULL, which acknowledge nothing. Modes: sync, async."""
+"""A pair of pyzmq: raw bytes from PUSH to PULL, unacknowledged. Modes: sync, async."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from common import arguments, count, count_async, listening, put_for, put_for_as
 role, mode, port, size, seconds = arguments()
 context = zmq.asyncio.Context() if mode == "async" else zmq.Context()
 socket = context.socket(zmq.PULL if role == "get" else zmq.PUSH)
-# Both sides together hold no more than the others have under way: nothing else bounds it.
+# Both sides together hold at most what other contenders have in flight; ZeroMQ has no such limit.
 socket.set_hwm(min(1000, max(1, window(size) // 2)))
 where = f"tcp://127.0.0.1:{port}"
 if role == "get":

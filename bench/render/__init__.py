@@ -1,1 +1,1 @@
-"""What `bench/report.py` is made of: results in, tables, charts and verdicts out. No measuring."""
+"""The parts of `bench/report.py`: tables, charts and verdicts from results. Measures nothing."""

@@ -1,7 +1,7 @@
 """Bar charts as SVG, which follow the reader's light or dark theme.
 
-Written by hand, so that pages are rendered by Python alone. Bars are on a logarithmic scale: the
-servers of a chart differ by a factor of a hundred.
+Written without a library, so rendering needs Python alone. Bars have a logarithmic scale, because
+the servers of a chart differ by a factor of a hundred.
 """
 
 import math
@@ -41,7 +41,7 @@ class Bar:
 
 
 def bars(title: str, note: str, unit: str, found: Sequence[Bar], least: float | None = None) -> str:
-    """The chart, bars in the order in which they come. They begin at `least`, if it is given."""
+    """The chart, with bars in the order given. They start at `least`, if it is given."""
     height = TOP + ROW * len(found) + 52
     low, high = scale([bar.value for bar in found], least)
 
@@ -66,7 +66,7 @@ def bars(title: str, note: str, unit: str, found: Sequence[Bar], least: float | 
 
 
 def scale(values: Sequence[float], least: float | None) -> tuple[float, float]:
-    """From `least`, or below all values, to the most, a decade at least."""
+    """The range from `least`, or a value below all others, to the largest; at least a decade."""
     low = least or min(values) / 2
     return low, max(max(values), low * 10)
 
@@ -95,7 +95,7 @@ def bar_parts(bar: Bar, top: float, x: float) -> str:
 
 
 def legend(families: Sequence[str], y: float) -> str:
-    """From the right to the left, those that are in the chart."""
+    """The legend of the families in the chart, from right to left."""
     parts, x = [], WIDTH - 12.0
     for family in reversed([name for name in FAMILIES if name in families]):
         label = FAMILIES[family]

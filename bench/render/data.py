@@ -1,4 +1,4 @@
-"""The samples of a run, by server, load and pair, and the comparisons that are made of them."""
+"""The samples of a run, by server, load and pair, and comparisons between them."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ def difference(own: float, other: float) -> float:
 
 @dataclass
 class Results:
-    """A run's results. `pairs` leads from section, load and pair to the samples of each server."""
+    """A run's results. `pairs` maps section, load and pair to the samples of each server."""
 
     raw: dict
     pairs: dict[tuple[str, str, str], dict[str, Sample]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Results:
             self.pairs.setdefault(key, {})[sample["server"]] = sample
 
     def rounds(self, section: str, load: str, *servers: str) -> list[dict[str, Sample]]:
-        """The pairs in which all of these servers were measured."""
+        """The pairs in which all these servers were measured."""
         return [
             found
             for (in_section, under, _), found in self.pairs.items()
@@ -43,7 +43,7 @@ class Results:
         return list(dict.fromkeys(section for section, under, _ in self.pairs if under == load))
 
     def section_for(self, server: str, load: str) -> str:
-        """Where most of its samples are: the headline's are many."""
+        """The section with most samples of the server under this load."""
         sections = self.sections_of(load)
         return max(sections, key=lambda name: len(self.rounds(name, load, server)), default="")
 
@@ -55,7 +55,7 @@ class Results:
     def compared(
         self, server: str, other: str, load: str, metric: str, compare: Compare = ratio
     ) -> Spread | None:
-        """Within pairs, so that a machine that drifts moves both sides."""
+        """Compares two servers within pairs, so drift of the machine affects both."""
         sections = self.sections_of(load)
         rounds = {name: self.rounds(name, load, server, other) for name in sections}
         most = max(rounds.values(), key=len, default=[])
@@ -65,7 +65,7 @@ class Results:
     def to_floor(
         self, server: str, load: str, metric: str, compare: Compare = ratio
     ) -> Spread | None:
-        """Compared with the floor on the same engine, or with epoll's for servers of others."""
+        """Compares a server with the floor on the same engine, other projects' with epoll's."""
         for floor in floors_of(server):
             found = self.compared(server, floor, load, metric, compare)
             if found and floor != server:
@@ -94,7 +94,7 @@ def load_results(path: Path) -> Results:
 
 
 def nearest(results: Results, own: str, names: Iterable[str], load: str) -> str | None:
-    """Who comes nearest to `own` in calls a second, within pairs."""
+    """The server among `names` with the rate nearest to that of `own`, within pairs."""
     found = {name: results.compared(own, name, load, "calls_per_second") for name in names}
     medians = {name: each.median for name, each in found.items() if each}
     return min(medians, key=medians.__getitem__, default=None)

@@ -1,7 +1,7 @@
-"""Line charts as SVG, which follow the reader's light or dark theme: panels below one another.
+"""Line charts as SVG: panels below one another, in the reader's light or dark theme.
 
-A series has the same colour in all panels, and stands once in the legend beside them. No more than
-there are colours: what is left out is in a table.
+A series has the same colour in all panels and one entry in the legend. A chart has at most as many
+series as there are colours; the tables show the others.
 """
 
 import math
@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 from render.charts import STYLE
 
 LEFT, WIDTH, LEGEND, TOP, HEIGHT, STEP = 76, 540, 200, 40, 220, 290
-#: The first is for what all others are compared with.
+#: The first is for the baseline.
 COLOURS = (
     "#8c959f",
     "#0969da",
@@ -28,7 +28,8 @@ COLOURS = (
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`, which what is beyond is drawn at. `ticks` are values and their text."""
+    """From `low` to `high`; values beyond are drawn at the end. `ticks` are values and their
+    text."""
 
     low: float
     high: float
@@ -36,7 +37,7 @@ class Axis:
     is_logarithmic: bool = False
 
     def share(self, value: float) -> float:
-        """How far along the axis, from 0 to 1."""
+        """The position on the axis, from 0 to 1."""
         value = min(max(value, self.low), self.high)
         if self.is_logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
@@ -45,7 +46,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines through the points of each series, in the order in which they come."""
+    """Lines through the points of each series, in the order given."""
 
     title: str
     x: Axis
@@ -54,7 +55,7 @@ class Panel:
 
 
 def lines(panels: Sequence[Panel], dashed: Collection[str] = ()) -> str:
-    """The chart. `dashed` series are those of others."""
+    """The chart. `dashed` names the series of other projects."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     if len(names) > len(COLOURS):
         raise ValueError(f"{len(names)} series, and only {len(COLOURS)} colours")

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, its charts, and the table between the markers of README.md."""
+"""Renders docs/benchmarks.md, its charts, and the section between the markers of README.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,10 @@ from suite.servers import Server
 BEGIN = "<!-- benchmark: written by make bench-report -->"
 END = "<!-- end of benchmark -->"
 ORIGINAL = (
-    "The proposal that ucall began with quotes FastAPI over REST at 3,184 calls a second, FastAPI "
+    "The original proposal for ucall quotes FastAPI over REST at 3,184 calls a second, FastAPI "
     "over WebSocket at 11,356, gRPC at 9,849 and UCall in C at 231,000, on a machine of 64 cores. "
-    "Machine, clients and versions differ here, and FastAPI was not asked for JSON-RPC there, so "
-    "those rates cannot be set beside these. What can be compared is how many times faster than "
-    "FastAPI and gRPC ucall was there, and is here on one core."
+    "Its machine, clients and versions differ from these, and its FastAPI served no JSON-RPC, so "
+    "compare only the ratios of ucall to FastAPI and gRPC, which are on one core here."
 )
 
 
@@ -41,13 +40,13 @@ def readme_section(results: Results, servers: Sequence[Server]) -> str:
             "",
             tables.headline(results, servers),
             "",
-            "`sum(55, 21)` as JSON-RPC over HTTP with keep-alive (gRPC and WebSocket as they are), "
-            f"one process on one core. {machine_line(results)}. The floor is the cheapest C "
-            "program that could answer. The machine's speed drifts, so compare rows by the ratio "
-            "to the floor's CPU, which is taken within one turn (of ours to the floor on the same "
-            "engine); above some 150,000 calls a second the load generator's own core is full, and "
-            "rates say little. All figures, charts and versions: "
-            "[docs/benchmarks.md](docs/benchmarks.md); `make bench` measures them again.",
+            "`sum(55, 21)` as JSON-RPC over HTTP with keep-alive, and over gRPC and WebSocket in "
+            f"their own formats; one process on one core. {machine_line(results)}. The floor is "
+            "the cheapest C program that can answer. The machine's speed drifts, so compare the "
+            "ratios to the floor's CPU time, which are computed within one turn (for ucall with "
+            "the floor on the same engine). Above 150,000 calls a second the load generator uses "
+            "its whole core, and rates converge. [docs/benchmarks.md](docs/benchmarks.md) has all "
+            "figures, charts and versions; `make bench` measures them again.",
             "",
             ORIGINAL,
             END,
@@ -56,7 +55,7 @@ def readme_section(results: Results, servers: Sequence[Server]) -> str:
 
 
 def with_section(readme: str, section: str) -> str:
-    """The README with what is between its markers replaced."""
+    """The README with a new section between its markers."""
     before, found, rest = readme.partition(BEGIN)
     _, found_end, after = rest.partition(END)
     if not found or not found_end:
@@ -66,7 +65,7 @@ def with_section(readme: str, section: str) -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """A bar a server: its `metric` under `load`. With `of_floor`, how many times the floor's."""
+    """One bar a server: its `metric` under `load`, with `of_floor` as a ratio to the floor's."""
 
     file: str
     title: str
@@ -100,9 +99,9 @@ class Chart:
 
 CPU_CHART = Chart(
     file="benchmarks-cpu.svg",
-    title="What a call costs: CPU time of the server, times that of the floor",
+    title="CPU time of a call, as a ratio to the floor",
     note="The floor, at 1, is a C program that reads, and writes a fixed reply. 32 clients",
-    unit="times the floor's CPU time",
+    unit="ratio to the floor's CPU time",
     load="c32",
     metric="cpu_us_per_call",
     form="{:.2f}",
@@ -113,7 +112,7 @@ CHARTS = (
     Chart(
         file="benchmarks-rate.svg",
         title="Calls a second, one core",
-        note="32 clients; the load's own core is full above 150,000",
+        note="32 clients; above 150,000 the load generator uses its whole core",
         unit="calls a second",
         load="c32",
         metric="calls_per_second",
@@ -133,7 +132,7 @@ CHARTS = (
 
 
 def chart_files(results: Results, servers: Sequence[Server]) -> dict[str, str]:
-    """By file name; those without figures are left out."""
+    """The charts by file name, without those that have no figures."""
     made = {chart.file: chart.drawn(results, servers) for chart in CHARTS}
     return {name: text for name, text in made.items() if text}
 
@@ -173,7 +172,7 @@ def benchmarks_page(results: Results, servers: Sequence[Server], charts_made: Se
 
 
 def _without_empty_tables(page: str) -> str:
-    """Leaves out the sections of what was not measured, and names them at the end."""
+    """Removes the sections without figures, and lists them at the end."""
     head, *sections = page.split("\n## ")
     empty = [section for section in sections if "|---" in section and not _has_figures(section)]
     kept = [section for section in sections if section not in empty]
@@ -184,7 +183,7 @@ def _without_empty_tables(page: str) -> str:
 
 
 def _has_figures(section: str) -> bool:
-    """Whether a row below a head of a table has a figure behind its name."""
+    """Whether any row of the section's tables has a figure after its name."""
     _, *rows = [line for line in section.splitlines() if line.startswith("|")]
     cells = [cell.strip() for row in rows for cell in row.strip("|").split("|")[1:]]
     return any(cell and cell != "-" and not set(cell) <= set("-:") for cell in cells)

@@ -1,4 +1,4 @@
-"""Tables in Markdown: one function a section of the report."""
+"""Tables in Markdown: one function for each section of the report."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ RATE, TIME, CPU, RATIO = "{:,.0f}", "{:,.0f}", "{:.2f}", "{:.2f}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Figures to the right, names to the left."""
+    """A table with names aligned left and figures aligned right."""
     line = "|---|" + "---:|" * (len(header) - 1)
     return "\n".join([row_of(header), line, *map(row_of, rows)])
 
@@ -33,7 +33,7 @@ def full(found: Spread | None, form: str) -> str:
 
 def calls(results: Results, servers: Sequence[Server], load: str) -> str:
     """Calls a second, latency, CPU and memory under one load."""
-    header = ["", "calls/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/call", "CPU, of the floor's"]
+    header = ["", "calls/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/call", "CPU / floor"]
     rows = []
     for server in present(results, servers, load):
         cells = [
@@ -66,8 +66,8 @@ def present(results: Results, servers: Sequence[Server], load: str) -> list[Serv
 
 
 def headline(results: Results, servers: Sequence[Server]) -> str:
-    """The README's: what matters most of each."""
-    header = ["", "calls/s, 32 clients", "p99 µs", "CPU µs/call", "of the floor's CPU"]
+    """The README's table: the main figures of each server."""
+    header = ["", "calls/s, 32 clients", "p99 µs", "CPU µs/call", "CPU / floor"]
     header += ["p50 µs, 1 client", "RSS MB"]
     rows = []
     for server in present(results, servers, "c32"):
@@ -90,9 +90,9 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
 
 
 def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
-    """Ours against the floor, with quartiles: the figures that everything else rests on."""
-    header = ["", "calls/s, ratio", "CPU a call, ratio", "CPU a call, above, µs"]
-    header += ["p50 with 1 client, above, µs", "p99 with 1 client, above, µs"]
+    """ucall and the floor, with quartiles."""
+    header = ["", "calls/s, ratio", "CPU a call, ratio", "CPU a call, difference, µs"]
+    header += ["p50 with 1 client, difference, µs", "p99 with 1 client, difference, µs"]
     rows = []
     for server in servers:
         name = server.name
@@ -113,7 +113,7 @@ def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
 def open_loop(results: Results, servers: Sequence[Server]) -> str:
     header = [""]
     for rate in RATES:
-        header += [f"{rate:,}/s: p50", "p99", "p99.9", "unanswered"]
+        header += [f"{rate:,}/s: p50", "p99", "p99.9", "no reply"]
     loads = [f"rate-{rate}" for rate in RATES]
     rows = []
     for server in servers:
@@ -130,10 +130,11 @@ def open_loop(results: Results, servers: Sequence[Server]) -> str:
 
 
 def rates(results: Results, servers: Sequence[Server], loads: dict[str, str]) -> str:
-    """A column a load: calls a second, and CPU time a call with its ratio to the floor's."""
+    """Two columns for each load: calls a second, and CPU time a call with its ratio to the
+    floor's."""
     header = [""]
     for label in loads.values():
-        header += [f"{label}: calls/s", "CPU ns/call (of the floor's)"]
+        header += [f"{label}: calls/s", "CPU ns/call (/ floor)"]
     rows = []
     for server in servers:
         if not any(results.has(server.name, load) for load in loads):
@@ -162,11 +163,11 @@ def batches(results: Results, servers: Sequence[Server]) -> str:
 
 
 def payloads(results: Results, servers: Sequence[Server]) -> str:
-    """Bytes that went in and came out, counted once, in 10^9 a second."""
+    """Bytes echoed, counted once, in 10^9 a second."""
     chosen = [server for server in servers if server.name.startswith(("payload", "floor-echo"))]
     header = [""]
     for server in chosen:
-        header += [f"{server.label}: GB/s", "CPU µs/call (of the floor's)"]
+        header += [f"{server.label}: GB/s", "CPU µs/call (/ floor)"]
     rows = []
     for kind in KINDS:
         for size in PAYLOAD_BYTES:
@@ -192,7 +193,7 @@ def size_label(size: int) -> str:
 def idle(results: Results, servers: Sequence[Server]) -> str:
     labels = {server.name: server.label for server in servers}
     header = ["", "RSS before, MB", "with 10,000 idle, MB", "KiB each"]
-    header += ["calls/s of 32 beside them", "p99 µs", "CPU µs/call"]
+    header += ["calls/s of 32 other clients", "p99 µs", "CPU µs/call"]
     rows = [
         [
             labels[row["server"]],
@@ -245,7 +246,8 @@ def exact(results: Results, servers: Sequence[Server]) -> str:
 
 
 def tools(results: Results, servers: Sequence[Server]) -> str:
-    header = ["", "wrk: calls/s", "p50 µs", "p99 µs", "CPU µs", "ours: calls/s", "p50 µs", "p99 µs"]
+    header = ["", "wrk: calls/s", "p50 µs", "p99 µs", "CPU µs"]
+    header += ["bench/load: calls/s", "p50 µs", "p99 µs"]
     rows = []
     for server in present(results, servers, "tool-wrk"):
         cells = [server.label]
@@ -263,4 +265,4 @@ def tools(results: Results, servers: Sequence[Server]) -> str:
 
 def verdicts(found: Sequence[Verdict]) -> str:
     rows = [[each.claim, each.asked, each.found, each.outcome] for each in found]
-    return table(["figure", "asked", "found: median (quartiles)", ""], rows)
+    return table(["figure", "target", "median (quartiles)", ""], rows)

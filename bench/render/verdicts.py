@@ -1,7 +1,7 @@
-"""Each figure that was asked of ucall, and whether this run shows it.
+"""The targets of ucall's performance, and whether a run meets them.
 
-A figure is met if the median of its pairs meets it. Where only the better quartile does (the lower
-one of a cost, the upper one of a rate), the outcome says so: that is neither met nor missed.
+A target is met if the median of its pairs meets it. If only the better quartile does (the lower one
+of a cost, the upper one of a rate), the outcome says so.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ IDLE_KIB_MAX = 4.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was asked, what was found, and the outcome in words."""
+    """A target, the figure measured, and the outcome in words."""
 
     claim: str
     asked: str
@@ -25,7 +25,7 @@ class Verdict:
 
 
 def evaluated(claim: str, found: Spread | None, form: str, *, most: float = 0, least: float = 0):
-    """`most` for a cost, `least` for a rate."""
+    """The verdict on a figure: `most` is the target of a cost, `least` that of a rate."""
     asked = f"at most {form.format(most)}" if most else f"at least {form.format(least)}"
     if not found:
         return Verdict(claim, asked, "-", "not measured")

@@ -1,8 +1,8 @@
-"""The server under measurement by `bench/echo.py`: bytes in, the same bytes out.
+"""The server of `bench/echo.py`, which returns the bytes that it gets.
 
     python bench/servers/echo.py --engine uring
 
-Says `listening on PORT` once the socket is bound. SIGTERM ends it.
+Prints `listening on PORT` once the socket is bound. SIGTERM ends it.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""The server that slow peers are let loose on: `sum`, long replies, and how many are connected.
+"""The server of `bench/slow_peers.py`: `sum`, long replies, and the number of connections.
 
     python bench/servers/guarded.py --engine uring --timeout-s 10
 
-Says `listening on PORT`. Its limits are the usual ones, but that all times are the one it is told.
+Prints `listening on PORT`. All its time limits are `--timeout-s`; its other limits are the
+defaults.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The server under measurement for large payloads: bytes or an array in, the same out.
+"""The server for large payloads, which returns the bytes or the array that it gets.
 
     python bench/servers/payload.py --engine uring
 
-Says `listening on PORT` once the socket is bound. SIGTERM ends it.
+Prints `listening on PORT` once the socket is bound. SIGTERM ends it.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The server under measurement: a function that sleeps, and `sum` to be called beside it.
+"""The server of `bench/async.py`: a function that sleeps, and `sum`.
 
     python bench/servers/sleeper.py --engine uring --kind async --port 0
 
-Says `listening on PORT` once the socket is bound. SIGTERM ends it.
+Prints `listening on PORT` once the socket is bound. SIGTERM ends it.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""FastAPI with a function that sleeps, both of its ways: `POST /async` and `POST /def`.
+"""FastAPI with a function that sleeps, async and plain: `POST /async` and `POST /def`.
 
 .bench/fastapi/bin/python bench/servers/sleeper_fastapi.py PORT
 """

@@ -1,8 +1,8 @@
-"""The server under measurement: `sum` in Python on the engine that is asked for.
+"""The server of most benchmarks: `sum` in Python on a given engine.
 
     python bench/servers/sum.py --engine uring --port 0
 
-Says `listening on PORT` once the socket is bound. SIGTERM ends it.
+Prints `listening on PORT` once the socket is bound. SIGTERM ends it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def sum(a: int, b: int):
 
 def main() -> None:
     chosen = options()
-    # `ucall.uring` refuses to start where it cannot run, so that figures have the right name.
+    # `ucall.uring` does not fall back to posix, so the figures have the right name.
     server = importlib.import_module(f"ucall.{chosen.engine}").Server(
         port=chosen.port, ssl_certfile=chosen.ssl_certfile
     )

@@ -1,1 +1,1 @@
-"""What `bench/run.py` is made of: who is measured, under which loads, and what is kept of it."""
+"""The parts of `bench/run.py`: servers, loads, and the results."""

@@ -1,7 +1,7 @@
-"""JSON by itself: parsing and writing, ours beside serde_json and simd-json, and msgspec's.
+"""JSON alone: parsing and writing by ucall, serde_json, simd-json and msgspec.
 
-`bench/json` is a criterion suite; its medians are read from the files that criterion leaves.
-msgspec is timed here, on the same documents, which the suite writes.
+`bench/json` is a criterion suite; its medians are read from criterion's files. msgspec is timed
+here, on the same documents, which the suite writes.
 """
 
 import json
@@ -35,7 +35,7 @@ def measure_all(records: Records, progress: Progress) -> list[dict]:
 
 
 def run_criterion() -> None:
-    """What was measured at another time must not pass for this one's."""
+    """Removes results of earlier runs."""
     program = OUTPUT / "json-bench"
     subprocess.run(["rm", "-rf", str(CRITERION)], check=True)
     environment = {**os.environ, "CRITERION_HOME": str(CRITERION), "JSON_DOCUMENTS": str(DOCUMENTS)}
@@ -53,7 +53,7 @@ def run_criterion() -> None:
 
 
 def criterion_medians(directory: Path) -> list[dict]:
-    """Benchmarks are named `task/library/document`; criterion's estimates are in nanoseconds."""
+    """Reads criterion's estimates, in nanoseconds; names have the form `task/library/document`."""
     found = []
     for path in sorted(directory.glob("**/new/benchmark.json")):
         task, library, document = json.loads(path.read_text())["full_id"].split("/")

@@ -1,4 +1,4 @@
-"""One load on one server, by wrk, by h2load or by our own program, and what came of it."""
+"""One load on one server, by wrk, h2load or `bench/load`, and its result."""
 
 import base64
 import io
@@ -18,13 +18,13 @@ from suite.servers import PEERS, PYTHON, Load, Server
 
 PROGRAM = OUTPUT / "target/release/load"
 GRPC_BODY = b"\x00\x00\x00\x00\x04\x08\x37\x10\x15"
-#: A reply is a message's five bytes of head, and `result = 76` in two.
+#: A reply is a message's head of five bytes, and `result = 76` in two.
 GRPC_REPLY_BYTES = 7
 OVERTIME_SECONDS = 12
 
 
 class LoadError(Exception):
-    """A load that gave no figures."""
+    """A load without a result."""
 
 
 FAILURES = (
@@ -52,7 +52,7 @@ class Sample:
 
 
 def run_command(command: Sequence[str], seconds: float) -> str:
-    """Runs a load on its core, ends it if it does not end, and returns what it wrote."""
+    """Runs a load on its core, ends it after a time limit, and returns its output."""
     _, core = processes.cores()
     process = processes.start_pinned(
         command, core, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -69,13 +69,13 @@ def by_wrk(server: Server, port: int, load: Load, seconds: int) -> dict:
     row = Row(load.name, load.label, load.connections, load.batch, load.depth)
     found = wrk_load.wrk(row, port, seconds, None)
     if load.depth > 1:
-        # wrk 4.1 spoils its percentiles when it pipelines: it scales them by replies.
+        # With pipelining wrk 4.1 reports wrong percentiles: it scales them by replies.
         found = {**found, "p50": None, "p99": None, "p999": None}
     return {**found, "errors": found["status_errors"] + found["socket_errors"]}
 
 
 def by_h2load(server: Server, port: int, load: Load, seconds: int) -> dict:
-    """Latencies come from its log, which has a line a request: start, status, microseconds."""
+    """Latencies come from h2load's log, one line a request: start, status, microseconds."""
     body, log = OUTPUT / "grpc.body", OUTPUT / "h2load.log"
     body.write_bytes(GRPC_BODY)
     log.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def by_own(server: Server, port: int, load: Load, seconds: int) -> dict:
 
 
 def own_figures(output: str, load: Load) -> dict:
-    """Refuses a wrong reply: the program compares all others with the first."""
+    """Raises if the first reply is wrong; the program compares all others with it."""
     try:
         found = wrk_load.parsed(output)
     except wrk_load.LoadError as error:
@@ -141,7 +141,7 @@ DRIVERS: dict[str, Callable[[Server, int, Load, int], dict]] = {
 
 
 def tool_for(server: Server, load: Load) -> str:
-    """Tools of others where they speak the protocol."""
+    """The load generator of a load: another project's if it supports the protocol."""
     if load.tool:
         return load.tool
     if server.protocol == "grpc":
@@ -151,7 +151,7 @@ def tool_for(server: Server, load: Load) -> str:
 
 
 def check(server: Server, port: int, load: Load) -> None:
-    """Asks once and looks at the reply; our own program does that by itself."""
+    """Calls once and checks the reply; `bench/load` checks replies itself."""
     tool = tool_for(server, load)
     if tool == "h2load":
         check_grpc(port)
@@ -172,13 +172,13 @@ def cpu_nanoseconds(pids: Sequence[int]) -> int:
 
 
 def measure(server: Server, running: processes.Server, load: Load, seconds: int) -> dict:
-    """A load on a server that runs: a sample's fields."""
+    """Runs a load on a running server, and returns the fields of a sample."""
     pids = usage.family(running.pid)
     before = cpu_nanoseconds(pids)
     found = DRIVERS[tool_for(server, load)](server, running.port, load, seconds)
     cpu = cpu_nanoseconds(pids) - before
     if not found["requests"]:
-        raise LoadError(f"no request was answered ({found['errors']} errors)")
+        raise LoadError(f"no request got a reply ({found['errors']} errors)")
     calls = found["requests"] * load.calls_a_request
     return asdict(
         Sample(
@@ -194,7 +194,7 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
 
 
 def payload_request(kind: str, size: int) -> Path:
-    """A file with a call that carries so many bytes: by themselves, or those of an array."""
+    """A file with a call whose param has that many bytes, plain or as an array."""
     path = OUTPUT / f"payload-{kind}-{size}.json"
     content = (bytes(range(256)) * (size // 256 + 1))[:size]
     text = base64.b64encode(content if kind == "bytes" else npy(content)).decode()
@@ -203,7 +203,7 @@ def payload_request(kind: str, size: int) -> Path:
 
 
 def npy(content: bytes) -> bytes:
-    """An array of these bytes as NumPy writes it."""
+    """These bytes as a `.npy`, as NumPy writes it."""
     file = io.BytesIO()
     numpy.save(file, numpy.frombuffer(content, numpy.uint8))
     return file.getvalue()

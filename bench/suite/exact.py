@@ -1,4 +1,4 @@
-"""User instructions and system calls of a call, for the floors and ours."""
+"""User instructions and system calls of a call, for the floors and ucall."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +12,7 @@ ESTIMATE_SECONDS = 8.0
 
 
 def chosen() -> list[Contender]:
-    """By the names that the other sections use."""
+    """The servers by the names that other sections use."""
     found = {}
     for language, command in commands().items():
         for contender in contenders(tuple(servers.ENGINES), command):

@@ -1,4 +1,4 @@
-"""Memory of connections that do nothing, and the calls of others beside them."""
+"""The memory of idle connections, and the calls of other clients meanwhile."""
 
 import subprocess
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ def resident_kib(pid: int) -> float:
 
 
 def measure(server: Server, running: processes.Server) -> dict:
-    """The base is that of a server which has answered a load already, for what it keeps then is
-    no cost of idle connections."""
+    """Measures one server. The base is its memory after a load, because the memory that it keeps
+    from a load is no cost of idle connections."""
     drivers.by_own(server, running.port, BUSY, 1)
     base = resident_kib(running.pid)
     _, core = processes.cores()

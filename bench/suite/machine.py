@@ -1,4 +1,4 @@
-"""The machine and the versions of everything that was measured, for the results."""
+"""The machine, and the versions of all measured software, for the results."""
 
 import json
 import os
@@ -30,12 +30,12 @@ PYTHON_PACKAGES = (
 )
 RUST_PACKAGES = ("actix-web", "ntex", "may_minihttp", "serde_json")
 DEBIAN_PACKAGES = ("libgrpc++-dev", "libh2o-evloop-dev", "libsimdjson-dev")
-#: What a tool says of itself, and where its version is in that.
+#: Commands that print a version, and a pattern that finds the version in their output.
 TOOLS = {"wrk": ["wrk", "-v"], "h2load": ["h2load", "--version"], "gcc": ["gcc", "-dumpversion"]}
 
 
 def output_of(command: list[str]) -> str:
-    """What it writes, or nothing if it is not there."""
+    """The command's output, or "" if the command is not installed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):

@@ -1,7 +1,7 @@
-"""What is measured, under which loads, how often and for how long: a run of about 20 minutes.
+"""The servers, loads, rounds and durations of a run, which takes about 20 minutes.
 
-Sections are what `make bench ROWS=…` chooses from. The headline has most of the time, because its
-differences are small; peers that are many times slower need fewer rounds.
+`make bench ROWS=…` chooses sections. The headline takes most of the time, because its differences
+are small; servers that are many times slower need fewer rounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ MANY = Load("c32", "32 clients", 32)
 MANY_CONNECTIONS = Load("c256", "256 clients", 256)
 PEERS_A_GROUP = 5
 RATES = (2_000, 20_000)
-#: Peers that cannot keep up with the higher rate by far are not asked to.
+#: Servers that cannot reach the higher rate run only at the lower one.
 FAST = ("granian", "robyn", "socketify", "protocol", "h2o", "actix", "ntex", "may")
 BATCHES = (10, 100, 1000)
 PAYLOAD_BYTES = (64, 1 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -26,7 +26,7 @@ Groups = list[Group]
 
 
 def with_floors(protocol: str) -> tuple[Server, ...]:
-    """Neighbours in this list are neighbours in time."""
+    """The servers in the order in which they run."""
     epoll, uring = servers.floors(protocol)
     ours = servers.ours(protocol)
     of_posix = [server for server in ours if "posix" in server.name]
@@ -48,7 +48,7 @@ def clients() -> Groups:
 
 
 def peers() -> Groups:
-    """Beside one floor and one or two of ours, so that each is close in time to both."""
+    """Groups of servers with a floor and one or two of ucall's, so that they run close in time."""
     floor = servers.floors("http")[0]
     ours = {server.name: server for server in servers.ours("http")}
     by_python = [server for server in servers.peers() if server.family == "python"]
@@ -101,7 +101,7 @@ def reconnecting() -> Groups:
 
 
 def tools() -> Groups:
-    """The same servers under wrk and under our own load program."""
+    """The same servers under wrk and under `bench/load`."""
     chosen = tuple(server for server in with_floors("http") if "-c-" not in server.name)
     loads = tuple(replace(MANY, name=f"tool-{tool}", tool=tool) for tool in ("wrk", "own"))
     return [Group("tools", chosen, loads, 3, 1)]
@@ -134,7 +134,7 @@ SECTIONS: dict[str, Callable[[], Groups]] = {
 
 
 def groups_of(chosen: Sequence[str], brief: bool) -> Groups:
-    """In `brief` form each group runs once, under one of its loads, to see that it runs."""
+    """The groups of a run. With `brief` each runs once, under one load, to check that it works."""
     groups = [group for name in chosen if name in SECTIONS for group in SECTIONS[name]()]
     if brief:
         return [brief_form(group) for group in groups]

@@ -1,7 +1,7 @@
-"""Interleaved rounds: each server of a group once a round, the floors among them.
+"""Interleaved rounds: each server of a group runs once a round, including the floors.
 
-A group is measured together because a machine's speed drifts. A ratio is taken within a round, so
-that both its sides saw the same machine. Every second round runs backwards.
+A machine's speed drifts, so the servers of a group run in turns, and a ratio is computed within a
+round. Every second round runs in reverse order.
 """
 
 import contextlib
@@ -14,33 +14,33 @@ from dataclasses import dataclass, field
 from suite import drivers
 from suite.servers import Load, Server
 
-#: What starting and looking at a server takes, for the estimate of the time that is left.
+#: The time to start and check a server, for the estimate of the time left.
 START_SECONDS = 0.35
 RUN_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Group:
-    """Servers that are measured side by side under some loads."""
+    """Servers that run in turns under the same loads."""
 
     section: str
     servers: tuple[Server, ...]
     loads: tuple[Load, ...]
     rounds: int
     seconds: int
-    # A new server for each round and load: what one start happens to get, another does not.
+    # Whether each round and load gets a new server, because starts differ by chance.
     fresh: bool = True
 
     @property
     def estimate(self) -> float:
-        """Seconds that it takes."""
+        """The duration of the group in seconds."""
         runs = self.rounds * len(self.servers) * len(self.loads)
         starts = runs if self.fresh else len(self.servers) * 3
         return runs * (self.seconds + RUN_SECONDS) + starts * START_SECONDS
 
 
 class Progress:
-    """One line on the terminal that says what runs, and how long all of it will take yet."""
+    """One line on the terminal with the current load and the time left."""
 
     def __init__(self, total_seconds: float) -> None:
         self.total = total_seconds
@@ -59,7 +59,7 @@ class Progress:
 
 @dataclass
 class Records:
-    """All samples, in order, and what went wrong."""
+    """All samples, in order, and all problems."""
 
     samples: list[dict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Records:
 
 
 def run_group(group: Group, number: int, records: Records, progress: Progress) -> None:
-    """`number` tells this group's rounds from those of others of its section."""
+    """Runs the rounds of a group. `number` distinguishes groups of the same section."""
     progress_at_start = progress.done
     there = [server for server in group.servers if server.is_there]
     for server in (server for server in group.servers if not server.is_there):
@@ -123,7 +123,8 @@ def rounds_fresh(
 def rounds_kept(
     group: Group, servers: list[Server], records: Records, progress: Progress
 ) -> Iterator[Found]:
-    """Servers that are slow to start stay for all rounds: they do nothing while others run."""
+    """Starts the servers that stay for all rounds because they start slowly; they idle
+    meanwhile."""
     with contextlib.ExitStack() as stack:
         running = {}
         for server in list(servers):
@@ -145,7 +146,7 @@ def rounds_kept(
 def noted(
     group: Group, server: Server, load: Load, records: Records, servers: list[Server]
 ) -> Iterator[None]:
-    """A failure is kept among the problems. A server that stays is not tried again."""
+    """Runs one load, and records a failure as a problem. A server that stays is not retried."""
     try:
         yield
     except drivers.FAILURES as error:

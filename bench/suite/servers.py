@@ -1,4 +1,4 @@
-"""Who is measured: the floors, ours, and the servers of others."""
+"""The servers under measurement: the floors, ucall's, and other projects'."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ ENGINES = {"posix": "posix", "uring": "io_uring"}
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of a server. `rate` makes it an open loop, `depth` requests go at a time."""
+    """A load. `rate` makes it an open loop; `depth` requests are pipelined."""
 
     name: str
     label: str
@@ -39,11 +39,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Server:
-    """One that is measured. `family` is one of floor, ours, python, native.
+    """A server under measurement. `family` is one of floor, ours, python, native.
 
-    `start` is how it learns its port: `told` as its last argument; `asked` for one with `--port 0`;
-    a `floor` that must know what to reply as well; or one that `picks` a port without a word. All
-    but the first say where they listen."""
+    `start` says how it gets its port: `told` as its last argument; `asked` for a free one with
+    `--port 0`; a `floor`, which also needs its reply; or it `picks` one itself. All but `told`
+    announce their port."""
 
     name: str
     label: str
@@ -55,7 +55,7 @@ class Server:
 
     @property
     def is_there(self) -> bool:
-        """Whether what it runs was installed."""
+        """Whether its program is installed."""
         return all(Path(word).exists() for word in self.command if word.startswith(str(ROOT)))
 
     def command_for(self, load: Load) -> list[str]:
@@ -170,13 +170,13 @@ def payload_server(engine: str, label: str) -> Server:
 
 
 def payload_floor() -> Server:
-    """Receives and sends as many bytes, and looks at none."""
+    """The floor of payloads, which receives and sends the same bytes without reading them."""
     command = (str(OUTPUT / "floor-echo"),)
     return Server("floor-echo", "floor: C, the same bytes", "floor", command, start="picks")
 
 
 def everyone() -> list[Server]:
-    """In the order in which reports name them."""
+    """All servers, in the order of the reports."""
     native = [server for server in peers() if server.family == "native"]
     by_python = [server for server in peers() if server.family == "python"]
     http, raw = ([*floors(how), *ours(how)] for how in ("http", "raw"))

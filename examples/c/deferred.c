@@ -9,7 +9,7 @@
 
 enum { WORKERS = 4 };
 
-/* Calls that wait for a worker, in the order they came. */
+/* Calls that wait for a worker, in the order of arrival. */
 typedef struct job {
     ucall_call_t call;
     struct job *next;
@@ -26,7 +26,7 @@ static void stop(int signal_number) {
     ucall_stop(server);
 }
 
-/* Runs on the server's thread: only hands the call on. */
+/* Runs on the server's thread, and only queues the call. */
 static void slow_sum(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     job *added = malloc(sizeof *added);
@@ -36,7 +36,7 @@ static void slow_sum(ucall_call_t call, ucall_callback_tag_t tag) {
     }
     added->next = NULL;
     added->call = ucall_call_defer(call);
-    if (!added->call) { /* Too many are running, and the caller was told. */
+    if (!added->call) { /* Too many calls are running; the caller has got an error. */
         free(added);
         return;
     }
@@ -48,7 +48,7 @@ static void slow_sum(ucall_call_t call, ucall_callback_tag_t tag) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Waits for a job. NULL at the end. */
+/* Waits for a job. Returns NULL at the end. */
 static job *take(void) {
     pthread_mutex_lock(&lock);
     while (!first && !done) pthread_cond_wait(&changed, &lock);
@@ -59,7 +59,7 @@ static job *take(void) {
     return taken;
 }
 
-/* Runs on a worker's thread, for as long as it likes. */
+/* Runs on a worker's thread, and may take long. */
 static void answer(ucall_call_t call) {
     int64_t a, b, milliseconds = 0;
     if (!ucall_param_named_i64(call, "a", 0, &a) || !ucall_param_named_i64(call, "b", 0, &b)) {
@@ -112,13 +112,13 @@ int main(int argc, char **argv) {
     bool stopped = ucall_take_calls(server, 0);
     if (!stopped) fprintf(stderr, "%s\n", ucall_last_error());
 
-    /* What still waits was cancelled with its connections; the workers give it back. */
+    /* Waiting calls were cancelled with their connections; the workers release them. */
     pthread_mutex_lock(&lock);
     done = true;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     for (int at = 0; at < WORKERS; ++at) pthread_join(workers[at], NULL);
-    /* A signal must not find a server that is gone. */
+    /* The handler must not use a freed server. */
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     ucall_free(server);

@@ -8,7 +8,7 @@
 #include <lmdb.h>
 #include <ucall/ucall.h>
 
-/* A small store: keys are strings, values any JSON. A `set` that was answered is on the disk. */
+/* A small store: keys are strings, values any JSON. When `set` replies, the value is on disk. */
 
 enum { SCAN_DEFAULT = 10, SCAN_MAX = 1000 };
 
@@ -21,7 +21,7 @@ static void stop(int signal_number) {
     ucall_stop(server);
 }
 
-/* Text that grows. After memory has run out, `bytes` is NULL and nothing is added any more. */
+/* Text that grows. If an allocation fails, `bytes` is NULL, and further text is ignored. */
 typedef struct text {
     char *bytes;
     size_t length, capacity;
@@ -74,7 +74,7 @@ static bool key_param(ucall_call_t call, MDB_val *key) {
     return true;
 }
 
-/* Commits if `code` is 0, else takes everything back. */
+/* Commits if `code` is 0, otherwise aborts. */
 static int finish(MDB_txn *transaction, int code) {
     if (!code) return mdb_txn_commit(transaction);
     mdb_txn_abort(transaction);
@@ -120,7 +120,7 @@ static void get_value(ucall_call_t call, ucall_callback_tag_t tag) {
     mdb_txn_abort(transaction);
 }
 
-/* delete(key): whether it was there */
+/* delete(key): whether the key existed */
 static void delete_value(ucall_call_t call, ucall_callback_tag_t tag) {
     MDB_val key;
     MDB_txn *transaction;
@@ -135,7 +135,7 @@ static void delete_value(ucall_call_t call, ucall_callback_tag_t tag) {
     else ucall_call_reply_bool(call, !code);
 }
 
-/* Writes pairs behind the key `after`, and says in `next` where the following ones are. */
+/* Writes pairs after the key `after`, and sets `next` to the cursor of the following ones. */
 static int scan_from(MDB_cursor *cursor, MDB_val *after, int64_t count, text *content) {
     MDB_val key = {0, NULL}, value;
     bool is_first = true;
@@ -253,7 +253,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     bool stopped = ucall_take_calls(server, 0);
     if (!stopped) fprintf(stderr, "%s\n", ucall_last_error());
-    /* A signal must not find a server that is gone. */
+    /* The handler must not use a freed server. */
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     ucall_free(server);

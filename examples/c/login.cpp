@@ -9,7 +9,7 @@
 
 static ucall_server_t server = nullptr;
 
-// Two ids belong together if the bits in which they differ are a multiple of 23.
+// Two ids match if their exclusive or is a multiple of 23.
 static void validate_session(ucall_call_t call, ucall_callback_tag_t) {
     int64_t user_id, session_id;
     if (!ucall_param_named_i64(call, "user_id", 0, &user_id) ||
@@ -18,7 +18,7 @@ static void validate_session(ucall_call_t call, ucall_callback_tag_t) {
     ucall_call_reply_bool(call, (user_id ^ session_id) % 23 == 0);
 }
 
-// Replies with the param `content`, whatever it is, as it came.
+// Replies with the JSON text of the param `content`.
 static void echo(ucall_call_t call, ucall_callback_tag_t) {
     ucall_str_t json;
     size_t length;
@@ -57,14 +57,16 @@ int main(int argc, char **argv) {
     std::printf("listening on %d\n", config.port);
     std::fflush(stdout);
 
-    // `max_threads` is now what is in force, 1 if nothing was asked for.
+    // `max_threads` is now the value in effect, by default 1.
     std::vector<std::thread> others;
     for (uint16_t thread = 1; thread < config.max_threads; ++thread)
         others.emplace_back(ucall_take_calls, server, thread);
     bool const stopped = ucall_take_calls(server, 0);
     if (!stopped) std::fprintf(stderr, "%s\n", ucall_last_error());
+    // Where this thread failed, the others go on.
+    ucall_stop(server);
     for (std::thread &other : others) other.join();
-    // A signal must not find a server that is gone.
+    // The handler must not use a freed server.
     std::signal(SIGINT, SIG_DFL);
     std::signal(SIGTERM, SIG_DFL);
     ucall_free(server);

@@ -28,7 +28,7 @@ static void sum(ucall_call_t call, ucall_callback_tag_t tag) {
         ucall_call_reply_i64(call, a + b);
 }
 
-/* sum [--port PORT] [--engine posix|uring]; port 0 picks one that is free. */
+/* sum [--port PORT] [--engine posix|uring]; port 0 picks a free one. */
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
     for (int at = 1; at + 1 < argc; at += 2) {
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     bool stopped = ucall_take_calls(server, 0);
     if (!stopped) fprintf(stderr, "%s\n", ucall_last_error());
-    /* A signal must not find a server that is gone. */
+    /* The handler must not use a freed server. */
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     ucall_free(server);

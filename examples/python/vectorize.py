@@ -1,4 +1,4 @@
-"""A product's description and image, turned into one vector that similar products are near to.
+"""Turns a product's description and image into a vector; similar products have near vectors.
 
     python examples/python/vectorize.py
     ucall vectorize description='Product description' -i image=./local/path.png
@@ -30,13 +30,13 @@ def vectorize(description: str, image: PIL.Image.Image) -> numpy.ndarray:
 
 
 def words(text: str) -> numpy.ndarray:
-    """How often words fall into each place; words that share a place count together."""
+    """The number of words in each bucket of a hash; words in one bucket count together."""
     places = [zlib.crc32(word.encode()) % WORD_PLACES for word in text.casefold().split()]
     return share(numpy.bincount(places, minlength=WORD_PLACES))
 
 
 def colours(image: PIL.Image.Image) -> numpy.ndarray:
-    """The shares of shades and of colours among the image's pixels."""
+    """The shares of brightnesses and colours among the image's pixels."""
     small = image.convert("RGB").resize(THUMBNAIL_SIZE)
     shades = numpy.asarray(small.convert("HSV")).reshape(-1, 3) // (256 // SHADES)
     levels = numpy.asarray(small).reshape(-1, 3) * numpy.array(LEVELS) // 256

@@ -14,6 +14,7 @@ pub mod connection;
 pub mod http_head;
 pub mod json_stream;
 pub mod json_values;
+pub mod pickle;
 pub mod queue_frames;
 pub mod queue_session;
 pub mod random;
@@ -46,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     ("http_head", http_head::run),
     ("json_stream", json_stream::run),
     ("json_values", json_values::run),
+    ("pickle", pickle::run),
     ("queue_frames", queue_frames::run),
     ("queue_session", queue_session::run),
     ("raw_documents", raw_documents::run),

@@ -127,7 +127,7 @@ impl Receiver {
     fn put_some(&self) {
         for number in 0..3 {
             let message = Outgoing::copied(Encoding::Bytes, &[7; 40][..10 * number]);
-            let _ = self.manager.outbox().put(&[], &message);
+            let _ = self.manager.outbox.clone().put(&[], &message);
         }
     }
 
@@ -174,7 +174,7 @@ impl Receiver {
     }
 
     fn take_all(&mut self) -> Vec<(u64, Encoding, bool, Vec<u8>)> {
-        let inbox = self.manager.inbox();
+        let inbox = self.manager.inbox.clone();
         let mut weight = 0;
         let mut messages = Vec::new();
         while let TakeResult::Message(message) = inbox.take(&[]) {

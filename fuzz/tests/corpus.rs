@@ -152,6 +152,6 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 chunked connection http_head json_stream json_values queue_frames queue_session
+    base64 chunked connection http_head json_stream json_values pickle queue_frames queue_session
     raw_documents rpc_document tls
 }

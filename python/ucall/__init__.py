@@ -10,18 +10,17 @@
 
     server.run()
 
-``ucall.Server`` picks the engine; ``ucall.uring.Server`` and ``ucall.posix.Server`` name it.
-Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``. What happens is logged
-through ``logging.getLogger("ucall")``.
+``ucall.Server`` picks the engine; ``ucall.uring.Server`` and ``ucall.posix.Server`` require one.
+Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``. The logger is
+``logging.getLogger("ucall")``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ucall._core import TLS, Certificate, Context
 from ucall._core import VERSION as __version__
-from ucall._peer import Process
 from ucall._submodules import on_demand
 from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
 from ucall.server import Server
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ucall import rich_posix as rich_posix
     from ucall import rich_uring as rich_uring
     from ucall import uring as uring
-else:  # Type checkers would take any name for a submodule.
+else:  # With `__getattr__`, type checkers would accept any name.
     __getattr__, __dir__ = on_demand(
         __name__, "aio", "auth", "client", "posix", "queue", "rich_posix", "rich_uring", "uring"
     )
@@ -53,3 +52,17 @@ __all__ = [
     "TimeoutError",
     "__version__",
 ]
+
+
+class Process(NamedTuple):
+    """The process at the other end of a Unix socket, as the kernel reports it.
+
+    Attributes:
+        pid: The process id; 0 if the process is in a PID namespace that is not visible here.
+        uid: The effective user id.
+        gid: The effective group id.
+    """
+
+    pid: int
+    uid: int
+    gid: int

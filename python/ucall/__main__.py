@@ -2,7 +2,7 @@
 
     python -m ucall module:server --host 0.0.0.0 --port 8545 --workers 4
 
-Without ``--workers`` and ``--reload`` this process serves; with them it supervises others that do.
+Without ``--workers`` and ``--reload`` this process serves; with them it supervises workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("ucall")
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Serves or supervises until a signal; returns the exit status."""
     settings = Settings.read()
     handler = logging.StreamHandler()
     handler.setFormatter(
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _reason(failure: OSError) -> str:
-    """Without the number, and with the file or the remedy if there is one."""
+    """The reason without its number, but with the file or the remedy, if any."""
     reason = failure.strerror or str(failure)
     if failure.filename is not None:
         return f"{failure.filename}: {reason}"
@@ -52,8 +52,10 @@ def _reason(failure: OSError) -> str:
 
 
 class _LineFormatter(logging.Formatter):
-    """A record's first line begins at the margin and the others do not, and none steers a terminal:
-    what a caller has sent may be in the text of an exception."""
+    """Indents a record's further lines, and escapes control characters.
+
+    The text of an exception may contain what a caller has sent.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         first, *others = super().format(record).split("\n")
@@ -65,7 +67,7 @@ def _printable(line: str) -> str:
 
 
 class StartupError(Exception):
-    """What was asked for cannot be; the message says why."""
+    """The server cannot start; the message is the reason."""
 
 
 def _supervise(settings: Settings) -> int:
@@ -75,9 +77,21 @@ def _supervise(settings: Settings) -> int:
     if settings.reload:
         if importlib.util.find_spec("watchfiles") is None:
             raise StartupError("--reload needs watchfiles: pip install watchfiles")
-        reload = [sys.executable, "-m", "ucall._watcher", os.getcwd()]
+        watch = "from ucall.__main__ import watch; watch()"
+        reload = [sys.executable, "-c", watch, os.getcwd()]
     command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
     return _supervisor.Supervisor(settings.workers or 1, command, reload).run()
+
+
+def watch() -> None:
+    """Writes a line per change of a Python source below the folders in ``sys.argv``: ``--reload``.
+
+    It runs in a process of its own, so that the supervisor needs no thread.
+    """
+    from watchfiles import PythonFilter, watch
+
+    for changes in watch(*sys.argv[1:], watch_filter=PythonFilter(), raise_interrupt=False):
+        print(*sorted(path for _, path in changes), flush=True)
 
 
 def _serve(settings: Settings) -> int:
@@ -121,7 +135,7 @@ def _import_server(settings: Settings) -> Server:
         with _process_role.importing():
             found: object = importlib.import_module(module)
     except ModuleNotFoundError as failure:
-        # One that the module itself imports is its author's business, with the traceback.
+        # A module that is missing within the imported one gets a traceback.
         if failure.name not in (module, module.partition(".")[0]):
             raise
         raise StartupError(f"{settings.app}: no module {failure.name} in {os.getcwd()}") from None
@@ -137,7 +151,7 @@ def _import_server(settings: Settings) -> Server:
 
 
 def _alternatives(module: str) -> str:
-    """The servers that a module does have."""
+    """Names the servers in a module."""
     found = vars(sys.modules[module]).items()
     names = [f"{module}:{name}" for name, value in found if isinstance(value, Server)]
     return f"; there is {', '.join(names)}" if names else "; there is no ucall.Server in it"

@@ -1,7 +1,7 @@
-"""Functions that take many calls at once: each parameter is a list, or an array of arrays.
+"""Functions that take a batch of calls: each parameter is a list, or a stacked NumPy array.
 
-Callers give one item for each parameter. Lists are collected by the core, those of the calls'
-contexts too; arrays are then stacked along a new first axis, those of one shape and type together.
+Each call has one item per parameter. The core collects the items, and the contexts of the calls,
+into lists. Arrays of one shape and dtype are then stacked along a new first axis.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Column = list[Any]
 def adapt(
     function: Function, name: str, registry: TypeRegistry
 ) -> tuple[Function, list[_signature.Parameter]]:
-    """What the core calls with a list for each parameter, and what one caller gives for each.
+    """The function that the core calls with a list per parameter, and the items' parameters.
 
     Raises:
         TypeError: A parameter is neither a list nor an array; the message names it.
@@ -42,7 +42,7 @@ def adapt(
 
     signature = _signature.describe(function, name, registry, item_of)
     if not signature:
-        raise TypeError(f"{name}: takes no parameters that calls could be collected in")
+        raise TypeError(f"{name}: a batch needs at least one parameter")
     for parameter in signature:
         _check_column(parameter, name)
     stacked = [index for index, is_array in enumerate(arrays) if is_array]
@@ -61,7 +61,7 @@ def _check_column(parameter: _signature.Parameter, name: str) -> None:
 
 
 def _item_of_list(annotation: Any) -> Any:
-    """What one caller gives where the function takes that."""
+    """The annotation of one item of an annotated list."""
     annotation = resolve_alias(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in (list, Any, inspect.Parameter.empty):
@@ -119,7 +119,7 @@ def _scatter(results: Column, positions: list[int], found: Column) -> None:
 def _groups(
     columns: tuple[Column, ...], stacked: Iterable[int]
 ) -> Iterator[tuple[list[int], list[Any]]]:
-    """The calls whose arrays fit together: their places in the batch, and the arguments."""
+    """Groups calls by the shapes of their arrays: positions in the batch, and arguments."""
     import numpy
 
     shapes: dict[object, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What the arguments of a server must be."""
+"""Checks of a server's arguments."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def port(value: int) -> int:
 
 
 def challenge(auth: object) -> str:
-    """What a request that is refused is asked for, by ``WWW-Authenticate``."""
-    import inspect  # here, because it is a third of what importing ucall would cost
+    """The value of ``WWW-Authenticate`` for the requests that ``auth`` refuses."""
+    import inspect  # here, because importing it takes a third as long as all of ucall
 
     if not callable(auth):
         raise TypeError(f"auth: expected a function, got {type(auth).__name__}")
@@ -36,10 +36,10 @@ def challenge(auth: object) -> str:
         inspect.isasyncgenfunction,
     )
     if any(predicate(it) for predicate in is_asynchronous for it in (auth, type(auth).__call__)):
-        raise TypeError("auth: expected a plain function: it is asked before anything else runs")
+        raise TypeError("auth: expected a plain function, not an async one or a generator")
     challenge = str(getattr(auth, "challenge", "Bearer"))
     if not (challenge.isascii() and challenge.isprintable()):
-        raise ValueError(f"auth: {challenge!r} is no challenge for WWW-Authenticate")
+        raise ValueError(f"auth: {challenge!r} is not a challenge for WWW-Authenticate")
     return challenge
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final, Literal, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
-from ucall._peer import Process
+from ucall import Process
 from ucall._tls import TlsSettings
 from ucall.queue.core.future import Future
-from ucall.queue.core.security import ClientTlsSettings
+from ucall.queue.core.options import ClientTlsSettings
 
 __all__ = [
     "TLS",
@@ -20,9 +20,8 @@ __all__ = [
     "Certificate",
     "ClientConnection",
     "Context",
-    "Handle",
+    "DoneCallback",
     "LoopDriver",
-    "LoopQueues",
     "Message",
     "PickleLoader",
     "Pieces",
@@ -122,51 +121,27 @@ class SharedCounters:
     def retire(self, index: int) -> None: ...
 
 @final
+class DoneCallback:
+    def __call__(self, future: object, /) -> None: ...
+
+@final
 class LoopDriver:
     def listen(self) -> None: ...
     @property
     def is_new(self) -> bool: ...
     @property
     def event_loop(self) -> Any: ...
-    def run(self) -> bool: ...
+    def run(self) -> None: ...
+    @property
+    def has_ended(self) -> bool: ...
     @property
     def is_stopped(self) -> bool: ...
     def attach(self, event_loop: object, descriptor: int) -> None: ...
     def attach_embedded(self, event_loop: object, wake: Callable[[], object]) -> int: ...
     def detach(self) -> None: ...
     def turn(self, timeout: float | None) -> bool: ...
+    def end_wait(self) -> None: ...
     def turn_embedded(self) -> float | None: ...
-
-@final
-class Handle:
-    def cancel(self) -> None: ...
-    def cancelled(self) -> bool: ...
-    def when(self) -> float: ...
-
-@disjoint_base
-class LoopQueues:
-    """The callbacks and timers of an event loop of ours."""
-
-    def __new__(cls) -> Self: ...
-    def call_soon(
-        self, callback: Callable[..., object], *arguments: Any, context: object = None
-    ) -> Any: ...
-    def call_later(
-        self, delay: float, callback: Callable[..., object], *arguments: Any, context: object = None
-    ) -> Any: ...
-    def call_at(
-        self, when: float, callback: Callable[..., object], *arguments: Any, context: object = None
-    ) -> Any: ...
-    def _add_callback(self, handle: Any) -> None: ...
-    def select_timeout(self) -> float | None: ...
-    def run_slice(self) -> None: ...
-    def begin_slices(self) -> None: ...
-    def end_slices(self) -> None: ...
-    def end_slice(self) -> None: ...
-    def get_debug(self) -> bool: ...
-    def set_debug_timing(self, enabled: bool) -> None: ...
-    def use_task_factory(self, enabled: bool) -> None: ...
-    def clear(self) -> None: ...
 
 @final
 class UnixSocket:
@@ -180,25 +155,27 @@ class Context:
 
     @property
     def method(self) -> str:
-        """The name that the function was called by; empty for ``auth``, which is asked before."""
+        """The name that the function was called by; empty for ``auth``, which runs before
+        it is known.
+        """
     @property
     def id(self) -> str | int | float | None:
-        """The caller's id of the call: str, int, float or None."""
+        """The client's id of the call: str, int, float or None."""
     @property
     def is_notification(self) -> bool:
-        """Whether nobody waits for a reply."""
+        """Whether the call is a notification, which gets no reply."""
     @property
     def peer(self) -> tuple[str, int] | Process | None:
-        """The caller's address and port. Over a Unix socket a `ucall.Process`: the pid, uid and gid
-        of who has connected. None where the system does not tell.
+        """The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
+        gid of the process that connected. None where the system does not report it.
         """
     @property
     def user(self) -> Any:
-        """Who calls: what the server's ``auth`` has returned; None without one."""
+        """The user that the server's ``auth`` returned; None without ``auth``."""
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the HTTP request, by their names in lower case; empty over raw TCP.
-        Several of one name are joined by ", ".
+        """The headers of the HTTP request by their names in lower case; empty over raw TCP.
+        Repeated headers are joined by ", ".
         """
     @property
     def tls(self) -> TLS | None:
@@ -208,11 +185,11 @@ class Context:
         """The deadline on the clock of `time.monotonic()`; None without one."""
     @property
     def time_left(self) -> float | None:
-        """Seconds until the deadline, at least 0; None without one."""
+        """The seconds until the deadline, at least 0; None without one."""
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the reply any more: the caller has left, the deadline has
-        passed, or the server ends. Long work looks at it now and then.
+        """Whether the reply is no longer needed: the client disconnected, the deadline passed, or
+        the server ends. Long work should read it now and then.
         """
 
 @final
@@ -227,10 +204,10 @@ class TLS:
         """The cipher suite, such as ``"TLS_AES_256_GCM_SHA384"``."""
     @property
     def is_resumed(self) -> bool:
-        """Whether the client came back to an earlier session."""
+        """Whether the client resumed an earlier session."""
     @property
     def client_certificate(self) -> Certificate | None:
-        """The client's certificate, verified; None if it showed none."""
+        """The client's verified certificate; None if it sent none."""
 
 @final
 class Certificate:
@@ -238,16 +215,16 @@ class Certificate:
 
     @property
     def der(self) -> bytes:
-        """All of it, in DER."""
+        """The certificate in DER."""
     @property
     def subject(self) -> str:
-        """Whose it is, as in ``"CN=alice,O=Acme"`` (RFC 4514); empty if it does not say."""
+        """The subject, as in ``"CN=alice,O=Acme"`` (RFC 4514); empty if it has none."""
     @property
     def common_name(self) -> str | None:
-        """The common name of its subject; None without one."""
+        """The common name of the subject; None without one."""
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, addresses and URIs that it is for."""
+        """The names, addresses and URIs that it is issued for."""
 
 @final
 class Request:
@@ -332,7 +309,7 @@ class PickleLoader:
         persistent_load: Callable[[Any], Any] | None,
         max_depth: int,
         max_expansion: int,
-        max_alike: int,
+        max_collisions: int,
     ) -> Self: ...
     def __call__(self, data: Buffer, buffers: list[Any]) -> Any: ...
 

@@ -1,12 +1,12 @@
-"""Processes for functions that compute, each with a thread here that hands it one call at a time.
+"""A pool of processes for functions that compute. Each gets its calls from a thread, one at a time.
 
-The standard library's pool gives up all of its processes when one of them ends, and cannot end one
-that is stuck. Here each process has its own pipe: one that dies fails the call that it was at, one
-that is at a call past its deadline is killed, and the next call there starts another.
+`concurrent.futures.ProcessPoolExecutor` fails as a whole when one process dies, and cannot kill a
+process that does not finish. Here each process has its own pipe. A process that dies fails its call
+only; one that exceeds the deadline of its call is killed; and the next call starts a new process.
 
-A process of the pool imports the module of its functions, which may make a server and run it: see
-`ucall._process_role` for how that is kept from happening. Large arrays of NumPy go through shared
-memory, one copy on each side, instead of through a pickle and a pipe.
+A process of the pool imports the module of its functions, which may make and run a server:
+`ucall._process_role` prevents that. Large NumPy arrays are passed in shared memory, with one copy
+on each side.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from ucall import _process_role
 
 __all__ = ["Pool"]
 
-#: Arrays from so many bytes on go through shared memory.
+#: Arrays of this size and larger are passed in shared memory.
 _SHARED_BYTES_MIN = 256 * 1024
 
 Function = Callable[..., Any]
 
-#: What a process is sent: the function, its arguments, and those by name.
+#: A call as sent to a process: the function, its arguments, and its arguments by name.
 _Request = tuple[Function, list[Any], dict[str, Any]]
 
 
 @dataclass
 class _Call:
-    """What a process is asked for, and who waits for it."""
+    """A call, and the future of its result."""
 
     function: Function
     arguments: tuple[Any, ...]
@@ -58,25 +58,23 @@ class _Call:
 
 
 class Pool:
-    """Processes that are started as calls need them, and anew when they were killed.
+    """Starts processes as calls need them, and again after they died.
 
     Args:
-        processes: How many, at most.
+        processes: The largest number of processes.
     """
 
     def __init__(self, processes: int) -> None:
-        if processes < 1:
-            raise ValueError(f"processes: expected at least 1, got {processes}")
         self._processes = processes
         self._functions: list[Function] = []
         self._lock = threading.Lock()
         self._pool = _Pool(self._functions)
 
     def submitter(self, function: Function, timeout_ms: float | None = None) -> Function:
-        """What takes the function's arguments and returns a future of its result.
+        """A function with the same arguments that returns a future of the result.
 
-        A process that is at a call for longer than `timeout_ms`, from when that was submitted, is
-        killed. A deadline of the caller's is none here: a caller could have all of them killed.
+        A call that is not finished `timeout_ms` after it was submitted has its process killed. The
+        caller's own deadline does not: a caller could kill all processes with it.
         """
         self._functions.append(function)
         timeout_s = None if timeout_ms is None else timeout_ms / 1e3
@@ -92,14 +90,14 @@ class Pool:
         return call.future
 
     def close(self) -> None:
-        """Ends the processes at once: nobody waits any more for what they are at."""
+        """Kills the processes. The results of their calls are not needed any more."""
         with self._lock:
             pool, self._pool = self._pool, _Pool(self._functions)
         pool.close()
 
 
 class _Pool:
-    """The threads of a pool until it is closed, and what waits for them."""
+    """The threads of a pool until it is closed, and the calls that wait for them."""
 
     def __init__(self, functions: list[Function]) -> None:
         self.functions = functions
@@ -128,7 +126,7 @@ class _Pool:
 
 
 class _Worker:
-    """A thread with a process of its own."""
+    """A thread and its process."""
 
     def __init__(self, pool: _Pool) -> None:
         self._pool = pool
@@ -138,14 +136,14 @@ class _Worker:
 
     def _work(self) -> None:
         while (call := self._pool.calls.get()) is not None and not self._pool.is_closed:
-            # One whose caller has been answered, or is gone, was cancelled.
+            # A call past its deadline, or whose caller has disconnected, was cancelled.
             if call.future.set_running_or_notify_cancel():
                 try:
                     call.future.set_result(self._run_call(call))
                 except BaseException as failure:
                     call.future.set_exception(failure)
             self._pool.finish()
-            # Its arguments may be large: they are not kept until the next one comes.
+            # Frees the arguments, which may be large, before it waits for the next call.
             del call
         self.kill()
 
@@ -155,18 +153,18 @@ class _Worker:
             return self._exchange(pipe, request, call.deadline)
 
     def _exchange(self, pipe: Connection, request: _Request, deadline: float | None) -> Any:
-        # A view of its buffer in a traceback would crash CPython 3.12 at the end of the program.
+        # CPython 3.12 crashes at exit if a traceback refers to a view of the pickler's buffer.
         sent = ForkingPickler.dumps(request).tobytes()
         try:
             pipe.send_bytes(sent)
             left_s = None if deadline is None else deadline - time.monotonic()
             if not pipe.poll(None if left_s is None else max(0.0, left_s)):
-                raise TimeoutError("its process was ended at the deadline")
+                raise TimeoutError("its process was killed at the deadline")
             received = pipe.recv_bytes()
         except (EOFError, ConnectionError):
             raise RuntimeError(f"its process {self._exit_reason()}") from None
         except BaseException:
-            # The next call of this process would get the answer to this one.
+            # Otherwise the next call of this process would get the reply to this one.
             self.kill()
             raise
         is_result, answer = pickle.loads(received)
@@ -175,10 +173,10 @@ class _Worker:
         return _unpack(answer)
 
     def _start_process(self) -> Connection:
-        """Starts the process, and waits until it has imported what it needs."""
+        """Starts the process; returns when it has imported the functions."""
         ours, theirs = _Context().Pipe()
         arguments = (theirs, self._pool.functions)
-        # Ended with the program, should it end without its server.
+        # A daemon: it is killed with the program, even if the server did not stop.
         process = _Context().Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -192,10 +190,10 @@ class _Worker:
         return ours
 
     def _exit_reason(self) -> str:
-        """How the process has ended, which is forgotten."""
+        """Forgets the process; returns how it has ended."""
         process, self._process, self._pipe = self._process, None, None
         if process is None:
-            return "was ended"
+            return "was killed"
         process.join()
         status = process.exitcode or 0
         return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
@@ -207,12 +205,12 @@ class _Worker:
             process.join()
 
 
-#: The environment is one for all threads.
+#: All threads share the environment.
 _start_lock = threading.Lock()
 
 
 class _Process(SpawnProcess):
-    """A process that knows, while it starts, what it is for."""
+    """A process that gets its role from its environment."""
 
     @staticmethod
     def _Popen(process: BaseProcess) -> Any:
@@ -221,7 +219,7 @@ class _Process(SpawnProcess):
 
 
 class _Context(SpawnContext):
-    """Starts processes afresh: a fork would take the server's ring and threads along."""
+    """Spawns processes: a forked one would have the server's ring without its threads."""
 
     Process = _Process
 
@@ -239,15 +237,15 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, _: list[Function]) -> None:
-    """In the new process: answers calls until the server is gone.
+    """Runs calls in the new process until the server closes the pipe.
 
-    The functions were sent along so that their modules are imported by now, whose servers must not
-    run; from here on, functions may run servers of their own.
+    Unpickling the functions has imported their modules, whose servers must not run. From here on,
+    functions may run servers.
     """
     os.environ.pop(_process_role.POOL, None)
-    # Functions may start processes too.
+    # A daemon could not start processes, and functions may.
     multiprocessing.current_process().daemon = False
-    # Ctrl-C is the server's: it lets calls finish.
+    # The server handles Ctrl-C, and lets calls finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, ConnectionError):
         pipe.send(None)
@@ -256,12 +254,12 @@ def _serve(pipe: Connection, _: list[Function]) -> None:
 
 
 def _outcome(request: bytes) -> bytes:
-    """A pickle of what a call has come to: ``(True, result)`` or ``(False, exception)``."""
+    """Runs a call; returns a pickle of ``(True, result)`` or ``(False, exception)``."""
     try:
         function, arguments, named = pickle.loads(request)
         unpacked = [_unpack(argument) for argument in arguments]
         unpacked_named = {name: _unpack(it) for name, it in named.items()}
-        # A copy for each call: the next one may be another caller's.
+        # A new context for each call: the next one may be of another caller.
         result = contextvars.copy_context().run(function, *unpacked, **unpacked_named)
         return pickle.dumps((True, _pack(result)), pickle.HIGHEST_PROTOCOL)
     except BaseException as failure:
@@ -269,7 +267,7 @@ def _outcome(request: bytes) -> bytes:
         failure.add_note("In its process:\n" + "".join(lines).rstrip())
         try:
             text = pickle.dumps((False, failure), pickle.HIGHEST_PROTOCOL)
-            # One whose arguments are not those of its constructor cannot be read back.
+            # An exception whose arguments are not those of its constructor cannot be unpickled.
             pickle.loads(text)
         except Exception:
             return pickle.dumps((False, RuntimeError("".join(lines))))
@@ -278,7 +276,7 @@ def _outcome(request: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class _SharedArray:
-    """An array that lies in shared memory, whose taker unlinks it."""
+    """An array in shared memory. The receiver unlinks it."""
 
     name: str
     shape: tuple[int, ...]
@@ -286,7 +284,7 @@ class _SharedArray:
 
 
 def _pack(value: Any) -> Any:
-    """Moves a large array to shared memory; anything else goes as it is."""
+    """Copies a large array to shared memory; returns other values unchanged."""
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray:
         return value
@@ -301,9 +299,9 @@ def _pack(value: Any) -> Any:
 
 
 def _reserve(size: int) -> shared_memory.SharedMemory | None:
-    """Shared memory that has its pages, or nothing where there are too few left.
+    """Shared memory with all its pages allocated; None if there are too few.
 
-    It is made without pages, and to write where none can be had ends the program by SIGBUS.
+    Writing to a page that cannot be allocated would kill the process by SIGBUS.
     """
     try:
         memory = shared_memory.SharedMemory(create=True, size=size)
@@ -324,7 +322,7 @@ def _reserve(size: int) -> shared_memory.SharedMemory | None:
 
 @contextlib.contextmanager
 def _request(call: _Call) -> Iterator[_Request]:
-    """What to send for a call, whose shared memory is given back should nobody take it."""
+    """The request of a call. Frees its shared memory afterwards, unless the process has done so."""
     shared: list[_SharedArray] = []
 
     def pack(value: Any) -> Any:
@@ -345,7 +343,7 @@ def _request(call: _Call) -> Iterator[_Request]:
 
 
 def _unpack(value: Any) -> Any:
-    """The array itself, copied out, so that its memory goes back at once."""
+    """Copies an array out of shared memory, and frees that; returns other values unchanged."""
     if not isinstance(value, _SharedArray):
         return value
     import numpy

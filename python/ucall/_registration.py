@@ -1,4 +1,4 @@
-"""How the calls of a function run: what was asked for, checked, in the words of the core."""
+"""Checks how a function is to run, and describes it for the core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class BatchRules:
-    """When calls become a batch."""
+    """The limits of a function's batches."""
 
     max_size: int
     max_wait_ms: float
@@ -33,7 +33,7 @@ class BatchRules:
 
 @dataclass(frozen=True)
 class Registration:
-    """What the core is told of a function."""
+    """A function as the core gets it."""
 
     function: Function
     signature: list[_signature.Parameter] | None
@@ -52,17 +52,17 @@ def register(
     timeout_ms: float | None,
     batch: BatchRules | None,
 ) -> Registration:
-    """Decides where a function runs.
+    """Decides where a function runs: inline, as a task, in a thread or in a process.
 
     Args:
-        threads: In threads, if the function itself was told so.
-        threads_by_default: In threads, if it is a plain one that was told nothing else.
-        pool: In processes: a `ucall._processes.Pool`.
-        timeout_ms: When a process that is still at a call is killed.
-        batch: Many calls at once.
+        threads: The function's own option.
+        threads_by_default: The server's option, for plain functions.
+        pool: The `ucall._processes.Pool` that it runs in, if any.
+        timeout_ms: Time after which a process that runs a call is killed.
+        batch: The limits of its batches, if it takes batches.
 
     Raises:
-        TypeError: The function cannot run that way; the message names it.
+        TypeError: The function cannot run in the requested way; the message names it.
     """
     is_async = _signature.is_async(function)
     _check_conflicts(name, is_async, threads, pool)
@@ -97,7 +97,7 @@ def _check_conflicts(name: str, is_async: bool, threads: bool | None, pool: Any 
         raise TypeError(f"{name}: is async, and cannot run in another process")
     if is_async and threads:
         raise TypeError(
-            f"{name}: is async, and runs as a task beside others; threads=True is for plain ones"
+            f"{name}: is async, and runs as a task; threads=True is for plain functions"
         )
     if threads and pool is not None:
         raise TypeError(f"{name}: expected threads or processes, not both")

@@ -1,4 +1,4 @@
-"""What ``python -m ucall`` is told: flags, then ``UCALL_…`` in the environment, then defaults."""
+"""The settings of ``python -m ucall``: flags, then ``UCALL_…`` variables, then defaults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to serve. ``None`` leaves it to the server itself."""
+    """How to serve. ``None`` keeps the server's own option."""
 
     app: str
     host: str | None
@@ -37,7 +37,7 @@ class Settings:
 
     @classmethod
     def read(cls, arguments: Sequence[str] | None = None) -> Settings:
-        """Reads the command line; exits with status 2 when it makes no sense."""
+        """Reads the command line; exits with status 2 if it is invalid."""
         parser = _parser()
         return cls(**vars(parser.parse_args(arguments)))
 
@@ -45,18 +45,24 @@ class Settings:
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m ucall",
-        description="Serves the functions of a module. What no option says, its server does.",
+        description="Serves the functions of a module. An option overrides that of its server.",
         epilog="Each flag has a variable UCALL_… in the environment, such as UCALL_PORT. "
         "The command ucall calls functions: ucall --help",
     )
-    parser.add_argument("app", metavar="module:server", help="what to import, and the server in it")
-    _add(parser, "--host", help="address to listen on; 0.0.0.0 for every one of this machine")
+    parser.add_argument("app", metavar="module:server", help="the module, and the server in it")
+    _add(parser, "--host", help="address to listen on; 0.0.0.0 for all addresses")
     _add(parser, "--port", type=_port, help="port to listen on; 0 picks a free one")
     _add(parser, "--uds", metavar="PATH", help="Unix socket to listen on instead")
-    _add(parser, "--workers", type=_count, metavar="N", help="processes, restarted when they die")
+    _add(
+        parser,
+        "--workers",
+        type=_count,
+        metavar="N",
+        help="processes, restarted when they die",
+    )
     _add(parser, "--engine", choices=("auto", "uring", "posix"), help="auto: uring where allowed")
-    _add(parser, "--threads", type=_count, metavar="N", help="run plain functions in so many")
-    levels = f"what is logged: {', '.join(LOG_LEVELS)} (default: info)"
+    _add(parser, "--threads", type=_count, metavar="N", help="run plain functions in N threads")
+    levels = f"lowest level to log: {', '.join(LOG_LEVELS)} (default: info)"
     _add(
         parser,
         "--log-level",
@@ -66,11 +72,22 @@ def _parser() -> Parser:
         metavar="LEVEL",
         help=levels,
     )
-    _add(parser, "--ssl-certfile", nargs="+", metavar="FILE", help="certificates, for TLS")
-    _add(parser, "--ssl-keyfile", nargs="+", metavar="FILE", help="their keys")
-    _add(parser, "--ssl-keyfile-password", metavar="PASSWORD", help="of encrypted keys")
+    _add(
+        parser,
+        "--ssl-certfile",
+        nargs="+",
+        metavar="FILE",
+        help="certificates, for TLS",
+    )
+    _add(parser, "--ssl-keyfile", nargs="+", metavar="FILE", help="their private keys")
+    _add(parser, "--ssl-keyfile-password", metavar="PASSWORD", help="password of encrypted keys")
     _add(parser, "--ssl-ca-certs", metavar="FILE", help="authorities of clients' certificates")
-    _add(parser, "--ssl-client-auth", choices=CLIENT_AUTH, help="whether clients show one")
+    _add(
+        parser,
+        "--ssl-client-auth",
+        choices=CLIENT_AUTH,
+        help="whether clients need a certificate",
+    )
     parser.add_argument(
         "--reload",
         action="store_true",
@@ -88,7 +105,7 @@ def _add(parser: Parser, flag: str, default: Any = None, **options: Any) -> None
 
 
 def _parse_variable(parser: Parser, variable: str, text: str, options: dict[str, Any]) -> Any:
-    """What a variable says, converted and checked as argparse does it with a flag."""
+    """The value of a variable, converted and checked as argparse does for a flag."""
     if options.get("nargs"):
         return text.split(os.pathsep)
     try:

@@ -1,7 +1,7 @@
-"""What a function's parameters take, described for the extension module.
+"""Describes the parameters of a function for the core.
 
-Annotations are looked at once, when a function is registered. What cannot be served is refused
-here, by the names of the function and the parameter.
+Annotations are evaluated once, when a function is registered. An unsupported one is refused here,
+with the names of the function and the parameter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
 Parameter: TypeAlias = tuple[str, int, Takes, bool, object]
-"""Name, kind (see `inspect.Parameter`), what it takes, whether it has a default, and that."""
+"""Name, kind (see `inspect.Parameter`), type, whether it has a default, and the default."""
 
 
 def describe(
@@ -35,11 +35,13 @@ def describe(
     registry: TypeRegistry,
     item_of: Callable[[object], object] | None = None,
 ) -> list[Parameter] | None:
-    """Describes each parameter in order; ``None`` when the callable does not tell.
+    """Describes each parameter in order; ``None`` for a builtin without a signature.
 
-    Some builtins have no signature; they are called just as the params come. ``known`` has the
-    types that are served besides those of JSON; ``item_of`` gives the annotation that counts in
-    place of one that was written.
+    Args:
+        function: The function.
+        name: The name of its method, for messages.
+        registry: The types besides those of JSON.
+        item_of: Maps a written annotation to the one that counts.
 
     Raises:
         ImportError: An annotation needs a module that is not installed.
@@ -58,27 +60,24 @@ def describe(
 
 
 def _signature(function: Callable[..., object]) -> inspect.Signature:
-    """The parameters. From Python 3.14 on annotations are evaluated when somebody asks for them,
-    and those here may name what only type checkers import."""
+    """The parameters. Python 3.14 evaluates annotations on access (PEP 649), and some of them refer
+    to names that only type checkers import."""
     if sys.version_info >= (3, 14):
         return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
     return inspect.signature(function)
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """The name that a function is served under when no other is given.
+    """The default name of a function's method.
 
     Raises:
-        TypeError: It has none (a lambda, a partial, an object that can be called), or is no
-            function at all.
+        TypeError: The callable has no name (a lambda, a partial, an object), or is not callable.
     """
     if not callable(function):
         raise TypeError(f"expected a function to serve, got {type(function).__name__}")
     name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
-        raise TypeError(
-            f"{function!r} has no name of its own to be called by: give one, name='...'"
-        )
+        raise TypeError(f"{function!r} has no name: give one, name='...'")
     return name
 
 
@@ -93,12 +92,12 @@ def _check_runnable(function: Callable[..., object], name: str) -> None:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether calling it makes a coroutine."""
+    """Whether a call returns a coroutine."""
     return any(map(inspect.iscoroutinefunction, (_underlying_function(function), function)))
 
 
 def _underlying_function(function: Callable[..., object]) -> Callable[..., object]:
-    """What in the end runs and carries the annotations, behind partials, wrappers and objects."""
+    """The function within partials, wrappers and callable objects. It has the annotations."""
     while True:
         inner: object
         if isinstance(function, functools.partial):
@@ -115,25 +114,25 @@ def _underlying_function(function: Callable[..., object]) -> Callable[..., objec
 
 
 def _annotations(function: Callable[..., object], name: str) -> dict[str, object]:
-    """The annotations of the parameters, those written as strings evaluated."""
+    """The annotations of the parameters. Strings are evaluated."""
     function = _underlying_function(function)
     raw = _raw_annotations(function)
-    raw.pop("return", None)  # May name what only type checkers import.
+    raw.pop("return", None)  # It may refer to names that only type checkers import.
     known = getattr(function, "__globals__", {})
     holder = types.SimpleNamespace(__annotations__=raw)
     try:
         return typing.get_type_hints(holder, known, _enclosing_names(function), include_extras=True)
     except NameError as error:
         raise TypeError(
-            f"{name}: an annotation names what cannot be found: {error}; "
+            f"{name}: an annotation refers to an unknown name: {error}; "
             "define or import it before the function is served, not for type checkers alone"
         ) from error
     except (AttributeError, SyntaxError, TypeError):
-        return raw  # The one that is no type is refused by its name.
+        return raw  # The invalid annotation is refused later, with the parameter's name.
 
 
 def _raw_annotations(function: Callable[..., object]) -> dict[str, object]:
-    """The annotations as they were written, as far as names in them can be found."""
+    """The annotations as written. Unknown names are forward references."""
     if sys.version_info >= (3, 14):
         form = annotationlib.Format.FORWARDREF
         return annotationlib.get_annotations(function, format=form)
@@ -141,8 +140,8 @@ def _raw_annotations(function: Callable[..., object]) -> dict[str, object]:
 
 
 def _enclosing_names(function: Callable[..., object]) -> dict[str, object]:
-    """Names in the function that this one is defined in, while that still runs, and the type
-    parameters of this one."""
+    """The local names of the enclosing function, while that runs, and the type parameters of this
+    one."""
     own = {parameter.__name__: parameter for parameter in getattr(function, "__type_params__", ())}
     enclosing, is_inside, _ = getattr(function, "__qualname__", "").rpartition(".<locals>.")
     frame = sys._getframe() if is_inside else None

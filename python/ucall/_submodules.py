@@ -1,6 +1,6 @@
-"""Submodules that are imported when they are first asked for: ``import ucall; ucall.auth.bearer``.
+"""Imports submodules on first use: ``import ucall; ucall.auth.bearer``.
 
-Importing all of them at once would make ``import ucall`` slow for those who only serve.
+Importing them with the package would make ``import ucall`` slow for programs that only serve.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["on_demand"]
 def on_demand(
     package: str, *names: str
 ) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
-    """The functions ``__getattr__`` and ``__dir__`` (PEP 562) of a package with such submodules."""
+    """The functions ``__getattr__`` and ``__dir__`` (PEP 562) of a package."""
 
     def find(name: str) -> ModuleType:
         if name in names:
             return importlib.import_module(f"{package}.{name}")
         what = f"module {package!r} has no attribute {name!r}"
-        # What Python needs to suggest another name.
+        # Python suggests a similar name from `name` and `obj`.
         raise AttributeError(what, name=name, obj=sys.modules[package])
 
     def listed() -> list[str]:

@@ -1,18 +1,18 @@
-"""Workers, as many processes as asked for, and the sockets that they listen on.
+"""Starts worker processes, restarts them, and owns the sockets that they listen on.
 
-The supervisor binds one socket for each worker, keeps it for ever, and gives it to the worker and
-to each of its successors: a connection that waits in its queue is never reset. It has no engine,
-no event loop and no thread. Workers are the same program once more, with a socket to here in
-their environment, by which they ask for what to listen on and tell that they are ready.
+The supervisor binds one socket per worker, keeps it open, and passes it to the worker and to its
+successors, so that a connection in the accept queue is never reset. It has no engine, event loop or
+thread. Workers run the same program, with the descriptor of a control socket in their environment.
+On it they request their listening socket, and report that they are ready.
 
-| what happens | what is done |
+| event | action |
 |---|---|
-| a worker dies | it is named in the log, and started again, the sooner it died the later |
-| one cannot be started | that is told likewise, and tried again |
-| SIGHUP, a changed source | each in turn: a successor is started; when ready, the old one retires |
-| a successor dies before that | the old one goes on, and the rest keep theirs |
-| the first workers die | all end, and so does the supervisor, unless it waits for a change |
-| SIGTERM, Ctrl-C | all drain; a second Ctrl-C ends them at once |
+| a worker dies | logged, and restarted, after a delay that doubles while workers die early |
+| a worker cannot be started | logged, and retried in the same way |
+| SIGHUP, a changed source | for each worker: start a successor; once that is ready, retire it |
+| a successor dies before that | the worker continues, and no further one is replaced |
+| the first workers die | stop all workers and exit, unless --reload waits for a change |
+| SIGTERM, Ctrl-C | drain all workers; a second Ctrl-C kills them |
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["Supervisor"]
 
 log = logging.getLogger("ucall")
 
-#: Connections that wait to be accepted; the system's own limit cuts it.
+#: Length of the accept queue, up to the system's limit.
 _BACKLOG = 4096
-#: A worker that lived for less than this is started again later each time.
+#: The delay doubles after each worker that lived for less than this.
 _STABLE_S = 5.0
 _BACK_OFF_MIN_S = 0.1
 _BACK_OFF_MAX_S = 10.0
@@ -49,11 +49,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 @dataclass(eq=False)
 class Worker:
-    """One process."""
+    """A worker process."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket
-    #: The page that it counts on; 0 if there is none left.
+    #: Its page of the shared counters; 0 if all pages are in use.
     page: int
     started_at: float = field(default_factory=time.monotonic)
     received: bytes = b""
@@ -61,7 +61,7 @@ class Worker:
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """One of so many workers: its socket, who listens on it, and who will."""
+    """A listening socket, its worker, and the successor that is starting."""
 
     number: int
     listener: socket.socket | None = None
@@ -72,23 +72,23 @@ class WorkerSlot:
 
 
 class Supervisor:
-    """Starts workers, and starts them again.
+    """Starts workers, and restarts them.
 
     Args:
-        workers: How many.
-        command: What each of them runs.
-        reload: A command that writes a line for each change of a source, if wanted.
+        workers: The number of workers.
+        command: The command line of a worker.
+        reload: A command that writes a line per change of a source: restarts the workers.
     """
 
     def __init__(self, workers: int, command: list[str], reload: list[str] | None = None) -> None:
-        #: What all workers have counted so far.
+        #: The counters of all workers, past ones included.
         self.counters = _core.SharedCounters(_anonymous_file())
         self._pages = self.counters.page_indices
         self._command = command
         self._reload = reload
         self._slots = [WorkerSlot(number) for number in range(1, workers + 1)]
         self._retiring: list[Worker] = []
-        #: Places whose workers are still to be replaced, the present one first.
+        #: Slots whose workers are to be replaced; the first one is in progress.
         self._rolling: list[WorkerSlot] = []
         self._tickets = secrets.token_bytes(32)
         self._unix_socket: _core.UnixSocket | None = None
@@ -99,7 +99,7 @@ class Supervisor:
         self._status = 0
 
     def run(self) -> int:
-        """Supervises until told to stop; the exit status."""
+        """Supervises until a signal stops it; returns the exit status."""
         before = {number: signal.signal(number, self._record_signal) for number in _SIGNALS}
         reader, writer = socket.socketpair()
         for end in (reader, writer):
@@ -153,7 +153,7 @@ class Supervisor:
         workers = [worker for slot in self._slots for worker in (slot.worker, slot.successor)]
         return [worker for worker in workers if worker is not None] + self._retiring
 
-    # Workers come and go.
+    # Starting and replacing workers.
 
     def _start_due(self, slot: WorkerSlot) -> None:
         slot.start_at = None
@@ -164,10 +164,10 @@ class Supervisor:
             self._schedule_restart(slot, 0.0)
 
     def _start(self, slot: WorkerSlot) -> Worker:
-        """Starts one process.
+        """Starts a worker process.
 
         Raises:
-            OSError: There is no memory or descriptor for it, or the program is not there just now.
+            OSError: Memory or descriptors are exhausted, or the program's file is missing.
         """
         ours, theirs = socket.socketpair()
         environment = os.environ | {
@@ -181,7 +181,7 @@ class Supervisor:
                     env=environment,
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    # Ctrl-C reaches the supervisor alone, which passes it on.
+                    # The terminal sends SIGINT to the supervisor alone, which stops the workers.
                     process_group=0,
                 )
             except OSError:
@@ -194,7 +194,7 @@ class Supervisor:
         return worker
 
     def _handle_message(self, slot: WorkerSlot, worker: Worker) -> None:
-        """Takes what a worker says: ``listen SCHEME PORT MODE HOST`` or ``ready``."""
+        """Handles a worker's messages: ``listen SCHEME PORT MODE HOST`` or ``ready``."""
         try:
             data = worker.control.recv(4096)
         except OSError:
@@ -222,14 +222,14 @@ class Supervisor:
             descriptors = [slot.listener.fileno(), self.counters.fileno()]
         except OSError as failure:
             answer = str(failure)
-        with suppress(OSError):  # It may have died since it asked.
+        with suppress(OSError):  # The worker may have died.
             socket.send_fds(worker.control, [answer.encode()], descriptors)
 
     def bind(self, host: str, port: int, uds_mode: int, scheme: str) -> None:
-        """Makes the sockets of all places; a Unix socket is one for all of them.
+        """Binds a socket per slot; all slots share one Unix socket.
 
         Raises:
-            OSError: The address cannot be listened on.
+            OSError: The address is unavailable.
         """
         if host.startswith(_process_role.UNIX):
             path = host.removeprefix(_process_role.UNIX)
@@ -251,13 +251,13 @@ class Supervisor:
                 slot.worker.process.send_signal(signal.SIGHUP)
                 self._retiring.append(slot.worker)
             slot.worker, slot.successor = worker, None
-            # The one before may have died meanwhile, and was to be replaced.
+            # The old worker may have died meanwhile: its restart is obsolete.
             slot.start_at = None
             self._rolling = [other for other in self._rolling if other is not slot]
             self._roll_next()
 
     def _reap(self) -> None:
-        """Looks who has died."""
+        """Handles the exits of workers."""
         for worker in [worker for worker in self._retiring if worker.process.poll() is not None]:
             self._retiring.remove(worker)
             self._remove(worker)
@@ -281,7 +281,7 @@ class Supervisor:
         self._remove(successor)
         if not self._is_stopping:
             how = _exit_reason(successor.process)
-            log.error("the successor of worker %d %s; all stay as they are", slot.number, how)
+            log.error("the successor of worker %d %s; no worker is replaced", slot.number, how)
 
     def _replace(self, slot: WorkerSlot, worker: Worker) -> None:
         self._remove(worker)
@@ -292,19 +292,19 @@ class Supervisor:
         self._schedule_restart(slot, time.monotonic() - worker.started_at)
 
     def _schedule_restart(self, slot: WorkerSlot, uptime_s: float) -> None:
-        """Has a worker started in the place of one that lived for so long, if one ever lived."""
+        """Schedules the restart of a slot's worker; stops if no worker was ever ready."""
         if not self._was_ready:
             if self._reload is not None:
-                log.info("waiting for a change")
+                log.info("waiting for a source to change")
                 return
-            log.error("no worker was ever ready: giving up")
+            log.error("no worker was ever ready: stopping")
             self._status = 1
             return self._stop()
         delay_s = min(max(slot.back_off_s * 2, _BACK_OFF_MIN_S), _BACK_OFF_MAX_S)
         slot.back_off_s = 0.0 if uptime_s >= _STABLE_S else delay_s
         slot.start_at = time.monotonic() + slot.back_off_s
 
-    # Signals.
+    # Handling signals.
 
     def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP and not self._is_stopping:
@@ -317,19 +317,19 @@ class Supervisor:
 
     def _begin_rolling(self) -> None:
         in_progress = [slot for slot in self._rolling if slot.successor is not None]
-        # One that has begun already may have read the old source: its place comes again.
+        # The successor in progress may have read the old source: its slot is listed again.
         self._rolling = in_progress[:1] + self._slots if in_progress else list(self._slots)
         self._roll_next()
 
     def _roll_next(self) -> None:
-        """Starts the next successor, unless one is on its way."""
+        """Starts the next successor, unless one is starting."""
         if any(slot.successor is not None for slot in self._slots) or self._is_stopping:
             return
         while self._rolling:
             slot = self._rolling[0]
             if slot.worker is not None:
                 return self._start_successor(slot)
-            # Its worker has died, and its next one will be as new.
+            # Its worker has died, and the next one will read the new source.
             self._rolling.pop(0)
             slot.start_at = time.monotonic()
 
@@ -339,7 +339,7 @@ class Supervisor:
         except OSError as failure:
             self._rolling = []
             log.error(
-                "the successor of worker %d cannot be started: %s; all stay as they are",
+                "the successor of worker %d cannot be started: %s; no worker is replaced",
                 slot.number,
                 failure,
             )
@@ -356,7 +356,7 @@ class Supervisor:
         for worker in self._all_workers():
             worker.process.kill()
 
-    # Changes of sources.
+    # Watching sources.
 
     def _watch(self) -> subprocess.Popen[bytes]:
         assert self._reload is not None
@@ -379,7 +379,7 @@ class Supervisor:
 
 
 def _listener(host: str, port: int, *, share_port: bool) -> socket.socket:
-    """A socket that listens, set up as the engines want it."""
+    """A listening socket with the options that the engines need."""
     [(family, kind, _, _, address), *_] = sorted(
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
         key=lambda found: found[0] == socket.AF_INET6,
@@ -416,14 +416,12 @@ def _exit_reason(process: subprocess.Popen[bytes]) -> str:
 
 
 def command() -> list[str]:
-    """This program once more.
+    """The command line of this program.
 
     Raises:
-        RuntimeError: It is no program that could be run again, but typed in.
+        RuntimeError: The interpreter is interactive.
     """
     arguments = sys.orig_argv[1:]
     if not arguments or hasattr(sys, "ps1"):
-        raise RuntimeError(
-            "workers run the program once more, which needs to be a file or a module"
-        )
+        raise RuntimeError("workers run the program again, so it must be a file or a module")
     return [sys.executable, *arguments]

@@ -1,4 +1,4 @@
-"""What a server is told of TLS, made ready for the core."""
+"""Converts a server's TLS options for the core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLIENT_AUTH = ("none", "optional", "required")
 
 
 class TlsSettings(TypedDict):
-    """For ``_core.Server``."""
+    """The argument ``tls`` of ``_core.Server``."""
 
     certificates: list[str]
     private_keys: list[str]
@@ -35,10 +35,10 @@ def tls_settings(
     ca_certs: Path | None,
     client_auth: ClientAuth | None,
 ) -> TlsSettings | None:
-    """The settings, or ``None`` if TLS is not wanted.
+    """The settings of the options ``ssl_…``, or ``None`` without TLS.
 
     Raises:
-        ValueError: They make no sense together.
+        ValueError: The options contradict each other.
     """
     certificates, keys = _paths("ssl_certfile", certfile), _paths("ssl_keyfile", keyfile)
     if not certificates:
@@ -76,6 +76,6 @@ def _paths(name: str, files: Files) -> list[str]:
     if isinstance(files, str | os.PathLike):
         return [os.fspath(files)]
     paths = [os.fspath(file) for file in files]
-    if not paths:  # a pattern that found nothing must not mean plaintext
+    if not paths:  # a glob without matches must not mean plaintext
         raise ValueError(f"{name}: expected at least one file, got an empty list")
     return paths

@@ -1,7 +1,7 @@
-"""A worker process: asks its supervisor for a listening socket, serves, and leaves when told.
+"""A worker process: gets a listening socket from its supervisor, and serves.
 
-SIGTERM drains, as everywhere. SIGHUP retires: a successor accepts already, so what comes on open
-connections is still served. When the supervisor is gone, the worker drains and ends too.
+SIGTERM drains. SIGHUP drains too, but serves further requests on open connections, because a
+successor accepts new ones already. When the supervisor dies, the worker drains.
 """
 
 from __future__ import annotations
@@ -28,24 +28,27 @@ class Control:
         self._socket.set_inheritable(False)
 
     def listener(self, host: str, port: int, uds_mode: int, scheme: str) -> tuple[int, int, int]:
-        """A socket that listens on that address, unless the supervisor has another in mind; the
-        file that all workers count in, and the page there that is this one's.
+        """Asks for a listening socket. The supervisor binds the first address that it gets.
+
+        Returns:
+            The descriptors of the socket and of the workers' shared counters, and the index of this
+            worker's page in them.
 
         Raises:
-            OSError: The supervisor cannot bind it, or is gone.
+            OSError: The supervisor cannot bind the address, or has died.
         """
         self._socket.sendall(f"listen {scheme} {port} {uds_mode} {host}\n".encode())
         answer, descriptors, _, _ = socket.recv_fds(self._socket, 1024, 2)
         if len(descriptors) != 2:
-            raise OSError(answer.decode() or "the supervisor is gone")
+            raise OSError(answer.decode() or "the supervisor has died")
         return descriptors[0], descriptors[1], int(answer)
 
     def ready(self) -> None:
-        """Tells that connections are being accepted."""
+        """Reports that this worker accepts connections."""
         self._socket.sendall(b"ready\n")
 
     def drain_with_supervisor(self) -> None:
-        """Drains when the supervisor is gone."""
+        """Drains when the supervisor dies."""
 
         def wait() -> None:
             while self._socket.recv(64):
@@ -56,7 +59,7 @@ class Control:
 
 
 def prepare(server: Server) -> Control:
-    """Gets a server of a worker process ready to run."""
+    """Prepares a server of a worker process."""
     control = Control(_process_role.control)
     core = server._core
     listener, counters, page = control.listener(core.host, core.port, core.uds_mode, core.scheme)

@@ -1,4 +1,4 @@
-"""Ready-made functions for ``Server(auth=…)``: bearer tokens and API keys.
+"""Functions for ``Server(auth=…)``: bearer tokens and API keys.
 
 server = Server(auth=ucall.auth.bearer({"s3cret": "alice"}))
 
@@ -20,27 +20,27 @@ __all__ = ["Keys", "api_key", "bearer"]
 
 
 class Keys:
-    """Knows callers by a key in a header. Made by `bearer` and `api_key`.
+    """Identifies callers by a key in a header. `bearer` and `api_key` make it.
 
-    What is compared are digests, of the same length each, and always all of them: how long that
-    takes tells nothing of the keys.
+    It compares digests in constant time, and always all of them, so that its duration reveals
+    nothing about the keys.
     """
 
     def __init__(
         self, keys: Mapping[str, Any] | Iterable[str], header: str, scheme: str, challenge: str
     ) -> None:
         if isinstance(keys, str):
-            raise TypeError("expected several keys, got a str")
+            raise TypeError("expected a collection of keys, got a str")
         users = keys if isinstance(keys, Mapping) else dict.fromkeys(keys, True)
         if not users or not all(isinstance(key, str) and key for key in users):
-            raise ValueError("expected at least one key, and none of them empty")
+            raise ValueError("expected at least one key, and no empty ones")
         self._users = [(_digest(key), user) for key, user in users.items()]
         self._header = header.lower()
         self._scheme = scheme.lower()
         self.challenge = challenge
 
     def __call__(self, ctx: Context) -> Any:
-        """Who calls; `None` if nobody is known by what the header says."""
+        """The user of the key in the header; `None` for an unknown key."""
         given = ctx.headers.get(self._header, "")
         if self._scheme:
             scheme, _, given = given.partition(" ")
@@ -54,20 +54,21 @@ class Keys:
 
 
 def bearer(tokens: Mapping[str, Any] | Iterable[str]) -> Keys:
-    """Lets in who sends ``Authorization: Bearer`` with one of these tokens.
+    """Admits callers that send ``Authorization: Bearer`` (RFC 6750) with one of these tokens.
 
     Args:
-        tokens: By each token who it belongs to, for ``ctx.user``; or the tokens alone, whose user
-            is ``True``.
+        tokens: A mapping of tokens to the values of ``ctx.user``; or the tokens alone, for which
+            ``ctx.user`` is ``True``.
 
     Raises:
-        TypeError, ValueError: It is one str, or there is no token, or an empty one.
+        TypeError: The tokens are one str.
+        ValueError: There is no token, or an empty one.
     """
     return Keys(tokens, "Authorization", "Bearer", "Bearer")
 
 
 def api_key(keys: Mapping[str, Any] | Iterable[str], header: str = "X-API-Key") -> Keys:
-    """Lets in who sends one of these keys in a header of its own.
+    """Admits callers that send one of these keys in a header.
 
     Args:
         keys: As for `bearer`.

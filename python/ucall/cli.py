@@ -1,4 +1,4 @@
-"""The command line: ``ucall method name=value ...``. Like cURL, for functions."""
+"""The command ``ucall method name=value ...``: calls a method of a server."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ucall._cli.arguments import parse
 from ucall._cli.output import check_output, printable, write
 from ucall._cli.params import Params, UsageError
 from ucall._cli.progress import ProgressObserver
-from ucall._cli.tls_options import tls_arguments
+from ucall._client.address import Address
 from ucall.client import Client, Response
 from ucall.errors import RPCError
 
@@ -27,7 +28,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Makes one call; ``sys.argv`` says which.
+    """Makes the call of a command line, by default of ``sys.argv``.
 
     Returns:
         The exit status: 0 answered, 1 the server replied with an error, 2 wrong usage, 3 no
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report_error(USAGE, error)
     except RPCError as error:
         return _report_error(RPC_ERROR, _format_error(error))
-    except BrokenPipeError:  # Who reads our output has heard enough.
+    except BrokenPipeError:  # The reader of the output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ANSWERED
     except (builtins.ConnectionError, builtins.TimeoutError) as error:
@@ -71,7 +72,7 @@ def _client(options: argparse.Namespace, observer: ProgressObserver) -> Client:
     uri: str = options.uri
     if options.tcp:
         if "://" in uri and not uri.startswith(("tcp://", "tcps://")):
-            raise UsageError(f"--tcp: {uri} speaks something else")
+            raise UsageError(f"--tcp: {uri} is not for raw TCP")
         uri = uri if "://" in uri else f"tcp://{uri}"
     try:
         return Client(
@@ -80,12 +81,49 @@ def _client(options: argparse.Namespace, observer: ProgressObserver) -> Client:
             timeout=options.timeout,
             headers=_headers(options.header),
             _observer=observer,
-            **tls_arguments(options, uri),
+            **_tls_arguments(options, uri),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    except OSError as error:  # Files that can be read, and hold something else.
+    except OSError as error:  # A file holds no certificate or key.
         raise UsageError(f"--cacert, --cert or --key: {error}") from None
+
+
+def _tls_arguments(options: argparse.Namespace, uri: str) -> dict[str, Any]:
+    """The arguments ``verify`` and ``cert`` of the client; none without options of TLS.
+
+    Raises:
+        UsageError: The URI is not for TLS, a file cannot be read, or a key has no certificate.
+        ValueError: The URI is invalid.
+    """
+    given = {
+        "--cacert": options.cacert,
+        "--cert": options.cert,
+        "--key": options.key,
+        "--insecure": options.insecure or None,
+    }
+    used = [option for option, value in given.items() if value is not None]
+    if not used:
+        return {}
+    if not Address(uri, options.port).is_secure:
+        raise UsageError(f"{used[0]}: expected a URI with https:// or tcps://")
+    if options.key is not None and options.cert is None:
+        raise UsageError("--key: expected --cert too")
+    for option in ("--cacert", "--cert", "--key"):
+        if given[option] is not None:
+            _check_readable(option, given[option])
+    verify = False if options.insecure else options.cacert or True
+    cert = options.cert if options.key is None else (options.cert, options.key)
+    return {"verify": verify, "cert": cert}
+
+
+def _check_readable(option: str, path: str) -> None:
+    """The exceptions of OpenSSL name no file."""
+    try:
+        with open(path, "rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise UsageError(f"{option}: {path}: {error.strerror}") from None
 
 
 def _headers(lines: Sequence[str]) -> dict[str, str]:
@@ -109,7 +147,7 @@ def _call(client: Client, options: argparse.Namespace, params: Params) -> Respon
 
 
 def _format_error(error: RPCError) -> str:
-    """With its data, which is text as a rule, and otherwise JSON."""
+    """One line with the error's data, as JSON unless it is text."""
     line = f"{error.message} [{error.code}]"
     if error.data is None:
         return line
@@ -118,7 +156,7 @@ def _format_error(error: RPCError) -> str:
 
 
 def _report_error(status: int, error: Exception | str) -> int:
-    """In one line, whatever the server put into it."""
+    """Prints an error in one line; returns the exit status."""
     line = " ".join(str(error).split())
     print(f"ucall: {printable(line)}", file=sys.stderr)
     return status

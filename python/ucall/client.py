@@ -1,4 +1,4 @@
-"""The client: calls to a server as if its functions were here.
+"""The synchronous client: calls a server's functions as its own methods.
 
 from ucall.client import Client
 
@@ -35,29 +35,30 @@ __all__ = ["Batch", "Client", "ClientTLS", "Response"]
 class Client(ClientBase):
     """Calls the functions of a JSON-RPC 2.0 server, over HTTP/1.1 or raw TCP.
 
-    ``client.vectorize(description=d, image=image)`` calls by name, ``client.math.sum(2, 3)`` calls
-    the method ``math.sum`` by position, ``client.call(name, ...)`` any other. All return a
-    `Response`.
+    ``client.vectorize(description=d, image=image)`` passes params by name, and
+    ``client.math.sum(2, 3)`` calls the method ``math.sum`` by position. ``client.call(name, ...)``
+    calls methods of any name. All return a `Response`.
 
-    One connection is kept, and one more for each thread that calls at the same time. Threads may
-    share a client. A forked child opens connections of its own.
+    Threads may share a client, which keeps a connection for each concurrent call. A forked child
+    opens its own connections.
 
     Args:
         uri: ``"host"``, ``"host:port"``, ``"http://…"``, ``"https://…"``; ``"tcp://…"`` or
-            ``"tcps://…"`` for raw TCP, ``"unix:///path"`` or ``"tcp+unix:///path"`` for a socket.
-        port: When the URI has none. By default that of its scheme; without a scheme, and for
-            ``tcp``, 8545.
-        timeout: Seconds that a call may take in all, connecting included; ``None`` for ever.
-        headers: Sent with every request (HTTP only).
-        verify: Whom to trust (TLS only): ``True`` the system's authorities, a path those in that
-            file or folder, ``False`` anybody; or an ``ssl.SSLContext``.
-        cert: The client's own certificate (TLS only): a file with certificate and key, or a pair.
-        max_reply_bytes: A reply, a whole batch's together. Past it, `ucall.ConnectionError`.
-        max_image_pixels: Of ``response.image``. Past it, ``ValueError``.
+            ``"tcps://…"`` for raw TCP; ``"unix:///path"`` or ``"tcp+unix:///path"`` for a Unix
+            socket.
+        port: The port if the URI has none. By default that of its scheme; without a scheme, and
+            for ``tcp``, 8545.
+        timeout: Seconds that a call may take, connecting included; ``None`` for no limit.
+        headers: Headers of every request (HTTP only).
+        verify: Authorities for the server's certificate (TLS only): ``True`` for the system's, a
+            path for those in a file or folder, ``False`` for no check; or an ``ssl.SSLContext``.
+        cert: The client's certificate (TLS only): a file with certificate and key, or a file each.
+        max_reply_bytes: A reply, of a batch as a whole. Past it, `ucall.ConnectionError`.
+        max_image_pixels: Width times height of ``response.image``. Past it, ``ValueError``.
 
     Raises:
         OSError: A file of ``verify`` or ``cert`` cannot be read.
-        ValueError: An argument makes no sense.
+        ValueError: An argument is invalid; the message names it.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class Client(ClientBase):
         self._pool = Pool(address, max_reply_bytes, context, _observer)
 
     def __call__(self, request: dict[str, Any]) -> Response:
-        """Sends a request object as it is. ``jsonrpc`` and ``id`` are added when it has none.
+        """Sends a request object, with ``jsonrpc`` and ``id`` unless it has them.
 
         Raises:
-            TypeError: It is no dict.
-            ValueError: It holds what cannot be sent.
+            TypeError: The request is not a dict.
+            ValueError: A value in it cannot be encoded.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
         written, _ = self._request_of(request)
@@ -93,21 +94,21 @@ class Client(ClientBase):
         """Calls a method of any name.
 
         Args:
-            method: Such as ``"rpc.discover"``, or a name that this class itself has.
+            method: The name, such as ``"rpc.discover"``, or a name that this class itself has.
             args: Params by position.
             kwargs: Params by name, if there are none by position.
 
         Raises:
-            TypeError: Params are given by position and by name.
-            ValueError: An argument cannot be sent; the message says which, and why.
-            ucall.ConnectionError: No server, or no reply that is one. Unless the message says that
-                it could not connect, the call may have run.
-            ucall.TimeoutError: No reply in time. The call may have run.
+            TypeError: Params are given both by position and by name.
+            ValueError: An argument cannot be encoded; the message names it.
+            ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC. Unless the
+                client could not connect, the call may have run.
+            ucall.TimeoutError: No reply came in time. The call may have run.
         """
         return self._call(method, args, kwargs)
 
     def notify(self, method: str, /, *args: object, **kwargs: object) -> None:
-        """Calls a method and asks for no reply, so that its outcome is not known.
+        """Calls a method without a reply (JSON-RPC 2.0, 4.1): errors of the call are not reported.
 
         Raises:
             TypeError, ValueError, ucall.ConnectionError, ucall.TimeoutError: See `call`.
@@ -116,11 +117,11 @@ class Client(ClientBase):
         self._pool.exchange(options.writer.call(method, args, kwargs, None), options.timeout)
 
     def batch(self) -> Batch:
-        """Several calls in one request. See `Batch`."""
+        """Makes a `Batch`: several calls in one request."""
         return Batch(self)
 
     def close(self) -> None:
-        """Closes the connections that no thread is using. The next call opens another."""
+        """Closes the idle connections. The next call opens a new one."""
         self._pool.close()
 
     def __getattr__(self, name: str) -> Method[Response]:
@@ -131,7 +132,7 @@ class Client(ClientBase):
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Closes."""
+        """Closes the client."""
         self.close()
 
     def _call(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Response:
@@ -142,14 +143,14 @@ class Client(ClientBase):
 
 
 class ClientTLS(Client):
-    """A `Client` over TLS, whatever its URI says: ``"host"`` is ``"https://host:8545"``.
+    """A `Client` that always uses TLS: ``"host"`` is ``"https://host:8545"``.
 
     Args:
-        uri: As of `Client`; ``http`` becomes ``https``, and ``tcp`` ``tcps``.
-        port: As of `Client`.
-        allow_self_signed: Trusts anybody, which is for tests: what is sent is encrypted, but nobody
-            knows for whom. Better name the certificate with ``verify="certificate.pem"``.
-        options: As of `Client`.
+        uri: See `Client`. ``http`` becomes ``https``, and ``tcp`` becomes ``tcps``.
+        port: See `Client`.
+        allow_self_signed: Accepts any certificate, for tests: the server is not authenticated.
+            ``verify="certificate.pem"`` is safer.
+        options: See `Client`.
 
     Raises:
         OSError, ValueError: See `Client`.
@@ -165,13 +166,13 @@ class ClientTLS(Client):
     ) -> None:
         if allow_self_signed:
             if options.get("verify", True) is not True:
-                raise ValueError("verify: with allow_self_signed anybody is trusted")
+                raise ValueError("verify: has no effect with allow_self_signed")
             options["verify"] = False
         super().__init__(*secure_uri(uri, port), **options)
 
 
 class Batch(BatchBase[Client]):
-    """Calls that are sent together, in one request, and replied to together.
+    """Calls in one request, with one reply.
 
     As a context manager it is sent at the end of the block::
 
@@ -180,19 +181,19 @@ class Batch(BatchBase[Client]):
             batch.notify("log", "added")
         three.json
 
-    Else by `send`. The server runs the calls in any order it likes.
+    Otherwise `send` sends it. The server may run the calls in any order.
     """
 
     def send(self) -> list[Response]:
-        """Sends all calls that were added since it was last sent.
+        """Sends the calls that were added since the last `send`.
 
         Returns:
-            The responses in the order of the calls; notifications have none.
+            The responses, in the order of the calls. Notifications have none.
 
         Raises:
-            ValueError: An argument cannot be sent.
-            ucall.RPCError: The server refused the batch as a whole; a call that fails has its
-                error in its own response.
+            ValueError: An argument cannot be encoded.
+            ucall.RPCError: The server refused the whole batch. The error of a single call is in its
+                response.
             ucall.ConnectionError, ucall.TimeoutError: See `Client.call`.
         """
         if not len(self):
@@ -204,6 +205,6 @@ class Batch(BatchBase[Client]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        """Sends, unless the block raised."""
+        """Sends the batch, unless the block raised."""
         if kind is None:
             self.send()

@@ -8,18 +8,18 @@ __all__ = ["ConnectionError", "EngineError", "HTTPError", "RPCError", "TimeoutEr
 
 
 class RPCError(Exception):
-    """An error to be told to the caller, just as it is (JSON-RPC 2.0, section 5.1).
+    """An error for the caller (JSON-RPC 2.0, section 5.1).
 
-    Raise it in a served function. Any other exception becomes -32603, "Internal error", and only
-    the log learns more.
+    A served function raises it. Any other exception is answered with -32603, "Internal error", and
+    logged. A client raises it for a reply with an error.
 
     Args:
-        code: What kind of error. -32768 to -32000 are reserved for JSON-RPC and ucall itself.
+        code: The kind of error. JSON-RPC and ucall reserve -32768 to -32000.
         message: One short sentence.
-        data: More about it: whatever a served function may return. ``None`` leaves it out.
+        data: Details, of any type that a served function may return. ``None`` omits them.
 
     Raises:
-        TypeError: The code is no int, or the message is no str.
+        TypeError: The code is not an int, or the message is not a str.
     """
 
     code: int
@@ -31,7 +31,7 @@ class RPCError(Exception):
             raise TypeError(f"code: expected int, got {type(code).__name__}")
         if not isinstance(message, str):
             raise TypeError(f"message: expected str, got {type(message).__name__}")
-        # Exception keeps the arguments, so that a copy or a pickle of it is whole.
+        # `copy` and `pickle` call the class with these arguments.
         super().__init__(code, message, data)
         self.code = code
         self.message = message
@@ -43,26 +43,26 @@ class RPCError(Exception):
 
 
 class EngineError(OSError):
-    """The engine that was asked for cannot run here; the message says why.
+    """The requested engine is unavailable; the message is the reason.
 
-    Containers often forbid io_uring. ``ucall.Server`` then runs on the posix engine.
+    Many containers forbid io_uring. ``ucall.Server`` then uses the posix engine.
     """
 
 
 class ConnectionError(builtins.ConnectionError):
-    """A client got no reply: no server, a connection that broke, or an answer that is none.
+    """A client got no reply: it could not connect, the connection broke, or the reply is invalid.
 
-    The message says which. Unless nothing could be sent, the call may have run.
+    The message is the reason. Unless the client could not connect, the call may have run.
     """
 
 
 class HTTPError(ConnectionError):
-    """A client got an HTTP status other than success, and no JSON-RPC reply with it.
+    """A client got an HTTP status other than success, without a JSON-RPC reply.
 
     Args:
-        status: Such as 413.
-        reason: The words that came with it.
-        text: The start of the page that came instead of a reply.
+        status: The status code, such as 413.
+        reason: The reason phrase (RFC 9112, section 4).
+        text: The beginning of the body.
     """
 
     status: int
@@ -81,4 +81,4 @@ class HTTPError(ConnectionError):
 
 
 class TimeoutError(builtins.TimeoutError):
-    """A client got no reply in time. The call may have run, or may still be running."""
+    """A client got no reply in time. The call may have run, or may be running."""

@@ -1,4 +1,4 @@
-"""The server on the posix engine: epoll or kqueue. Runs everywhere."""
+"""The server on the posix engine: epoll on Linux, kqueue on macOS."""
 
 from __future__ import annotations
 

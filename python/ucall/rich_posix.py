@@ -1,4 +1,4 @@
-"""`ucall.posix.Server` by another name: every server serves rich types."""
+"""`ucall.posix.Server` under the name that ucall 0.5 had for a server of rich types."""
 
 from __future__ import annotations
 

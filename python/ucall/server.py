@@ -1,15 +1,18 @@
-"""The server: functions in, calls answered, on whatever engine."""
+"""The server: registers functions, and serves their calls on an engine."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
+from weakref import WeakSet
 
-from ucall import _checks, _core, _exit, _process_role, _run, _tls
-from ucall._lifespan import Lifespan, LifespanHooks
+from ucall import _checks, _core, _process_role, _tls
+from ucall._asyncio.lifespan import Lifespan, LifespanHooks
+from ucall._asyncio.run import run_server
 
 if TYPE_CHECKING:
     from ucall._core import Context
@@ -38,84 +41,82 @@ class Server:
 
         server.run()
 
-    Parameters are checked by their annotations: ``int``, ``float`` (takes ints too), ``bool``,
+    Params are checked against the annotations: ``int``, ``float`` (which accepts ints), ``bool``,
     ``str``, ``bytes``, ``bytearray`` and ``memoryview`` (base64), ``None``, ``list``, ``list[T]``,
-    ``dict``, ``dict[str, T]``, ``T | None``, ``Any``; one without an annotation takes any value.
-    So are arrays of NumPy and images of Pillow (base64), and with ``msgspec`` or ``pydantic``
-    installed dataclasses, dates, unions and much more: see docs/types.md. What does not fit is
-    answered with -32602 and never reaches the function. All of these may be returned.
+    ``dict``, ``dict[str, T]``, ``T | None``, ``Any``; a parameter without an annotation accepts any
+    value. NumPy's arrays and Pillow's images (base64) work too, and with ``msgspec`` or
+    ``pydantic`` dataclasses, dates, unions and more: see docs/types.md. Wrong params are answered
+    with -32602 before the function runs. Functions may return values of all these types.
 
-    Plain functions run one after another on the thread that runs the server, async ones as tasks
-    beside them; for threads, processes and batches see docs/concurrency.md. What else a function
-    raises than `ucall.RPCError` is answered with -32603 and logged with its traceback.
+    Plain functions run one after another on the server's thread, and async functions as tasks on
+    it; docs/concurrency.md describes threads, processes and batches. An exception other than
+    `ucall.RPCError` is answered with -32603 and logged with its traceback.
 
     Args:
-        host: Address or name to listen on. Bound to another address than loopback, anybody who
-            can reach the machine can call.
-        port: 0 picks a free one; see the attribute ``port``.
-        uds: Path of a Unix socket to listen on instead. A file that nobody listens on any more is
-            replaced; it is removed at the end. Over it `Context.peer` is a `ucall.Process`.
-        uds_mode: Permissions of its file: who may write to it may call.
-        debug: Errors carry the traceback in ``data``.
-        allowed_hosts: Names by which browsers may address the server, besides localhost.
+        host: Address or name to listen on. Anyone who can reach an address other than loopback can
+            call.
+        port: 0 picks a free one: see the attribute ``port``.
+        uds: Path of a Unix socket to listen on instead. A socket file without a listener is
+            replaced; the server removes its file when it stops. `Context.peer` is then a
+            `ucall.Process`.
+        uds_mode: Permissions of the socket file: users with write permission can call.
+        debug: Adds the traceback to an error's ``data``.
+        allowed_hosts: Names, besides localhost, that browsers may address the server by.
         allow_origins: Origins whose pages may call, such as ``"https://example.com"``.
-        auth: Called with the `ucall.Context` of each request over HTTP, when its headers have come,
-            and of each connection over raw TCP; returns who calls, for `Context.user`. `None`,
-            `False` and `PermissionError` refuse with 401 or -32004. See docs/security.md.
-        max_connections: Open at once, and always fewer than the process may have descriptors. Past
-            it, the longest idle one is closed for a newcomer.
+        auth: Called with the `ucall.Context` of each HTTP request after its head, and of each raw
+            TCP connection. It returns the `Context.user`; `None`, `False` and `PermissionError`
+            refuse with 401 or -32004. See docs/security.md.
+        max_connections: Open connections, always below the process's descriptor limit. Past it,
+            the longest idle one is closed for a new one.
         max_head_bytes: Request line and headers. Past it, 431.
         max_headers: Headers of one request. Past it, 431.
         max_body_bytes: Body of a request, or a raw document. Past it, 413.
         max_chunk_overhead_bytes: Chunk extensions and trailers of one body. Past it, 400.
-        max_nesting: Lists and dicts inside one another. Past it, -32700.
+        max_nesting: Nested lists and dicts. Past it, -32700.
         max_batch_calls: Calls in one batch. Past it, -32600.
-        max_reply_bytes: A reply, a whole batch's together. Past it, -32603.
+        max_reply_bytes: A reply, of a batch as a whole. Past it, -32603.
         max_id_bytes: Text of an id. Past it, -32600.
-        max_image_pixels: Width times height of an image that comes. Past it, -32602.
-        max_held_image_pixels: The same of all images together that came and are still there: those
-            of one call, of all calls under way, and what functions keep. Past it, -32003.
-        max_pipeline: Requests of one connection that wait. Past it, reading pauses.
-        max_output_bytes: Replies of one connection that wait to be sent, beyond the one in hand.
-            Past it, reading pauses.
-        max_held_bytes: Requests that are not whole, params of calls that are answered later and
-            replies that wait, of all connections of a worker. Past it, reading pauses; what comes
-            gets 503, or -32003 over raw TCP.
-        max_discarded_bytes: What is read and thrown away behind the reply that ends a connection,
-            so that what still comes does not take the reply along. Past it, closed.
-        head_timeout_s: Seconds from a head's first byte to its last. Past it, 408.
-        body_timeout_s: Seconds without a byte of a body; in all, a second more for each KiB. Past
-            it, 408.
+        max_image_pixels: Width times height of a received image. Past it, -32602.
+        max_held_image_pixels: The same of all received images that still exist. Past it, -32003.
+        max_pipeline: Waiting requests of one connection. Past it, reading pauses.
+        max_output_bytes: Waiting replies of one connection, besides the current one. Past it,
+            reading pauses.
+        max_held_bytes: Incomplete requests, params of deferred calls and waiting replies of all
+            connections of a worker. Past it, reading pauses; new requests get 503, or -32003 over
+            raw TCP.
+        max_discarded_bytes: Input that is dropped after a connection's last reply, so that no reset
+            destroys the reply. Past it, closed.
+        head_timeout_s: Seconds between a head's first and last byte. Past it, 408.
+        body_timeout_s: Seconds without a byte of a body; in all, a second more per KiB. Past it,
+            408.
         idle_timeout_s: Seconds that a connection is kept without a request.
-        send_timeout_s: Seconds without the peer taking any of a reply. Past it, closed.
-        discard_timeout_s: Seconds for which that is thrown away. Past it, closed.
-        threads: Runs every plain function in a thread, in at most so many.
-        timeout_ms: Time for each call, from when it has come. Past it, -32001.
+        send_timeout_s: Seconds in which a peer accepts no byte of a reply. Past it, closed.
+        discard_timeout_s: Seconds in which input is dropped. Past it, closed.
+        threads: Runs every plain function in one of this many threads.
+        timeout_ms: Time for each call, from its receipt. Past it, -32001.
         lifespan: An async context manager, called with the server: entered before the first
-            connection is accepted, left after the last.
-        max_running_calls: Calls at once of async functions and those in threads, processes and
+            connection is accepted, exited after the last one is closed.
+        max_running_calls: Concurrent calls of async functions and in threads, processes and
             batches. Past it, -32003.
-        max_threads: Threads for functions that block. Past it, calls wait in line.
-        drain_timeout_s: Seconds that calls under way may go on for when the server stops. Past it,
-            -32002.
-        ssl_certfile: The server's certificate and those that lead from it to its authority, in PEM.
-            Then all connections are under TLS, HTTP and raw TCP alike. Of several files, the one
-            that has the name which the client asks for is shown, and else the first. Files that
-            change are read again.
-        ssl_keyfile: The key, or one for each certificate; by default in the same file.
-        ssl_keyfile_password: Of encrypted keys.
-        ssl_ca_certs: Authorities that sign the certificates of clients, in PEM.
-        ssl_client_auth: ``"none"``, ``"optional"`` or ``"required"``, as it is by default with
-            ``ssl_ca_certs``. A function sees the certificate as ``ctx.tls.client_certificate``.
-        handshake_timeout_s: Seconds for agreeing on TLS. Past it, closed.
-        slow_call_s: A function that holds up all others for so many seconds is named in the log.
+        max_threads: Threads for blocking functions. Past it, calls wait.
+        drain_timeout_s: Seconds that running calls get when the server stops. Past it, -32002.
+        ssl_certfile: Certificate chains in PEM, one file each. All connections, HTTP and raw TCP,
+            are then under TLS. A client gets the certificate for the name that it asks for, else
+            the first. Files are read again when they change.
+        ssl_keyfile: The private key, or one for each chain; by default in the chain's file.
+        ssl_keyfile_password: The password of encrypted keys.
+        ssl_ca_certs: Authorities that sign the clients' certificates, in PEM.
+        ssl_client_auth: ``"none"``, ``"optional"`` or ``"required"``, the default with
+            ``ssl_ca_certs``. ``ctx.tls.client_certificate`` is the client's certificate.
+        handshake_timeout_s: Seconds for the TLS handshake. Past it, closed.
+        slow_call_s: Seconds after which a function that blocks all other calls is logged.
 
     Raises:
-        OSError: The address cannot be listened on; ``errno.EADDRINUSE`` when the port is taken. Or
-            a file cannot be read.
-        ucall.EngineError: (``ucall.uring.Server``) io_uring cannot be used here.
-        TypeError: An option is of another type, or ``auth`` is async.
-        ValueError: A limit or a name makes no sense, or a file holds no certificate or key.
+        OSError: The address is unavailable (``errno.EADDRINUSE``: the port is taken), or a file
+            cannot be read.
+        ucall.EngineError: (``ucall.uring.Server``) io_uring is unavailable.
+        TypeError: An option has a wrong type, or ``auth`` is async.
+        ValueError: An option is invalid, or a file holds no certificate or key.
     """
 
     _ENGINE: ClassVar[str] = "auto"
@@ -166,7 +167,7 @@ class Server:
         handshake_timeout_s: float = 10.0,
     ) -> None:
         given = locals()
-        # Options that are limits have the names that the core has for them.
+        # An option that is a limit has the same name in the core.
         limits: dict[str, float] = {name: given[name] for name in _core.Server.default_limits()}
         threads = _process_role.threads if threads is None else threads
         if threads is not None:
@@ -207,17 +208,17 @@ class Server:
 
     @property
     def host(self) -> str:
-        """The address that is listened on; ``unix:`` and its path for a Unix socket."""
+        """The address that the server listens on; ``unix:`` and the path for a Unix socket."""
         return self._core.host
 
     @property
     def port(self) -> int:
-        """The port that is listened on; 0 for a Unix socket."""
+        """The port that the server listens on; 0 for a Unix socket."""
         return self._core.port
 
     @property
     def engine(self) -> str:
-        """``"uring"`` or ``"posix"``."""
+        """The engine: ``"uring"`` or ``"posix"``."""
         return self._core.engine
 
     @overload
@@ -234,13 +235,7 @@ class Server:
     ) -> Callable[[Function], Function]: ...
 
     def __call__(self, function: Any = None, **options: Any) -> Any:
-        """Serves a function, and returns it as it was: ``@server`` or ``@server(name="a.b")``.
-
-        The options are those of `add`.
-
-        Raises:
-            TypeError, ValueError: See `add`.
-        """
+        """Registers a function as `add` does: ``@server`` or ``@server(name="a.b")``."""
         if function is None:
             return functools.partial(self.add, **options)
         return self.add(function, **options)
@@ -281,29 +276,27 @@ class Server:
         threads: bool | None = None,
         timeout_ms: float | None = None,
     ) -> Any:
-        """Serves a function that takes many calls at once, as models like it::
+        """Registers a function that takes many calls at once, such as a model's inference::
 
             @server.batch(max_size=64)
             def embed(texts: list[str]) -> list[list[float]]:
                 return model.encode(texts)
 
-        Callers call it with one item for each parameter: ``embed("a text")``. Calls that came
-        together are one batch; while one runs, the next is collected. The function returns a list
-        of as many results, in order; an exception in the list fails that call alone. Parameters
-        are lists, or NumPy's arrays: stacked along a new first axis, those of one shape together.
-        One that is annotated ``list[ucall.Context]`` gets the contexts of the calls.
+        Callers call it with one item per parameter: ``embed("a text")``. Calls that arrive together
+        form a batch; while one runs, the next is collected. The function returns a list of results
+        in the order of the calls; an exception in the list fails that call alone. A parameter is a
+        list, or a NumPy array, which is stacked along a new first axis from items of one shape. A
+        parameter ``list[ucall.Context]`` gets the contexts of the calls.
 
         Args:
             function: A plain or an async function.
-            name: See `add`.
+            name, threads, timeout_ms: See `add`.
             max_size: Calls in one batch.
-            max_wait_ms: How long the first call of a batch waits for others that come later.
-            parallel: Batches that run at once, if the function is async or runs in threads.
-            threads: See `add`.
-            timeout_ms: See `add`.
+            max_wait_ms: How long the first call of a batch waits for later ones.
+            parallel: Concurrent batches, if the function is async or runs in threads.
 
         Raises:
-            TypeError, ValueError: See `add`; or a parameter is neither a list nor an array.
+            TypeError, ValueError: See `add`. TypeError also for a parameter of another type.
         """
         from ucall._registration import BatchRules
 
@@ -315,12 +308,12 @@ class Server:
         return add if function is None else add(function)
 
     def on_startup(self, hook: Hook) -> Hook:
-        """Runs a function, plain or async, before the first connection is accepted."""
+        """Registers a function, plain or async, to run before the first connection is accepted."""
         self._lifespan.startup.append(hook)
         return hook
 
     def on_shutdown(self, hook: Hook) -> Hook:
-        """Runs a function, plain or async, when the last call is done. The last added is first."""
+        """Registers a function, plain or async, to run after the last call: in reverse order."""
         self._lifespan.shutdown.append(hook)
         return hook
 
@@ -333,29 +326,24 @@ class Server:
         processes: int | None = None,
         timeout_ms: float | None = None,
     ) -> Function:
-        """Serves a function, a method of an object, or anything else that can be called.
+        """Registers a function or another callable, and returns it. The server may be running.
 
-        May be called while the server runs. A function that is defined again (in a notebook, by a
-        reload) replaces its earlier self.
+        A new definition of a function replaces the old one.
 
         Args:
-            function: What to call.
-            name: The method's name for callers, ``function.__name__`` if not given. Dots are fine.
-            threads: Runs it in a thread, because it blocks; as the server does if not given.
-            processes: Runs it in a pool of so many processes, because it computes. It has to be
-                at the top of a module, and what it takes and returns to be pickled.
-            timeout_ms: Time for each call, from when it has come; as the server has it if not
-                given. Past it, -32001: an async function is cancelled, a plain one not started,
-                and a process of a pool that is still at it is killed.
-
-        Returns:
-            The function, as it was.
+            name: The method's name; ``function.__name__`` by default. It may contain dots.
+            threads: Whether to run it in a thread, because it blocks; by default as the server.
+            processes: Runs it in a pool of this many processes, because it computes. It must be
+                defined at the top of a module; arguments and results are pickled.
+            timeout_ms: Time for each call, from its receipt; by default the server's. Past it,
+                -32001: an async function is cancelled, a plain one that waits is not started, and a
+                pool's process that runs it is killed.
 
         Raises:
-            TypeError: An annotation cannot be served, or the function is a generator, or cannot run
-                as asked. The message names the function and the parameter.
-            ImportError: An annotation needs a module that is not installed. The message says which.
-            ValueError: Another function has that name, or JSON-RPC keeps it for itself (``rpc.…``).
+            TypeError: An annotation is not supported, the function is a generator, or the options
+                exclude each other. The message names the function and the parameter.
+            ImportError: An annotation needs a module that is not installed; the message names it.
+            ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``).
         """
         return self._add(function, name, threads, processes, timeout_ms, None)
 
@@ -368,14 +356,14 @@ class Server:
         timeout_ms: float | None,
         batch: BatchRules | None,
     ) -> Function:
-        # They look at code, which takes a while to import.
+        # Imported late: together they take two thirds as long as all of ucall.
         from ucall import _registration, _signature
 
         name = _signature.name_of(function) if name is None else name
         if not name:
             raise ValueError("name: expected a method's name, got ''")
         if name.startswith("rpc."):
-            raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC keeps it for itself")
+            raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC reserves rpc.")
         if processes is not None:
             _checks.positive("processes", processes)
         registration = _registration.register(
@@ -390,7 +378,7 @@ class Server:
         )
         known = self._functions.setdefault(name, function)
         if known is not function and _origin(known) != _origin(function):
-            raise ValueError(f"{name!r} is served already, by {known!r}")
+            raise ValueError(f"{name!r} is already the name of {known!r}")
         self._functions[name] = function
         self._is_async |= registration.mode == "task"
         self._core.insert(
@@ -407,42 +395,38 @@ class Server:
     def register_type(
         self, type: type[T], encode: Callable[[T], object], decode: Callable[[Any], T]
     ) -> None:
-        """Serves a type of your own, wherever an annotation names it, and in what is returned.
-
-        To be called before the functions that take it are added.
+        """Adds a type for annotations and results. Call it before adding functions that use it.
 
         Args:
-            type: The class. What derives from it is encoded likewise.
-            encode: Turns an object into what may be returned: JSON's values, or others served.
-            decode: Turns what came, one of JSON's values, into an object. When it raises ValueError
-                or TypeError the caller is answered with -32602 and the exception's text.
+            type: The class. Objects of derived classes are encoded in the same way.
+            encode: Turns an object into a value of JSON, or of another supported type.
+            decode: Turns a value of JSON into an object. If it raises ValueError or TypeError, the
+                call is answered with -32602 and the exception's text.
 
         Raises:
-            TypeError: It is no class, or one that is written as JSON already, such as one derived
-                from ``int`` or ``dict``.
+            TypeError: It is not a class, or derives from a class that JSON has, such as ``int``.
         """
         self._known_types().register(type, encode, decode)
 
     def run(
         self, max_cycles: int = -1, max_seconds: float = -1, *, workers: int | None = None
     ) -> None:
-        """Serves on this thread until `stop`, Ctrl-C or SIGTERM, or for as long as told.
+        """Serves on this thread until `stop`, Ctrl-C or SIGTERM, or up to a bound.
 
-        On the main thread it takes over SIGINT and SIGTERM (a handler of the program's own for
-        SIGTERM stays), and returns when one comes.
+        On the main thread it handles SIGINT and SIGTERM, and returns after one of them. It leaves a
+        SIGTERM handler of the program in place.
 
         Args:
-            max_cycles: Turns of the server; in each it waits for something to happen and does all
-                that did. Negative: no bound.
+            max_cycles: Turns of the server; each waits for events and handles them. Negative: no
+                bound.
             max_seconds: Negative: no bound.
-            workers: Serves from so many processes, which run this program once more, and starts
-                them again when they die. What stands before this call runs in each of them.
+            workers: Serves from this many processes, and restarts them when they die. Each one runs
+                this program again, up to this call.
 
-        When a bound ends the run, connections stay open and the next run on the same thread goes
-        on with them; `stop` closes them.
+        After a bound, connections stay open for the next run on this thread, or until `stop`.
 
         Raises:
-            RuntimeError: The server runs already.
+            RuntimeError: The server is running.
             OSError: The port cannot be bound again after a stop.
         """
         if _process_role.is_importing():
@@ -457,12 +441,12 @@ class Server:
         self._run(max_cycles, max_seconds, None)
 
     def start(self) -> None:
-        """Serves on a thread of its own; returns when connections are being accepted.
+        """Serves on a new thread, until `stop` or the end of the program.
 
-        The thread ends with `stop`, or with the program. Functions run on that thread.
+        It returns when the server accepts connections. Functions run on that thread.
 
         Raises:
-            RuntimeError: The server runs already.
+            RuntimeError: The server is running.
             OSError: The port cannot be bound again after a stop.
         """
         if _process_role.is_importing():
@@ -473,30 +457,30 @@ class Server:
             self._thread = self._start_thread()
 
     async def serve(self) -> None:
-        """Serves within the event loop that runs, asyncio's or uvloop's, until `stop`.
+        """Serves within the running event loop, asyncio's or uvloop's, until `stop`.
 
-        Functions run on the loop's thread. Cancelled, it drains before it ends; signals are left
-        to the program.
+        Functions run on the loop's thread. A cancelled server drains first. The program handles
+        signals.
 
         Raises:
-            RuntimeError: The server runs already.
+            RuntimeError: The server is running.
             OSError: The port cannot be bound again after a stop.
         """
-        from ucall import _embedded_loop
+        from ucall._asyncio import embedded
 
         self._idle.clear()
         try:
-            await _embedded_loop.serve(self, self._core)
+            await embedded.serve(self, self._core)
         finally:
             self._idle.set()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Stops the server, from any thread; waits for the thread of `start` to end, unless it is
-        called by a function of the server's own.
+        """Stops the server, from any thread. It may be started again.
 
-        Nothing is accepted any more; calls under way may end, as long as ``drain_timeout_s``
-        allows, unless ``at_once``. Connections are closed. The server may be started again. Before
-        a server has ever run, the stop is remembered: its first `run` returns at once.
+        The server stops accepting, lets running calls finish within ``drain_timeout_s``, and closes
+        all connections; ``at_once`` skips the wait. `stop` then joins the thread of `start`, unless
+        a served function has called it. If the server has never run, its first `run` returns at
+        once.
         """
         self._core.stop(at_once)
         thread = self._thread
@@ -505,22 +489,22 @@ class Server:
             thread.join()
 
     def stats(self) -> dict[str, Any]:
-        """What was done since the server was made; with ``workers``, by all of them together.
+        """Counters since the server was made; with ``workers``, of all workers together.
 
         Returns:
-            ``calls`` (each of a batch counted), ``connections`` (open now), ``accepted``
-            (connections ever), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``;
-            ``batches``: by function, how often batches of each size ran in this process.
+            ``calls`` (of batches too), ``connections`` (open now), ``accepted`` (connections in
+            total), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``; ``batches``: by
+            function and size, the number of batches in this process.
         """
         return self._core.stats()
 
     def __enter__(self) -> Self:
-        """Starts in the background."""
+        """Calls `start`."""
         self.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Stops."""
+        """Calls `stop`."""
         self.stop()
 
     def __repr__(self) -> str:
@@ -529,7 +513,7 @@ class Server:
         return f"<ucall.Server on {where}, {self.engine}, {state}>"
 
     def _known_types(self) -> TypeRegistry:
-        """What is served besides JSON's types; imported with the first function."""
+        """The types besides JSON's; imported with the first function."""
         if self._types is None:
             from ucall.types.registry import TypeRegistry
 
@@ -537,7 +521,7 @@ class Server:
         return self._types
 
     def _start_thread(self) -> threading.Thread:
-        """A thread that serves already."""
+        """Starts a thread; returns when it accepts connections."""
         started = threading.Event()
         failures: list[BaseException] = []
 
@@ -551,7 +535,7 @@ class Server:
             finally:
                 started.set()
 
-        # A daemon, because a program that ends joins the others before it runs exit functions.
+        # A daemon: the program joins other threads before it runs `_stop_all`.
         thread = threading.Thread(target=serve, name=f"ucall:{self.port}", daemon=True)
         thread.start()
         started.wait()
@@ -563,15 +547,15 @@ class Server:
         self, max_cycles: int, max_seconds: float, on_start: Callable[[], object] | None
     ) -> None:
         self._idle.clear()
-        _exit.running.add(self)
+        _running.add(self)
         try:
-            run_server = functools.partial(_run.run_server, self, on_start)
-            self._core.run(max_cycles, max_seconds, run_server)
+            run = functools.partial(run_server, self, on_start)
+            self._core.run(max_cycles, max_seconds, run)
         finally:
             self._idle.set()
 
     def _supervise(self, workers: int) -> None:
-        """Serves from so many processes."""
+        """Serves from worker processes."""
         from ucall import _supervisor
 
         supervisor = _supervisor.Supervisor(workers, _supervisor.command())
@@ -584,15 +568,32 @@ class Server:
             raise SystemExit(status)
 
     def _pool_of(self, processes: int) -> Pool:
-        """The pool of so many processes, shared by the functions that ask for it."""
+        """The pool of this size, which all functions with it share."""
         from ucall._processes import Pool
 
         return self._pools.setdefault(processes, Pool(processes))
 
 
 def _origin(function: Callable[..., object]) -> tuple[object, ...]:
-    """Where a function was defined: the same for its earlier and its later self."""
+    """Identifies a definition: a function that is defined again has the same one."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or "<lambda>" in name:
         return (id(function),)
     return module, name, id(getattr(function, "__self__", None))
+
+
+#: Servers that run on any thread.
+_running: WeakSet[Server] = WeakSet()
+# A forked child has none of its parent's threads.
+os.register_at_fork(after_in_child=_running.clear)
+
+#: Seconds that the end of the program waits for each running server.
+_STOP_TIMEOUT_S = 10
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Stops the servers on other threads before the interpreter shuts down."""
+    for server in list(_running):
+        server._core.stop(False)
+        server._idle.wait(_STOP_TIMEOUT_S)

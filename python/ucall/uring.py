@@ -1,4 +1,4 @@
-"""The server on io_uring: Linux 5.19 or newer, where it is allowed."""
+"""The server on io_uring: Linux 5.19 or newer, if the system allows it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Server"]
 
 
 class Server(server.Server):
-    """`ucall.Server` on io_uring, and on nothing else.
+    """`ucall.Server` on io_uring.
 
     Raises:
-        ucall.EngineError: The kernel is too old, or forbids io_uring, as containers often do; the
-            message says which.
+        ucall.EngineError: The kernel is too old, or io_uring is forbidden, as in many containers.
+            The message is the reason.
     """
 
     _ENGINE = "uring"

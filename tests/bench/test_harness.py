@@ -1,4 +1,4 @@
-"""How loads are read, what the gate says, and that a whole run fits its time."""
+"""Parsing of loads, the output of the gate, and the duration of a whole run."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Line charts: well-formed, to scale, and with one look a series."""
+"""Line charts: well-formed, to scale, and one style for each series."""
 
 import re
 import xml.etree.ElementTree

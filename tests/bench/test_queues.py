@@ -1,4 +1,4 @@
-"""What the benchmark of queues says of its turns."""
+"""Tables and verdicts of the benchmark of queues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def turn(rate: float, memory_mb: float) -> dict[str, float]:
 
 
 def results(ours: float, memory_mb: float) -> report.Results:
-    """Of three rounds in which the others make 100 messages a second with 1,000 MB."""
+    """Three rounds in which other contenders have 100 messages a second and 1,000 MB."""
     sizes: report.Results = {}
     for size in (64, report.LARGE, 64 << 20):
         turns = {}

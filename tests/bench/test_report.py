@@ -1,4 +1,4 @@
-"""The pages that are made of a recorded run: whole, well-formed, and the same each time."""
+"""The pages of a recorded run: complete, well-formed, and the same each time."""
 
 import re
 import xml.etree.ElementTree

@@ -1,4 +1,4 @@
-"""Pairs, ratios and verdicts: what the report says must be what was measured."""
+"""Pairs, ratios and verdicts of the report."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def made(*rows: tuple[str, str, float]) -> Results:
 
 
 def test_a_ratio_is_taken_within_its_pair():
-    """The machine was twice as slow in the second pair: the ratio does not see it."""
+    """The machine was twice as slow in the second pair, which must not change the ratio."""
     found = made(
         ("0.0", "floor-epoll", 2.0),
         ("0.0", "ours-c-posix", 3.0),
@@ -84,7 +84,7 @@ def test_every_target_has_a_verdict(results):
 
 
 def test_the_nearest_peer_is_found_within_pairs():
-    """The second peer was measured while the machine was fast: its own figure says nothing."""
+    """The second peer ran while the machine was fast, so only its ratio may count."""
     samples = [
         {"section": "s", "load": "c32", "pair": pair, "server": server, "calls_per_second": rate}
         for pair, server, rate in (

@@ -1,4 +1,4 @@
-"""What the tests share: the library, built once, and programs built against it."""
+"""Fixtures of the tests: the library, built once, and programs linked to it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def checked_library() -> Path:
 
 @pytest.fixture(scope="session")
 def built(library, tmp_path_factory) -> Callable[..., Path]:
-    """Builds a program, once for each set of flags."""
+    """A function that builds a program, once for each set of flags."""
     folder = tmp_path_factory.mktemp("programs")
     done: dict[tuple, Path] = {}
 
@@ -37,7 +37,7 @@ def built(library, tmp_path_factory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def uring_refused(built) -> str:
-    """Why this machine has no io_uring; empty if it has."""
+    """The reason why this machine has no io_uring; empty if it has."""
     try:
         with harness.serving([built(harness.EXAMPLES / "sum.c"), "--port", 0, "--engine", "uring"]):
             return ""

@@ -20,7 +20,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").absolute()
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 SYSTEM_LIBRARIES = ["-lpthread", "-lm", "-ldl"]
-# What makes a program fail on any misuse of memory that its instrumentation sees.
+# Options with which a program fails on any memory error that the sanitizer finds.
 ADDRESS_SANITIZER = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 VALGRIND = ["valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
             "--show-leak-kinds=definite,indirect,possible",
@@ -29,7 +29,7 @@ START_SECONDS_MAX = 60
 
 
 def run(command: Sequence, **how) -> str:
-    """Runs a command to its end; its output is shown when it fails."""
+    """Runs a command to its end, and shows its output if it fails."""
     done = subprocess.run(
         [str(word) for word in command],
         text=True,
@@ -42,7 +42,7 @@ def run(command: Sequence, **how) -> str:
 
 
 def static_library(profile: str = "release") -> Path:
-    """The library, built by cargo, which knows whether there is anything to do."""
+    """Builds the library with cargo, which does nothing if it is up to date."""
     how = {"release": ["--release"], "debug": []}[profile]
     command = ["cargo", "build", "--quiet", "--locked", "--package", "ucall-capi", *how]
     run([*command, "--target-dir", TARGET], cwd=ROOT)
@@ -63,7 +63,7 @@ def build(source: Path, output: Path, library: Path, flags: Sequence[str] = ("-O
 
 
 class Server:
-    """A program that serves, and says `listening on PORT` once it does."""
+    """A server program, which prints `listening on PORT` when it listens."""
 
     def __init__(self, command: Sequence, **how) -> None:
         self.process = subprocess.Popen(
@@ -91,7 +91,7 @@ class Server:
             self.errors += line.decode(errors="replace")
 
     def wait(self, seconds: float = 60) -> int:
-        """Waits for the end; returns the status, and has all of `errors`."""
+        """Waits for the end and returns the status; `errors` is then complete."""
         status = self.process.wait(seconds)
         self._reader.join()
         self.process.stdout.close()
@@ -99,7 +99,7 @@ class Server:
         return status
 
     def stop(self) -> None:
-        """Ends it by SIGTERM, which must leave no complaint of valgrind or a sanitizer."""
+        """Ends the program with SIGTERM; valgrind and the sanitizers must report no error."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -116,7 +116,7 @@ class Server:
 
 
 class StartError(Exception):
-    """The program ended, or stayed silent, before it said where it listens."""
+    """The program ended, or printed nothing, before it announced its port."""
 
 
 @contextlib.contextmanager
@@ -131,7 +131,7 @@ def serving(command: Sequence, **how) -> Iterator[Server]:
 
 
 class Client:
-    """A connection that speaks JSON-RPC over raw TCP, one document a line."""
+    """A raw TCP connection with one JSON-RPC document a line."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -152,7 +152,7 @@ class Client:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def send(self, method: str, params=None, text: str | None = None) -> int:
-        """Sends a call with these params, or with params of this very text."""
+        """Sends a call with these params, or with this text as its params."""
         self.calls += 1
         params = json.dumps(params or {}) if text is None else text
         request = f'{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{self.calls}}}\n'
@@ -193,4 +193,4 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 class RemoteError(Exception):
-    """An error that was replied."""
+    """An error reply."""

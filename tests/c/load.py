@@ -1,12 +1,11 @@
-"""Many clients at once, each of which proves that every reply is its own."""
+"""Many clients at once, each of which checks that every reply is its own."""
 
 import json
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-# A load for a server that calls by content: the method, and from (client, number) to params and
-# what must come back.
+# A load: the method, and a function from (client, number) to the params and the expected reply.
 Load = Callable[[int, int], tuple[str, object, object]]
 CHUNK = 25
 
@@ -31,7 +30,7 @@ def slow_sums(client: int, number: int) -> tuple[str, object, object]:
 
 
 def stored(client: int, number: int) -> tuple[str, object, object]:
-    """Every second call reads what the one before has written."""
+    """Every second call reads the value that the call before has written."""
     key, value = f"{client}/{number // 2}", [client, number // 2, "ü"]
     if number % 2:
         return "get", {"key": key}, value
@@ -39,7 +38,7 @@ def stored(client: int, number: int) -> tuple[str, object, object]:
 
 
 def run(port: int, loads: list[Load], clients: int, calls: int) -> int:
-    """Calls so often in all, half of the clients over HTTP; returns how many were answered."""
+    """Makes the calls, half of the clients over HTTP; returns the number of replies."""
     with ThreadPoolExecutor(clients) as pool:
         each = [calls // clients + (client < calls % clients) for client in range(clients)]
         work = [
@@ -59,7 +58,7 @@ def one_client(port: int, load: Load, client: int, calls: int) -> int:
             for number in numbers:
                 method, params, expected[f"{client}-{number}"] = load(client, number)
                 requests.append(request(method, params, f"{client}-{number}", http))
-            # A raw connection answers as calls finish, so calls that depend on another go alone.
+            # A raw connection replies as calls finish, so calls that depend on another go alone.
             if load is stored:
                 replies = [one(connection, stream, text, http) for text in requests]
             else:
@@ -77,7 +76,7 @@ def one(connection: socket.socket, stream, text: bytes, http: bool) -> dict:
 
 
 def request(method: str, params: object, identity: str, http: bool, more: bytes = b"") -> bytes:
-    """A call; `more` are further headers of it."""
+    """An HTTP call; `more` are further headers."""
     call = {"jsonrpc": "2.0", "method": method, "params": params, "id": identity}
     body = json.dumps(call).encode()
     if not http:

@@ -1,4 +1,4 @@
-"""Params and replies, by a program that does with a call whatever is asked for."""
+"""Params and replies, with a program whose params choose the getter or the reply."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ def client(built, engine):
 
 
 def named(client: Client, how: str, text: str, name: str = "x"):
-    """What the program reads under `name` of params whose text is `{how, name, TEXT}`."""
+    """The value that the program reads as `name` from params with the text `{how, name, TEXT}`."""
     head = f'"how":{json.dumps(how)},"name":{json.dumps(name)}'
     return client.call("named", text="{" + head + "," + text + "}")
 
@@ -33,7 +33,7 @@ def absent(client: Client, how: str, text: str, name: str = "x") -> bool:
     return error == {"code": 404, "message": "absent"}
 
 
-def test_each_type_is_read_as_what_it_is(client):
+def test_each_type_is_read_as_itself(client):
     assert named(client, "bool", '"x":true') is True
     assert named(client, "bool", '"x":false') is False
     for number in (0, -1, 2**63 - 1, -(2**63)):
@@ -75,7 +75,7 @@ def test_escaped_and_foreign_text(client):
 
 
 def test_empty_text_can_be_passed_back(client):
-    """The library's own text has no NUL at its end, and a length of 0 says that there is one."""
+    """Text of the library has no NUL at its end, and a length of 0 means that there is one."""
     secret = '"secret":"of this request"'
     assert named(client, "str", f'"x":"",{secret}') == ""
     assert named(client, "str", f'"":"found",{secret}', name="") == "found"
@@ -88,6 +88,11 @@ def test_names_that_hold_nuls(client):
     assert named(client, "i64", text, "/a\0b") == 1
     assert named(client, "i64", text, "a\0") == 3
     assert absent(client, "i64", text, "\0")
+
+
+def test_places_and_names_may_be_null(client):
+    params = {"truth": True, "integer": 5, "number": 2.5, "text": "é\n"}
+    assert client.call("nulls", params) is True
 
 
 def test_the_last_duplicate_member_counts(client):
@@ -118,7 +123,7 @@ def test_positions(client):
     assert at("i64", 1) == 1
     for index in (2, 1000, 2**62, -1):
         assert client.error_of("positional", ["json", index])["code"] == 404
-    # Members have no position, items no name but a pointer.
+    # Members have no position, and items have no name except a pointer.
     assert client.error_of("positional", {"how": "i64", "index": 0})["code"] == -32602
     assert client.error_of("named", ["i64", "x"])["code"] == -32602
 
@@ -141,7 +146,7 @@ def test_huge_and_nested_params(client, built, engine):
 
 
 def test_params_up_to_and_beyond_the_members_the_scan_records(client):
-    # Beside `how` and `name`, or the number: 32 in all are noted by the scan.
+    # With `how` and `name`, or the number, these are the 32 members that the scan records.
     for count in (1, 29, 30, 31, 32, 33, 100):
         text = ",".join(f'"k{number}":{number}' for number in range(count))
         for number in (0, count // 2, count - 1):
@@ -149,7 +154,7 @@ def test_params_up_to_and_beyond_the_members_the_scan_records(client):
             assert client.call("positional", ["i64", number + 2, *range(count)]) == number
         assert absent(client, "i64", text, f"k{count}")
         assert named(client, "i64", text + ',"k0":"x","k0":7', "k0") == 7
-    # The params that count are the last, and those of each call its own.
+    # The last params count, and each call has its own.
     twice = '{"how":"i64","name":"x","x":1},"params":{"how":"i64","name":"x","x":2}'
     assert client.call("named", text=twice) == 2
 
@@ -199,28 +204,28 @@ def test_content_is_checked_in_every_build(built, library, checked_library, prof
             assert error["code"] == -32603 and "JSON" in error["message"], text
 
 
-# What each absurd reply is refused for.
+# The reason why each invalid reply is rejected.
 ABSURD = {
-    "content": "a length that no text can have",
-    "content, half": "a length that no text can have",
+    "content": "longer than any object in memory",
+    "content, half": "longer than any object in memory",
     "content, NULL": "JSON that is NULL",
     "content, NULL, all": "JSON that is NULL",
-    "content, bytes": "no JSON",
-    "content, NUL": "no JSON",
-    "content, cut": "no JSON",
-    "content, empty": "no JSON",
-    "content, blank": "no JSON",
-    "str": "a length that no text can have",
+    "content, bytes": "invalid JSON",
+    "content, NUL": "invalid JSON",
+    "content, cut": "invalid JSON",
+    "content, empty": "invalid JSON",
+    "content, blank": "invalid JSON",
+    "str": "longer than any object in memory",
     "str, NULL": "a string that is NULL",
     "str, bytes": "not UTF-8",
     "f64": "not finite",
-    "error": "a length that no text can have",
+    "error": "longer than any object in memory",
 }
 
 
 @pytest.fixture
 def absurd(built, engine):
-    """A program whose replies cannot be sent."""
+    """A program whose replies cannot be sent as they are."""
     program = built(harness.PROGRAMS / "absurd.c")
     with serving([program, engine]) as server, Client(server.port) as client:
         client.server = server
@@ -244,7 +249,7 @@ def test_an_absurd_second_reply_changes_nothing(absurd):
     assert "replied twice" in absurd.call("reason")
 
 
-def test_what_cannot_be_sent_is_a_whole_error_over_http_and_in_a_batch(absurd):
+def test_an_unsendable_reply_is_a_whole_error_over_http_and_in_a_batch(absurd):
     calls = [{"jsonrpc": "2.0", "method": "reply", "params": {"how": how}, "id": how}
              for how in ABSURD]  # fmt: skip
     calls.append({"jsonrpc": "2.0", "method": "params", "params": [], "id": "last"})
@@ -315,7 +320,7 @@ def test_programs_that_a_callback_starts_get_no_descriptors(client):
 @pytest.mark.parametrize("how", ["take_call", "take_calls"])
 def test_a_child_that_returns_from_a_callback_is_ended(built, engine, how):
     with serving([built(CALLS), engine, how]) as server, Client(server.port) as client:
-        # In one piece, so that the turn that forks has replies to send.
+        # In one send, so that the turn that forks has replies to send.
         numbers = [client.send(method, {"value": 7}) for method in ("twice", "returned", "twice")]
         replies = [client.receive() for _ in numbers]
         assert [(reply["id"], reply["result"]) for reply in replies] == [
@@ -325,7 +330,7 @@ def test_a_child_that_returns_from_a_callback_is_ended(built, engine, how):
         ]
         assert client.call("returned", {"value": 8}) == 108
         client.socket.shutdown(socket.SHUT_WR)
-        # Nothing else has come, and no child keeps the connection.
+        # Nothing else has arrived, and no child keeps the connection.
         assert client.lines.read() == b""
     assert server.errors.count("a forked child has returned from a function") == 2
 
@@ -338,7 +343,7 @@ def test_a_callback_may_free_its_server(built, engine, how):
         if how == "take_calls":
             assert client.receive()["result"] is True
         else:
-            # Its thread may not come back, so that the reply is lost with the connection.
+            # Its thread may not return, and then the reply is lost with the connection.
             client.lines.readline()
     assert server.wait() == 0
 

@@ -1,4 +1,4 @@
-"""Calls that are answered later."""
+"""Deferred calls."""
 
 import socket
 import time
@@ -34,7 +34,7 @@ def test_four_calls_take_as_long_as_one(built):
             assert sorted(client.receive()["result"] for _ in range(4)) == [1, 2, 3, 4]
             return time.monotonic() - begun < 0.9
 
-        # One after another they would never be.
+        # One after another they would never finish.
         wait_until(is_quick)
 
 
@@ -42,7 +42,7 @@ def test_replies_come_as_calls_finish(later):
     texts = ["first", "é\n", ""]
     with Client(later.port) as client, Client(later.port) as other:
         numbers = {client.send("keep", {"text": text}): text for text in texts}
-        # The calls are kept once this one, sent behind them, is answered.
+        # The server has deferred the calls when this call, sent after them, returns.
         assert client.call("cancelled") == 0
         for text in reversed(texts):
             other.call("answer_last")
@@ -89,11 +89,11 @@ def test_a_closed_connection_cancels(later, protocol):
         wait_until(lambda: other.call("kept") == 10)
         assert other.call("cancelled") == 0
         if protocol == "raw":
-            # Without a reset nobody can tell it from `nc -N`, which still waits for its replies.
+            # Without a reset the server cannot tell it from `nc -N`, which still reads replies.
             client.reset_on_close()
         client.close()
         wait_until(lambda: other.call("cancelled") == 10)
-        # Their replies reach nobody, and above all not the one who has the descriptor now.
+        # Their replies are dropped, and must not go to the connection that has the descriptor now.
         with Client(later.port) as successor:
             assert other.call("answer_all") == 10
             assert successor.call("cancelled") == 0
@@ -122,7 +122,7 @@ def test_calls_outlive_their_server(later):
             client.send("keep", {"text": str(number)})
         assert client.call("cancelled") == 0
         later.stop()
-    # Its log is over: the descriptor may be another file's by then.
+    # The server must no longer log there: the descriptor may belong to another file by then.
     assert "replied twice" not in later.errors
 
 
@@ -159,7 +159,7 @@ def test_deadlines(built, engine):
 
 
 def test_a_caller_s_own_deadline(later):
-    """Milliseconds in a header of its request: the one that is sooner counts."""
+    """A deadline in milliseconds in the request's header: the earlier deadline counts."""
     with Client(later.port) as client, Client(later.port) as other:
         wish = b"Ucall-Timeout-Ms: %d\r\n"
 

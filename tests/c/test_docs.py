@@ -10,7 +10,7 @@ from harness import Client
 
 GUIDES = [harness.ROOT / "docs/c.md", harness.ROOT / "README.md"]
 FENCE = re.compile(r"^```(c|cpp)\n(.*?)^```$", re.M | re.S)
-# What a fragment may use without saying so.
+# Headers that a fragment may use without including them.
 PREAMBLE = "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
 PREAMBLE += "#include <ucall/ucall.h>\n"
 
@@ -28,7 +28,7 @@ def header_example() -> str:
 def compile_example(folder: Path, language: str, text: str) -> Path:
     source = folder / f"example.{language}"
     source.write_text(text if text.startswith("#include") else PREAMBLE + text)
-    # Functions of a fragment are called by nobody.
+    # A fragment does not call its functions.
     flags = ["-Wno-unused-function", "-Wno-unused-variable", "-I", harness.INCLUDE, "-c"]
     compiler = harness.compiler_for(source)
     harness.run([*compiler, *harness.STRICT, *flags, source, "-o", folder / "example.o"])

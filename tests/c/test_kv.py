@@ -1,4 +1,4 @@
-"""The store of examples/c/kv.c: its procedures, and what is left after a kill."""
+"""The store of examples/c/kv.c: its procedures, and its content after a kill."""
 
 import load
 import pytest
@@ -50,7 +50,7 @@ def test_a_scan_finds_everything_in_order(command):
             cursor = page["cursor"]
             if cursor is None:
                 break
-            # What is deleted or added meanwhile does not lead the cursor astray.
+            # Keys that are deleted or added meanwhile do not confuse the cursor.
             client.call("delete", {"key": cursor})
         assert [len(page) for page in pages] == [10, 10, 5]
         assert [item for page in pages for item in page] == [[key, {"of": key}] for key in keys]
@@ -63,7 +63,7 @@ def test_it_serves_many_at_once(command):
 
 
 def test_answered_writes_survive_a_kill(command):
-    """Five times it is killed in the middle of writing: all that was answered is there after."""
+    """After each of five kills during writes, every acknowledged write is there."""
     answered: dict[str, int] = {}
     for attempt in range(5):
         server = harness.Server(command)

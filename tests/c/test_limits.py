@@ -1,4 +1,4 @@
-"""Every limit of the configuration in C: the last that is allowed, the first that is refused."""
+"""Every limit of the configuration in C: its last allowed and its first rejected value."""
 
 import ssl
 
@@ -15,7 +15,7 @@ PROGRAM = harness.PROGRAMS / "limits.c"
 
 @pytest.fixture(params=["plain", "TLS"])
 def security(request, tmp_path):
-    """What the program is told, and what its clients need."""
+    """The program's arguments, and the TLS context of its clients."""
     if request.param == "plain":
         return [], None
     authority = trustme.CA()

@@ -1,4 +1,4 @@
-"""Every program under valgrind and under the sanitizers, while it is called."""
+"""Every program under valgrind and the sanitizers, while clients call it."""
 
 import load
 import pytest
@@ -8,7 +8,7 @@ from harness import Client, serving
 
 EXAMPLES = harness.EXAMPLES
 PROGRAMS = harness.PROGRAMS
-# The examples, what they are told, and what they are called with.
+# The examples, their arguments, and their calls.
 LOADED = {
     "sum.c": ([], [load.sums]),
     "login.cpp": (["--threads", 2], [load.echoes, load.sessions]),
@@ -19,7 +19,7 @@ LOADED = {
 
 @pytest.fixture(params=["valgrind", "sanitizers"])
 def instrumented(request, built):
-    """A function from a source to the command that runs it, watched for misuse of memory."""
+    """A function from a source to the command that runs it under a memory checker."""
     if request.param == "valgrind":
         return lambda source: [*harness.VALGRIND, built(source, ("-O1", "-g"))]
     return lambda source: [built(source, tuple(harness.ADDRESS_SANITIZER))]
@@ -27,7 +27,7 @@ def instrumented(request, built):
 
 @pytest.fixture
 def watched_engine(request, engine) -> str:
-    """Valgrind does not know io_uring, and takes what the kernel writes for uninitialised."""
+    """Valgrind does not know io_uring, and treats memory written by the kernel as uninitialised."""
     if engine == "uring" and "valgrind" in request.node.name:
         pytest.skip("valgrind does not know io_uring")
     return engine
@@ -37,7 +37,7 @@ def watched_engine(request, engine) -> str:
 def test_examples_under_load(instrumented, watched_engine, tmp_path, name):
     options, loads = LOADED[name]
     if name == "kv.c":
-        # Valgrind has no room for a map of the usual size.
+        # Valgrind has no room for a map of the default size.
         options = ["--folder", tmp_path / "store", "--megabytes", 64]
     command = [*instrumented(EXAMPLES / name), "--port", 0, "--engine", watched_engine, *options]
     with serving(command) as server:
@@ -65,6 +65,8 @@ def test_calls(instrumented, watched_engine):
             assert client.call("named", params) == value
             assert client.call("positional", [how, 3, text, value]) == value
         assert client.call("same", {"texts": ["é\n"] * 1000}) is True
+        params = {"truth": True, "integer": 5, "number": 2.5, "text": "é\n"}
+        assert client.call("nulls", params) is True
         assert client.call("twice") == 1
         assert client.error_of("never")["code"] == -32603
         for how in ("invalid_params", "own", "silent", "latin", "nan", "bytes", "null"):
@@ -93,5 +95,5 @@ def test_deferred_calls(instrumented, watched_engine):
             for number in range(20):
                 client.send("keep", {"text": f"{number}"})
             assert client.call("kept") == 20
-            # Those are answered and released once the server is gone.
+            # These calls are released after the server has been freed.
             server.stop()

@@ -1,4 +1,4 @@
-"""How programs find and link the library, and that it is what its header says."""
+"""Finding and linking the library, and its agreement with its header."""
 
 import os
 import re
@@ -20,7 +20,7 @@ MAJOR = VERSION.partition(".")[0]
 
 @pytest.fixture(scope="session")
 def prefix(library, tmp_path_factory) -> Path:
-    """The library, installed by the make target that users have."""
+    """The library, installed with `make install-c`."""
     prefix = tmp_path_factory.mktemp("prefix") / "a b & c"
     harness.run(
         ["make", "--no-print-directory", "install-c", f"PREFIX={prefix}"],
@@ -98,7 +98,7 @@ def test_each_function_is_explained_above_its_declaration():
     lines = HEADER.read_text().splitlines()
     for name in declared():
         at = next(n for n, line in enumerate(lines) if re.match(rf"\w[^#*]*\b{name}\(", line))
-        # Declarations that stand together share one explanation.
+        # Adjacent declarations share one comment.
         block = at
         while lines[block - 1] and not lines[block - 1].endswith("*/"):
             block -= 1
@@ -125,7 +125,7 @@ def test_pkg_config(prefix, tmp_path, source, kind):
         flags = f"$(pkg-config --cflags ucall) {library}"
         flags += " -lpthread -lm -ldl"
     compiler = "c++" if source.suffix == ".cpp" else "cc"
-    # Its output is quoted for a shell, which matters with spaces in the prefix.
+    # The output is quoted for a shell, because the prefix has spaces.
     command = f"eval {compiler} -O2 {source} {flags} -o {program}"
     harness.run(["sh", "-c", command], env=environment)
     libraries = harness.run(["ldd", program], env=environment)

@@ -1,4 +1,4 @@
-"""Servers: how they begin, how many threads drive them, how they end, and what they log."""
+"""Servers: start, threads, stop, and logs."""
 
 import json
 import signal
@@ -77,7 +77,7 @@ def test_two_threads_serve(built, engine):
 
 
 def test_both_threads_take_connections(built, engine):
-    """The kernel spreads connections by their address, so of 64 both get some, once both listen."""
+    """The kernel distributes connections by address, so of 64 both threads get some."""
     command = [built(LOGIN), "--port", 0, "--engine", engine, "--threads", 2]
     with serving(command) as server:
         for _ in range(20):
@@ -93,7 +93,7 @@ def test_both_threads_take_connections(built, engine):
 
 
 def switches(pid: int) -> dict[str, int]:
-    """How often each thread has waited, apart from those that the kernel runs for io_uring."""
+    """The number of waits of each thread, without the kernel's threads for io_uring."""
     counts = {}
     for thread in harness.Path(f"/proc/{pid}/task").iterdir():
         if (thread / "comm").read_text().startswith("iou-"):
@@ -119,7 +119,7 @@ def test_one_line_a_second_reports_the_traffic(built, engine, form):
         assert sum(line["bytes_sent"] for line in told) > 100 * 30
         assert told[0]["connections"] == 1
         assert abs(told[0]["time"] - time.time()) < 60
-        # One more may be told at the end, sooner.
+        # One more line may come at the end, earlier.
         assert all(line["seconds"] > 0.9 for line in told[:2])
     else:
         assert lines[0].startswith("ucall: ") and "calls/s" in lines[0]

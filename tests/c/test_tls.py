@@ -13,7 +13,7 @@ PROGRAM = harness.PROGRAMS / "tls.c"
 
 
 class Files:
-    """An authority with what a server and a client need of it, in PEM files."""
+    """An authority with the files of a server and a client, in PEM."""
 
     def __init__(self, folder):
         self.authority = trustme.CA()
@@ -73,7 +73,7 @@ def test_calls_and_a_chain_of_several_files(built, engine, files):
 
 
 def test_a_stopping_server_sends_close_notify(built, engine, files):
-    """Python's TLS raises at an end that nobody has told of."""
+    """Python's TLS raises if a connection ends without a close_notify alert."""
     how = {"server_hostname": "localhost", "suppress_ragged_eofs": False}
     with (
         serving(command(built, engine, files.flags())) as server,
@@ -84,7 +84,7 @@ def test_a_stopping_server_sends_close_notify(built, engine, files):
         assert b'"result":3' in secure.recv(1000)
         server.process.terminate()
         assert secure.recv(1) == b""
-        # A second signal would be one too many.
+        # A second signal would kill the program.
         assert server.wait() == 0
 
 
@@ -120,7 +120,7 @@ def test_a_stalled_handshake_is_closed(built, engine, files):
     with serving(command(built, engine, flags)) as server, Client(server.port) as silent:
         started = time.monotonic()
         assert silent.socket.recv(1) == b""
-        # Ten seconds are the default.
+        # The default is ten seconds.
         assert 0.4 < time.monotonic() - started < 9
 
 

@@ -1,4 +1,4 @@
-"""Servers in C on Unix sockets, called by cURL and over raw streams."""
+"""Servers in C on Unix sockets, called with cURL and over the raw protocol."""
 
 import json
 import os
@@ -16,7 +16,7 @@ PROGRAM = harness.PROGRAMS / "unix.c"
 
 
 class UnixClient(Client):
-    """A raw stream to a path."""
+    """A connection to a path."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -63,7 +63,7 @@ def test_curl_and_raw_streams_call_it_and_its_file_is_removed(command, path):
 
 @pytest.mark.parametrize("flags, mode", [([], 0o600), (["--mode", "660"], 0o660)])
 def test_its_file_has_the_requested_mode(command, path, flags, mode):
-    # A mask that would take all of it away from others, and some of it from the group.
+    # A umask that would remove permissions of the group and of others.
     with serving([*command, *flags], preexec_fn=lambda: os.umask(0o027)):
         assert mode_of(path) == mode
 
@@ -113,7 +113,7 @@ def test_the_file_of_a_killed_server_is_replaced(command, path):
 
 
 def wait_until_refused(path):
-    """The kernel takes a ring apart, and what it holds, a little after its process is gone."""
+    """The kernel releases a ring and its descriptors a little after its process has ended."""
 
     def is_refused():
         try:

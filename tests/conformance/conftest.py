@@ -1,4 +1,4 @@
-"""Servers that suites of others are run against."""
+"""The servers under test by other projects' conformance suites."""
 
 from __future__ import annotations
 

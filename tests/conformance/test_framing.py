@@ -1,8 +1,8 @@
-"""Requests with their bytes changed, against how h11 and httptools (llhttp) cut them.
+"""Requests with changed bytes, compared with the framing of h11 and httptools (llhttp).
 
-What we serve, h11 has to take for the same body: whoever is more lenient than a strict parser can
-be made to see another request than the proxy before it. What we refuse as no HTTP and h11 takes,
-is named here.
+For each request that ucall serves, h11 must find the same body: a server that is more lenient than
+a strict parser may see another request than the proxy in front of it. This file lists the requests
+that ucall rejects and h11 accepts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOKENS += [b"\r\n\r\n", b" \r\n", b"\r\n x", b"close", b"f" * 16, b"\x0b", b'"',
 
 HOST = rb"(?:(?:[\w.~!$&'()*+,;=-]|%[0-9a-fA-F]{2})+|\[[0-9a-fA-F:.]+\])(?::\d*)?"
 AUTHORITY = re.compile(HOST)
-#: RFC 9112, 7.1.1. Between a chunk's size and its first extension we take no white space.
+#: RFC 9112, 7.1.1. ucall accepts no white space between a chunk's size and its first extension.
 NAME = rb"[\w!#$%&'*+.^`|~-]+"
 QUOTED = rb'"(?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*"'
 EXTENSION = rb"[ \t]*;[ \t]*" + NAME + rb"(?:[ \t]*=[ \t]*(?:" + NAME + rb"|" + QUOTED + rb"))?"
@@ -55,7 +55,7 @@ TARGET = re.compile(rb"(?:\r\n)*\w+ (?:/|\*|http://" + HOST + rb"(?:[/?]| ))")
 
 def mutated(rng: random.Random) -> bytes:
     data = bytearray(rng.choice(SEEDS))
-    # The document in the body is not what is tried here.
+    # This test does not cover the document in the body.
     end = data.find(BODY[:9]) if rng.random() < 0.7 else len(data)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         start = rng.randrange(end + 1)
@@ -65,10 +65,10 @@ def mutated(rng: random.Random) -> bytes:
 
 
 def by_h11(data: bytes) -> bytes | None:
-    """The body of the first request; ``None`` if it is refused, or not whole."""
+    """The body of the first request; ``None`` if it is rejected or incomplete."""
     connection = h11.Connection(h11.SERVER)
     try:
-        # It has none of the empty lines that may come before (RFC 9112, 2.2).
+        # It does not accept empty lines before a request (RFC 9112, 2.2).
         connection.receive_data(data.lstrip(b"\r\n") if data.startswith(b"\r\n") else data)
         body = b""
         while True:
@@ -102,7 +102,7 @@ def by_httptools(data: bytes) -> bytes | None:
 
 
 def ours(peer: Peer, data: bytes) -> tuple[str, bytes | None]:
-    """The status of the first reply, and the result in it; no status when more is waited for."""
+    """The status and result of the first reply; no status if the server waits for more bytes."""
     with peer.wires(1) as [wire]:
         wire.send(data)
         wire.socket.shutdown(1)
@@ -144,7 +144,7 @@ def _is_echoed(body: bytes) -> bool:
 
 
 def _why(data: bytes) -> str:
-    """Why we refuse what h11 takes; empty if that is not known."""
+    """The known reason why ucall rejects a request that h11 accepts, or ""."""
     head = data.partition(b"\r\n\r\n")[0] + b"\r\n"
     hosts = re.findall(rb"(?i)\r\nhost:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", head)
     for why, is_so in {

@@ -1,7 +1,7 @@
-"""JSONTestSuite (github.com/nst/JSONTestSuite): what is JSON is taken, and what is none is refused.
+"""JSONTestSuite (github.com/nst/JSONTestSuite): the server accepts JSON and rejects other text.
 
-What it leaves open is said here. Its bytes that are no UTF-8 are replaced in the package that there
-is of it; `tests/python/security` has those.
+This file decides the cases that the suite leaves open. Its package replaces bytes that are not
+UTF-8; `tests/python/security` tests those.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if not FOLDER.is_dir():
     pytest.skip("make test-conformance gets the suite, by npm", allow_module_level=True)
 _, _, TEXT = (FOLDER / "data/parsing.js").read_text("utf-8").partition("export default ")
 CASES = {case["name"].removesuffix(".json"): case["input"] for case in json.loads(TEXT)}
-#: Of what may be taken or refused, numbers of any size are taken; half a surrogate pair, a mark of
-#: byte order and 500 lists inside one another are refused.
+#: Of the open cases, numbers of any size are accepted; lone surrogates, byte order marks and 500
+#: levels of nesting are rejected.
 IMPLEMENTATION_DEFINED = "i_number"
 
 
@@ -29,7 +29,7 @@ def test_the_suite_is_complete() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_json_text(name: str, peer: Peer) -> None:
     text = CASES[name].encode("utf-8", "surrogatepass")
-    # Not as a request, which none of them is.
+    # As a param, because none of them is a request.
     is_taken = peer.ask(post(text)) != "200 -32700"
     if name.startswith("y_"):
         assert is_taken

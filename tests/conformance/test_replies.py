@@ -1,4 +1,4 @@
-"""Our replies as others see them: httplint finds no fault in them, and h11 takes each as whole."""
+"""Replies pass httplint without a finding, and h11 parses each as complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from httplint import HttpResponseLinter, levels
 from limits import Peer, call, post
 
-#: What is sent, and the status that comes back.
+#: Requests, and the status of their replies.
 REQUESTS = {
     "a call": (post(call("echo", value=[1])), 200),
     "a call that fails": (post(call("nothing")), 200),
@@ -35,13 +35,13 @@ REQUESTS = {
 }
 
 
-#: The first is for replies to GET: those to POST are stored by nobody who was not told to. The
-#: others say again what the status says.
+#: Findings that are ignored. The first is about caching replies to GET, and replies to POST are not
+#: cached. The others repeat the status.
 NO_FAULTS = {"FRESHNESS_HEURISTIC", "STATUS_BAD_REQUEST", "STATUS_VERSION_NOT_SUPPORTED"}
 
 
 def _reply(peer: Peer, data: bytes) -> tuple[h11.Response, bytes]:
-    """As h11 reads it."""
+    """The reply as h11 parses it."""
     connection = h11.Connection(h11.CLIENT)
     method = data.split()[0].decode()
     connection.send(h11.Request(method=method, target="/", headers=[("Host", "localhost")]))

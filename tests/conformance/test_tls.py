@@ -1,4 +1,4 @@
-"""testssl.sh: nothing that it calls worse than low is found, but for what is told here."""
+"""testssl.sh: no finding worse than low, except the ones listed here."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from limits import Peer
 
 TESTSSL = shutil.which("testssl") or shutil.which("testssl.sh")
-#: The authority is made for the test: nobody trusts it, it answers no questions, and what it signs
-#: is valid for ever. The order of ciphers is the client's, as in Mozilla's intermediate profile.
+#: The authority is made for the test: no store trusts it, it has no revocation, and its
+#: certificates do not expire. The client chooses the order of ciphers, as in Mozilla's intermediate
+#: profile.
 EXPECTED = {
     "cert_chain_of_trust",
     "cert_trust",

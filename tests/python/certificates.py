@@ -1,4 +1,4 @@
-"""An authority for the tests, and files of what it signs."""
+"""A test authority, and files with the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Authority:
         common_name: str | None = None,
         valid_days: tuple[int, int] = (-1, 90),
     ) -> Files:
-        """Files for these names, called after the first unless told otherwise."""
+        """Files for these names; the first name is the default name of the files."""
         since, until = (datetime.now(UTC) + timedelta(days=days) for days in valid_days)
         issued = self._authority.issue_cert(
             *names, common_name=common_name, not_before=since, not_after=until
@@ -61,7 +61,7 @@ class Authority:
         return files
 
     def context(self, client: Files | None = None) -> ssl.SSLContext:
-        """What a client trusts and shows."""
+        """The TLS context of a client: its trusted authority and its own certificate."""
         context = ssl.create_default_context(cafile=self.path)
         if client is not None:
             context.load_cert_chain(client.certificate, client.key)
@@ -75,12 +75,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
 
 @pytest.fixture(scope="session")
 def files(authority: Authority) -> Files:
-    """Of a server on this machine."""
+    """The certificate of a server on this machine."""
     return authority.sign("localhost", "127.0.0.1")
 
 
 def client_hello(context: ssl.SSLContext) -> bytes:
-    """The record that a client begins with."""
+    """A client's first record, with its ClientHello."""
     hello = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()

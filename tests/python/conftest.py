@@ -18,12 +18,12 @@ from serving import NO_URING, Serve
 import ucall
 from harness import Wire
 
-# A shell that starts the tests in the background has Ctrl-C ignored, by all whom they start, too.
+# A shell that starts the tests in the background ignores Ctrl-C, and child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Else gRPC's library crashes children that are forked off while its threads run, as terminals are.
+# Otherwise gRPC crashes children that are forked while its threads run, such as terminals.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-# What is about newer versions of Python.
+# Tests for newer versions of Python.
 collect_ignore = [
     *(["test_types_aliases.py"] if sys.version_info < (3, 12) else []),
     *(["test_deferred_annotations.py"] if sys.version_info < (3, 14) else []),
@@ -31,14 +31,14 @@ collect_ignore = [
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: a test that collects garbage need not look through all of it."""
+    """Freezes pytest's objects, so that a test that collects garbage does not traverse them."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(params=["posix", "uring"])
 def engine(request: pytest.FixtureRequest) -> str:
-    """Each engine by name; io_uring only where it may be used."""
+    """Each engine by name; io_uring only if the system allows it."""
     name: str = request.param
     if name == "uring" and NO_URING:
         pytest.skip(NO_URING)
@@ -82,7 +82,7 @@ def hosted(request: pytest.FixtureRequest, serve: Serve, engine: str) -> Iterato
 
 @pytest.fixture
 def serve_once() -> Iterator[Serve]:
-    """The same on one engine, for what has nothing to do with engines."""
+    """The same on one engine, for tests that do not depend on the engine."""
     yield from _serving(ucall.Server)
 
 

@@ -1,4 +1,4 @@
-"""Small helpers of the tests: bytes to a server and back, without a client library in between."""
+"""Helpers of the tests: bytes to a server and back, without a client library."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Wire:
         self.socket.sendall(data)
 
     def end(self) -> None:
-        """Half-closes: no more will be sent."""
+        """Shuts down the sending side."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def _more(self) -> bool:
@@ -86,7 +86,7 @@ class Wire:
         return int(head.split()[1]), re.sub(rb"(?i)\r\ndate: [^\r]*", b"", head), body
 
     def rest(self) -> bytes:
-        """All that comes until the server closes."""
+        """All bytes until the server closes."""
         while self._more():
             pass
         rest, self.received = self.received, b""
@@ -98,7 +98,7 @@ class Wire:
         return json.loads(self.line())
 
     def result(self, method: str, params: Any = None) -> Any:
-        """What one raw call returns; fails on an error."""
+        """The result of one raw call; fails on an error."""
         reply = self.call(method, params)
         assert "result" in reply, reply
         return reply["result"]
@@ -112,29 +112,29 @@ class Wire:
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 60) -> bool:
-    """Whether it becomes true within the time, which is long: a machine may be slow.
+    """Whether the condition becomes true within the time, which is long for slow machines.
 
-    What has to be done quickly, and is when nobody is in the way, is tried again until it is: the
-    condition does it, and tells whether it was quick.
+    If an action must be fast, the condition performs it and returns whether it was fast, so that it
+    is repeated until the machine is not busy.
     """
     start = time.monotonic()
     while not condition():
         waited_s = time.monotonic() - start
         if waited_s > timeout_s:
             return False
-        # At first it only lets other threads run, later it leaves them the processor too.
+        # At first it only releases the interpreter lock, later it sleeps.
         time.sleep(0 if waited_s < 0.0002 else 0.0005)
     return True
 
 
 def let_read(port: int) -> None:
-    """Returns once a server has read what it was sent before: it comes to a later call later."""
+    """Returns once the server has read all bytes sent before: it reads a later call after them."""
     with Wire(port) as wire:
         wire.error("nobody")
 
 
 def let_rest(process: Any, *wires: Wire) -> None:
-    """Returns once what was sent has come to a server's process, and it has nothing left to do."""
+    """Returns once the sent bytes have reached a server's process, and it is idle."""
     for wire in wires:
         assert eventually(lambda wire=wire: is_delivered(wire.socket))  # type: ignore[misc]
     stat = Path(f"/proc/{process.pid}/stat")
@@ -142,7 +142,7 @@ def let_rest(process: Any, *wires: Wire) -> None:
 
 
 def is_delivered(sender: socket.socket) -> bool:
-    """Whether all that was sent has come to the other side's kernel."""
+    """Whether all sent bytes have reached the other side's kernel."""
     [unacknowledged] = struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))
     return bool(unacknowledged == 0)
 
@@ -161,13 +161,13 @@ def refuses_descriptors(connected: socket.socket) -> bool:
     return False
 
 
-#: Below those that the system gives; each process of the tests has a thousand of its own.
+#: Below the ephemeral ports; each test process has a thousand of its own.
 _FIRST_PORT = 20_000 + 1000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)
 _ports = itertools.count(random.randrange(1000))
 
 
 def free_port() -> int:
-    """One that nobody else is given meanwhile, be it in use or not yet."""
+    """A port that no other caller gets, even before it is in use."""
     while True:
         port = _FIRST_PORT + next(_ports) % 1000
         with suppress(OSError), socket.create_server((HOST, port)):

@@ -1,4 +1,4 @@
-"""nginx and HAProxy, run for as long as a test wants."""
+"""nginx and HAProxy as context managers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["haproxy", "nginx"]
 
 @contextmanager
 def nginx(folder: Path, configuration: str, port: int) -> Iterator[None]:
-    """An nginx with this in its ``http`` block, from when it listens on `port`."""
+    """Runs nginx with this ``http`` block; yields once it listens on `port`."""
     folders = "".join(
         f"{name}_temp_path {folder / name};\n"
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -34,7 +34,7 @@ def nginx(folder: Path, configuration: str, port: int) -> Iterator[None]:
 
 @contextmanager
 def haproxy(folder: Path, configuration: str, port: int) -> Iterator[None]:
-    """An HAProxy with this configuration, from when it listens on `port`."""
+    """Runs HAProxy with this configuration; yields once it listens on `port`."""
     path = folder / "haproxy.cfg"
     path.write_text(configuration)
     with _running("haproxy", ["-db", "-f", str(path)], port):

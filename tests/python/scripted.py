@@ -1,4 +1,4 @@
-"""A server that says just what a test tells it to, for what a real one would never do."""
+"""A server that sends the bytes of a script, for replies that a real one would not send."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Peer:
         return line
 
     def wait_delivered(self) -> None:
-        """Returns once all that was sent has come to the other side, be it read there or not."""
+        """Returns once all sent bytes have reached the other side's kernel."""
         assert eventually(lambda: is_delivered(self.socket))
 
     def end(self) -> None:
-        """Says that no more will come, and returns once that has come to the other side."""
+        """Shuts down the sending side, and returns once the other side's kernel knows."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             self.wait_delivered()
 
     def reset(self) -> None:
-        """Closes with a reset rather than an end."""
+        """Closes with a reset."""
         linger = b"\x01\0\0\0\0\0\0\0"
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.socket.close()
@@ -70,13 +70,13 @@ class Peer:
 
 
 class Scripted:
-    """Plays one script for each connection, the last one again and again."""
+    """Plays one script for each connection, and repeats the last one."""
 
     def __init__(self, scripts: tuple[Script, ...]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.accepted = 0
-        #: Connections whose script is over, which their other side knows.
+        #: The number of connections whose script has ended, and whose other side knows.
         self.ended = 0
         self._scripts = scripts
         self._peers: list[socket.socket] = []
@@ -103,7 +103,7 @@ class Scripted:
 
     def _play(self, script: Script, connection: socket.socket) -> None:
         peer = Peer(connection)
-        # What a test closes meanwhile has no descriptor any more: ValueError.
+        # ValueError: the test has closed the socket meanwhile.
         with connection, suppress(EOFError, OSError, ValueError):
             with suppress(EOFError, OSError):
                 script(peer)
@@ -113,7 +113,7 @@ class Scripted:
 
 @contextmanager
 def scripted(*scripts: Script) -> Iterator[Scripted]:
-    """A server that runs while the block does."""
+    """Runs the server during the block."""
     server = Scripted(scripts)
     try:
         yield server
@@ -134,7 +134,7 @@ def http_reply(body: bytes, *headers: str, status: str = "200 OK", version: str 
 
 
 def answering(body: Callable[[Any], bytes] | None = None, *headers: str) -> Script:
-    """A script that answers every request, by default with its params."""
+    """A script that replies to every request, by default with its params."""
 
     def script(peer: Peer) -> None:
         while True:

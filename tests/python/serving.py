@@ -1,4 +1,4 @@
-"""What tests say of the servers that the fixtures start."""
+"""Types and options of the servers that the fixtures start."""
 
 from __future__ import annotations
 

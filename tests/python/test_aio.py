@@ -39,7 +39,7 @@ def sleep(seconds: float) -> float:
 
 
 class Holding:
-    """A function that returns when it is released, and keeps its server busy until then."""
+    """A function that returns when it is released, and blocks its server until then."""
 
     def __init__(self) -> None:
         self.began, self.released = threading.Event(), threading.Event()
@@ -54,7 +54,7 @@ SCHEMES = ("http", "tcp")
 
 
 def run(test: Test) -> Callable[..., None]:
-    """Runs a test in a loop of its own, as pytest has none."""
+    """Runs a test in an event loop of its own, because pytest has none."""
 
     @functools.wraps(test)
     def sync(*args: Any, **kwargs: Any) -> None:
@@ -232,7 +232,7 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
         client = Client("tcp://127.0.0.1", server.port).with_options(id="x")
         first = asyncio.create_task(client.echo(1))
         await asyncio.to_thread(has_come.wait, 60)
-        with pytest.raises(ValueError, match="'x' is under way"):
+        with pytest.raises(ValueError, match="has the id 'x'"):
             await client.echo(2)
         may_reply.set()
         assert (await first).json == 1
@@ -329,7 +329,7 @@ async def test_connections_closed_while_idle_are_replaced() -> None:
         for number in range(5):
             assert (await client.echo(1)).json == 1
             assert peers.accepted == number + 1
-            # The loop must not hear of it before the next call, so it is held up meanwhile.
+            # The loop must not see the end before the next call, so it is blocked meanwhile.
             assert eventually(lambda number=number: peers.ended == number + 1)  # type: ignore[misc]
         await client.close()
 

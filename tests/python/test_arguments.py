@@ -1,4 +1,4 @@
-"""Params on their way into a function: by name, by position, defaults, and what is refused."""
+"""Params of a function: by name, by position, defaults, and rejected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Async functions: in tasks of asyncio's, beside plain ones, whatever they wait for."""
+"""Async functions as asyncio tasks, next to plain functions."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_asyncio_is_fully_usable(serve: Serve) -> None:
     with Wire(serve(tour, trio_like).port) as wire:
         tour_seen = [True, True, "timeout", [0, 1, 2], "thread", True, "afar", "child"]
         if sys.platform == "linux" and sys.version_info < (3, 12):
-            # Without pidfd, a child watcher wants a loop on the main thread: asyncio's own rule.
+            # Without pidfd, asyncio's child watcher needs a loop on the main thread.
             reply = wire.call("tour")
             assert reply.get("result", tour_seen) == tour_seen
         else:
@@ -256,8 +256,8 @@ def test_a_disconnected_caller_cancels_its_call(serve: Serve) -> None:
 
     server = serve(wait_long, sum)
     call = request("wait_long")
-    # Over raw TCP, the end of what is sent is no end of what is read: only a reset is, before it or
-    # behind it.
+    # Over raw TCP a client that has shut down its sending side still reads; only a reset, before or
+    # after that, ends its calls.
     for sent, ends, resets in ((call, False, True), (call, True, True), (http(call), False, False)):
         with Wire(server.port) as wire:
             linger = struct.pack("ii", resets, 0)

@@ -1,4 +1,4 @@
-"""Who may call: ``Server(auth=…)``."""
+"""Authentication: ``Server(auth=…)``."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_any_other_result_is_the_user(serve: Serve, somebody: Any) -> None:
         assert wire.result("whoami") == somebody
 
 
-def test_a_failing_auth_function_refuses_everyone(
+def test_a_failing_auth_function_rejects_all_calls(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     def auth(ctx: ucall.Context) -> str:
@@ -189,7 +189,7 @@ async def later_in_steps(ctx: ucall.Context) -> AsyncIterator[str]:
     "error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning"
 )
 @pytest.mark.parametrize("later", [whoami_later, lambda ctx: Awaitable(), in_steps, later_in_steps])
-def test_an_awaitable_auth_result_refuses_everyone(
+def test_an_awaitable_auth_result_rejects_all_calls(
     serve: Serve, caplog: pytest.LogCaptureFixture, later: Callable[[ucall.Context], Any]
 ) -> None:
     server = serve(whoami, auth=lambda ctx: later(ctx))

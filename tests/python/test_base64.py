@@ -1,7 +1,7 @@
-"""base64 on its way in and out, against Python's own: every length, and every byte that is wrong.
+"""base64 of params and results, compared with Python's own: every length, every invalid byte.
 
-The kernels take 64 bytes a step and have ends of their own, so lengths go past two steps and each
-place of a text is tried."""
+The SIMD kernels process 64 bytes a step and treat ends separately, so lengths go beyond two steps,
+and each position of a text is tested."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def echo(data: bytes):  # type: ignore[no-untyped-def]
 
 
 def is_canonical(text: str) -> bool:
-    """Whether it is what some bytes are written as."""
+    """Whether the text is the canonical base64 of some bytes."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Dynamic batching: calls that come together run together, and each gets what is its own."""
+"""Dynamic batching: calls of one turn run together, and each gets its own result."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_next_batch_is_collected_while_one_runs(serve: Serve, kind: str) -> 
         assert started.wait(60)
         for text in "bcdef":
             wire.send(_calls([text]))
-        # When this is answered, the server has read what was sent before.
+        # When this call returns, the server has read all bytes sent before.
         assert wire.result("behind")
         may_end.set()
         assert _replies(wire, 6) == {"a": 1} | dict.fromkeys("bcdef", 5)
@@ -308,7 +308,7 @@ def test_a_context_reports_a_disconnected_caller(serve: Serve) -> None:
         assert eventually(lambda: server.stats()["bytes_received"] == come)
         may_end.set()
         assert json.loads(stays.line())["result"] == "first"
-        # Whoever leaves before a batch is taken has no part in it.
+        # Calls of clients that disconnect before the batch starts are left out.
         assert went_on.wait(60)
         leaves.socket.close()
         assert json.loads(stays.line())["result"] == "stays"

@@ -1,4 +1,4 @@
-"""The command line in a pipe: what it sends, what it prints, and how it ends."""
+"""The command line in a pipe: its requests, output and exit status."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def call(server: ucall.Server, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def sent(call: Run) -> Callable[..., Any]:
-    """What the server took the arguments for."""
+    """The arguments as the server received them."""
 
     def sent(*arguments: str, stdin: bytes = b"") -> Any:
         done = call("echo", *arguments, stdin=stdin)
@@ -263,27 +263,27 @@ def test_rpc_errors(call: Run) -> None:
         (["echo", "2"], "expected name=value, got '2'"),
         (["echo", "=2"], "expected name=value"),
         (["echo", "a=1", "a=2"], "a is given twice"),
-        (["echo", "a:what=1"], "no type is named 'what'; there are int, float, bool, str, json"),
-        (["echo", "a:int=x"], "a: 'x' is no int"),
-        (["echo", "a:int=1_0"], "is no int"),
-        (["echo", "a:float=nan"], "is no float"),
-        (["echo", "a:bool=maybe"], "is no bool"),
-        (["echo", "a:json={"], "is no json"),
+        (["echo", "a:what=1"], "expected a type of int, float, bool, str, json, got 'what'"),
+        (["echo", "a:int=x"], "a: 'x' is not of type int"),
+        (["echo", "a:int=1_0"], "is not of type int"),
+        (["echo", "a:float=nan"], "is not of type float"),
+        (["echo", "a:bool=maybe"], "is not of type bool"),
+        (["echo", "a:json={"], "is not of type json"),
         (["echo", "a=1", "--positional", "2"], "by position or by name, not both: a has a name"),
         (["echo", "a=1", "-f", "ok.txt"], "not both"),
         (["echo", "-f", "a=absent.bin"], "absent.bin: No such file or directory"),
         (["echo", "-f", "."], "Is a directory"),
         (["echo", "-i", "a=ok.txt"], "ok.txt: no image in any of the formats PNG"),
-        (["echo", "-f", "bad.npy"], "bad.npy: no .npy file"),
+        (["echo", "-f", "bad.npy"], "bad.npy: not a .npy file"),
         (["echo", "a=@-", "b=@-"], "only once"),
         (["echo", "-f"], "expected at least one value"),
         (["echo", "--format", "xml"], "invalid choice"),
         (["echo", "-o", "absent/x"], "absent/x: No such file"),
         (["echo", "-o", "."], "Is a directory"),
         (["echo", "-H", "X"], "expected 'Name: value'"),
-        (["echo", "-H", "X y: z"], "cannot be a header's name"),
+        (["echo", "-H", "X y: z"], "is not a valid name of a header"),
         (["echo", "-H", "X: y", "--tcp"], "raw TCP has none"),
-        (["echo", "--tcp", "--uri", "https://a"], "speaks something else"),
+        (["echo", "--tcp", "--uri", "https://a"], "is not for raw TCP"),
         (["echo", "--uri", "ftp://a"], "expected http://"),
         (["echo", "--uri", "a:1"], "has a port other than"),
         (["echo", "--timeout", "0"], "expected seconds above 0"),
@@ -291,7 +291,7 @@ def test_rpc_errors(call: Run) -> None:
         (["echo", "--timeout", "nan"], "expected seconds above 0"),
         (["echo", "--nonsense"], "unrecognized arguments"),
         (["same", "value=5", "--format", "bytes"], "--format bytes: "),
-        (["same", "value=aGk=", "--format", "image"], "the result is no image"),
+        (["same", "value=aGk=", "--format", "image"], "the result is not an image"),
         (["same", "value=aGk=", "--format", "numpy"], "no .npy"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``python -m ucall module:server``: what it is told, and by whom."""
+"""``python -m ucall module:server``: its flags, variables and module."""
 
 from __future__ import annotations
 

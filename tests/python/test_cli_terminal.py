@@ -1,4 +1,4 @@
-"""The command line in a terminal: pretty results, a bar for long uploads, one line for errors."""
+"""The command line in a terminal: indented results, upload progress, one line for an error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(port: int, tmp_path: Path) -> Run:
 
 
 def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
-    """Exit status, and all that was shown."""
+    """The exit status, and all output."""
     child = pexpect.spawn(COMMAND, arguments, cwd=str(folder), encoding="utf-8", timeout=60)
     shown = child.read()
     child.close()
@@ -91,9 +91,9 @@ def test_formats(run: Run, tmp_path: Path) -> None:
 def test_terminal_output_is_escaped(run: Run, tmp_path: Path) -> None:
     Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
     status, shown = run("same", "-i", "value=a.png", "--format", "image")
-    assert (status, shown) == (2, "ucall: an image is nothing for a terminal: use -o FILE\n")
+    assert (status, shown) == (2, "ucall: a terminal cannot show an image: use -o FILE\n")
     status, shown = run("same", "-i", "value=a.png", "--format", "bytes")
-    assert status == 2 and "no text for a terminal" in shown
+    assert status == 2 and "not text" in shown
     for form in ("json", "raw"):
         steering = "a\x1b[31mb\x7fc\x9bd\u202eé"
         status, shown = run("same", f"value={steering}", "-v", "--format", form)

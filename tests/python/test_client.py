@@ -41,7 +41,7 @@ def sleep(seconds: float) -> float:
 
 @pytest.fixture
 def held() -> list[threading.Event]:
-    """Calls of `hold` return when theirs is set, by its number."""
+    """Events by number; a call of `hold` returns when its event is set."""
     return [threading.Event() for _ in range(60)]
 
 
@@ -356,7 +356,7 @@ print(len(client.echo("x" * 20_000_000).json))
 
 def test_other_threads_run_during_a_call(server: ucall.Server, held: list[threading.Event]) -> None:
     client = Client(port=server.port)
-    # The call ends when another thread says so.
+    # Another thread ends the call.
     threading.Timer(0.1, held[0].set).start()
     assert client.hold(0).json is True
 

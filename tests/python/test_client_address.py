@@ -1,4 +1,4 @@
-"""Where a URI leads to."""
+"""Parsing of the client's addresses."""
 
 from __future__ import annotations
 

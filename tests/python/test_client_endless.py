@@ -1,6 +1,6 @@
-"""Clients against servers whose reply never ends: a call is over by its timeout, whatever comes.
+"""Clients and servers whose reply never ends: a call ends at its timeout, whatever it receives.
 
-Bounds in time are generous: what they tell apart is an end and none.
+Time bounds are generous: they only distinguish a call that ends from one that does not.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ucall.client import Client
 __all__ = ["authority", "files"]
 
 TIMEOUT_S = 0.5
-#: For the slowest machine; without a deadline a call would take for ever.
+#: For the slowest machine; without a deadline a call would never end.
 END_S = 10.0
-#: So large that it is not reached by then.
+#: So large that the timeout comes first.
 REPLY_BYTES_MAX = 1 << 30
 OPTIONS: Any = {"timeout": TIMEOUT_S, "max_reply_bytes": REPLY_BYTES_MAX}
-#: Heads of status 1xx in front of one reply; see INFORMATIONAL_MAX in parser.rs.
+#: 1xx responses before one reply; see INFORMATIONAL_MAX in parser.rs.
 INFORMATIONAL_MAX = 100
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-#: What comes first, and then again and again.
+#: The first bytes, and the bytes that repeat.
 HTTP = {
     "heads of status 1xx": (b"", CONTINUE),
     "heads with headers": (b"", b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"),
@@ -82,7 +82,7 @@ def call_with_asyncio(scheme: str, port: int, context: ssl.SSLContext | None) ->
 
 
 def endless(scheme: str, first: bytes, again: bytes, context: ssl.SSLContext | None) -> Script:
-    """A script that fills the connection for as long as somebody reads."""
+    """A script that sends as long as the client reads."""
 
     def script(peer: Peer) -> None:
         if context is not None:
@@ -97,7 +97,7 @@ def endless(scheme: str, first: bytes, again: bytes, context: ssl.SSLContext | N
 
 
 def trickling(scheme: str, first: bytes, again: bytes) -> Script:
-    """A script that sends a byte at a time, so that the client is never without news for long."""
+    """A script that sends a byte at a time, so that the connection is never idle for long."""
 
     def script(peer: Peer) -> None:
         peer.http_request() if scheme == "http" else peer.raw_request()
@@ -112,7 +112,7 @@ def trickling(scheme: str, first: bytes, again: bytes) -> Script:
 
 
 def ends(server: Scripted, how: Call, scheme: str, context: ssl.SSLContext | None = None) -> str:
-    """Why a call fails, which it does."""
+    """The reason with which a call fails."""
     began = time.monotonic()
     with pytest.raises((ucall.TimeoutError, ucall.ConnectionError, ucall.RPCError)) as raised:
         how(scheme, server.port, context)
@@ -190,7 +190,7 @@ def test_as_many_heads_of_status_1xx_as_there_may_be(count: int) -> None:
     for heads in (CONTINUE, b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"):
         for piece in (1, 7, 1 << 20):
             reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
-            # It is for each reply that they are counted.
+            # They are counted for each reply.
             text = (heads * count + http_reply(result(1))) * 2
             pieces = (text[start : start + piece] for start in range(0, len(text), piece))
             if count == INFORMATIONAL_MAX:
@@ -201,7 +201,7 @@ def test_as_many_heads_of_status_1xx_as_there_may_be(count: int) -> None:
 
 
 def test_many_replies_at_once_take_as_long_as_one_by_one() -> None:
-    # With a copy of what is left for each of them, this would take a day.
+    # If each of them copied the rest, this would take a day.
     count = 200_000
     for http, text in [(False, result(1) + b"\n"), (True, http_reply(result(1)))]:
         reader = _core.ReplyReader(http=http, reply_bytes_max=1 << 20)
@@ -211,7 +211,7 @@ def test_many_replies_at_once_take_as_long_as_one_by_one() -> None:
 def test_a_head_in_many_pieces_is_read_by_lines() -> None:
     lines = [b"HTTP/1.1 200 OK\r\n", *(b"A%d: %s\r\n" % (at, b"x" * 300) for at in range(99))]
     text = b"".join(lines)[:32_000]
-    # With a look at all of a head for each byte of it, this would take minutes.
+    # If each byte made the client parse the whole head, this would take minutes.
     for _ in range(50):
         reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
         for at in range(len(text)):
@@ -219,7 +219,7 @@ def test_a_head_in_many_pieces_is_read_by_lines() -> None:
 
 
 def full_listener() -> Iterator[int]:
-    """The port of a server that never takes a connection in."""
+    """The port of a server that never accepts a connection."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         port = listener.getsockname()[1]
         waiting = []

@@ -1,4 +1,4 @@
-"""The client over TLS, against Python's own HTTPS server."""
+"""The client over TLS, with Python's own HTTPS server."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_asyncio(server: Server, trusted: Path) -> None:
 
 
 def command(server: Server, *options: str | Path) -> tuple[int, str, str]:
-    """`ucall echo --positional 1 OPTIONS`: its exit status, and what it printed."""
+    """`ucall echo --positional 1 OPTIONS`: its exit status and output."""
     ucall = Path(sys.executable).with_name("ucall")
     arguments = [ucall, "echo", "--uri", uri(server), *options, "--positional", "1"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
@@ -245,9 +245,7 @@ def test_wrong_usage_of_the_command_line(server: Server, trusted: Path, tmp_path
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux keeps records back until all are there"
 )
-def test_what_comes_behind_a_reply_answers_no_other_call(
-    context: ssl.SSLContext, trusted: Path
-) -> None:
+def test_bytes_after_a_reply_answer_no_other_call(context: ssl.SSLContext, trusted: Path) -> None:
     has_come = threading.Semaphore(0)
 
     def script(peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""Rich values through the client, and the codecs of arrays and images by themselves."""
+"""Arrays, images and other types through the client, and the codecs of arrays and images alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scripted import answering, scripted
 
 import ucall
 from ucall.client import Client
-from ucall.types.arrays import decode_array, encode_array
+from ucall.types.arrays import array_pieces, decode_array
 from ucall.types.images import FORMATS, decode_image, encode_image, sniff_format
 
 NUMBERS = ["?", *"bhilqBHILQefdgFDG", ">i4", ">f8", "<u2", ">c16"]
@@ -154,7 +154,7 @@ def test_lists_of_numbers_are_arrays(client: Client) -> None:
 )
 def test_arrays_of_other_dtypes_are_refused(client: Client, array: Any) -> None:
     with pytest.raises(TypeError, match=r"dtype .* cannot be sent: only bool and numbers"):
-        encode_array(array)
+        array_pieces(array)
     with pytest.raises(ValueError, match=r"params\[0\]\.x: an array of dtype"):
         client.echo({"x": array})
 
@@ -268,7 +268,7 @@ def test_formats_outside_the_list_are_refused(client: Client) -> None:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of a few hundred bytes that claims, and has, so many pixels."""
+    """A PNG of a few hundred bytes with this many pixels."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         check = struct.pack(">I", zlib.crc32(name + data))

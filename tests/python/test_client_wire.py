@@ -1,4 +1,4 @@
-"""The client against servers that say odd things, in odd pieces, at odd times."""
+"""The client and servers with unusual replies, in unusual pieces, at unusual times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refuse(value: object) -> object:
 
 
 def once(reply: bytes) -> Script:
-    """A script that reads one request and answers just that."""
+    """A script that reads one request and sends these bytes."""
 
     def script(peer: Peer) -> None:
         peer.http_request()
@@ -215,7 +215,7 @@ def test_a_batch_is_answered_by_ids_whatever_else_is_in_it() -> None:
     with scripted(answering(lambda _: b"[" + b",".join(odd) + b"]")) as server:
         calls = Client(port=server.port).batch()
         calls.sum(1, 2)
-        with pytest.raises(ucall.ConnectionError, match="left out"):
+        with pytest.raises(ucall.ConnectionError, match="is missing"):
             calls.send()
 
 
@@ -308,7 +308,7 @@ def test_a_trickling_reply_times_out() -> None:
     def trickling(peer: Peer) -> None:
         peer.http_request()
         peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
-        # Until the client has closed.
+        # Waits until the client has closed.
         while True:
             peer.send(b" ")
             time.sleep(0.02)
@@ -398,7 +398,7 @@ def test_a_servers_deadline_error_is_a_timeout() -> None:
 
     with scripted(refusing) as server:
         client = Client(port=server.port)
-        # Before that it is an error as any other: the server has limits of its own.
+        # A close before that is an error as any other: the server has limits of its own.
         assert client.echo().error.code == -32001
         with pytest.raises(ucall.TimeoutError):
             client.with_options(timeout=1e-6).echo()

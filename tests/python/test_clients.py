@@ -1,4 +1,4 @@
-"""The example of the README, called by what people have at hand."""
+"""The example of the README, called with curl, nc and common HTTP clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serving import NO_URING
 
 from harness import HOST, program
 
-# Word for word, but for the port.
+# Word for word, except the port.
 EXAMPLE = """
 from {module} import Server
 server = Server(port=0)
@@ -62,7 +62,7 @@ def test_nc(port: int) -> None:
 def test_http_client_keeps_its_connection_over_10_000_calls(port: int) -> None:
     connection = http.client.HTTPConnection(HOST, port, timeout=60)
     connection.connect()
-    # Without a connection, it would connect again by itself.
+    # Without a connection it would reconnect.
     connection.auto_open = 0
     for number in range(10_000):
         call = {**CALL, "params": {"a": number, "b": 1}, "id": number}

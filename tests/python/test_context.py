@@ -1,4 +1,4 @@
-"""`ucall.Context`: what a function may know of its call."""
+"""`ucall.Context`: the data of a call."""
 
 from __future__ import annotations
 

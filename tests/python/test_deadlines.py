@@ -1,4 +1,4 @@
-"""Deadlines, cancellation, and more calls than may run at once."""
+"""Deadlines, cancellation, and the limit on running calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_async_function_is_cancelled_at_its_deadline(serve: Serve, where: str
         sent = time.monotonic()
 
         def has_begun() -> bool:
-            """One that comes late to its function is not started."""
+            """A call whose deadline passes in the queue does not start."""
             wire.send(http(request("wait_long"), *headers))
             status, _, body = wire.reply()
             assert (status, _error(body)) == (200, -32001)
@@ -101,7 +101,7 @@ def test_an_expired_call_is_never_started(serve: Serve) -> None:
         for name in ("plain", "task", "thread"):
             wire.send(http(request(name), "Ucall-Timeout-Ms: 0"))
             assert _error(wire.reply()[2]) == -32001
-        # All of them come at once, and the first takes longer than the second may wait.
+        # All calls arrive together, and the first takes longer than the second may wait.
         late = [http(request(name), "Ucall-Timeout-Ms: 50") for name in ("plain", "task")]
         wire.send(http(request("block", [0.2])) + b"".join(late))
         assert json.loads(wire.reply()[2])["result"] == "slept"
@@ -164,7 +164,7 @@ def test_queued_calls_past_their_deadline_are_not_started(serve: Serve) -> None:
         assert began.wait(60)
         wire.send(b"".join(request("work", [n], id=n) for n in range(3)))
         assert [_error(wire.line()) for _ in range(3)] == [-32001] * 3
-        # What comes behind them in the line is, when its thread is free.
+        # A call after them in the queue starts when a thread is free.
         wire.send(request("hold"))
         may_end.set()
         assert [json.loads(wire.line())["result"] for _ in range(2)] == ["held"] * 2
@@ -233,7 +233,7 @@ def test_the_timeout_of_a_client_is_a_deadline(serve: Serve) -> None:
     server = serve(wait_long)
     with (
         Client(port=server.port, timeout=0.2) as client,
-        # Whoever of the two notices first.
+        # Either side may notice first.
         pytest.raises((ucall.TimeoutError, ucall.RPCError)),
     ):
         client.wait_long().raise_for_status()

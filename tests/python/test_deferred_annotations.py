@@ -1,7 +1,7 @@
-"""Annotations of Python 3.14, which are evaluated when somebody asks for them (PEP 649).
+"""Annotations of Python 3.14, which are evaluated on first access (PEP 649).
 
-There is no ``from __future__ import annotations`` here, so that conftest.py leaves this out before
-that version.
+There is no ``from __future__ import annotations`` here, so conftest.py ignores this file on older
+versions.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_an_undefined_name_is_reported(function: Any) -> None:
     with pytest.raises(TypeError) as refused:
         ucall.Server(port=0).add(function, name="function")
     assert str(refused.value) == (
-        "function: an annotation names what cannot be found: name 'User' is not defined; "
+        "function: an annotation refers to an unknown name: name 'User' is not defined; "
         "define or import it before the function is served, not for type checkers alone"
     )
 

@@ -1,4 +1,4 @@
-"""The examples of docs/deploy.md that are no Python: nginx in front of a server, and the unit."""
+"""The examples of docs/deploy.md beside Python: nginx before a server, and the systemd unit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_nginx_forwards_calls(serve: Serve, tmp_path: Path) -> None:
             )
             with urllib.request.urlopen(call, timeout=60) as reply:
                 assert json.load(reply)["result"] == number + 1
-        # One connection for all: it is kept.
+        # nginx keeps one connection for all requests.
         assert server.stats()["accepted"] == 1
 
 
@@ -56,7 +56,7 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     if (analyze := shutil.which("systemd-analyze")) is None:
         pytest.skip("systemd-analyze is not installed")
     path = tmp_path / "app.service"
-    # What it names is not there on this machine.
+    # The files that it names do not exist on this machine.
     text = block("ini").replace("/srv/app/.venv/bin/python", "/bin/true")
     path.write_text(text)
     done = subprocess.run(

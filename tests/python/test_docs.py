@@ -1,17 +1,17 @@
-"""Every example in README.md and docs/*.md runs, and shows what it says it shows.
+"""Every example in README.md and docs/*.md runs, and has the output that it shows.
 
-A page is one program: its ```python blocks share a namespace and run in their order, with await
-where a block wants it. ```console blocks run in a shell, one `$ ` line after another, each followed
-by its output; only blocks all of whose commands are in PROGRAMS run, and only on pages whose Python
-has started a server. They start in an empty folder.
+A page is one program: its ```python blocks share a namespace and run in order; they may use await.
+```console blocks run in a shell, one `$ ` line after another, each followed by its output. Only
+blocks whose commands are all in PROGRAMS run, and only on pages whose Python has started a server.
+They run in a new folder.
 
 - `expression  # => repr` in Python is checked.
-- A line `…` in the output of a command stands for any lines.
-- `server.run()` serves in the background, as `server.start()` does, until the page is over. The
-  port 8545, told or not, is a free one, and so is 8443.
-- `<!-- first -->` in front of a block: it runs before all others, wherever it stands.
-- `<!-- setup` … `-->` holds Python that readers do not see.
-- `<!-- not run: why -->` in front of a block: it does not run.
+- A line `…` in the output of a command matches any lines.
+- `server.run()` serves in the background, as `server.start()` does, until the end of the page. The
+  ports 8545, also as a default, and 8443 are replaced by free ones.
+- `<!-- first -->` before a block: it runs before all others.
+- `<!-- setup` … `-->` contains Python that is not rendered.
+- `<!-- not run: why -->` before a block: it does not run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SHOWN = re.compile(r"^(?P<code>\S.*?)  # => (?P<shown>.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a page. `line` is that of its first line of code, from 0."""
+    """A block of a page. `line` is that of its first line of code, from 0."""
 
     kind: str
     text: str
@@ -60,7 +60,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Those that run, in the order in which they do."""
+    """The blocks of a page that run, in the order in which they run."""
     text = page.read_text(encoding="utf-8")
     found = []
     for match in BLOCK.finditer(text):
@@ -77,7 +77,7 @@ Ports = Callable[[str], str]
 
 
 class Program:
-    """A page's Python. `ports` puts free ports in the place of those that it names."""
+    """A page's Python. `ports` replaces the ports in it by free ones."""
 
     def __init__(self, page: Path, ports: Ports) -> None:
         self._page = page
@@ -98,7 +98,7 @@ class Program:
 
 
 def commands_of(block: Block) -> list[tuple[str, str]]:
-    """Each command, and what is below it."""
+    """Each command, and its expected output."""
     parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
     return [(command, shown) for command, _, shown in (part.partition("\n") for part in parts)]
 
@@ -133,7 +133,7 @@ def run_commands(block: Block, ports: Ports, folder: Path, where: str) -> None:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A free port, which is the usual one for servers and clients of this process."""
+    """A free port, which becomes the default port of servers and clients of this process."""
     port = free_port()
     schemes = {
         scheme: (is_http, is_secure, port if default == address.DEFAULT_PORT else default)
@@ -147,7 +147,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterator[Path]:
-    """Where a page's program runs. Its `ucall` knows the port."""
+    """The folder in which a page's program runs. The command `ucall` there uses the port."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "ucall"
@@ -162,7 +162,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterat
     )
     command.chmod(0o755)
     (tmp_path / ".curlrc").write_text("silent\nshow-error\n")
-    # Goes with all that pages make there. Sockets have to have shorter paths than those above.
+    # Removed with its content after the test. Socket paths must be shorter than `tmp_path`.
     with tempfile.TemporaryDirectory() as temporary:
         monkeypatch.setattr(tempfile, "tempdir", temporary)
         yield tmp_path
@@ -170,7 +170,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterat
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ucall.Server]]:
-    """`server.run()` returns at once, and what was started ends with the test."""
+    """Makes `server.run()` return at once, and stops all servers after the test."""
     started: list[ucall.Server] = []
     start = ucall.Server.start
 

@@ -1,4 +1,4 @@
-"""Servers on their way to their end: what runs may finish, what comes is told, nothing is lost."""
+"""Draining servers: running calls finish, new ones get -32002, and no reply is lost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ server.run()
 print("returned")
 """
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-#: A connection on which nothing runs for so long may be closed at any moment of a drain.
+#: A drain may close a connection that has been idle for this time.
 GRACE_S = 0.1
 
 
@@ -68,13 +68,13 @@ def _ended(process: Any) -> None:
 
 
 def _refuses(wire: Wire) -> bool:
-    """Whether calls that come now are told that the server ends."""
+    """Whether new calls get -32002."""
     code: int = wire.call("sum", [1, 2]).get("error", {}).get("code", 0)
     return code == -32002
 
 
-def _let_go(process: Any) -> None:
-    """Lets those finish that are held."""
+def _release_held_calls(process: Any) -> None:
+    """Lets the held calls finish."""
     process.stdin.write("\n")
     process.stdin.flush()
 
@@ -89,7 +89,7 @@ def test_running_calls_may_finish(engine: str, sent: signal.Signals) -> None:
             let_read(port)
             process.send_signal(sent)
             assert eventually(lambda: _refuses(raw))
-            _let_go(process)
+            _release_held_calls(process)
             assert [json.loads(raw.line())["result"] for _ in range(2)] == ["held"] * 2
             status, head, body = over_http.reply()
             assert (status, json.loads(body)["result"]) == (200, "held")
@@ -115,7 +115,7 @@ def test_calls_during_a_drain_are_refused(engine: str) -> None:
             raw.send(request("sum", [1, 2], 7))
             reply = json.loads(raw.line())
             assert (reply["id"], reply["error"]["code"]) == (7, -32002)
-            _let_go(process)
+            _release_held_calls(process)
             assert json.loads(raw.line())["result"] == "held"
             assert raw.rest() == b""
             assert json.loads(busy.reply()[2])["result"] == "held"
@@ -142,7 +142,7 @@ def test_a_second_ctrl_c_ends_at_once(engine: str) -> None:
         wire.send(request("pause", [3000]) + request("block", [3000]))
         assert wire.result("sum", [1, 2]) == 3
         process.send_signal(signal.SIGINT)
-        # Two at once would be one. The first has come when calls are refused.
+        # Two signals at once would merge. The first has arrived when calls are rejected.
         assert eventually(lambda: _refuses(wire))
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
@@ -168,7 +168,7 @@ def test_no_reply_is_lost_under_load(engine: str, over: str) -> None:
                         return
 
         def _called_until_told(wire: Wire, client: int) -> bool:
-            """Whether the connection was told to close, and another may be tried."""
+            """Whether the reply closes the connection, so that the client may reconnect."""
             before = time.monotonic()
             was_idle = False
             for number in range(1_000_000):
@@ -185,8 +185,8 @@ def test_no_reply_is_lost_under_load(engine: str, over: str) -> None:
                     body = b""
                 before = began
                 if not body:
-                    # Only the first call of a connection finds it closed, which was never accepted,
-                    # and one that comes late.
+                    # Only the first call of a connection that was never accepted, and a late call,
+                    # may find it closed.
                     if number > 0 and not was_idle:
                         lost.append((client, number))
                     return False

@@ -1,4 +1,4 @@
-"""The example of a model behind a server; its packages are heavy, so only where they are there."""
+"""The example with a sentence-embedding model, if its large packages are installed."""
 
 from __future__ import annotations
 

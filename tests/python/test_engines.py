@@ -1,4 +1,4 @@
-"""Which engine it is, and what happens where io_uring is refused."""
+"""The choice of the engine, and the fallback if the system refuses io_uring."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ except ucall.EngineError as error:
 
 
 def _where_refused(source: str, error: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program in what looks like a container that forbids io_uring."""
+    """Runs a program under a seccomp filter that forbids io_uring, as containers do."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed")

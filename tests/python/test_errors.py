@@ -1,4 +1,4 @@
-"""Functions that raise: what the caller learns, and what the log does."""
+"""Functions that raise: the caller's error, and the log."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def refuse(code: int = 1, message: str = "no", data: Any = None) -> None:
     raise ucall.RPCError(code, message, data)
 
 
-def refuse_specially() -> None:
+def refuse_with_subclass() -> None:
     raise Special
 
 
-def refuse_unwritably() -> None:
+def refuse_with_unwritable_data() -> None:
     raise ucall.RPCError(1, "no", {"a": object()})
 
 
@@ -53,21 +53,21 @@ def divide(a: int, b: int) -> float:
 def test_an_rpc_error_reaches_the_caller_unchanged(
     connect_to: ConnectTo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wire = connect_to(refuse, refuse_specially)
+    wire = connect_to(refuse, refuse_with_subclass)
     assert wire.error("refuse") == {"code": 1, "message": "no"}
     error = wire.error("refuse", [-5, 'é"', {"a": [1, None]}])
     assert error == {"code": -5, "message": 'é"', "data": {"a": [1, None]}}
-    assert wire.error("refuse_specially") == {"code": 7, "message": "special"}
+    assert wire.error("refuse_with_subclass") == {"code": 7, "message": "special"}
     assert not caplog.records
 
 
 def test_unwritable_error_data_is_an_internal_error(
     connect_to: ConnectTo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    error = connect_to(refuse_unwritably).error("refuse_unwritably")
+    error = connect_to(refuse_with_unwritable_data).error("refuse_with_unwritable_data")
     assert error["code"] == -32603
     assert error["data"] == "data.a: object cannot be written as JSON"
-    assert "refuse_unwritably" in caplog.text
+    assert "refuse_with_unwritable_data" in caplog.text
 
 
 def test_codes_out_of_range_are_an_internal_error(connect_to: ConnectTo) -> None:

@@ -1,8 +1,8 @@
-"""Servers that run out: of descriptors, of memory, and of the kernel's goodwill, by its own word.
+"""Servers without descriptors or memory, and with system calls that fail.
 
-Real limits of the process where there are some (`prlimit`), and else errors that strace makes of
-single system calls. Newcomers are refused or wait, those who are there are served, and when there
-is room again all is as it was.
+Uses limits of the process (`prlimit`) where they exist, otherwise errors that strace injects into
+single system calls. New connections are refused or wait, existing ones are served, and once
+resources are free again the server works as before.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def connections() -> int:
 print(server.port)
 server.run()
 """
-#: What keeps a connection from being idle, so that it is not closed for a newcomer.
+#: The start of a request, which keeps a connection from being evicted as idle.
 CALL = request("add", [40, 2])
 PARTIAL, REST = CALL[:20], CALL[20:]
 
@@ -67,25 +67,25 @@ def processor_s(process: Any) -> float:
 
 
 def connect_many(stack: ExitStack, process: Any, port: int, count: int) -> list[Wire]:
-    """Connections that have all begun a call. The kernel takes those that the server does not."""
+    """Connections that have all begun a call; the kernel queues those not accepted yet."""
     wires = []
     for _ in range(count):
         wires.append(stack.enter_context(Wire(port)))
         wires[-1].send(PARTIAL)
-        # One that is known to have begun is not closed for the next.
+        # A connection with a begun request is not evicted for the next one.
         let_rest(process, wires[-1])
     return wires
 
 
 def answers(wire: Wire) -> bool:
-    """Whether the call that the wire has begun is answered, and closes it."""
+    """Completes the call begun on the wire; returns whether it is answered, and closes the wire."""
     with wire:
         wire.send(REST)
         return bool(json.loads(wire.line())["result"] == 42)
 
 
 def rests(process: Any) -> bool:
-    """Whether the server does not spin."""
+    """Whether the server uses no CPU time while idle."""
     before = processor_s(process)
     time.sleep(0.5)
     return processor_s(process) - before < 0.2
@@ -93,7 +93,7 @@ def rests(process: Any) -> bool:
 
 @pytest.mark.parametrize("late", [False, True], ids=["from the start", "later"])
 def test_descriptors_run_out(engine: str, late: bool) -> None:
-    """Under a low limit the server keeps within it; one that is drawn tight under it, it meets."""
+    """The server stays within a low descriptor limit, and survives one that is lowered later."""
     with served(engine, 0 if late else 64) as (process, port), ExitStack() as stack:
         with Wire(port) as established:
             assert established.result("add", [1, 2]) == 3
@@ -104,14 +104,14 @@ def test_descriptors_run_out(engine: str, late: bool) -> None:
             established.send(PARTIAL)
             wires = connect_many(stack, process, port, 100)
             assert rests(process)
-            # io_uring's connections are in a table of its own, made when it starts.
+            # io_uring keeps connections in a table of its own, which it makes when it starts.
             if not (late and engine == "uring"):
                 wires[-1].socket.settimeout(0.3)
                 wires[-1].send(REST)
                 with pytest.raises(TimeoutError):
                     wires[-1].line()
             assert answers(established)
-            # Each that ends makes room for another.
+            # Each connection that closes admits another.
             assert all(answers(wire) for wire in wires[:-1])
             wires[-1].socket.close()
         with Wire(port) as wire:
@@ -121,7 +121,7 @@ def test_descriptors_run_out(engine: str, late: bool) -> None:
 
 
 def test_memory_runs_out(engine: str) -> None:
-    """For a body there is none: its peer is told to come again, and others are served."""
+    """Without memory for a body its client gets a 503, and other clients are served."""
     with served(engine, max_body_bytes=500_000_000) as (process, port):
         with Wire(port) as wire:
             assert wire.result("add", [1, 2]) == 3
@@ -145,7 +145,7 @@ def test_memory_runs_out(engine: str) -> None:
 
 @contextmanager
 def failing(process: Any, call: str, fault: str, when: str) -> Iterator[None]:
-    """Lets a system call of the server fail, by strace, while the block runs."""
+    """Makes a system call of the server fail, with strace, during the block."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed")
@@ -175,12 +175,12 @@ ACCEPTING = ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EINTR"]
 def test_accepting_fails(fault: str) -> None:
     """On epoll. io_uring accepts without a system call; the fake engine fails for it."""
     with served("posix") as (process, port), Wire(port) as established:
-        # An idle one would be closed for a newcomer.
+        # An idle connection would be evicted for a new one.
         established.send(PARTIAL)
         with failing(process, "accept4", fault, "1..3"), ExitStack() as stack:
             new_wires = connect_many(stack, process, port, 5)
             assert answers(established)
-            # What fails for want of something is tried again when a second has passed.
+            # The server retries an accept that failed for lack of resources after a second.
             assert all(answers(wire) for wire in new_wires)
         with Wire(port) as wire:
             assert eventually(lambda: wire.result("connections") == 1)
@@ -189,7 +189,7 @@ def test_accepting_fails(fault: str) -> None:
 @pytest.mark.parametrize("fault", ["ENOBUFS", "ENOMEM", "ECONNRESET", "EINTR"])
 @pytest.mark.parametrize("call", ["recvfrom", "sendto"])
 def test_one_call_of_a_connection_fails(call: str, fault: str) -> None:
-    """On epoll: that connection ends, or goes on; no other hears of it."""
+    """On epoll: that connection closes, or continues; other connections are not affected."""
     with served("posix") as (process, port), Wire(port) as established:
         assert established.result("add", [1, 2]) == 3
         with failing(process, call, fault, "1"), Wire(port) as unlucky:
@@ -206,7 +206,7 @@ def test_one_call_of_a_connection_fails(call: str, fault: str) -> None:
 @pytest.mark.parametrize("fault", ["EAGAIN", "EBUSY", "EINTR", "ETIME"])
 @pytest.mark.parametrize("engine", ["uring"], indirect=True)
 def test_entering_the_ring_fails(engine: str, fault: str) -> None:
-    """The kernel is short of something, or wants its completions read first: every other time."""
+    """Every other io_uring_enter fails with a lack of resources, or of room for completions."""
     with served(engine) as (process, port), Wire(port) as established:
         assert established.result("add", [1, 2]) == 3
         with failing(process, "io_uring_enter", fault, "2..100+2"):

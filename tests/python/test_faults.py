@@ -1,5 +1,5 @@
-"""Functions that break in every way that Python has, on every kind of thread. Each fails its own
-call; the same process answers the next one."""
+"""Functions that fail in every way that Python has, on every kind of thread. Each fails only its
+own call; the same process answers the next one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness import Wire, eventually, program, request
 
 
 class RaisingException(Exception):
-    """One that cannot be shown."""
+    """An exception whose `repr` fails."""
 
     def __str__(self) -> str:
         raise RuntimeError("no str")
@@ -29,7 +29,7 @@ class RaisingException(Exception):
 
 
 class RaisingDel:
-    """One whose end fails."""
+    """An object whose `__del__` fails."""
 
     def __del__(self) -> None:
         raise RuntimeError("raised in __del__")
@@ -112,13 +112,13 @@ BREAKS: dict[str, Callable[[], object]] = {
     "a class": returning(lambda: int),
 }
 
-#: What is no -32603.
+#: Exceptions with another code than -32603.
 CODES = {"CancelledError": -32002}
 
 
 @contextmanager
 def ignored_unraisables() -> Iterator[None]:
-    """Nobody else is told what `__del__` raises, nor of coroutines that nobody awaits."""
+    """Collects errors of `__del__` and coroutines that are never awaited."""
     before = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:
@@ -146,7 +146,7 @@ def test_a_failing_function_fails_only_its_call(serve: Serve, kind: str) -> None
             for _ in range(3):
                 assert wire.error(name)["code"] == CODES.get(name, -32603), name
                 assert wire.result("start") == worker, name
-        # And in one batch, the good ones among them.
+        # And in one batch, among calls that succeed.
         calls = [request(name, id=name) for name in BREAKS] + [request("start", id="good")]
         wire.send(b"[" + b",".join(calls) + b"]")
         text = wire.line()
@@ -199,13 +199,13 @@ def test_debug_shows_printable_exceptions(serve: Serve, kind: str) -> None:
 
 
 def test_results_modified_while_they_are_written(serve: Serve) -> None:
-    """Encoders run in between: what they do to the rest must not be read after it is gone."""
+    """Encoders run during the write: objects that they free must not be read afterwards."""
     held: list[Any] = []
 
     class Trap:
         pass
 
-    def spring(trap: Trap) -> object:
+    def clear_victims(trap: Trap) -> object:
         for victim in held:
             victim.clear()
         gc.collect()
@@ -225,7 +225,7 @@ def test_results_modified_while_they_are_written(serve: Serve) -> None:
         return members
 
     server = serve()
-    server.register_type(Trap, encode=spring, decode=lambda _: Trap())
+    server.register_type(Trap, encode=clear_victims, decode=lambda _: Trap())
     for function in (of_list, of_dict, growing):
         server.add(function)
     with Wire(server.port) as wire:
@@ -237,7 +237,7 @@ def test_results_modified_while_they_are_written(serve: Serve) -> None:
 
 
 class _Grower:
-    """Makes its dict larger when it is to be cleared."""
+    """Adds to its dict while the dict is cleared."""
 
     def __init__(self, members: dict[str, Any]) -> None:
         self.members = members
@@ -297,7 +297,7 @@ def test_the_interpreter_may_exit_under_load(engine: str, how: str) -> None:
                                 return
                             answered[index] += 1
             except OSError:
-                pass  # The program is gone.
+                pass  # The program has ended.
 
         clients = [threading.Thread(target=load, args=(index,)) for index in range(6)]
         for client in clients:

@@ -1,4 +1,4 @@
-"""Children that are forked off in functions and come back from them: they serve nobody."""
+"""Children that are forked in functions and return from them: they end and send nothing."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ COMPLAINT = "a forked child has returned from a function that a server runs"
 
 
 def calls(method: str) -> list[bytes]:
-    """One that forks between others, which the same turn answers."""
+    """A call that forks between other calls of the same turn."""
     return [request("same", [1], 1), request(method, [2], 2), request("same", [3], 3)]
 
 
@@ -122,7 +122,7 @@ def test_a_child_that_comes_back_is_ended(engine: str, kind: str, how: str) -> N
             wire.send(b"".join(map(http, calls(kind))))
             results = [json.loads(wire.reply()[2])["result"] for _ in range(3)]
             assert results == [1, [1, 2], 3]
-            # The connections are the parent's alone, and nothing else came on them.
+            # Only the parent has the connections, and nothing else has arrived on them.
             for each in (raw, wire):
                 each.end()
                 assert each.rest() == b""
@@ -146,7 +146,7 @@ def test_a_child_runs_no_other_call_of_its_batch(engine: str) -> None:
         assert process.communicate(timeout=60)[0] == "4\nreturned\n"
 
 
-def test_a_child_of_who_tells_who_calls_is_ended(engine: str) -> None:
+def test_a_forked_child_of_auth_is_ended(engine: str) -> None:
     with program(SOURCE, engine, "auth") as process:
         with Wire(int(process.stdout.readline())) as wire:
             wire.send(http(request("same", [1])) * 2)
@@ -159,7 +159,7 @@ def test_a_child_of_who_tells_who_calls_is_ended(engine: str) -> None:
 def test_a_child_of_a_signal_handler_is_ended(engine: str) -> None:
     with program(SOURCE, engine, "run") as process:
         with Wire(int(process.stdout.readline())) as wire:
-            # The handler may run within the function, or between two turns.
+            # The signal handler may run in the function, or between two turns.
             wire.result("signalled", [1])
             assert wire.result("signalled", [2])[0][0] == 1
             wire.end()

@@ -1,4 +1,4 @@
-"""HTTP as it is spoken here: what is served, what is refused, and by which limits."""
+"""HTTP: accepted and rejected requests, and limits."""
 
 from __future__ import annotations
 

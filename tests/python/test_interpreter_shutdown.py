@@ -1,5 +1,5 @@
-"""Threads that come back from a function while the interpreter is finalised: the program ends all
-the same, as it would have without them."""
+"""Threads whose function returns while the interpreter is finalised: the program still ends as it
+would without them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from harness import Wire, let_read, program, request
 
-#: The finalisation takes a while, as that of a large program does, and lets other threads in.
+#: Makes finalisation slow, as in a large program, and lets other threads run during it.
 LINGERING = """
 import importlib, os, sys, threading, time
 engine = importlib.import_module("ucall." + sys.argv[1])
@@ -68,7 +68,7 @@ def test_pool_threads_return_at_any_moment(engine: str, method: str) -> None:
 DAEMON = """
 import asyncio, logging
 logging.getLogger("ucall").setLevel("ERROR")
-importlib.import_module("ucall._exit")._STOP_TIMEOUT_S = 0.05
+importlib.import_module("ucall.server")._STOP_TIMEOUT_S = 0.05
 server = engine.Server(port=0)
 
 @server

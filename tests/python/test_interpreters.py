@@ -1,4 +1,4 @@
-"""Interpreters that the package is not made for say so when it is imported."""
+"""On unsupported interpreters the import fails with a reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ with ucall.Server(port=0) as server:
 
 
 def test_a_free_threaded_interpreter_gets_an_import_error() -> None:
-    # As a free-threaded build answers that runs with -X gil=0.
+    # The answer of a free-threaded build with -X gil=0.
     program = "import sys\nsys._is_gil_enabled = lambda: False" + IMPORTING
     told = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0\n"
     assert printed(program) == told

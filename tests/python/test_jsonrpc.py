@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 over HTTP and raw TCP: its own examples, and every case cut at every byte."""
+"""JSON-RPC 2.0 over HTTP and raw TCP: the specification's examples, and cases cut at every byte."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def error(code: int, message: str, id: Any = None) -> dict[str, Any]:
 
 INVALID = error(-32600, "Invalid Request")
 
-# Section 7 of the specification, in its order. `None`: nothing is returned.
+# Section 7 of the specification, in its order. `None`: no reply.
 SPECIFICATION: list[tuple[str, Any]] = [
     (
         '{"jsonrpc": "2.0", "method": "subtract", "params": [42, 23], "id": 1}',
@@ -114,7 +114,7 @@ IDS = [str(number) for number in range(len(SPECIFICATION))]
 
 
 def without_data(reply: Any) -> Any:
-    """The `data` of our errors is our own."""
+    """The specification does not define the `data` of errors."""
     if isinstance(reply, list):
         return [without_data(item) for item in reply]
     if reply and "error" in reply:
@@ -205,7 +205,7 @@ def test_batches_answer_in_order_and_to_their_limit(serve: Serve) -> None:
     assert [reply["result"] for reply in replies] == list(range(1000))
 
 
-# Cut at every byte: what works, and what does not.
+# Valid and invalid requests, cut at every byte.
 CASES: list[bytes] = [
     *(text.encode() for text, _ in SPECIFICATION),
     *(text.encode() for text, _ in REFUSED if len(text) < 200),
@@ -217,7 +217,7 @@ CASES: list[bytes] = [
 
 
 def _answer(server: ucall.Server, pieces: list[bytes]) -> bytes:
-    """All that comes back when the pieces arrive one by one, by the server's reckoning."""
+    """All replies when the server reads the pieces one by one."""
     with Wire(server.port) as wire:
         for piece in pieces[:-1]:
             seen = server.stats()["bytes_received"] + len(piece)

@@ -1,9 +1,9 @@
-"""Calls of every kind, many of them, and what the server has more of afterwards: nothing.
+"""Leaks: after many calls of every kind the server holds no more than before.
 
-Counted in the server's own process: blocks of Python's memory, bytes of the allocator that Rust and
-C share, descriptors, threads, and references to the functions and values at hand. A leak of one
-block in a hundred calls is seen. ``UCALL_LEAK_CALLS=1000000`` (`make leaks`) makes as many of each
-engine; unset, there are fewer.
+The test counts, in the server's own process, blocks of Python's memory, bytes of the allocator that
+Rust and C share, descriptors, threads, and references to functions and values. It detects a leak of
+one block in a hundred calls. ``UCALL_LEAK_CALLS=1000000`` (`make leaks`) makes that many calls on
+each engine; by default there are fewer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 from harness import Wire, eventually, http, program, request
 
 CALLS = int(os.environ.get("UCALL_LEAK_CALLS", "20000"))
-#: So few that all are there before anything is counted, also on a machine that is busy.
+#: Few enough that all exist before the first count, also on a busy machine.
 THREADS = 4
-#: Sent at once; the replies are read before more is sent.
+#: Calls sent at once; their replies are read before the next ones.
 ROUND = 500
 
 SERVER = """
@@ -100,7 +100,7 @@ ARRAY = (
     "AAAAAAAA"
 )
 
-#: One of each is a round's mix.
+#: A round makes one call of each.
 KINDS: list[tuple[str, Any]] = [
     ("sum", [1, 2]),
     ("sum", {"a": 2**70}),
@@ -132,7 +132,7 @@ def mixed(count: int) -> list[bytes]:
 
 
 def call_all(port: int, wire: Wire, times: int) -> None:
-    """About so many calls: one by one, in batches, over HTTP, and some on new connections."""
+    """Makes about this many calls: one by one, in batches, over HTTP, and on new connections."""
     calls = mixed(ROUND // 2)
     raw, batch = b"".join(calls), b"[" + b",".join(calls) + b"]"
     for round in range(max(1, times // ROUND)):
@@ -150,21 +150,21 @@ def call_all(port: int, wire: Wire, times: int) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
 @pytest.mark.timeout(600)
-def test_calls_of_every_kind_leave_nothing_behind(engine: str) -> None:
+def test_calls_of_every_kind_leak_nothing(engine: str) -> None:
     with program(SERVER, engine, str(THREADS)) as process:
         port = int(process.stdout.readline())
         with Wire(port, timeout_s=60) as wire:
 
             def counted(times: int) -> dict[str, Any]:
                 call_all(port, wire, times)
-                # The connections that left are through.
+                # The server has closed the connections of clients that disconnected.
                 counts: dict[str, Any] = json.loads(json.dumps(wire.result("counts")))
                 return counts
 
             counted(5000)
             before = counted(5000)
             after = counted(CALLS)
-            # The last connections that left may not be through yet.
+            # The server may not have closed the last connections yet.
             few = before["descriptors"] + 2
             assert eventually(lambda: wire.result("counts")["descriptors"] <= few)
         more = {name: after[name] - before[name] for name in ("blocks", "bytes")}

@@ -1,4 +1,4 @@
-"""Many connections and many calls: nothing is lost, and nothing is kept."""
+"""Many connections and many calls: no reply is lost, and no object is kept."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _call_from_everywhere(port: int) -> None:
         connection.close()
 
 
-# Objects whose references are counted.
+# The test counts the references to these objects.
 KEY = "a key that is nobody else's"
 VALUE = ["a value", {"that": 12345.5}]
 DEFAULT = object()
@@ -114,7 +114,7 @@ def test_calls_keep_no_references(serve_once: Serve) -> None:
             references_after, bytes_after = run(120)
         finally:
             tracemalloc.stop()
-    # Others may hold a few of the interpreter's own objects more or less.
+    # Other code may change the count of the interpreter's own objects a little.
     for before, after in zip(references, references_after, strict=True):
         assert abs(after - before) < 50
     assert bytes_after - bytes_before < 50_000

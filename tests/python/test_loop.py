@@ -1,4 +1,4 @@
-"""Our event loop behaves as asyncio's: each test runs on both."""
+"""The server's event loop behaves as asyncio's: each test runs on both."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import logging
+import socket
 import threading
 import time
 import tracemalloc
@@ -15,14 +16,17 @@ from typing import Any
 
 import pytest
 
-from ucall import _loop
+import ucall
+from harness import Wire, program, request
+from ucall._asyncio import event_loop
 
 Loop = asyncio.AbstractEventLoop
+Serve = Callable[..., ucall.Server]
 
 
 @pytest.fixture(params=["ours", "asyncio"])
 def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
-    made = _loop.new_loop() if request.param == "ours" else asyncio.SelectorEventLoop()
+    made = event_loop.Loop() if request.param == "ours" else asyncio.SelectorEventLoop()
     yield made
     made.close()
 
@@ -166,8 +170,6 @@ def test_a_spinning_task_starves_no_other(loop: Loop) -> None:
 
 
 async def connected(loop: Loop) -> Any:
-    import socket
-
     ours, theirs = socket.socketpair()
     threading.Thread(target=lambda: theirs.sendall(theirs.recv(1)), daemon=True).start()
     ours.setblocking(False)
@@ -235,3 +237,108 @@ def test_debug_mode_names_slow_callbacks_and_rejects_coroutines(
     assert any("sleep" in line and line.startswith("Executing") for line in slow), slow
     assert "thread" in refused[0]
     loop.run_until_complete(loop.shutdown_default_executor())
+
+
+def _add_reader(loop: Loop, done: Callable[[], object]) -> None:
+    ours, theirs = socket.socketpair()
+
+    def read() -> None:
+        loop.remove_reader(ours)
+        ours.close()
+        theirs.close()
+        done()
+
+    loop.add_reader(ours, read)
+    theirs.send(b"x")
+
+
+async def _finish(done: Callable[[], object]) -> None:
+    await asyncio.sleep(0)
+    done()
+
+
+def _resolve_future(loop: Loop, done: Callable[[], object]) -> None:
+    future = loop.create_future()
+    future.add_done_callback(lambda _: done())
+    future.set_result(None)
+
+
+#: What a function may ask of its loop, and what calls `done` then.
+REQUESTS: dict[str, Callable[[Loop, Callable[[], object]], object]] = {
+    "call_soon": lambda loop, done: loop.call_soon(done),
+    "call_soon twice": lambda loop, done: loop.call_soon(loop.call_soon, done),
+    "call_later": lambda loop, done: loop.call_later(0.001, done),
+    "call_at": lambda loop, done: loop.call_at(loop.time() + 0.001, done),
+    "call_soon_threadsafe": lambda loop, done: loop.call_soon_threadsafe(done),
+    "another thread": lambda loop, done: threading.Timer(
+        0.01, loop.call_soon_threadsafe, [done]
+    ).start(),
+    "create_task": lambda loop, done: loop.create_task(_finish(done)),
+    "a future": _resolve_future,
+    "run_in_executor": lambda loop, done: loop.run_in_executor(None, done),
+    "add_reader": _add_reader,
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_plain_function_may_use_the_loop(serve: Serve, name: str) -> None:
+    """The turn that ran the function has to end its wait: nothing else arrives after it."""
+    done = threading.Event()
+
+    async def start() -> None: ...
+
+    def use_loop() -> None:
+        REQUESTS[name](asyncio.get_running_loop(), done.set)
+
+    with Wire(serve(start, use_loop).port) as wire:
+        wire.result("start")
+        wire.result("use_loop")
+        assert done.wait(60)
+
+
+EXITS = """
+import asyncio, sys, ucall
+server = ucall.Server(port=0)
+@server
+async def exit_by_callback() -> None:
+    asyncio.get_running_loop().call_soon(sys.exit, 3)
+@server
+async def exit_when_cancelled() -> None:
+    try:
+        await asyncio.sleep(3000)
+    except asyncio.CancelledError:
+        sys.exit(4)
+@server
+async def exit_child() -> None:
+    async def child() -> None:
+        await asyncio.sleep(0)
+        sys.exit(5)
+    await asyncio.create_task(child())
+@server
+def stop() -> None:
+    server.stop(at_once=True)
+print(server.port)
+server.run()
+print("stopped")
+"""
+
+
+def test_a_callback_that_exits_ends_the_server() -> None:
+    with program(EXITS) as process, Wire(int(process.stdout.readline())) as wire:
+        wire.send(request("exit_by_callback"))
+        assert process.wait(60) == 3
+
+
+def test_a_task_that_exits_ends_its_call_alone() -> None:
+    with program(EXITS) as process, Wire(int(process.stdout.readline())) as wire:
+        for _ in range(3):
+            assert wire.error("exit_child")["code"] == -32603
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_a_task_that_exits_while_the_server_stops_lets_it_stop() -> None:
+    with program(EXITS) as process, Wire(int(process.stdout.readline())) as wire:
+        wire.send(request("exit_when_cancelled") + request("stop"))
+        assert process.stdout.readline() == "stopped\n"
+        assert process.wait(60) == 0

@@ -1,4 +1,4 @@
-"""What calls keep of their requests while they wait counts towards what a server may hold."""
+"""The params of waiting calls count towards `max_held_bytes`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from serving import Serve
 import ucall
 from harness import Wire, eventually, http, request
 
-#: Less than four calls' params. What is received takes more meanwhile.
+#: Less than the params of four calls. Receiving takes more meanwhile.
 HELD_BYTES_MAX = 1_000_000
 LARGE = http(request("wait", ["x" * 300_000]))
 
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What the calls wait for; opened at the end, so that the server can stop."""
+    """The event that the calls wait for; set at the end, so that the server can stop."""
     gate = threading.Event()
     yield gate
     gate.set()
@@ -29,7 +29,7 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture(params=["threads", "batch", "async"])
 def server(request: pytest.FixtureRequest, serve: Serve, gate: threading.Event) -> ucall.Server:
-    """Has `wait(text)`, which waits for the gate: in the one thread, batch, or in a task."""
+    """A server of `wait(text)`, which waits for the gate: in one thread, a batch, or a task."""
 
     def wait(text: str) -> int:
         assert gate.wait(20)
@@ -54,7 +54,7 @@ def server(request: pytest.FixtureRequest, serve: Serve, gate: threading.Event) 
 
 
 def is_taken(server: ucall.Server, wire: Wire) -> bool:
-    """Sends a large call: whether it is let in to wait, or else refused."""
+    """Sends a large call, and returns whether the server accepts it."""
     before = server.stats()["calls"]
     wire.send(LARGE)
 
@@ -83,7 +83,7 @@ def test_queued_calls_stay_within_max_held_bytes(
 
 def test_disconnected_callers_free_their_queued_calls(server: ucall.Server) -> None:
     with Wire(server.port) as first:
-        # It takes the one thread, or runs as the batch that others wait behind.
+        # It occupies the one thread, or runs as the batch that other calls wait for.
         first.send(http(request("wait", ["x"])))
         for _ in range(10):
             with Wire(server.port) as wire:
@@ -105,7 +105,7 @@ def test_a_closed_connection_cancels_only_its_calls(serve: Serve) -> None:
     server = serve(wait)
     wires = [Wire(server.port) for _ in range(4)]
     try:
-        # In turns, so that the calls of one are among those of the others.
+        # Alternately, so that the calls of the connections are interleaved.
         for number in range(40):
             wires[number % 4].send(http(request("wait", [number])))
         assert eventually(lambda: len(running) == 40)

@@ -1,4 +1,4 @@
-"""Common mistakes: each message names what it is about, what was expected, and what came."""
+"""Common mistakes: each message names the option, the expected and the actual value."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ MISTAKES: dict[str, tuple[Callable[[ucall.Server], object], str]] = {
     ),
     "threads for async": (
         lambda server: server(threads=True)(waiting),
-        "waiting: is async, and runs as a task beside others",
+        "waiting: is async, and runs as a task;",
     ),
     "threads for an async batch": (
         lambda server: server.batch(threads=True)(waiting),
-        "waiting: is async, and runs as a task beside others",
+        "waiting: is async, and runs as a task;",
     ),
     "threads and processes": (
         lambda server: server(threads=True, processes=2)(plain),

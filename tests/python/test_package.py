@@ -1,4 +1,4 @@
-"""What is installed: types for checkers, licences for who hands copies on, and two commands."""
+"""The installed package: types, licences, and two commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PUBLIC = ("Context", "TLS", "Certificate", "Message", "Receipt", "QueueCore")
 
 
 def test_stubs_match_the_core() -> None:
-    """Editors show what stands in the stubs."""
+    """Editors show the docstrings of the stubs."""
     stubs = ast.parse((Path(ucall.__file__).parent / "_core.pyi").read_text())
     classes = {node.name: node for node in stubs.body if isinstance(node, ast.ClassDef)}
     for name in PUBLIC:
@@ -88,7 +88,7 @@ for package, name in [(ucall, "urin"), (ucall.aio, "queues"), (ucall, "_nothing"
 
 
 def test_lazy_submodules_match_the_type_checkers() -> None:
-    """Those that are imported on demand are written down twice."""
+    """Modules that are imported on demand are listed twice."""
     for package in (ucall, ucall.aio):
         tree = ast.parse(Path(package.__file__ or "").read_text())
         [choice] = [node for node in tree.body if isinstance(node, ast.If) and node.orelse]

@@ -21,7 +21,7 @@ import pytest
 import ucall
 from harness import Wire, eventually, http, let_read, request
 
-# No guard around `run`: each process of the pool imports this script too.
+# `run` has no guard, although each process of the pool imports this script.
 SCRIPT = """
 import importlib, os, sys, time
 server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, timeout_ms=120_000)
@@ -125,7 +125,7 @@ def odd(what: str):
     return (lambda: 1) if what == "lambda" else what
 
 @server(processes=1)
-def offspring():
+def fork_and_spawn():
     import subprocess, multiprocessing
     child = multiprocessing.get_context("fork").Process(target=int)
     child.start()
@@ -167,7 +167,7 @@ def test_a_stuck_process_is_killed_at_the_deadline_and_replaced(
     tmp_path: Path, engine: str
 ) -> None:
     with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
-        # In the same pool, and without a deadline: to start a process may take longer.
+        # In the same pool, without a deadline, because starting a process may take longer.
         first = wire.result("pid")
         assert is_alive(first)
         wire.send(request("nap", [60], id=1) + request("nap", [60], id=2))
@@ -175,7 +175,7 @@ def test_a_stuck_process_is_killed_at_the_deadline_and_replaced(
         assert eventually(lambda: not is_alive(first))
         second = wire.result("pid")
         assert second != first and is_alive(second)
-        # A call that is at another process is not disturbed.
+        # A call in another process is not affected.
         wire.send(request("wait_for", [str(tmp_path / "told")], id=1))
         wire.send(request("nap", [60], id=2))
         assert json.loads(wire.line())["id"] == 2
@@ -219,7 +219,7 @@ def test_unpicklable_results_are_logged(tmp_path: Path, engine: str) -> None:
         assert wire.error("odd", ["raise"])["code"] == -32603
         assert wire.error("odd", ["lambda"])["code"] == -32603
         assert wire.result("odd", ["text"]) == "text"
-        assert wire.result("offspring") == [0, 0]
+        assert wire.result("fork_and_spawn") == [0, 0]
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
         assert "Odd: odd" in log and "lambda" in log
@@ -231,7 +231,7 @@ def test_the_program_exits_while_a_process_is_stuck(tmp_path: Path, engine: str)
         wire.send(request("alone", [60]))
         let_read(port)
         process.send_signal(signal.SIGINT)
-        # Two at once would be one. The first has come when calls are refused.
+        # Two signals at once would merge. The first has arrived when calls are rejected.
         assert eventually(lambda: wire.error("nobody")["code"] == -32002)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
@@ -295,7 +295,7 @@ if __name__ == "__main__":
 """
 
 
-def test_no_call_sees_what_another_has_set(tmp_path: Path) -> None:
+def test_no_call_sees_the_variables_of_another(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(VARIABLES)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
@@ -336,7 +336,7 @@ def test_unused_shared_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> No
     pid, total = pool.submitter(os.getpid), pool.submitter(numpy.sum)
     soon = pool.submitter(numpy.sum, 300)
     try:
-        # Killed at its deadline, before it could look at what it was sent, and one cancelled.
+        # One is killed at its deadline, before it reads its input, and one is cancelled.
         os.kill(pid().result(30), signal.SIGSTOP)
         killed, cancelled = soon(large), total(large)
         assert cancelled.cancel()
@@ -344,7 +344,7 @@ def test_unused_shared_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> No
             killed.result(30)
         next_pid = pid().result(30)
         assert len(made) == 1 and not made[0].exists()
-        # The pool is closed while one is at its process, and another waits.
+        # The pool closes while one call runs and another waits.
         os.kill(next_pid, signal.SIGSTOP)
         at_process, _ = total(large), total(large)
         assert eventually(lambda: len(made) == 2)

@@ -1,8 +1,8 @@
-"""What is smuggled past a proxy: a request behind another, where two parsers may differ.
+"""Request smuggling through proxies: a request hidden after another, where two parsers may differ.
 
-The proxies mark each request that they pass on. One that comes without the mark was the body of
-another for the proxy, and smuggled. Some of the attacks are taken for two requests by the proxy
-itself, or refused by it: both are its right.
+The proxies mark each request that they forward. A request without the mark was part of another
+request's body for the proxy, so it was smuggled. The proxy may also split an attack into two
+requests itself, or reject it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARK = "X-Passed-On"
 HIDDEN = http(request("add", [1, 1], "hidden"))
 FOLLOWING = http(request("add", [2, 2], "following"))
 
-#: Ways to say that a body is chunked, which not all take for that.
+#: Headers that only some parsers read as chunked.
 ENCODINGS = [
     "Transfer-Encoding: chunked",
     "Transfer-Encoding : chunked",
@@ -51,7 +51,7 @@ ENCODINGS = [
     "Connection: Transfer-Encoding\r\nTransfer-Encoding: chunked",
 ]
 
-#: Ways to write a length of nothing and one of a whole hidden request.
+#: Lengths that are 0 for some parsers, and include the hidden request for others.
 LENGTHS = [
     "Content-Length: 0\r\nContent-Length: {n}",
     "Content-Length: {n}\r\nContent-Length: 0",
@@ -76,7 +76,8 @@ LENGTHS = [
     "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: \r\nX: {n}",
 ]
 
-#: Chunked bodies that end before the hidden request for some, and with it or behind it for others.
+#: Chunked bodies that end before the hidden request for some parsers, and with or after it for
+#: others.
 CHUNKS = [
     b"0\r\n\r\n",
     b"0\n\n",
@@ -111,9 +112,10 @@ def posted(headers: str, body: bytes, line: str = "POST / HTTP/1.1") -> bytes:
 
 def attacks() -> Iterator[bytes]:
     size = f"{len(HIDDEN):x}\r\n"
-    # For whom the length counts, all of it is the body; else the hidden request is behind it.
+    # A parser that uses the length reads all of it as the body; otherwise the hidden request
+    # follows the body.
     after = b"0\r\n\r\n" + HIDDEN
-    # For whom the length counts, the body ends where the hidden request begins.
+    # For a parser that uses the length, the body ends where the hidden request begins.
     within = size.encode() + HIDDEN + b"\r\n0\r\n\r\n"
     for encoding in ENCODINGS:
         for length, body in ((len(after), after), (len(size), within)):
@@ -132,7 +134,7 @@ def attacks() -> Iterator[bytes]:
 
 
 def attack(port: int, sent: bytes) -> None:
-    """Sends it and one more request, and takes what comes for a moment."""
+    """Sends the attack and one more request, and reads replies for a moment."""
     with socket.create_connection((HOST, port), timeout=60) as wire:
         try:
             wire.sendall(sent + FOLLOWING)
@@ -144,7 +146,7 @@ def attack(port: int, sent: bytes) -> None:
 
 
 def is_served(port: int, number: int) -> bool:
-    """Whether a call is answered: by nothing else than its own reply, or by the proxy alone."""
+    """Whether a call gets its own reply, or an error of the proxy."""
     with Wire(port) as wire:
         wire.send(http(request("add", [number, 1], f"call {number}"), "Connection: close"))
         status, _, body = wire.reply()
@@ -158,7 +160,7 @@ def is_served(port: int, number: int) -> bool:
 
 @dataclass
 class Guard:
-    """Lets everybody in, and counts who was passed on and who was not."""
+    """Accepts every request, and counts those with and without the proxy's mark."""
 
     marked: int = 0
     unmarked: list[dict[str, str]] = field(default_factory=list)
@@ -239,10 +241,10 @@ def test_no_request_is_smuggled_past_a_proxy(
         for it in done:
             it.result()
         assert guard.unmarked == []
-        # Nor is a reply left over that others would get.
+        # No reply is left over, which another client would get.
         served = [eventually(lambda number=number: is_served(port, number)) for number in range(50)]
         assert all(served) and guard.marked > 50
         assert guard.unmarked == []
-    # What is not passed on by a proxy is seen.
+    # The test detects a request without the mark.
     attack(server.port, HIDDEN)
     assert eventually(lambda: len(guard.unmarked) == 2)

@@ -1,4 +1,4 @@
-"""JSON on its way to Python: every annotation, and every value that does not fit it."""
+"""JSON to Python: every annotation, and values that do not fit it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BYTES = bytes(range(256))
 
 
 def taking(annotation: Any) -> Callable[..., Any]:
-    """A function of one parameter, which shows what it got."""
+    """A function of one parameter, which returns the `repr` of its argument."""
 
     def take(a):  # type: ignore[no-untyped-def]
         return repr(a)

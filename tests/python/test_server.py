@@ -1,4 +1,4 @@
-"""The server's life: ports, threads, stops and starts, and what is added on the way."""
+"""Servers: ports, threads, start and stop, and functions added meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_name_is_served_once() -> None:
     server = ucall.Server(port=0)
     server.add(sum)
     server.add(sum)
-    with pytest.raises(ValueError, match="'sum' is served already"):
+    with pytest.raises(ValueError, match="'sum' is already the name of"):
         server.add(max, name="sum")
     for name in ("", "rpc.discover"):
         with pytest.raises(ValueError):
@@ -181,13 +181,13 @@ def test_a_stop_before_the_first_run_is_remembered() -> None:
 def test_stops_and_starts_from_many_threads(serve: Serve) -> None:
     server = serve(sum)
 
-    def bother() -> None:
+    def stop_and_start() -> None:
         for _ in range(20):
             server.stop()
             with contextlib.suppress(RuntimeError):
                 server.start()
 
-    threads = [threading.Thread(target=bother) for _ in range(4)]
+    threads = [threading.Thread(target=stop_and_start) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -41,7 +41,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 def _ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit status and error output."""
+    """The exit status and the error output."""
     output, errors = process.communicate(timeout=60)
     assert output.endswith("returned\n"), errors
     return process.returncode, errors

@@ -1,4 +1,4 @@
-"""What can be served, and what is refused when it is registered."""
+"""Signatures that can be served, and those that registration refuses."""
 
 from __future__ import annotations
 

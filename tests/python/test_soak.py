@@ -1,4 +1,4 @@
-"""The soak in short: seconds of mixed traffic, good and hostile. `make soak` takes its time."""
+"""A short soak: seconds of good and hostile traffic. `make soak` takes ten minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.timeout(800)
 def test_seconds_of_mixed_traffic_stay_flat() -> None:
-    # A slow machine may need longer to warm up; what leaks does so in the longest run as well.
+    # A slow machine may need longer to warm up; a leak also shows in the longest run.
     for minutes in ("0.07", "0.3", "1"):
         command = [sys.executable, "-m", "soak", "--minutes", minutes, "--engine", "posix"]
         command += [] if NO_URING else ["--engine", "uring"]

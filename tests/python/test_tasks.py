@@ -1,4 +1,4 @@
-"""Tasks of async functions: each call has one, made and shown as asyncio makes and shows it."""
+"""Tasks of async functions: each call has a task, with the behaviour of asyncio's own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_kept_task_is_its_calls_own(hosted: Serve) -> None:
         assert len(set(map(id, kept))) == 3
 
 
-def test_who_wants_to_hear_of_the_end_does(hosted: Serve) -> None:
+def test_done_callbacks_run(hosted: Serve) -> None:
     ended: list[int] = []
 
     async def call(a: int) -> int:
@@ -89,7 +89,7 @@ def test_a_call_may_cancel_itself(hosted: Serve) -> None:
         assert wire.result("plain") == 0
 
 
-def test_why_a_call_was_cancelled_is_told(hosted: Serve) -> None:
+def test_the_reason_of_a_cancellation_is_reported(hosted: Serve) -> None:
     async def cancel() -> list[Any]:
         _current().cancel("the reason")
         try:
@@ -155,7 +155,7 @@ def test_some_calls_wait_and_some_do_not(hosted: Serve) -> None:
             assert wire.result("call", [seconds, number]) == expected
 
 
-def test_what_is_raised_at_once_or_later(hosted: Serve) -> None:
+def test_exceptions_at_once_or_later(hosted: Serve) -> None:
     async def fail(wait: bool, kind: str) -> None:
         if wait:
             await asyncio.sleep(0)
@@ -177,7 +177,7 @@ def test_what_is_raised_at_once_or_later(hosted: Serve) -> None:
             assert wire.result("fine") == [1, 2]
 
 
-def test_a_caller_who_leaves_cancels_a_first_call_that_waits(serve: Serve) -> None:
+def test_a_disconnect_cancels_a_waiting_first_call(serve: Serve) -> None:
     seen: list[str] = []
 
     async def wait() -> None:
@@ -218,7 +218,7 @@ def test_all_tasks_are_those_that_run(serve: Serve) -> None:
         assert wire.result("group") == 4
 
 
-def test_nothing_is_left_behind(hosted: Serve) -> None:
+def test_finished_tasks_and_their_values_are_freed(hosted: Serve) -> None:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
     class Value:
@@ -279,7 +279,7 @@ def test_debug_mode_has_a_task_for_each(serve: Serve, monkeypatch: pytest.Monkey
     assert len(set(seen)) == 3
 
 
-def test_no_call_sees_what_another_kept_at_its_task(hosted: Serve) -> None:
+def test_no_call_sees_the_task_attributes_of_another(hosted: Serve) -> None:
     variable: contextvars.ContextVar[str | None] = contextvars.ContextVar("variable", default=None)
 
     async def visit(user: str, wait: bool) -> list[Any]:
@@ -326,7 +326,7 @@ def test_a_task_shows_the_variables_of_its_call(hosted: Serve) -> None:
 
 
 class Factory:
-    """A task factory that needs no more than a loop and a coroutine. uvloop names all else."""
+    """A task factory that takes a loop and a coroutine. uvloop passes other arguments by name."""
 
     def __init__(self) -> None:
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -369,7 +369,7 @@ def test_a_task_factory_makes_the_task_of_every_call(hosted: Serve) -> None:
             assert wire.result("with_context") is is_used
             assert wire.result("together", [1]) is is_used
         assert wire.error("use", ["yes"])["code"] == -32602
-    # Four calls, one with a context and one batch, twice, and the call that took the factory away.
+    # Four calls, one with a context and one batch, twice, and the call that removed the factory.
     assert factory.count == 13
 
 
@@ -415,7 +415,7 @@ def test_a_factory_may_be_set_before_the_first_call(hosted: Serve) -> None:
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")
 def test_the_factory_of_eager_tasks(hosted: Serve) -> None:
     def eager(loop: Any, coroutine: Any, **options: None) -> asyncio.Task[Any]:
-        # Without what uvloop names, which in Python 3.13.0 this does not take.
+        # Without uvloop's arguments, which Python 3.13.0 does not accept here.
         return asyncio.eager_task_factory(loop, coroutine)
 
     async def use() -> None:
@@ -457,7 +457,7 @@ server.run()
 
 CHANGES = {
     "nothing to enter a task by": "del asyncio.tasks._enter_task",
-    # From CPython 3.14 on, asyncio's functions in C know nothing of tasks in Python.
+    # From CPython 3.14 on, asyncio's C functions do not know tasks written in Python.
     "tasks in Python": """
 asyncio.Task = asyncio.tasks.Task = asyncio.tasks._PyTask
 for name in ("current_task", "all_tasks"):

@@ -179,7 +179,7 @@ def test_a_slow_function_is_named_once(serve: Serve, caplog: pytest.LogCaptureFi
     warned = [record.getMessage() for record in caplog.records]
     named = [line for line in warned if line.startswith("block held up all other calls for ")]
     assert len(named) == 1 and "threads=True" in named[0]
-    # Where even that is slow, it is told of as well.
+    # If even that is slow, the log names it as well.
     assert warned == named or max(took_s) > 0.5
 
 

@@ -1,4 +1,4 @@
-"""Servers under TLS: HTTP and raw TCP, certificates, clients that show theirs, and misuse."""
+"""Servers under TLS: HTTP and raw TCP, certificates of servers and clients, and misuse."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wrapped(port: int, context: ssl.SSLContext, name: str = "localhost", **how: 
 
 
 def shown_name(port: int, context: ssl.SSLContext, name: str) -> str:
-    """Whose certificate a client is shown that asks for a name."""
+    """The name of the certificate that a client with this SNI gets."""
     context.check_hostname = False
     with wrapped(port, context, name) as wire:
         certificate: Any = wire.socket.getpeercert()  # type: ignore[attr-defined]
@@ -273,7 +273,7 @@ def test_plaintext_to_a_tls_server_is_refused(serve: Serve, files: Files) -> Non
 
 def test_tls_to_a_plaintext_server_is_refused(serve: Serve, authority: Authority) -> None:
     server = serve(add)
-    with pytest.raises(ucall.ConnectionError, match="it speaks no TLS"):
+    with pytest.raises(ucall.ConnectionError, match="does not speak TLS"):
         Client(f"https://{HOST}:{server.port}").add(1, 2)
     with pytest.raises(ssl.SSLError):
         wrapped(server.port, authority.context())
@@ -283,7 +283,7 @@ def test_tls_to_a_plaintext_server_is_refused(serve: Serve, authority: Authority
 def test_200_stalled_handshakes_delay_no_other_connection(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
-    # The first waits for their rest for ever, so that nobody's turn comes because they are gone.
+    # The first connections wait forever for their rest, so no other advances because they close.
     long_timeout = serve(add, ssl_certfile=files.both, handshake_timeout_s=3000)
     server = serve(add, ssl_certfile=files.both, handshake_timeout_s=1)
     context = authority.context()
@@ -329,7 +329,7 @@ def test_the_own_origin_is_https(serve_once: Serve, authority: Authority, files:
 def test_a_peer_that_reads_nothing_is_paused(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
-    """His replies wait in bounded memory, and come in order once he reads."""
+    """Replies to a slow reader wait in bounded memory, and arrive in order once it reads."""
     server = serve(echo, ssl_certfile=files.both, max_output_bytes=100_000)
     text = "x" * 50_000
     with wrapped(server.port, authority.context()) as wire:
@@ -406,7 +406,7 @@ def eventually_resumed(port: int, context: ssl.SSLContext, pids: set[int]) -> tu
 
 
 def announced(process: subprocess.Popen[str]) -> int:
-    """The port that a program says it listens on, under TLS."""
+    """The port that a program announces, under TLS."""
     assert process.stderr is not None
     said = ""
     for line in process.stderr:
@@ -452,7 +452,7 @@ def test_the_command_line(authority: Authority, files: Files, tmp_path: Path, by
 def test_connections_end_with_close_notify(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
-    """Python's TLS would complain of an end without goodbye."""
+    """Python's TLS raises if a connection ends without close_notify."""
     hasty = serve(add, ssl_certfile=files.both, idle_timeout_s=0.2)
 
     def is_answered_then_ended() -> bool:
@@ -463,7 +463,7 @@ def test_connections_end_with_close_notify(
             return is_answered
         return False
 
-    # A machine may be too slow for a call within that.
+    # A slow machine may not finish a call within that time.
     assert eventually(is_answered_then_ended)
     server = serve(add, ssl_certfile=files.both)
     with wrapped(server.port, authority.context()) as wire:
@@ -475,14 +475,14 @@ def test_connections_end_with_close_notify(
 def test_a_drain_and_an_eviction_send_close_notify(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
-    """Nothing is under way on them, and they are told that nobody else has cut them."""
+    """Idle connections get a close_notify, so the client knows that no attacker cut them."""
     context = authority.context()
     strict = {"suppress_ragged_eofs": False}
     server = serve(add, ssl_certfile=files.both, max_connections=2)
     with ExitStack() as stack:
         wires = [stack.enter_context(wrapped(server.port, context, **strict)) for _ in range(3)]
         idle, *others = wires
-        # The longest idle one has made room for the third; it hears nothing behind the goodbye.
+        # The longest idle connection was evicted for the third; nothing follows its close_notify.
         assert idle.rest() == b""
         for wire in others:
             assert wire.result("add", [1, 2]) == 3
@@ -512,14 +512,14 @@ def test_a_drain_does_not_wait_for_peers_that_do_not_read(
         assert eventually(lambda: server.stats()["calls"] == 1)
         began = time.monotonic()
         server.stop()
-        # Not the 30 seconds that it waits else for a peer that takes nothing.
+        # Not the 30 seconds for a peer that does not read.
         assert time.monotonic() - began < 25
 
 
 def test_every_handshake_of_a_flood_is_answered(
     serve: Serve, authority: Authority, files: Files
 ) -> None:
-    # That of the last may take long where there is little of a processor.
+    # The last handshake may take long on a busy machine.
     server = serve(add, ssl_certfile=files.both, handshake_timeout_s=3000)
     context = authority.context()
     flood = []
@@ -532,7 +532,7 @@ def test_every_handshake_of_a_flood_is_answered(
         for peer in flood:
             peer.say()
         assert wire.result("add", [3, 4]) == 7
-        # Each has its turn, those too that end their side behind their last word.
+        # Each handshake advances, also those of clients that shut down after their last message.
         for number, peer in enumerate(flood):
             peer.finish(request("add", [number, 1]), ends=number % 2 == 0)
             assert json.loads(peer.line())["result"] == number + 1
@@ -541,7 +541,7 @@ def test_every_handshake_of_a_flood_is_answered(
 
 
 class _Handshake:
-    """A client that goes through a handshake step by step."""
+    """A client that performs a handshake step by step."""
 
     def __init__(self, port: int, context: ssl.SSLContext) -> None:
         self.socket = socket.create_connection((HOST, port), 60)
@@ -554,7 +554,7 @@ class _Handshake:
         self.socket.sendall(self.outgoing.read())
 
     def finish(self, data: bytes, ends: bool) -> None:
-        """Goes on to the end, with data and perhaps the end of the stream right behind it."""
+        """Finishes the handshake, followed by data and optionally the end of the stream."""
         self._reading(self.tls.do_handshake)
         self.tls.write(data)
         self.say()

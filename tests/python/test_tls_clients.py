@@ -1,4 +1,4 @@
-"""TLS as others speak it: openssl, curl, Go, Python's HTTP clients, and a scanner's verdict."""
+"""TLS with other implementations: openssl, curl, Go, Python's HTTP clients, and sslyze."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def output(*command: str | Path, input: bytes | None = None) -> str:
 
 @pytest.mark.parametrize("version", ["tls1_2", "tls1_3"])
 def test_openssl(server: ucall.Server, authority: Authority, version: str) -> None:
-    """A document over raw TCP, after a verified handshake."""
+    """Sends a document over raw TCP after a verified handshake."""
     command = [tool("openssl"), "s_client", "-quiet", "-verify_return_error", f"-{version}"]
     command += ["-connect", f"127.0.0.1:{server.port}", "-servername", "localhost"]
     command += ["-verify_hostname", "localhost", "-CAfile", str(authority.path)]
-    # The server ends the connection behind a document that is none, and s_client with it.
+    # The server closes the connection after an invalid document, which ends s_client.
     said = output(*command, input=request("add", [1, 2]) + b"\nend\n")
     first, second = said.splitlines()
     assert json.loads(first)["result"] == 3
@@ -58,7 +58,7 @@ def test_openssl(server: ucall.Server, authority: Authority, version: str) -> No
 
 
 def test_openssl_gets_close_notify(serve: Serve, authority: Authority, files: Files) -> None:
-    """It warns of a stream that ends without: by `unexpected eof` and a status of 1."""
+    """Without close_notify it prints `unexpected eof` and has status 1."""
     server = serve(add, ssl_certfile=files.both)
     command = [tool("openssl"), "s_client", "-quiet", "-verify_return_error"]
     command += ["-connect", f"127.0.0.1:{server.port}", "-servername", "localhost"]
@@ -69,7 +69,7 @@ def test_openssl_gets_close_notify(serve: Serve, authority: Authority, files: Fi
         client.stdin.write(request("add", [1, 2]))
         client.stdin.flush()
         assert json.loads(client.stdout.readline())["result"] == 3
-        # Nothing is under way, so the drain closes the connection.
+        # The connection is idle, so the drain closes it.
         server.stop()
         _, complaint = client.communicate(timeout=60)
     assert client.returncode == 0 and b"eof" not in complaint, complaint
@@ -91,7 +91,7 @@ def test_curl(server: ucall.Server, authority: Authority, version: str) -> None:
 
 @pytest.fixture(scope="session")
 def go_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Go's own client, built once in a process: hence the group of those who ask for it."""
+    """Go's own client, built once in a process, so its tests run in one group."""
     program = tmp_path_factory.mktemp("go") / "tls_client"
     output(tool("go"), "build", "-o", program, GO)
     yield program
@@ -130,7 +130,7 @@ def test_python_http_clients(server: ucall.Server, authority: Authority) -> None
 
 
 def strict_files(folder: Path) -> tuple[Path, Path, Path]:
-    """An authority, a certificate and its key, as browsers want them: trustme's are no such."""
+    """An authority, a certificate and its key with the fields that browsers require."""
     root, root_key, own, key = (folder / name for name in ("root", "root.key", "own", "own.key"))
     new = [tool("openssl"), "req", "-x509", "-newkey", "ec", "-nodes", "-days", "90"]
     new += ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
@@ -144,7 +144,7 @@ def strict_files(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def test_mozilla_intermediate_profile(serve: Serve, tmp_path: Path) -> None:
-    """sslyze scans for protocols, ciphers and known weaknesses, and compares with the profile."""
+    """sslyze scans protocols, ciphers and known weaknesses, and compares with Mozilla's profile."""
     pytest.importorskip("sslyze")
     from sslyze import (
         CertificateInfoExtraArgument,

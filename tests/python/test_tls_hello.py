@@ -1,4 +1,4 @@
-"""The first message of a TLS client, as long as it may be and longer."""
+"""The first message of a TLS client, at its longest length and beyond."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def add(a: int, b: int) -> int:
 
 
 def lengthened(record: bytes, length: int) -> bytes:
-    """The same ClientHello, as long as that without its header, in as many records as it needs."""
+    """The ClientHello extended to a length without header, in as many records as it needs."""
     body = record[9:]
     suites = 35 + body[34]
     compression = suites + 2 + int.from_bytes(body[suites : suites + 2])
     at = compression + 1 + body[compression]
     more = length - len(body)
-    # An extension of a type that nobody has assigned.
+    # An extension of an unassigned type.
     unknown = b"\x4a\x4a" + (more - 4).to_bytes(2) + bytes(more - 4)
     extensions = body[at + 2 :] + unknown
     body = body[:at] + len(extensions).to_bytes(2) + extensions

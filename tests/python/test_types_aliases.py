@@ -1,6 +1,6 @@
-"""Annotations by other names: ``type X = …``, generic or not, ``NewType`` and type parameters.
+"""Type aliases: ``type X = …``, generic or not, ``NewType`` and type parameters.
 
-In the syntax of Python 3.12, so that conftest.py leaves this out before that.
+This file uses the syntax of Python 3.12, so conftest.py ignores it on older versions.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def test_decoders_build_aliased_types(annotation: Any) -> None:
 @pytest.mark.parametrize(
     ("annotation", "problem"),
     [
-        (Tree, "Tree cannot be served: it is made of itself; Any may stand there"),
-        (Json, "Json cannot be served: it is made of itself; Any may stand there"),
-        (Self, "Self cannot be served: it is made of itself; Any may stand there"),
-        (Lost, "Lost cannot be served: it names what cannot be found: name 'Nowhere' is not"),
+        (Tree, "Tree cannot be served: it is recursive; use Any for the inner part"),
+        (Json, "Json cannot be served: it is recursive; use Any for the inner part"),
+        (Self, "Self cannot be served: it is recursive; use Any for the inner part"),
+        (Lost, "Lost cannot be served: it refers to an unknown name: name 'Nowhere' is not"),
         (list[Objects], "object"),
         (Same[complex], "complex cannot be served"),
     ],
@@ -131,7 +131,7 @@ def test_aliases_are_served_as_their_values(connect_to: ConnectTo) -> None:
     assert wire.result("models", [[{"a": "5"}]]) == [5]
     assert wire.error("models", [[{"b": 5}]])["code"] == -32602
     assert wire.result("positive", [1]) == 1
-    # Strictly, as all that is no model.
+    # Strictly, as everything outside a model.
     assert wire.error("positive", ["1"])["data"] == "params.a: expected int, got str"
     assert wire.result("mean", [[1, 2]]) == 1.5
     assert wire.result("pair", [[1, "a"]]) == [1, "a"]
@@ -233,7 +233,7 @@ def bound[T: dict[int, str]](a: T) -> int:
 
 
 @pytest.mark.parametrize("annotation", [Numbers, Keyed[int], Named, Within, Same[Numbers], bound])
-def test_hash_collisions_are_found_behind_aliases(connect_to: ConnectTo, annotation: Any) -> None:
+def test_hash_collisions_are_found_in_aliases(connect_to: ConnectTo, annotation: Any) -> None:
     def function(a: Any) -> int:
         return 0
 

@@ -1,4 +1,4 @@
-"""NumPy's arrays and scalars, as parameters and as results."""
+"""NumPy arrays and scalars as parameters and results."""
 
 from __future__ import annotations
 

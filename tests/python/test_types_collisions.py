@@ -1,4 +1,4 @@
-"""Keys and items that were chosen to hash alike are refused before a dict or a set is built."""
+"""Keys and items with equal hashes are rejected before a dict or a set is built."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ConnectTo = Callable[..., Wire]
 
 #: CPython hashes multiples of it to 0.
 MODULUS = 2**61 - 1
-#: Those that may hash alike, and others, so many that a text is long enough to be looked at.
+#: Numbers with equal hashes, and others, in a text that is long enough to be checked.
 ALIKE, OTHERS = 100, 1_500
 
 
@@ -87,7 +87,7 @@ def test_colliding_keys_are_refused(
     error = wire.error(function.__name__, [form(others + alike)])
     assert error["code"] == -32602
     assert error["data"] == "params.value: expected at most 100 keys or items that hash alike"
-    # One that comes again is found at once.
+    # A repeated key is found at once.
     if isinstance(form([]), list):
         assert wire.result(function.__name__, [form([*others, *[1] * 1_000])]) == OTHERS + 1
 

@@ -1,4 +1,4 @@
-"""examples/python/vectorize.py, called by the client and by the command line."""
+"""examples/python/vectorize.py, called with the client and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pillow's images, as parameters and as results."""
+"""Pillow images as parameters and results."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_image_without_a_format_is_sent_as_png(connect_to: ConnectTo, mode: s
         return Image.new(mode, (3, 2))
 
     reply = connect_to(give).call("give")
-    if mode in ("F", "CMYK"):  # PNG has neither.
+    if mode in ("F", "CMYK"):  # PNG supports neither.
         assert reply["error"]["code"] == -32603
         assert reply["error"]["data"].startswith("result: ")
     else:
@@ -97,7 +97,7 @@ def test_a_derived_image_is_sent_as_png(connect_to: ConnectTo) -> None:
 
 
 def png_of(width: int, height: int, data: bytes = b"") -> str:
-    """A small file that claims so many pixels."""
+    """A small file that claims this many pixels."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return (
@@ -145,7 +145,7 @@ def test_the_pixel_limit_is_per_server(connect_to: ConnectTo) -> None:
 
 
 def test_pixels_are_counted_while_images_exist(connect_to: ConnectTo) -> None:
-    """Small files of many pixels each: two in a call, or one that a function keeps."""
+    """Small files with many pixels: two in a call, or one that a function keeps."""
     kept: list[Any] = []
 
     def count(images: list[Image.Image], keeps: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""What is imported, when, and what is said when it is not there."""
+"""Lazy imports of optional packages, and the errors if they are missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAVY = "[name for name in ('numpy', 'PIL', 'msgspec', 'pydantic') if name in sy
 
 
 def run(source: str) -> str:
-    """What a program of its own prints."""
+    """The output of a program in its own process."""
     command = [sys.executable, "-c", f"import sys, ucall\n{source}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Large and hostile params, and the memory that they take. Each in a process of its own."""
+"""Memory of large and hostile params, each measured in a process of its own."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def served() -> Iterator[Served]:
 
 @contextmanager
 def growing_at_most(served: Served, mib: float) -> Iterator[None]:
-    """The peak of the server's resident memory, over what it is now."""
+    """The peak of the server's resident memory above its current value."""
     before = served.memory_mib("VmRSS")
     yield
     assert served.memory_mib("VmHWM") - before <= mib
@@ -134,13 +134,13 @@ def npy_that_claims(shape: str, descr: str = "'<f8'") -> bytes:
 
 
 def png(width: int, height: int) -> bytes:
-    """One that really holds all its pixels, all black. Its height is so many hundreds."""
+    """An image with all its pixels, black, of this height in hundreds."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(name + data))
         return struct.pack(">I", len(data)) + name + data + checksum
 
-    # After a full flush nothing refers to what was before, so that what is equal is made once.
+    # After a full flush no data refers to earlier data, so equal pieces are compressed once.
     deflate = zlib.compressobj(9, wbits=-15)
     row = bytes(1 + width * 3)
     hundred = deflate.compress(row * 100) + deflate.flush(zlib.Z_FULL_FLUSH)

@@ -1,4 +1,4 @@
-"""The fuzz target of `.npy` files, over its kept inputs and over mutations of them."""
+"""The fuzz target of `.npy` files, over its corpus and mutations of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 FUZZ = Path(__file__).parents[2] / "fuzz"
 CORPUS = sorted((FUZZ / "corpus/npy").iterdir())
 MUTATIONS = 5_000
-#: What headers are made of.
+#: Parts of headers.
 TOKENS = [b"'descr'", b"'fortran_order'", b"'shape'", b"True", b"False", b"None", b"(", b")", b","]
 TOKENS += [b"'<f8'", b"'|b1'", b"'<i8'", b"'|O'", b"'>c16'", b"-1", b"0", b"9" * 20, b"L", b"\n"]
 TOKENS += [b"{", b"}", b"[", b"]", b"'", b'"', b"\\x", b"#", b" ", b"\0", b"\x93NUMPY\1\0"]

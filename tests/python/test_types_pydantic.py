@@ -146,7 +146,7 @@ def held(holder: Holder) -> int:
 
 @pytest.mark.parametrize(("method", "wrap"), [("total", "{}"), ("held", '{{"numbers":{}}}')])
 def test_collected_errors_are_bounded(connect_to: ConnectTo, method: str, wrap: str) -> None:
-    """Each fault would take hundreds of bytes, of which two here."""
+    """Each error would take hundreds of bytes, for two bytes of input."""
     wire = connect_to(total, held)
 
     def ask(numbers: str) -> str:
@@ -162,7 +162,7 @@ def test_collected_errors_are_bounded(connect_to: ConnectTo, method: str, wrap: 
     assert ask(f'{{"named":{{{named}}}}}').endswith(
         "named.0: expected int, got list (and 999 more)"
     )
-    assert "expected something else in 1001 places" in ask(f'{{"named":{{{named},"a":[]}}}}')
+    assert "invalid in 1001 places" in ask(f'{{"named":{{{named},"a":[]}}}}')
     assert wire.result(method, [json.loads(wrap.format('{"many":[1,null],"named":{"a":1}}'))]) == 3
 
 

@@ -1,4 +1,4 @@
-"""A user's own types."""
+"""Registered types."""
 
 from __future__ import annotations
 

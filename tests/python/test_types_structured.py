@@ -1,4 +1,4 @@
-"""Dataclasses, dates, unions and the like, through msgspec."""
+"""Dataclasses, dates, unions and other types that msgspec builds."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ PATH_LIKE = " - at `$.boss[0]`"
 def test_input_text_is_not_mistaken_for_a_path(
     connect_to: ConnectTo, annotation: Any, given: Any, problem: str
 ) -> None:
-    """Nor does a long text that looks like many of them take long."""
+    """A long text with many candidates takes no quadratic time."""
     error = connect_to(serving(annotation)).error("echo", [given])
     assert error["code"] == -32602 and error["data"].startswith("params.a")
     assert problem in error["data"]

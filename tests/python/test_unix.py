@@ -1,4 +1,4 @@
-"""Unix sockets: servers, their files, and clients of several kinds."""
+"""Unix sockets: servers, their files, and several clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def _exchange(path: Path, data: bytes) -> bytes:
-    """Sends all, ends, and reads until the server closes."""
+    """Sends all bytes, shuts down the sending side, and reads until the server closes."""
     with socket.socket(socket.AF_UNIX) as connected:
         connected.settimeout(10)
         connected.connect(str(path))
@@ -121,7 +121,7 @@ def test_a_locked_folder_times_out(serve: Serve, path: Path) -> None:
                 started.result()
             return steps
 
-        # Others have the interpreter while it waits for a second.
+        # Other threads run while it waits for a second.
         assert eventually(lambda: steps_meanwhile() > 20)
         assert not path.exists()
         process.communicate()
@@ -166,19 +166,19 @@ def test_a_waiting_connection_to_a_dead_server_does_not_block_a_start(
                 process.communicate()
             return not is_over and waiting.exception() is None
 
-    # On a busy machine the patience of either may be over before it gets a processor.
+    # On a busy machine either may time out before it runs.
     assert eventually(starts_meanwhile)
 
 
 def test_the_peer_process_is_known(serve: Serve, path: Path) -> None:
     serve(peer, uds=path)
-    # io_uring can tell only where the kernel can make a descriptor of its own kind of file.
+    # io_uring detects it only if the kernel can make a normal descriptor of a direct one.
     found = json.loads(_exchange(path, request("peer")))["result"]
     assert found == {"pid": os.getpid(), "uid": os.geteuid(), "gid": os.getegid()}
 
 
 def test_a_caller_hands_over_no_descriptors(serve: Serve, path: Path) -> None:
-    # To close one may take the server as long as the caller likes (SO_LINGER).
+    # Closing one may block the server as long as the caller chooses (SO_LINGER).
     serve(add, uds=path)
     with socket.socket(socket.AF_UNIX) as connected:
         connected.settimeout(10)
@@ -310,7 +310,7 @@ def test_a_killed_server_does_not_block_the_next(
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         if is_waited_for:
             process.wait()
-        # At once: the kernel lets go of an io_uring's sockets some time after the process has gone.
+        # At once: the kernel releases io_uring's sockets some time after the process has ended.
         successor = ucall.Server(uds=path)
         process.wait()
         successor.add(add)

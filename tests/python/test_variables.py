@@ -1,4 +1,4 @@
-"""Variables of `contextvars`: what one call sets, no call of another caller sees."""
+"""Context variables: values that one call sets are not visible to calls of other clients."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def serve_all(serve: Serve, **options: Any) -> ucall.Server:
     return server
 
 
-def test_no_call_starts_with_what_another_has_set(hosted: Serve) -> None:
+def test_no_call_starts_with_the_variables_of_another(hosted: Serve) -> None:
     server = serve_all(hosted)
     with Wire(server.port) as alice, Wire(server.port) as bob:
         for first in [*ISOLATED, "plain"]:
@@ -72,7 +72,7 @@ def test_no_call_starts_with_what_another_has_set(hosted: Serve) -> None:
                 assert bob.result(second, ["bob"]) is None, (first, second)
 
 
-def test_plain_functions_see_what_plain_functions_set_and_no_other(serve: Serve) -> None:
+def test_plain_functions_share_variables_only_with_each_other(serve: Serve) -> None:
     server = serve_all(serve)
     with Wire(server.port) as alice, Wire(server.port) as bob:
         assert alice.result("plain", ["plain"]) is None
@@ -81,7 +81,7 @@ def test_plain_functions_see_what_plain_functions_set_and_no_other(serve: Serve)
             assert bob.result("plain", ["plain"]) == "plain", name
 
 
-def test_what_auth_sets_is_not_for_another_connection(hosted: Serve) -> None:
+def test_variables_of_auth_do_not_reach_another_connection(hosted: Serve) -> None:
     def auth(context: ucall.Context) -> str:
         name = context.headers.get("name", "raw")
         user.set(name)
@@ -90,16 +90,16 @@ def test_what_auth_sets_is_not_for_another_connection(hosted: Serve) -> None:
     def look(context: ucall.Context) -> list[Any]:
         return [context.user, user.get()]
 
-    def look_plainly() -> str | None:
+    def look_in_plain_function() -> str | None:
         return user.get()
 
-    server = hosted(look, look_plainly, auth=auth)
+    server = hosted(look, look_in_plain_function, auth=auth)
     with Wire(server.port) as raw, Wire(server.port) as web:
         for _ in range(2):
             assert raw.result("look") == ["raw", None]
             web.send(http(request("look"), "Name: alice"))
             assert json.loads(web.reply()[2])["result"] == ["alice", None]
-            assert raw.result("look_plainly") is None
+            assert raw.result("look_in_plain_function") is None
 
 
 class Name:
@@ -141,7 +141,7 @@ def test_a_wrapper_sets_variables_of_its_call(hosted: Serve) -> None:
         assert wire.result("plain", [None]) is None
 
 
-def test_calls_start_with_what_the_program_has_set() -> None:
+def test_calls_start_with_the_variables_of_the_program() -> None:
     server = ucall.Server(port=0)
     server.add(coroutine)
     server.add(with_context)
@@ -159,7 +159,7 @@ def test_calls_start_with_what_the_program_has_set() -> None:
     thread.join()
 
 
-def test_calls_start_with_what_a_plain_hook_has_set() -> None:
+def test_calls_start_with_the_variables_of_a_plain_hook() -> None:
     server = ucall.Server(port=0)
     server.add(with_context)
     server.on_startup(lambda: user.set("hook"))

@@ -1,4 +1,4 @@
-"""Several processes under a supervisor: they die, are replaced and stop, and callers go on."""
+"""Worker processes under a supervisor: deaths, replacement and stop, under load."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Supervised:
         return self.log.read_text()
 
     def ready(self) -> list[int]:
-        """Process ids of workers that were ready once."""
+        """The process ids of all workers that have become ready."""
         return [int(pid) for pid in re.findall(r"\(pid (\d+)\) is ready", self.text())]
 
     def wait_for(self, count: int) -> list[int]:
@@ -92,7 +92,7 @@ def supervised(folder: Path, *flags: str, source: str = APP) -> Iterator[Supervi
 
 
 class Load:
-    """Clients that call and call, each on a connection of its own, and note what goes wrong."""
+    """Clients that call repeatedly, each on a connection of its own, and record errors."""
 
     def __init__(self, port: int, clients: int = 4, over: str = "http") -> None:
         self.port = port
@@ -116,7 +116,7 @@ class Load:
             thread.join(60)
 
     def more(self, calls: int = 20) -> None:
-        """Waits until each client that is still there has made so many more calls."""
+        """Waits until each remaining client has made this many more calls."""
         before = list(self.served)
         enough = lambda: all(  # noqa: E731
             now >= then + calls or client in self.broken
@@ -166,7 +166,7 @@ def test_all_workers_serve_and_stop(tmp_path: Path, engine: str) -> None:
 def test_a_killed_worker_is_replaced_and_named(tmp_path: Path, engine: str) -> None:
     with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
         pids = it.wait_for(2)
-        # So many that the kernel gives none of the workers all of them.
+        # Enough that the kernel does not give all of them to one worker.
         with Load(it.port, clients=24) as load:
             load.more()
             victim = pids[0]
@@ -174,7 +174,7 @@ def test_a_killed_worker_is_replaced_and_named(tmp_path: Path, engine: str) -> N
             it.wait_for(3)
             load.more()
         assert f"(pid {victim}) was killed by SIGKILL" in it.text()
-        # Only those who were connected to the victim have noticed.
+        # Only clients of the killed worker have seen an error.
         assert len(load.broken) < 24
         assert all("no reply" in wrong or "Reset" in wrong for wrong in load.wrong), load.wrong
         assert len({it.call("pid") for _ in range(100)}) == 2
@@ -206,12 +206,12 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path, engine: str) -> None:
                 it.wait_for(2 * generation)
                 load.more()
         assert load.wrong == [] and load.broken == []
-        assert eventually(lambda: not any(_lives(pid) for pid in first))
+        assert eventually(lambda: not any(_is_alive(pid) for pid in first))
         assert len({it.call("pid") for _ in range(100)} & first) == 0
         it.stop()
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -228,7 +228,7 @@ def test_a_rolling_restart_loads_the_new_source(tmp_path: Path) -> None:
         assert eventually(lambda: it.call("version") == 22)
         (tmp_path / "app.py").write_text("this is no Python")
         it.process.send_signal(signal.SIGHUP)
-        assert eventually(lambda: "all stay as they are" in it.text())
+        assert eventually(lambda: "no worker is replaced" in it.text())
         assert it.call("version") == 22
         it.stop()
 
@@ -305,7 +305,7 @@ def test_a_worker_that_fails_to_start_is_retried(tmp_path: Path) -> None:
         assert it.call("sum", [1, 2]) == 3
         program.unlink()
         process.send_signal(signal.SIGHUP)
-        assert eventually(lambda: "all stay as they are" in it.text()), it.text()
+        assert eventually(lambda: "no worker is replaced" in it.text()), it.text()
         assert it.call("sum", [1, 2]) == 3
         it.stop()
     finally:
@@ -333,12 +333,12 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         wire.send(request("pause", [3000]))
         assert wire.result("sum", [1, 2]) == 3
         it.process.send_signal(signal.SIGINT)
-        # Two at once would be one. The first has come when calls are refused.
+        # Two signals at once would merge. The first has arrived when calls are rejected.
         assert eventually(lambda: wire.call("sum", [1, 2]).get("error", {}).get("code") == -32002)
         assert it.process.poll() is None
         it.process.send_signal(signal.SIGINT)
         it.process.wait(60)
-        assert not _lives(pid)
+        assert not _is_alive(pid)
 
 
 def test_workers_exit_when_their_supervisor_is_killed(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_workers_exit_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         pids = it.wait_for(2)
         it.process.kill()
         it.process.wait()
-        assert eventually(lambda: not any(_lives(pid) for pid in pids))
+        assert eventually(lambda: not any(_is_alive(pid) for pid in pids))
 
 
 def test_a_crashing_worker_is_restarted_with_backoff(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_crashing_worker_is_restarted_with_backoff(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         started = time.monotonic()
         assert eventually(lambda: it.text().count("ended with status 3") >= 5)
-        # The waits before them double, from a tenth of a second.
+        # The waits before restarts double, from a tenth of a second.
         assert time.monotonic() - started > 0.2 + 0.4 + 0.8
         (tmp_path / "bad").unlink()
         it.wait_for(2)
@@ -369,7 +369,7 @@ def test_workers_that_die_at_startup_end_the_supervisor(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ucall", "app:server", "--workers", "2", "--port", "0"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "nothing_of_that_name" in done.stderr and "giving up" in done.stderr
+    assert "nothing_of_that_name" in done.stderr and "ready: stopping" in done.stderr
 
 
 def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_reload(tmp_path: Path) -> None:
     pytest.importorskip("watchfiles")
     with supervised(tmp_path, "--reload") as it:
         it.wait_for(1)
-        # A change is missed by a watch that has not begun.
+        # The watcher misses changes before it has started.
         for wait_s in (1, 2, 4, 8, 16, 32):
             (tmp_path / "app.py").write_text(APP.replace("return 1", f"return {wait_s + 300}"))
             if eventually(lambda: it.call("version") > 300, wait_s):
@@ -442,7 +442,7 @@ def test_stats_sum_all_workers(tmp_path: Path) -> None:
             nonlocal made
             made += 1
             told = server.call("stats")
-            # Its own call is counted when its turn is over.
+            # The call itself is counted at the end of its turn.
             return bool(told["calls"] == made - 1 and told["accepted"] >= made)
 
         assert eventually(are_all_counted)

@@ -1,4 +1,4 @@
-"""Python values on their way to JSON, and those that cannot be written."""
+"""Python values to JSON, and values that cannot be written."""
 
 from __future__ import annotations
 

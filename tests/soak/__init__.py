@@ -1,1 +1,1 @@
-"""Long mixed traffic, good and hostile, and what it does to the server's memory and descriptors."""
+"""Long good and hostile traffic, and its effect on the server's memory and descriptors."""

@@ -2,8 +2,8 @@
 
     python -m soak --minutes 10 [--engine posix] [--json FILE] [--svg FILE]
 
-Ends with an error when memory or descriptors are not flat, when the server has ended, or when a
-client that behaves got anything but its replies.
+Fails if memory or descriptors grow, if the server has ended, or if a well-behaved client got
+anything but its replies.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Served:
 
 
 def soak(engines: list[str], seconds: float) -> tuple[dict[str, Any], list[str]]:
-    """A report, and what there is to complain of."""
+    """A report, and its errors."""
     with ExitStack() as stack:
         certificate, trusting = _certificate(stack)
         servers = [Served(stack, engine, engine, []) for engine in engines]
@@ -104,14 +104,14 @@ def _certificate(stack: ExitStack) -> tuple[list[str], ssl.SSLContext]:
 
 
 def _settled(server: Served, target: traffic.Target) -> samples.Sample:
-    """The server's figures when one call of each kind has been answered and nobody is there."""
+    """The server's figures without clients, after one call of each kind."""
     traffic.batches(target)
     time.sleep(0.2)
     return server.sample(0)
 
 
 def _await_idle(target: traffic.Target) -> None:
-    """The last connections are idle, and end by their time limit; some are left for the report."""
+    """Waits until the last, idle connections have reached their time limit."""
     give_up_at = time.monotonic() + traffic.PATIENCE_S
     while traffic.connections(target) > 1 and time.monotonic() < give_up_at:
         time.sleep(0.1)

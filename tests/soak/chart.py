@@ -1,6 +1,6 @@
 """Memory and descriptors over a soak, as an SVG.
 
-Charts are drawn by the benchmark's code: `bench` has to be on the path, as `make soak` puts it.
+The benchmark's code draws it, so `bench` must be on the path, as in `make soak`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _panel(title: str, field: str, runs: dict[str, list[Sample]]) -> Panel:
 
 
 def _ticks(high: float) -> dict[float, str]:
-    """Round numbers, five at most, from 0 on."""
+    """At most five round numbers, from 0."""
     step = next(
         it * 10**power for power in range(9) for it in (1, 2, 5) if 4 * it * 10**power > high
     )

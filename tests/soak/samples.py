@@ -1,4 +1,4 @@
-"""Samples of a process, and whether they stay flat."""
+"""Samples of a process, and the check that they do not grow."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Memory may differ by this from the first part of the run to the last: what the traffic happens to
-#: hold at that moment.
+#: The allowed difference of memory between the first and the last part of the run, because the
+#: traffic holds different amounts at different times.
 RSS_SLACK_MIB = 16
 RSS_SLACK_SHARE = 0.10
 #: The part of a run that is warming up.
 WARM_UP = 0.25
-#: What may be open after the traffic more than before it.
+#: The allowed number of further descriptors after the traffic.
 DESCRIPTORS_SLACK = 3
-#: Connections after it: the one that asks.
+#: Connections after the traffic: the one that asks.
 CONNECTIONS_MAX = 1
 
 
@@ -37,8 +37,8 @@ def sample(pid: int, at_s: float) -> Sample:
 
 
 def complaints(samples: list[Sample], before: Sample, after: Sample, connections: int) -> list[str]:
-    """What is not flat: memory from the first third behind the warm-up to the last, and what is
-    open when all clients have gone."""
+    """The figures that have grown: memory from the first third after the warm-up to the last, and
+    open files after all clients have disconnected."""
     warm = samples[int(len(samples) * WARM_UP) :]
     third = max(1, len(warm) // 3)
     early = statistics.median(it.rss_mib for it in warm[:third])
@@ -48,7 +48,7 @@ def complaints(samples: list[Sample], before: Sample, after: Sample, connections
         found.append(f"memory grew from {early:.1f} to {late:.1f} MiB")
     if after.descriptors > before.descriptors + DESCRIPTORS_SLACK:
         found.append(f"{after.descriptors} descriptors stay, there were {before.descriptors}")
-    # io_uring's sockets are no descriptors of the process.
+    # Sockets of io_uring are not descriptors of the process.
     if connections > CONNECTIONS_MAX:
         found.append(f"{connections} connections stay open")
     return found

@@ -1,5 +1,4 @@
-"""The server that is soaked: functions of every kind. A program of its own, so that what is
-measured is its own.
+"""The server under soak, with functions of every kind, in a process of its own.
 
     python -m soak.served ENGINE [CERTIFICATE KEY]
 
@@ -60,7 +59,7 @@ def add_functions(server: ucall.Server) -> None:
 
 def main() -> None:
     engine, *files = sys.argv[1:]
-    # Short, so that what they end ends many times over.
+    # Short, so that each limit expires many times.
     options: dict[str, Any] = {"head_timeout_s": 5, "body_timeout_s": 5, "idle_timeout_s": 5}
     options |= {"send_timeout_s": 5}
     if files:

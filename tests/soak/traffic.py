@@ -1,8 +1,7 @@
-"""Clients: those that behave, and check every reply, and those that do not.
+"""Clients: well-behaved ones, which check every reply, and hostile ones.
 
-Each is a function that does one thing with a server and returns how many calls were answered; it is
-called again and again, in a thread of its own, until the end. Where a hostile one is cut off by the
-server, that is what it came for.
+Each is a function that does one thing with a server and returns the number of replies. It repeats
+in a thread of its own until the end. The server may close the connections of hostile clients.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ GOOD_PAUSE_S, HOSTILE_PAUSE_S = 0.005, 0.2
 
 @dataclass
 class Target:
-    """Where the traffic goes, and what came of it."""
+    """The server of the traffic, and the results."""
 
     port: int
     tls: ssl.SSLContext | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     done: Counter[str] = field(default_factory=Counter)
-    #: What a client that behaves has to complain of.
+    #: Errors of well-behaved clients.
     faults: list[str] = field(default_factory=list)
 
     def connect(self, plain: bool = False) -> socket.socket:
@@ -73,13 +72,13 @@ def reset(connection: socket.socket) -> None:
 
 
 def connections(target: Target) -> int:
-    """How many the server has, this one included."""
+    """The number of the server's connections, including this one."""
     with target.connect() as connection:
         connection.sendall(call("connections"))
         return int(json.loads(read_until(connection, b"}\n"))["result"])
 
 
-# Those that behave.
+# Well-behaved clients.
 
 
 def keep_alive(target: Target) -> int:
@@ -147,7 +146,7 @@ def short_visits(target: Target) -> int:
     return 20
 
 
-# Those that do not.
+# Hostile clients.
 
 
 def slow_head(target: Target) -> int:
@@ -186,7 +185,7 @@ def resets(target: Target) -> int:
     return 0
 
 
-def leaves_calls(target: Target) -> int:
+def disconnects_during_calls(target: Target) -> int:
     for name in ("sleep", "block", "double"):
         with target.connect() as connection:
             connection.sendall(b"".join(call(name, 20, id=id) for id in range(30)))
@@ -221,7 +220,7 @@ def garbage(target: Target) -> int:
 
 
 def stalls(target: Target) -> int:
-    """Connections that say nothing, or begin a handshake and say no more."""
+    """Connections that send nothing, or only the start of a handshake."""
     idle = [target.connect(plain=True) for _ in range(20)]
     for connection in idle[::2]:
         connection.sendall(b"\x16\x03\x01\x02")
@@ -237,7 +236,7 @@ HOSTILE: list[Client] = [
     *[slow_head] * 10,
     *[slow_body] * 10,
     *[never_reads] * 5,
-    *[resets, leaves_calls, garbage] * 2,
+    *[resets, disconnects_during_calls, garbage] * 2,
     *[stalls] * 2,
 ]
 
@@ -262,5 +261,5 @@ def _repeat(client: Client, target: Target, is_good: bool) -> None:
         except AssertionError as error:
             target.faults.append(f"{client.__name__}: {error}"[:300])
         target.done[client.__name__] += 1
-        # Enough for a soak; the processor belongs to the server.
+        # Slow enough to leave the processor to the server.
         target.rest(GOOD_PAUSE_S if is_good else HOSTILE_PAUSE_S)

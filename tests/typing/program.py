@@ -1,6 +1,6 @@
-"""What type checkers make of a program that serves, calls and queues: `make lint-types` asks mypy.
+"""A program that serves, calls and queues, which `make lint-types` checks with mypy.
 
-An ignored error that is none any more is an error, so that what is refused stays refused.
+An unused `type: ignore` is an error, so errors that are expected here must remain errors.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ ucall.urin  # type: ignore[attr-defined]  # noqa: B018
 ucall.posix.Server(prot=8545)  # type: ignore[call-arg]
 
 
-def functions_are_as_they_were() -> None:
+def types_of_decorated_functions() -> None:
     assert_type(greet(User("Ada")), str)
     assert_type(add(1, 2), int)
     assert_type(double([1]), list[int])

@@ -1,4 +1,4 @@
-//! What is parsed and written: a call, short and long text, numbers. The same each time.
+//! The documents: a call, short and long text, numbers. They are the same in each run.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ impl Documents {
         ])
     }
 
-    /// Leaves them as files, for libraries that are measured elsewhere.
+    /// Writes them to files, for libraries that are measured elsewhere.
     pub fn write_to(&self, directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
         std::fs::create_dir_all(directory)?;
         for (name, text) in self.texts()? {

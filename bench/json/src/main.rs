@@ -1,7 +1,7 @@
-//! JSON by itself, by criterion: `parse/LIBRARY/DOCUMENT` and `write/LIBRARY/DOCUMENT`.
+//! JSON alone, with criterion: `parse/LIBRARY/DOCUMENT` and `write/LIBRARY/DOCUMENT`.
 //!
-//! Every library reads into the same types and writes the same values; that the results are equal
-//! is checked first. simd-json changes the text it reads: its copy is made outside the clock.
+//! Every library reads into the same types and writes the same values; the program first checks
+//! that their results are equal. simd-json changes its input, and the copy for that is not timed.
 
 mod documents;
 mod ours;
@@ -14,7 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use documents::{Call, Documents};
 
-/// One document: how ours reads and writes it.
+/// One document, and ucall's functions that read and write it.
 struct Case<'a, T> {
     name: &'static str,
     text: &'a [u8],

@@ -1,4 +1,4 @@
-//! Reading and writing by `ucall_proto::json`, as a handler does: prove the text, then read it.
+//! Reading and writing with `ucall_proto::json`: validate the text, then read it, as handlers do.
 
 use ucall_proto::json::{Reader, ValueKind, validate, write_f64, write_i64, write_string};
 

@@ -1,9 +1,8 @@
-//! The load itself: one thread, all connections on one epoll.
+//! The load: one thread, all connections on one epoll.
 //!
-//! A closed loop sends on a connection when all it sent before is answered. An open loop has a time
-//! for every request; whatever connection is free takes the next that is due, and while none is,
-//! requests wait. Their latency counts from their time all the same, so that a server that stalls
-//! cannot hide it by being asked less.
+//! A closed loop sends on a connection when all its requests have replies. An open loop has a due
+//! time for every request: any free connection takes the next due request, and without a free one
+//! requests wait. Latency counts from the due time, so a server that stalls does not hide it.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,28 +17,28 @@ use crate::{Error, options::Options, pace::Pace, wire::Wire};
 const EVENTS_MAX: usize = 1024;
 const READ_BYTES: usize = 1 << 20;
 const LATENCY_MAX: Duration = Duration::from_secs(60);
-/// Past this many, what is wrong will not end.
+/// The load stops after this many errors.
 const ERRORS_MAX: u64 = 1000;
 const TICK: Duration = Duration::from_millis(10);
-/// Names the timer among the events.
+/// The timer's token.
 const TIMER: Token = Token(usize::MAX);
 
-/// What came of a load.
+/// The result of a load.
 pub struct Outcome {
-    /// In nanoseconds, of every request that was answered.
+    /// The latency of every request with a reply, in nanoseconds.
     pub latency: Histogram<u64>,
     pub elapsed: Duration,
     /// Replies that were wrong, and connections that failed.
     pub errors: u64,
-    /// Requests of an open loop that had no answer at the end.
+    /// Requests of an open loop without a reply at the end.
     pub unanswered: u64,
 }
 
-/// A connection, and the requests on it that are not answered.
+/// A connection, and its requests without replies.
 struct Connection {
     stream: TcpStream,
     since: Instant,
-    /// Bytes of the requests at hand that were sent, and of their replies that came.
+    /// Bytes sent of the current requests, and bytes received of their replies.
     sent: usize,
     received: usize,
     is_busy: bool,
@@ -51,14 +50,14 @@ enum Step {
     Failed,
 }
 
-/// A load that runs.
+/// A running load.
 pub struct Load<'a> {
     wire: &'a Wire,
     options: &'a Options,
     requests: Vec<u8>,
     poll: Poll,
     connections: Vec<Connection>,
-    /// In turn, so that all of them are used, however few would do.
+    /// Free connections, used in turn, so that all are used.
     free: VecDeque<usize>,
     due: VecDeque<Instant>,
     buffer: Vec<u8>,
@@ -91,7 +90,7 @@ impl<'a> Load<'a> {
         Ok(load)
     }
 
-    /// Runs for as long as was asked.
+    /// Runs for the duration.
     pub fn run(mut self) -> Result<Outcome, Error> {
         let start = Instant::now();
         let end = start + self.options.duration;
@@ -117,7 +116,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Looks without sleeping, unless told to: waking up adds to what is measured.
+    /// Polls without sleeping, unless the options say so, because waking up adds to the latency.
     fn open_loop(&mut self, start: Instant, end: Instant, interval: Duration) -> Result<(), Error> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let pace = Pace::new(self.poll.registry(), TIMER)?;
@@ -139,7 +138,7 @@ impl<'a> Load<'a> {
                 break;
             }
             if self.options.sleep {
-                // The last ones are waited for no longer than the loop is.
+                // The wait for the last replies ends with the loop.
                 pace.set(if now < end { start + interval * asked } else { now + TICK })?;
             }
             let timeout = if self.options.sleep { None } else { Some(Duration::ZERO) };
@@ -150,7 +149,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// What has no answer yet has waited at least until now, and counts with that.
+    /// Counts requests without a reply with the time that they have waited until now.
     fn count_unanswered(&mut self) {
         let busy = self.connections.iter().filter(|c| c.is_busy).map(|c| c.since);
         for since in self.due.iter().copied().chain(busy) {
@@ -211,7 +210,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Sends and receives what can be.
+    /// Sends and receives as much as possible.
     fn step(&mut self, at: usize) -> Step {
         let sent = self.send(at);
         match sent.and_then(|()| self.receive(at)) {
@@ -229,7 +228,7 @@ impl<'a> Load<'a> {
         while connection.sent < self.requests.len() {
             match connection.stream.write(&self.requests[connection.sent..]) {
                 Ok(sent) => connection.sent += sent,
-                // What came meanwhile is read all the same.
+                // Bytes that have arrived are still read.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -237,7 +236,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Returns whether all requests at hand are answered.
+    /// Returns whether all current requests have replies.
     fn receive(&mut self, at: usize) -> io::Result<bool> {
         let whole = self.wire.reply_bytes * self.options.depth;
         loop {
@@ -256,7 +255,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Compares what came, and counts the replies that end in it.
+    /// Compares received bytes, and counts the replies that end in them.
     fn count(&mut self, from: usize, received: usize, since: Instant) -> io::Result<()> {
         let (mut place, end) = (from, from + received);
         while place < end {

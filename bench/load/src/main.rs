@@ -1,7 +1,7 @@
-//! A load over raw TCP, WebSocket or HTTP: the same request again and again, every reply compared.
+//! A load over raw TCP, WebSocket or HTTP, which repeats one request and compares every reply.
 //!
-//! It is to WebSocket and raw TCP what wrk is to HTTP, and speaks HTTP so that the two can be
-//! compared. One thread. Prints one line of JSON at the end. `--help` lists the options.
+//! It is a wrk for WebSocket and raw TCP; it supports HTTP so that the two can be compared. It has
+//! one thread, and prints one line of JSON at the end. `--help` lists the options.
 
 mod load;
 mod options;
@@ -16,8 +16,8 @@ use wire::Wire;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Opens the idle connections, says so, and goes on when told to by a line on standard input: so
-/// that the memory of the server can be looked at in between.
+/// Opens the idle connections, prints a line, and waits for a line on standard input, so that the
+/// server's memory can be measured meanwhile.
 fn open_idle(wire: &Wire, count: usize) -> Result<Vec<std::net::TcpStream>, Error> {
     let idle = (0..count).map(|_| wire.call_once()).collect::<Result<Vec<_>, _>>()?;
     if count > 0 {

@@ -10,45 +10,45 @@ use crate::{Error, wire::Protocol};
 /// What `--help` prints.
 pub const USAGE: &str = "\
 load [options] ADDRESS:PORT
-  --protocol http|raw|websocket  what is spoken (http)
+  --protocol http|raw|websocket  the protocol (http)
   --body FILE                    the JSON-RPC request
   --connections N                (1)
-  --depth N                      requests sent at a time on each connection (1)
+  --depth N                      requests pipelined on each connection (1)
   --seconds S                    (1)
-  --rate N                       requests a second in all, sent at their time whether or not those
-                                 before are answered; latency counts from that time
-  --sleep                        sleeps until the next one is due, for others on the same core
+  --rate N                       requests a second in all, each sent when it is due, with or without
+                                 replies to earlier ones; latency counts from that time
+  --sleep                        sleep until the next one is due
   --reconnect                    a new connection for each request
-  --idle N                       connections that stay open and do nothing; prints `idle N` once
-                                 they are open and waits for a line before the load
+  --idle N                       idle connections; prints `idle N` once they are open, and waits for
+                                 a line before the load
 ";
 
-/// What to do.
+/// The options.
 pub struct Options {
     /// The server.
     pub address: SocketAddr,
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
     /// The request's JSON.
     pub body: Vec<u8>,
-    /// How many connections ask.
+    /// The number of connections with requests.
     pub connections: usize,
-    /// How many requests each sends at a time.
+    /// The number of requests that each pipelines.
     pub depth: usize,
-    /// How long.
+    /// The duration.
     pub duration: Duration,
     /// Requests a second of an open loop, or none for a closed one.
     pub rate: Option<f64>,
-    /// Whether an open loop leaves its core to others between requests.
+    /// Whether an open loop sleeps between requests.
     pub sleep: bool,
     /// Whether each request has a connection of its own.
     pub reconnect: bool,
-    /// How many connections do nothing.
+    /// The number of idle connections.
     pub idle: usize,
 }
 
 impl Options {
-    /// Reads the arguments; nothing is returned when help was asked for.
+    /// Parses the arguments; returns `None` for `--help`.
     pub fn parse() -> Result<Option<Self>, Error> {
         let mut address = None;
         let mut body = None;

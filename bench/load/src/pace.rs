@@ -1,6 +1,6 @@
-//! When the next request of an open loop is due, as an event beside those of the connections.
+//! A timer for the next request of an open loop, as an event of the same poll.
 //!
-//! The timeout of a poll is in whole milliseconds; a timer of the kernel's is not.
+//! The timeout of a poll has whole milliseconds; a kernel timer has nanoseconds.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use rustix::time::{
 pub struct Pace(OwnedFd);
 
 impl Pace {
-    /// A timer that is not set, whose event has this token.
+    /// An unset timer, whose event has this token.
     pub fn new(registry: &Registry, token: Token) -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -25,8 +25,8 @@ impl Pace {
         Ok(Self(timer))
     }
 
-    /// Lets the next poll end at that time. What has passed already counts as a nanosecond away:
-    /// none at all would stop the timer.
+    /// Makes the next poll end at that time. A time in the past counts as one nanosecond, because
+    /// zero would stop the timer.
     pub fn set(&self, until: Instant) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         let it_value = Timespec {

@@ -1,8 +1,8 @@
-//! What goes over the wire: the request's bytes, and how long and what the reply to it is.
+//! The request's bytes, and the length and bytes of its reply.
 //!
-//! All requests of a load are equal, so that all replies have one length and one body. The first
-//! is read with care, by `httparse` or `tungstenite`; of the others the length and the body's bytes
-//! are compared with it. The head is not, for it holds the time.
+//! All requests of a load are equal, so all replies have the same length and body. `httparse` or
+//! `tungstenite` parses the first reply; the length and body of the others are compared with it,
+//! but not the head, which contains the date.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -19,10 +19,10 @@ use crate::Error;
 
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: usize = 64;
-/// A mask that stays the same: nothing between us and the server is to be kept from reading.
+/// A constant mask, because no proxy between client and server needs protection.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// What is spoken.
+/// The protocol.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Protocol {
     Http,
@@ -49,14 +49,14 @@ pub struct Wire {
     protocol: Protocol,
     /// The request as it is sent.
     pub request: Vec<u8>,
-    /// All of the reply, its head included.
+    /// The length of the reply, including its head.
     pub reply_bytes: usize,
-    /// What the reply ends with.
+    /// The last bytes of the reply.
     pub body: Vec<u8>,
 }
 
 impl Wire {
-    /// Asks the server once, and learns what its replies are.
+    /// Calls the server once, and records its reply.
     pub fn learn(address: SocketAddr, protocol: Protocol, body: &[u8]) -> Result<Self, Error> {
         let request = match protocol {
             Protocol::Http => http_request(body),
@@ -94,8 +94,8 @@ impl Wire {
         Ok(stream)
     }
 
-    /// A connection that is still being made. Each comes from another loopback address than the one
-    /// before, because closed connections keep their ports for a minute.
+    /// Starts a connection. Each one has another loopback address than the one before, because
+    /// closed connections keep their ports for a minute.
     pub fn start_connecting(&self) -> io::Result<TcpStream> {
         static LAST: AtomicU8 = AtomicU8::new(0);
         let host = LAST.fetch_add(1, Ordering::Relaxed) % 250 + 2;
@@ -110,7 +110,7 @@ impl Wire {
         }
     }
 
-    /// Whether these bytes are what a reply has at this place.
+    /// Whether these bytes match the reply at this offset.
     pub fn is_expected(&self, at: usize, bytes: &[u8]) -> bool {
         let head_bytes = self.reply_bytes - self.body.len();
         let skipped = head_bytes.saturating_sub(at).min(bytes.len());
@@ -134,7 +134,7 @@ impl Wire {
     }
 }
 
-/// EINPROGRESS, which `io::ErrorKind` has no stable name for.
+/// EINPROGRESS, for which `io::ErrorKind` has no stable name.
 const IN_PROGRESS: i32 = 115;
 
 fn url(address: SocketAddr) -> String {
@@ -160,7 +160,7 @@ fn masked_frame(body: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Reads until `length_of` knows how long the whole is, and all of that is there.
+/// Reads until `length_of` returns the whole length, and all bytes have arrived.
 fn read_until(
     stream: &mut TcpStream,
     length_of: impl Fn(&[u8]) -> Result<Option<usize>, Error>,
@@ -181,7 +181,7 @@ fn read_until(
     Ok(bytes)
 }
 
-/// The bytes of the head, and those of the body that it announces, once the head is there.
+/// The lengths of the head and of the body that it announces, once the head is complete.
 fn http_lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Error> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);

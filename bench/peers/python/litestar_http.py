@@ -1,4 +1,4 @@
-"""Litestar under uvicorn (uvloop, httptools), with msgspec, as it likes best.
+"""Litestar under uvicorn (uvloop, httptools), with msgspec, its own default.
 
 The argument is the port.
 """

@@ -1,4 +1,4 @@
-"""The least that Python can do: an asyncio protocol on uvloop, httptools and msgspec.
+"""The cheapest server in Python: an asyncio protocol on uvloop, httptools and msgspec.
 
 The argument is the port.
 """

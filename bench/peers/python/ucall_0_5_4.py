@@ -1,4 +1,4 @@
-"""UCall 0.5.4 as PyPI has it, the project's earlier version.
+"""UCall 0.5.4 from PyPI, the project's earlier version.
 
 python ucall_0_5_4.py posix|uring PORT
 """

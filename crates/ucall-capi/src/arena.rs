@@ -1,23 +1,23 @@
-//! Memory for unescaped strings, which stays where it is until the call is over.
+//! Memory for unescaped strings, at fixed addresses until the call ends.
 
 use ucall_proto::json::Text;
 
-/// What one chunk holds at least, and at most when it is kept for the next call.
+/// The smallest capacity of a chunk, and the largest that is cached for the next call.
 const CHUNK_BYTES: usize = 4 << 10;
 const CACHED_BYTES_MAX: usize = 64 << 10;
 
-/// Chunks that are filled one after another and never grow, so that nothing in them moves.
+/// Chunks that are filled one after another and never grow, so that their contents do not move.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunks: Vec<Vec<u8>>,
 }
 
 impl Arena {
-    /// The bytes that `text` means, here until [`Arena::reset`].
+    /// The unescaped bytes of `text`, valid until [`Arena::reset`].
     pub(crate) fn unescape(&mut self, text: Text<'_>) -> &[u8] {
         let chunk = self.with_room(text.raw().len());
         let (start, capacity) = (chunk.len(), chunk.capacity());
-        // Every escape is longer than what it means, so the room suffices.
+        // Every escape is longer than its meaning, so the capacity suffices.
         text.unescape_into(chunk);
         debug_assert_eq!(chunk.capacity(), capacity);
         chunk.get(start..).unwrap_or_default()
@@ -32,7 +32,7 @@ impl Arena {
         &mut self.chunks[last]
     }
 
-    /// Frees what was handed out, and keeps a little memory for the next call.
+    /// Invalidates all strings, and keeps one small chunk for the next call.
     #[inline]
     pub(crate) fn reset(&mut self) {
         if !self.chunks.is_empty() {

@@ -1,4 +1,4 @@
-//! What every export stands behind: no panic crosses to C, and errors are told in words.
+//! The boundary of every export: stops panics, and keeps the thread's last error.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -30,11 +30,11 @@ fn report_panic(panic: Box<dyn Any + Send>) {
     std::mem::forget(panic);
 }
 
-/// Runs what may fail with words; `false` and the thread's last error if it does.
+/// Runs a `body` that may fail; an error becomes `false` and the thread's last error.
 pub(crate) fn report_result(body: impl FnOnce() -> Result<bool, String>) -> bool {
     catch_panic(false, || match body() {
         Ok(answer) => {
-            // A callback on the way may have failed at something else.
+            // A callback may have set an error of its own meanwhile.
             clear_last_error();
             answer
         }
@@ -52,7 +52,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 pub(crate) fn set_last_error(text: &str) {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    // During the end of a thread there may be nowhere to keep it.
+    // While a thread ends, its variables may be gone.
     let _ = LAST_ERROR.try_with(|last| last.replace(text));
 }
 
@@ -69,10 +69,10 @@ pub(crate) fn last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Nothing in memory is longer. What `snprintf` returns when it fails is, as a `size_t`.
+/// No object in memory is longer. A failed `snprintf` returns a number that is, as a `size_t`.
 const LENGTH_MAX: usize = isize::MAX as usize;
 
-/// Why a pointer and a length are no string.
+/// Why a pointer and a length are not a string.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoString {
     Null,
@@ -83,29 +83,29 @@ impl fmt::Display for NoString {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Null => "is NULL",
-            Self::TooLong => "has a length that no text can have: is it a negative number?",
+            Self::TooLong => "is longer than any object in memory: is its length negative?",
         })
     }
 }
 
-/// The bytes of a string of C. A length of 0 means that it ends at its NUL.
+/// The bytes of a C string. With a length of 0 it ends at its NUL.
 ///
 /// # Safety
-/// `text` is NULL, or readable for `length` bytes, or up to its NUL; and stays so for `'a`. Above
-/// [`LENGTH_MAX`] nothing is read.
+/// `text` is NULL, or readable for `length` bytes, or up to its NUL, throughout `'a`. A length
+/// above [`LENGTH_MAX`] is rejected unread.
 #[inline]
 pub(crate) unsafe fn bytes<'a>(text: *const c_char, length: usize) -> Result<&'a [u8], NoString> {
     match length {
         _ if text.is_null() => Err(NoString::Null),
         // SAFETY: our caller says that it ends at a NUL.
         0 => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
-        // SAFETY: our caller says that so many bytes are readable.
+        // SAFETY: our caller says that `length` bytes are readable.
         1..=LENGTH_MAX => Ok(unsafe { std::slice::from_raw_parts(text.cast(), length) }),
         _ => Err(NoString::TooLong),
     }
 }
 
-/// The text of a string of C that ends at its NUL.
+/// The text of a C string that ends at its NUL.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -125,9 +125,9 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_no_text_can_have_is_not_read() {
+    fn an_impossible_length_is_rejected_unread() {
         let of = |length| {
-            // SAFETY: a string of two bytes, of which no more are asked for but in vain.
+            // SAFETY: the string has two bytes, and longer lengths are rejected unread.
             unsafe { bytes(c"ab".as_ptr(), length) }
         };
         assert_eq!((of(0), of(1)), (Ok(&b"ab"[..]), Ok(&b"a"[..])));
@@ -135,7 +135,7 @@ mod tests {
             assert_eq!(of(length), Err(NoString::TooLong));
         }
         for length in [0, 1, usize::MAX] {
-            // SAFETY: NULL may always be asked for.
+            // SAFETY: NULL is allowed.
             assert_eq!(unsafe { bytes(std::ptr::null(), length) }, Err(NoString::Null));
         }
     }

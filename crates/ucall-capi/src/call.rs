@@ -1,4 +1,4 @@
-//! One call, as a callback sees it: what `ucall_call_t` points to.
+//! One call, to which `ucall_call_t` points.
 
 use std::mem;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use ucall_proto::json::{self, JsonError};
 use ucall_proto::{Call as Request, CallOutcome, Reply, RpcError};
-use ucall_server::{Caller, Reservation};
+use ucall_server::{Caller, Deadline, Reservation};
 
 use crate::boundary::{clear_last_error, set_last_error};
-use crate::callback_handler::{Callback, CallbackHandler};
+use crate::callback_handler::CallbackHandler;
 use crate::config::NESTING_MAX;
-use crate::deferred_calls::{CallState, Deadline, ReplySender};
+use crate::deferred::{DeferredHandle, Outcome};
 use crate::params::{Lookup, ParamBuffers, ParamKey, Params};
 
-/// A live call borrows from its worker (`'a`) and its reply (`'r`) and ends with its callback. A
-/// deferred one owns all that it has, and ends when the program releases it.
+/// A live call borrows from its worker (`'a`) and its reply (`'r`), and ends with its callback. A
+/// deferred call owns its data, and ends when the program releases it.
 pub struct Call<'a, 'r> {
     reply_path: ReplyPath<'a, 'r>,
     data: CallData<'a>,
@@ -24,38 +24,39 @@ pub struct Call<'a, 'r> {
 
 /// Where the reply goes.
 enum ReplyPath<'a, 'r> {
-    /// Straight into the output.
+    /// Straight to the output.
     Output(&'a mut Reply<'r>),
-    /// To the worker's mailbox.
-    Mailbox(ReplySender),
-    /// It has gone.
+    /// Through the worker's queue of outcomes.
+    Outcomes,
+    /// The call is answered.
     Replied,
-    /// It has gone, and a reply of the program was refused: the thread's last error says why.
+    /// The call is answered, and a reply of the program was refused: the thread's last error says
+    /// why.
     Refused,
-    /// A deferred call has taken over.
+    /// The deferred call replies.
     Deferred,
 }
 
-/// Which side of the mailbox the call is on.
+/// The params of the call, and its worker or its handle.
 enum CallData<'a> {
     Live {
-        callback: &'a Callback,
+        procedure: &'a Arc<str>,
         request: &'a Request<'a>,
         caller: &'a Caller,
         handler: &'a mut CallbackHandler,
     },
     Deferred {
-        state: Arc<CallState>,
-        procedure: Box<str>,
+        handle: DeferredHandle,
+        procedure: Arc<str>,
         params: Vec<u8>,
         buffers: Box<ParamBuffers>,
-        /// Of the params.
+        /// For the params.
         _reserved: Reservation,
     },
 }
 
 impl CallData<'_> {
-    /// The params, and what is needed to look into them.
+    /// The params, and the buffers to search them with.
     #[inline]
     fn params(&mut self) -> (Params<'_>, &mut ParamBuffers) {
         match self {
@@ -73,18 +74,18 @@ impl CallData<'_> {
 impl<'a, 'r> Call<'a, 'r> {
     #[inline]
     pub(crate) fn new(
-        callback: &'a Callback,
+        procedure: &'a Arc<str>,
         request: &'a Request<'a>,
         caller: &'a Caller,
         reply: &'a mut Reply<'r>,
         handler: &'a mut CallbackHandler,
         deadline: Option<Deadline>,
     ) -> Self {
-        let data = CallData::Live { callback, request, caller, handler };
+        let data = CallData::Live { procedure, request, caller, handler };
         Self { reply_path: ReplyPath::Output(reply), data, deadline }
     }
 
-    /// What became of the call, now that its callback has returned.
+    /// The outcome of the call after its callback has returned.
     #[inline]
     pub(crate) fn outcome(&self) -> CallOutcome {
         match &self.reply_path {
@@ -98,16 +99,16 @@ impl<'a, 'r> Call<'a, 'r> {
                 }
                 CallOutcome::Done
             }
-            ReplyPath::Replied | ReplyPath::Mailbox(_) => CallOutcome::Done,
+            ReplyPath::Replied | ReplyPath::Outcomes => CallOutcome::Done,
             ReplyPath::Refused => {
-                // It is for this callback, and not for the next one on this thread.
+                // The error was for this callback, not for the next one on this thread.
                 clear_last_error();
                 CallOutcome::Done
             }
         }
     }
 
-    /// What can be told of one of the params at once.
+    /// Looks up one of the params on the fast path.
     #[inline(always)]
     pub(crate) fn lookup(&self, key: ParamKey<'_>) -> Lookup<'_> {
         let CallData::Live { request, .. } = &self.data else { return Lookup::Unknown };
@@ -122,7 +123,7 @@ impl<'a, 'r> Call<'a, 'r> {
         buffers.find(params, key)
     }
 
-    /// One of the params that is a string: its bytes, which stay as long as the call.
+    /// The bytes of one of the params, if it is a string. They live as long as the call.
     #[inline]
     pub(crate) fn string(&mut self, key: ParamKey<'_>) -> Option<&[u8]> {
         let (params, buffers) = self.data.params();
@@ -130,19 +131,20 @@ impl<'a, 'r> Call<'a, 'r> {
         buffers.string(value)
     }
 
-    /// Replies with JSON text, which is proven to be that.
+    /// Replies with JSON text, after validating it.
     #[inline]
     pub(crate) fn reply_content(&mut self, content: &[u8]) {
         match json::validate(content, NESTING_MAX) {
             Ok(()) => self.reply(|out| out.extend_from_slice(content)),
-            Err(JsonError::TooDeep) => self.fail("replied with JSON that nests too deep"),
-            Err(_) => self.fail("replied with what is no JSON"),
+            Err(JsonError::TooDeep) => self.fail("replied with JSON that is nested too deep"),
+            Err(_) => self.fail("replied with invalid JSON"),
         }
     }
 
-    /// Replies with what `write` appends, which is JSON text.
+    /// Replies with the JSON text that `write` appends.
     ///
-    /// The way of the reply is not taken out first: just written, it could not be copied at once.
+    /// The reply path is matched in place: the processor could not forward a copy of it so soon
+    /// after it was written.
     #[inline]
     pub(crate) fn reply(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         match &mut self.reply_path {
@@ -156,13 +158,13 @@ impl<'a, 'r> Call<'a, 'r> {
 
     #[cold]
     fn reply_late(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        // Written before the way is taken, which is still there then if that panics.
+        // Written first: if that panics, the call can still be answered with an error.
         let mut out = Vec::new();
-        if matches!(self.reply_path, ReplyPath::Mailbox(_)) {
+        if matches!(self.reply_path, ReplyPath::Outcomes) {
             write(&mut out);
         }
         match mem::replace(&mut self.reply_path, ReplyPath::Replied) {
-            ReplyPath::Mailbox(sender) => self.complete(sender, Ok(out)),
+            ReplyPath::Outcomes => self.complete(Ok(out)),
             late => self.refuse(late),
         }
     }
@@ -170,12 +172,12 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn reply_error(&mut self, error: RpcError) {
         match mem::replace(&mut self.reply_path, ReplyPath::Replied) {
             ReplyPath::Output(reply) => reply.error(&error),
-            ReplyPath::Mailbox(sender) => self.complete(sender, Err(error)),
+            ReplyPath::Outcomes => self.complete(Err(error)),
             late => self.refuse(late),
         }
     }
 
-    /// Answers a reply that cannot be sent, and says so in the log.
+    /// Replies with an error in place of a reply that cannot be sent, and logs that.
     #[cold]
     pub(crate) fn fail(&mut self, what: &str) {
         self.warn(what);
@@ -187,13 +189,13 @@ impl<'a, 'r> Call<'a, 'r> {
         }
     }
 
-    fn complete(&self, sender: ReplySender, outcome: Result<Vec<u8>, RpcError>) {
-        if let CallData::Deferred { state, .. } = &self.data {
-            sender.complete(state, outcome);
+    fn complete(&self, outcome: Outcome) {
+        if let CallData::Deferred { handle, .. } = &self.data {
+            handle.complete(outcome);
         }
     }
 
-    /// The reply comes too late; what was before stays.
+    /// Ignores a reply after the call was answered or deferred.
     #[cold]
     fn refuse(&mut self, late: ReplyPath<'a, 'r>) {
         let (what, reply_path) = match late {
@@ -208,55 +210,56 @@ impl<'a, 'r> Call<'a, 'r> {
     #[cold]
     fn warn(&self, what: &str) {
         let (log, procedure) = match &self.data {
-            CallData::Live { handler, callback, .. } => {
-                (&handler.deferred_calls.log, &callback.name)
-            }
-            CallData::Deferred { state, procedure, .. } => (&state.log, procedure),
+            CallData::Live { handler, procedure, .. } => (&handler.log, *procedure),
+            CallData::Deferred { handle, procedure, .. } => (&handle.log, procedure),
         };
         log.warn(&format!("procedure {procedure:?} {what}"));
     }
 
-    /// Takes the call out of its callback. `None` when it is answered already, or when too many
-    /// are running: then it is answered with that.
+    /// Defers the call. `None` if it is answered or deferred already, or past the limit on deferred
+    /// calls; then its caller gets the error.
     pub(crate) fn defer(&mut self) -> Option<Box<Call<'static, 'static>>> {
         let ReplyPath::Output(_) = &self.reply_path else {
-            self.warn("deferred a call that was answered or deferred before; ignored");
+            self.warn("deferred a call that it had answered or deferred; ignored");
             return None;
         };
-        let CallData::Live { callback, request, caller, handler } = &mut self.data else {
+        let CallData::Live { procedure, request, caller, handler } = &mut self.data else {
             return None;
         };
-        let deferred_calls = &mut handler.deferred_calls;
-        let Some((state, sender)) = deferred_calls.insert(caller.call_id(request), self.deadline)
-        else {
-            let error = RpcError::new(RpcError::OVERLOADED, "Too many calls at once");
-            self.reply_error(error);
-            return None;
+        let (id, arrived) = (caller.call_id(request), handler.turn_began);
+        let calls = &mut handler.calls;
+        let handle = match DeferredHandle::insert(calls, id, self.deadline, arrived, &handler.log) {
+            Ok(handle) => handle,
+            Err(error) => {
+                self.reply_error(error);
+                return None;
+            }
         };
         self.reply_path = ReplyPath::Deferred;
         let params = request.params.unwrap_or_default().to_vec();
-        let (procedure, buffers) = (callback.name.clone(), Box::default());
-        let _reserved = deferred_calls.budget.reserve_large(params.len());
-        Some(Box::new(Call {
-            reply_path: ReplyPath::Mailbox(sender),
-            data: CallData::Deferred { state, procedure, params, buffers, _reserved },
-            deadline: self.deadline,
-        }))
+        let data = CallData::Deferred {
+            handle,
+            procedure: procedure.clone(),
+            buffers: Box::default(),
+            _reserved: handler.calls.budget().reserve_large(params.len()),
+            params,
+        };
+        Some(Box::new(Call { reply_path: ReplyPath::Outcomes, data, deadline: self.deadline }))
     }
 
-    /// Whether nobody will read the reply. While the callback runs nobody can know.
+    /// Whether a deferred call has been cancelled. No event reaches the worker during a callback.
     pub(crate) fn is_cancelled(&self) -> bool {
         match &self.data {
             CallData::Live { .. } => false,
-            CallData::Deferred { state, .. } => state.is_cancelled(),
+            CallData::Deferred { handle, .. } => handle.is_cancelled(),
         }
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline.map(|deadline| deadline.moment)
+        self.deadline.map(|deadline| deadline.at)
     }
 
-    /// Whether it is the program's to release; complains if it is not.
+    /// Whether the program may release the call. Logs a warning if not.
     pub(crate) fn may_be_released(&self) -> bool {
         let is_deferred = matches!(self.data, CallData::Deferred { .. });
         if !is_deferred {
@@ -265,13 +268,10 @@ impl<'a, 'r> Call<'a, 'r> {
         is_deferred
     }
 
-    /// Ends a deferred call, answering it if nobody has and somebody waits.
+    /// Ends a deferred call. Unless it is answered or cancelled, its caller gets an error.
     pub(crate) fn release(mut self) {
-        if matches!(self.reply_path, ReplyPath::Mailbox(_)) && !self.is_cancelled() {
+        if matches!(self.reply_path, ReplyPath::Outcomes) && !self.is_cancelled() {
             self.fail("did not reply");
-        }
-        if let CallData::Deferred { state, .. } = &self.data {
-            state.release();
         }
     }
 }

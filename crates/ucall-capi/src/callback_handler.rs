@@ -1,101 +1,86 @@
-//! Runs callbacks: the handler of one worker.
+//! The handler of one worker: the state that its callbacks share.
 
-use std::ffi::c_void;
-use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
-use ucall_proto::{Call as Request, CallOutcome, Reply};
-use ucall_server::{Caller, Handler, MemoryBudget};
+use ucall_proto::{Call as Request, RpcError};
+use ucall_server::{CallId, Deadline};
 
-use crate::call::Call;
-use crate::deferred_calls::{Deadline, DeferredCalls};
+use crate::deferred::Calls;
+use crate::log::Log;
 use crate::params::ParamBuffers;
 
-/// `ucall_callback_t`. An exception of C++ may come out of it, which ends the process at the edge:
-/// without "unwind" nothing would say what it does.
-pub type Function = unsafe extern "C-unwind" fn(*mut Call<'static, 'static>, *mut c_void);
-
-/// A registered function of the program.
-pub(crate) struct Callback {
-    pub(crate) name: Box<str>,
-    pub(crate) function: Function,
-    pub(crate) tag: *mut c_void,
-}
-
-// SAFETY: whoever registers a callback promises that it may run with its tag on every thread that
-// serves; the header says so.
-unsafe impl Send for Callback {}
-// SAFETY: as above.
-unsafe impl Sync for Callback {}
-
-/// What one worker needs to run callbacks.
+/// Runs the callbacks of one worker.
 pub(crate) struct CallbackHandler {
-    pub(crate) deferred_calls: DeferredCalls,
-    /// Lent to each call in turn.
+    pub(crate) calls: Calls,
+    pub(crate) log: Arc<Log>,
+    /// Used by one live call after another.
     pub(crate) buffers: ParamBuffers,
+    call_timeout: Option<Duration>,
+    /// All calls of this turn had arrived by then.
+    pub(crate) turn_began: Instant,
 }
 
 impl CallbackHandler {
-    pub(crate) fn new(deferred_calls: DeferredCalls) -> Self {
-        Self { deferred_calls, buffers: ParamBuffers::default() }
-    }
-}
-
-impl Handler for CallbackHandler {
-    type Procedure = Callback;
-
-    #[inline(always)]
-    fn call(
-        &mut self,
-        callback: &Callback,
-        request: &Request<'_>,
-        caller: &Caller,
-        reply: &mut Reply<'_>,
-    ) -> CallOutcome {
-        let requested = request.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
-        let deadline = self.deferred_calls.deadline_of(requested);
-        if let Some(passed) = deadline.filter(Deadline::has_passed) {
-            reply.error(&passed.error());
-            return CallOutcome::Done;
+    pub(crate) fn new(
+        log: Arc<Log>,
+        call_timeout: Option<Duration>,
+        deferred_calls_max: usize,
+    ) -> Self {
+        Self {
+            calls: Calls::new(deferred_calls_max, "max_deferred_calls"),
+            log,
+            buffers: ParamBuffers::default(),
+            call_timeout,
+            turn_began: Instant::now(),
         }
-        let outcome = {
-            let call = Call::new(callback, request, caller, reply, self, deadline);
-            // What it has is all borrowed: there is nothing to drop.
-            let mut call = ManuallyDrop::new(call);
-            // SAFETY: the program promised that the function may be called with its tag. The call
-            // lives until it returns, and the header forbids to use it longer.
-            unsafe { (callback.function)((&raw mut *call).cast(), callback.tag) };
-            call.outcome()
-        };
-        self.buffers.reset();
-        outcome
-    }
-
-    fn cancel(&mut self, connection: Id) {
-        self.deferred_calls.cancel(connection);
     }
 
     #[inline]
-    fn turn_ended(&mut self, now: Instant) {
-        if self.deferred_calls.has_deadlines() {
-            self.deferred_calls.expire(now);
+    pub(crate) fn deadline_of(&self, request: &Request<'_>) -> Option<Deadline> {
+        Deadline::of(request, self.call_timeout, self.turn_began)
+    }
+
+    /// Answers the calls whose deadline has passed, and cancels them.
+    #[cold]
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some((token, deadline)) = self.calls.pop_expired(now) {
+            self.calls.find(token).map(cancel);
+            self.calls.outcomes().send(token, Err(deadline.error()));
         }
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        self.deferred_calls.next_deadline()
+    /// Cancels the calls of a connection that has closed.
+    pub(crate) fn cancel_connection(&mut self, connection: Id) {
+        for token in self.calls.of_connection(connection) {
+            self.calls.remove(token).as_mut().map(cancel);
+        }
     }
 
-    fn running(&self) -> usize {
-        self.deferred_calls.running()
+    /// The next reply to a call that waits for one.
+    pub(crate) fn next_reply(
+        &mut self,
+        text: &mut Vec<u8>,
+    ) -> Option<(CallId, Result<(), RpcError>)> {
+        loop {
+            let (token, outcome) = self.calls.next_outcome()?;
+            if let Some((Some(id), _)) = self.calls.finish(token, self.turn_began) {
+                return Some((id, outcome.map(|result| *text = result)));
+            }
+        }
     }
+}
 
-    fn memory_budget(&self) -> MemoryBudget {
-        self.deferred_calls.budget.clone()
+impl Drop for CallbackHandler {
+    fn drop(&mut self) {
+        for token in self.calls.all() {
+            self.calls.find(token).map(cancel);
+        }
     }
+}
 
-    fn warn(&mut self, line: &str) {
-        self.deferred_calls.log.warn(line);
-    }
+fn cancel(cancelled: &mut Arc<AtomicBool>) {
+    cancelled.store(true, Ordering::Release);
 }

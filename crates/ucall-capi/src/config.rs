@@ -1,8 +1,7 @@
-//! `ucall_config_t`: what a server is told, and what is in force.
+//! `ucall_config_t`: the configuration of a server, with the values in force written back.
 //!
-//! The program says how large its configuration is, so that one built against an older header, with
-//! fewer fields, is read and written no further than it reaches. Fields are only ever added at the
-//! end.
+//! The program passes the size of its configuration. One that was built against an older header has
+//! fewer fields, and no more than its size is read or written. New fields go to the end.
 
 use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
@@ -17,11 +16,10 @@ use ucall_server::{IdentityFiles, Tls, TlsFiles, WorkerConfig};
 
 use crate::boundary::string;
 use crate::descriptor::is_open_for_writing;
-use crate::engine_kind::EngineKind;
 use crate::log::Format;
 
 const PORT: u16 = 8545;
-/// Who may connect to a Unix socket.
+/// Only the owner may connect to a Unix socket.
 const UNIX_MODE: u32 = 0o600;
 const UNIX_MODE_MAX: u32 = 0o777;
 const QUEUE_DEPTH: u16 = 512;
@@ -31,11 +29,11 @@ const DEFERRED_MAX: u32 = 10_000;
 const CLIENT_AUTH_NONE: u32 = 1;
 const CLIENT_AUTH_OPTIONAL: u32 = 2;
 const CLIENT_AUTH_REQUIRED: u32 = 3;
-/// Values are read by functions that call themselves for each level.
+/// The scanner recurses once a level.
 pub(crate) const NESTING_MAX: usize = 1_024;
-/// Larger than the configuration of any header will ever be.
+/// Larger than the configuration of any version.
 const SIZE_MAX: usize = 64 << 10;
-/// Descriptors that are left to the rest of the process.
+/// Descriptors reserved for the rest of the process.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// `ucall_config_t`; the header explains each field. Zero means the default.
@@ -90,13 +88,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// Nothing said: every field is zero.
+    /// All defaults: every field is zero.
     pub const EMPTY: Self = {
-        // SAFETY: of numbers and pointers, all zeros are a value.
+        // SAFETY: all zeros are valid numbers and pointers.
         unsafe { std::mem::zeroed() }
     };
 
-    /// Reads as much as the program has. What a newer header has added must be zero.
+    /// Reads the program's configuration. Fields that this version does not know must be zero.
     ///
     /// # Safety
     /// `config` is NULL, or readable for `size` bytes.
@@ -106,7 +104,7 @@ impl Config {
             return Ok(whole);
         }
         if size > SIZE_MAX {
-            return Err(format!("config: no version of it has {size} bytes"));
+            return Err(format!("config: no version has a size of {size} bytes"));
         }
         let known = size.min(size_of::<Self>());
         // SAFETY: our caller says that the bytes are readable; all bytes make numbers and pointers.
@@ -116,14 +114,14 @@ impl Config {
             std::slice::from_raw_parts(bytes.add(known), size - known)
         };
         if beyond.iter().any(|&byte| byte != 0) {
-            return Err("config: it sets fields that this version of the library does not have; \
+            return Err("config: it sets fields that the library does not have: \
                         the header is newer than the library"
                 .into());
         }
         Ok(whole)
     }
 
-    /// Writes back as much as the program has.
+    /// Writes back the fields that the program has.
     ///
     /// # Safety
     /// `config` is NULL, or writable for `size` bytes.
@@ -137,7 +135,7 @@ impl Config {
         }
     }
 
-    /// Puts defaults in the place of zeros, and refuses what cannot be done.
+    /// Replaces zeros by defaults, and rejects invalid values.
     pub(crate) fn apply_defaults(&mut self) -> Result<(), String> {
         self.hostname = or_else(self.hostname, c"127.0.0.1".as_ptr());
         if self.pick_port != 0 {
@@ -214,7 +212,7 @@ impl Config {
         limits.id_bytes_max = self.max_id_bytes as usize;
         limits.pipeline_max = self.max_pipeline as usize;
         limits.output_bytes_max = self.max_output_bytes as usize;
-        // Each thread has its share, as of the connections.
+        // Threads share it evenly, like the connections.
         limits.held_bytes_max = self.max_held_bytes.div_ceil(self.max_threads.into()) as usize;
         limits.handshake_timeout = time(self.handshake_timeout_ms);
         limits.head_timeout = time(self.head_timeout_ms);
@@ -242,7 +240,7 @@ impl Config {
         found.map_err(|error| format!("hostname {host:?}: {error}"))
     }
 
-    /// What each worker is told, of which there are `max_threads`.
+    /// The configuration of each of `max_threads` workers.
     ///
     /// # Safety
     /// Its strings are what the header says.
@@ -265,7 +263,7 @@ impl Config {
         Ok(config)
     }
 
-    /// TLS, if it is wanted.
+    /// TLS, with `use_ssl`.
     ///
     /// # Safety
     /// Its strings are what the header says.
@@ -290,7 +288,7 @@ impl Config {
             CLIENT_AUTH_NONE => ClientAuth::None,
             CLIENT_AUTH_OPTIONAL => ClientAuth::Optional,
             CLIENT_AUTH_REQUIRED => ClientAuth::Required,
-            other => return Err(format!("ssl_client_auth: there is no {other}")),
+            other => return Err(format!("ssl_client_auth: {other} is no ucall_client_auth_t")),
         };
         let files = TlsFiles {
             identities: vec![IdentityFiles {
@@ -307,7 +305,7 @@ impl Config {
         Ok(Some(Arc::new(tls)))
     }
 
-    /// Where the log goes, and how it looks.
+    /// The descriptor and the format of the log.
     ///
     /// # Safety
     /// Its strings are what the header says.
@@ -316,7 +314,7 @@ impl Config {
         let format = match unsafe { string(self.logs_format, "logs_format")? } {
             "human" => Format::Human,
             "json" => Format::Json,
-            other => return Err(format!("logs_format: {other:?} is neither human nor json")),
+            other => return Err(format!("logs_format: expected human or json, got {other:?}")),
         };
         let descriptor = Some(self.logs_file_descriptor).filter(|descriptor| *descriptor > 0);
         match descriptor.filter(|descriptor| !is_open_for_writing(*descriptor)) {
@@ -329,9 +327,9 @@ impl Config {
         (self.call_timeout_ms > 0).then(|| Duration::from_millis(self.call_timeout_ms.into()))
     }
 
-    /// Notes what was decided elsewhere.
-    pub(crate) fn set_effective(&mut self, engine: EngineKind, address: &Address) {
-        self.engine = engine.number();
+    /// Sets the engine and the port that were chosen.
+    pub(crate) fn set_effective(&mut self, engine: u32, address: &Address) {
+        self.engine = engine;
         self.port = address.port();
     }
 }
@@ -366,7 +364,7 @@ unsafe fn strings(
     if list.is_null() || count == 0 {
         return Ok(Vec::new());
     }
-    // SAFETY: our caller says that it holds so many strings.
+    // SAFETY: our caller says that it holds `count` strings.
     let list = unsafe { std::slice::from_raw_parts(list, count) };
     // SAFETY: as above.
     list.iter().map(|&text| unsafe { string(text, what) }.map(str::to_string)).collect()
@@ -383,7 +381,7 @@ mod tests {
     fn an_older_configuration_is_read_and_written_within_its_size() {
         let size = offset_of!(Config, logs_format);
         let mut given = Config { port: 99, engine: 77, ..Config::EMPTY };
-        // SAFETY: it is larger than what is said.
+        // SAFETY: it is larger than `size`.
         let mut read = unsafe { Config::read(&raw const given, size) }.unwrap();
         assert_eq!((read.port, read.engine), (99, 0));
         read.apply_defaults().unwrap();
@@ -396,13 +394,13 @@ mod tests {
     fn an_implausible_size_is_refused() {
         let given = Config::EMPTY;
         for size in [SIZE_MAX + 1, usize::MAX] {
-            // SAFETY: so large a size is refused before anything is read.
+            // SAFETY: such a size is rejected before anything is read.
             assert!(unsafe { Config::read(&raw const given, size) }.is_err(), "{size}");
         }
     }
 
-    /// Behind the last field there is no room that a field of a later version could take: what a
-    /// program has there is not zero for sure, and its size would not tell.
+    /// There is no padding after the last field, which a later version could use for a field: a
+    /// program's padding is not zero for sure, and its size would include it.
     #[test]
     fn the_last_field_ends_where_the_configuration_does() {
         let end = offset_of!(Config, discard_timeout_ms) + size_of::<u32>();
@@ -421,7 +419,7 @@ mod tests {
         }
     }
 
-    /// Asserts about `ucall_config_t`, to be compiled as C: each field stands where ours does.
+    /// C code that asserts the offset of each field of `ucall_config_t`.
     fn layout_in_c() -> String {
         macro_rules! assertions {
             ($($field:ident)*) => {{

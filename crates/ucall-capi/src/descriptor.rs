@@ -1,46 +1,46 @@
-//! Writes lines to a descriptor that belongs to the program, so that a log never harms a server.
+//! Writes log lines to a descriptor of the program, without blocking and without SIGPIPE.
 //!
-//! Whoever reads the other end of a pipe may have gone, or may have stopped reading. The first ends
-//! a process by SIGPIPE, unless the program ignores it, and the second would hold up the thread
-//! that serves. So a line is written only where there is room, and with that signal held back.
+//! The reader of a pipe may have left: then a write raises SIGPIPE, which ends a process that does
+//! not ignore it. Or it may have stopped reading: then a write blocks the serving thread. So a line
+//! is written if there is room for it, with SIGPIPE blocked.
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// Whether something can be written there at all.
+/// Whether `descriptor` is open for writing.
 pub(crate) fn is_open_for_writing(descriptor: RawFd) -> bool {
-    // SAFETY: this only asks, of any number.
+    // SAFETY: any number may be queried.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
     flags != -1 && flags & libc::O_ACCMODE != libc::O_RDONLY
 }
 
-/// Writes a line if there is room for it and somebody to read it, else drops it. One write, so that
-/// lines of several threads do not mix.
+/// Writes a line if there is room and a reader for it, and drops it otherwise. One write, so that
+/// the lines of several threads do not mix.
 pub(crate) fn write_line(descriptor: RawFd, line: &str) {
     if is_writable(descriptor) {
         without_sigpipe(|| {
-            // SAFETY: the line is readable. That the descriptor is open, or harmless if it is not,
-            // is for whoever named it in the configuration.
+            // SAFETY: the line is readable. The header asks the program to keep the descriptor
+            // open.
             unsafe { libc::write(descriptor, line.as_ptr().cast(), line.len()) }
         });
     }
 }
 
-/// Of a pipe, whether `PIPE_BUF` bytes would not block and somebody reads; files always have room.
-/// What cannot be polled counts as a file: macOS says so of terminals.
+/// Whether a pipe has a reader and room for `PIPE_BUF` bytes; a file always has room. On macOS a
+/// terminal cannot be polled, and counts as a file.
 fn is_writable(descriptor: RawFd) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry is readable and writable, and nothing is waited for.
+    // SAFETY: one entry is readable and writable.
     let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
     found == 1 && poll.revents & (libc::POLLERR | libc::POLLHUP) == 0
 }
 
-/// Runs `write` with SIGPIPE held back from this thread, and takes back the one that it raised. The
-/// reader may go just before the write, and no flag of write(2) asks for silence.
+/// Runs `write` with SIGPIPE blocked in this thread, and consumes the signal that it raises. The
+/// reader may leave just before the write, and write(2) has no flag against the signal.
 fn without_sigpipe(write: impl FnOnce() -> isize) {
-    // SAFETY: the sets are made before they are read. A signal that was held back already, or was
-    // pending, stays so: only one that came with the write, which goes to this thread, is taken.
+    // SAFETY: the sets are initialised before they are read. A signal that was blocked or pending
+    // stays so: only the one that the write raised, in this thread, is consumed.
     unsafe {
         let (mut pipe, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         libc::sigemptyset(pipe.as_mut_ptr());
@@ -58,7 +58,7 @@ fn without_sigpipe(write: impl FnOnce() -> isize) {
 
 fn is_sigpipe_pending() -> bool {
     let mut pending = MaybeUninit::uninit();
-    // SAFETY: the set is written before it is read.
+    // SAFETY: the set is initialised before it is read.
     unsafe {
         libc::sigpending(pending.as_mut_ptr()) == 0
             && libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1

@@ -1,4 +1,4 @@
-//! Which engine a server gets, and workers on it.
+//! Chooses the engine of a server, and creates workers on it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,16 +10,17 @@ use ucall_engine::uring::{self, Uring};
 use ucall_engine::{Engine, EngineChoice, Listener};
 use ucall_server::{Counters, Procedures, Worker, WorkerConfig};
 
-use crate::callback_handler::{Callback, CallbackHandler};
+use crate::callback::Callback;
+use crate::callback_handler::CallbackHandler;
 use crate::log::Log;
-use crate::server::Server;
+use crate::turn_control::TurnControl;
 
-/// Places of a ring's table beyond the connections, so that newcomers find one before the longest
-/// idle connection is closed for them.
+/// Slots of a ring's table beyond the connections, so that a new connection gets one before the
+/// longest idle connection is closed for it.
 #[cfg(target_os = "linux")]
 const RESERVED_SOCKETS: usize = 256;
 
-/// `ucall_engine_t`: `UCALL_ENGINE_AUTO` and its neighbours.
+/// `ucall_engine_t`.
 pub(crate) const AUTO: u32 = 0;
 pub(crate) const POSIX: u32 = 1;
 pub(crate) const URING: u32 = 2;
@@ -33,8 +34,8 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineKind {
-    /// Chooses by the number in the configuration. "Auto" takes io_uring where it may, and says in
-    /// the log where it may not.
+    /// Chooses by the number in the configuration. `AUTO` takes io_uring if available, and
+    /// otherwise logs why not.
     pub(crate) fn choose(number: u32, log: &Log) -> Result<Self, String> {
         match number {
             POSIX => return Ok(Self::Posix),
@@ -47,7 +48,7 @@ impl EngineKind {
             EngineChoice::Posix(unavailable) => unavailable,
         };
         if number == URING {
-            return Err(format!("engine: io_uring cannot be used here: {unavailable}"));
+            return Err(format!("engine: io_uring is unavailable: {unavailable}"));
         }
         log.warn(&format!("running on the posix engine: {unavailable}"));
         Ok(Self::Posix)
@@ -61,7 +62,7 @@ impl EngineKind {
         }
     }
 
-    /// A worker of this kind, to be driven by this thread.
+    /// A worker on this engine, for this thread.
     pub(crate) fn worker(
         self,
         handler: CallbackHandler,
@@ -71,9 +72,9 @@ impl EngineKind {
     ) -> io::Result<Box<dyn DynWorker>> {
         Ok(match self {
             Self::Posix => {
-                // Nothing is queued here: every operation goes to the system at once.
+                // posix has no queue: it makes each operation as a system call at once.
                 let _ = queue_depth;
-                Box::new(worker(Posix::new()?, handler, procedures, config))
+                Box::new(Worker::new(Posix::new()?, handler, procedures, config))
             }
             #[cfg(target_os = "linux")]
             Self::Uring(features) => {
@@ -82,28 +83,17 @@ impl EngineKind {
                     queue_depth: queue_depth.into(),
                     sockets_max: u32::try_from(sockets).unwrap_or(u32::MAX),
                 };
-                Box::new(worker(Uring::new(size, features)?, handler, procedures, config))
+                Box::new(Worker::new(Uring::new(size, features)?, handler, procedures, config))
             }
         })
     }
 }
 
-fn worker<E: Engine>(
-    engine: E,
-    handler: CallbackHandler,
-    procedures: Arc<Procedures<Callback>>,
-    config: WorkerConfig,
-) -> Worker<E, CallbackHandler> {
-    let mut worker = Worker::new(engine, handler, procedures, config);
-    worker.handler_mut().deferred_calls.mailbox = Some(worker.mailbox());
-    worker
-}
-
-/// How far a thread goes on.
+/// How many turns a thread takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RunMode {
     OneTurn,
-    /// Until the server is stopped.
+    /// All turns until the server is stopped.
     UntilStopped,
 }
 
@@ -111,9 +101,9 @@ pub(crate) enum RunMode {
 pub(crate) trait DynWorker {
     fn listen(&mut self, listener: Listener) -> io::Result<()>;
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
-    /// Drives `server`, whose worker it is; `false` when that was stopped.
-    fn run(&mut self, mode: RunMode, server: &Server) -> io::Result<bool>;
-    /// What is due behind the last turn.
+    /// Takes turns; `false` when the server was stopped.
+    fn run(&mut self, mode: RunMode, control: &TurnControl) -> io::Result<bool>;
+    /// Shuts the worker down after its last turn.
     fn shut_down(&mut self) -> io::Result<()>;
     fn counters(&self) -> Arc<Counters>;
 }
@@ -127,11 +117,15 @@ impl<E: Engine> DynWorker for Worker<E, CallbackHandler> {
         self.watch_signals(descriptor)
     }
 
-    /// The turns are counted here, behind the trait, so that they can be inlined.
-    fn run(&mut self, mode: RunMode, server: &Server) -> io::Result<bool> {
+    /// The loop is behind the trait so that turns are inlined into it.
+    fn run(&mut self, mode: RunMode, control: &TurnControl) -> io::Result<bool> {
+        let has_figures = control.log.has_figures();
         loop {
-            let turn = self.turn(server.deadline())?;
-            if !server.should_continue(&turn) {
+            let turn = self.turn(has_figures.then(|| control.log.next_line_at()))?;
+            if has_figures {
+                control.write_line_if_due();
+            }
+            if turn.stopped || control.stop.is_requested() {
                 return Ok(false);
             }
             if mode == RunMode::OneTurn {

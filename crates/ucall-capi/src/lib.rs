@@ -1,24 +1,26 @@
-//! The C edge: what `include/ucall/ucall.h` declares.
+//! The C API that `include/ucall/ucall.h` declares.
 //!
-//! | room | holds |
+//! | module | contents |
 //! |---|---|
 //! | `exports/` | the functions of the header: null checks, the panic boundary, outputs last |
-//! | `config`, `engine_kind` | what a server is told, and the engine it gets |
-//! | `server`, `stop` | a server, its threads, and how they end |
-//! | `log`, `descriptor` | what a server writes, and how that cannot harm it |
-//! | `callback_handler`, `call`, `params` | one call: the callback, its params and its reply |
-//! | `deferred_calls` | the calls that are answered later |
+//! | `config`, `engine_kind` | the configuration of a server, and its engine |
+//! | `server`, `turn_control`, `stop` | a server, its threads, and how they stop |
+//! | `log`, `descriptor` | the log, and writes to the program's descriptor |
+//! | `callback`, `callback_handler` | callbacks, and the handler that runs them for a worker |
+//! | `call`, `params`, `pointer`, `arena` | one call: its params and its reply |
+//! | `deferred` | the program's side of a deferred call |
 //!
-//! The hard part is who may touch what: a thread's worker is made, driven and dropped by that
-//! thread alone; a live call borrows from its worker and ends with its callback; a deferred call
-//! owns all that it refers to and reaches its worker through the mailbox, which outlives it.
+//! The hard part is ownership. A thread creates, drives and drops its own worker. A live call
+//! borrows from its worker and ends with its callback. A deferred call owns its data and replies
+//! through the worker's queue of outcomes, which it keeps alive.
 
 mod arena;
 mod boundary;
 mod call;
+mod callback;
 mod callback_handler;
 mod config;
-mod deferred_calls;
+mod deferred;
 mod descriptor;
 mod engine_kind;
 mod exports;
@@ -27,6 +29,7 @@ mod params;
 mod pointer;
 mod server;
 mod stop;
+mod turn_control;
 
 pub use config::Config;
 pub use exports::*;

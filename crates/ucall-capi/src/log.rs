@@ -1,4 +1,4 @@
-//! What a server writes for people and for machines: one line a second, and complaints.
+//! The log of a server: one line of figures a second, and warnings.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,30 +9,31 @@ use ucall_server::Stats;
 
 use crate::descriptor::write_line;
 
-/// Between two lines with figures, and at least between two complaints.
+/// Between two lines of figures, and between two equal warnings.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Different complaints written within that time; further ones are lost.
+/// Different warnings within that time; further ones are dropped.
 const WARNINGS_MAX: usize = 64;
 const STANDARD_ERROR: RawFd = 2;
 
-/// How lines look.
+/// The format of lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// To be read.
+    /// Plain text.
     Human,
     /// One JSON object a line.
     Json,
 }
 
-/// Where a server writes. The descriptor is its owner's and is never closed here.
+/// The log of one server. The program owns the descriptor and closes it.
 #[derive(Debug)]
 pub(crate) struct Log {
-    /// `None`: no lines with figures, and complaints go to standard error.
+    /// `None`: no figures, and warnings go to standard error.
     descriptor: Option<RawFd>,
     format: Format,
     figures: Mutex<Figures>,
     warnings: Mutex<Vec<Warning>>,
-    /// The server is freed, and the descriptor its owner's alone. Read and written under a lock.
+    /// Whether the server is freed, and the descriptor no longer used. Read and written under a
+    /// lock.
     is_closed: AtomicBool,
 }
 
@@ -42,8 +43,7 @@ struct Figures {
     before: Stats,
 }
 
-/// A complaint that was written lately. It can come with every call, so that more of it are only
-/// counted.
+/// A recent warning. Every call may repeat it, so repetitions are only counted.
 #[derive(Debug)]
 struct Warning {
     text: String,
@@ -58,8 +58,8 @@ impl Log {
         Self { descriptor, format, figures, warnings, is_closed: AtomicBool::new(false) }
     }
 
-    /// Nothing is written from here on: calls that were deferred outlive their server, and its log
-    /// with them, but not the descriptor.
+    /// Writes no more lines. Deferred calls keep the log after the server is freed, when the
+    /// descriptor may be closed.
     pub(crate) fn close(&self) {
         let _locks = (self.figures(), self.warnings());
         self.is_closed.store(true, Ordering::Relaxed);
@@ -77,28 +77,21 @@ impl Log {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the next line with figures is due.
-    #[inline]
-    pub(crate) fn next_line_at(&self) -> Option<Instant> {
-        self.descriptor?;
-        Some(self.locked_next_line_at())
+    /// Whether the log has lines of figures.
+    pub(crate) fn has_figures(&self) -> bool {
+        self.descriptor.is_some()
     }
 
-    #[inline(never)]
-    fn locked_next_line_at(&self) -> Instant {
+    /// When the next line of figures is due.
+    #[cold]
+    pub(crate) fn next_line_at(&self) -> Instant {
         self.figures().since + INTERVAL
     }
 
-    /// Writes the line with figures, if it is due: what was done since the one before.
-    #[inline]
-    pub(crate) fn write_line_if_due(&self, stats: impl FnOnce() -> Stats) {
-        if let Some(descriptor) = self.descriptor {
-            self.write_line_if_due_at(Instant::now(), descriptor, stats);
-        }
-    }
-
-    #[inline(never)]
-    fn write_line_if_due_at(&self, now: Instant, descriptor: RawFd, stats: impl FnOnce() -> Stats) {
+    /// Writes a line of figures if it is due: the change since the previous line.
+    #[cold]
+    pub(crate) fn write_line_if_due(&self, now: Instant, stats: impl FnOnce() -> Stats) {
+        let Some(descriptor) = self.descriptor else { return };
         let mut figures = self.figures();
         let elapsed = now.saturating_duration_since(figures.since);
         if elapsed < INTERVAL || self.is_closed() {
@@ -130,8 +123,7 @@ impl Log {
         }
     }
 
-    /// Complains, but about the same thing at most once a second; what comes in between is counted
-    /// in the next complaint.
+    /// Writes a warning, at most once a second. The next one says how often it was repeated.
     pub(crate) fn warn(&self, text: &str) {
         let now = Instant::now();
         let mut warnings = self.warnings();
@@ -154,7 +146,7 @@ impl Log {
             warnings.push(Warning { text: text.into(), written: now, suppressed: 0 });
             self.write_warning(&match suppressed {
                 0 => text.into(),
-                _ => format!("{text} ({suppressed} times more)"),
+                _ => format!("{text} (repeated {suppressed} times)"),
             });
         }
     }
@@ -222,16 +214,12 @@ mod tests {
     fn a_line_reports_the_change_since_the_one_before() {
         let mut stats = Stats::default();
         let text = written(Format::Json, |log| {
-            let (start, descriptor) = (log.next_line_at().unwrap(), log.descriptor.unwrap());
+            let start = log.next_line_at();
             (stats.calls, stats.bytes_received, stats.connections) = (10, 700, 2);
-            log.write_line_if_due_at(start, descriptor, || stats);
-            log.write_line_if_due_at(
-                start + Duration::from_millis(999),
-                descriptor,
-                || unreachable!(),
-            );
+            log.write_line_if_due(start, || stats);
+            log.write_line_if_due(start + Duration::from_millis(999), || unreachable!());
             stats.calls = 25;
-            log.write_line_if_due_at(start + Duration::from_secs(2), descriptor, || stats);
+            log.write_line_if_due(start + Duration::from_secs(2), || stats);
         });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
@@ -248,8 +236,7 @@ mod tests {
             log.warn("before");
             log.close();
             log.warn("after");
-            let due = log.next_line_at().unwrap();
-            log.write_line_if_due_at(due, log.descriptor.unwrap(), || unreachable!());
+            log.write_line_if_due(log.next_line_at(), || unreachable!());
         });
         assert_eq!(text, "ucall: before\n");
     }

@@ -1,50 +1,49 @@
-//! The params of one call, found by name, by position or by pointer.
+//! The params of one call, by name, by position or by pointer.
 //!
-//! A call brings along where each of its params stands: the last of two equal names counts, so a
-//! look that stops at the first would be wrong, and looks that each walk all of the text would cost
-//! more with every param.
+//! The scan of a request notes the position of each param. Without that, every lookup would have to
+//! scan all params, because the last of two equal names counts.
 //!
-//! Nearly every look is for a short name, or a place, in params that brought their members along:
-//! [`Params::lookup`] does no more than those need. [`ParamBuffers::find`] finds all others.
+//! Most lookups are for a short name or an index in params whose positions are noted:
+//! [`Params::lookup`] is the fast path for these. [`ParamBuffers::find`] does all others.
 
 use ucall_proto::json::{Member, Reader, ValueKind, collect_members};
 
 use crate::arena::Arena;
 use crate::pointer::NameBuffers;
 
-/// Memory for more members than this is not kept for the next call.
+/// Memory for more members is not cached for the next call.
 const MEMBERS_CACHED_MAX: usize = 1024;
 
-/// Which of the params is meant.
+/// Names one of the params.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ParamKey<'a> {
-    /// A member's name; with a slash in front, a pointer.
+    /// The name of a member, or a pointer, which begins with a slash.
     Named(&'a [u8]),
-    /// An item's place in the array.
+    /// The index of an item.
     At(usize),
 }
 
-/// What a look finds that goes no further than it can without memory.
+/// The result of a lookup without memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lookup<'a> {
     /// The text of one of the params, without white space around it.
     Found(&'a [u8]),
     Absent,
-    /// It takes [`ParamBuffers::find`] to know.
+    /// [`ParamBuffers::find`] has to look it up.
     Unknown,
 }
 
 /// The params of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params<'a> {
-    /// Empty when there are none.
+    /// Empty without params.
     pub(crate) text: &'a [u8],
-    /// Where their members stand, if that was noted when the call came.
+    /// The positions of members, if the scan noted them.
     pub(crate) members: Option<&'a [Member]>,
 }
 
 impl<'a> Params<'a> {
-    /// What can be told of one of the params at once.
+    /// Looks up one of the params on the fast path.
     #[inline(always)]
     pub(crate) fn lookup(self, key: ParamKey<'_>) -> Lookup<'a> {
         let Some(members) = self.members else { return Lookup::Unknown };
@@ -77,17 +76,17 @@ impl<'a> Params<'a> {
     }
 }
 
-/// Memory that one worker uses for every call in turn, or that one deferred call owns.
+/// Buffers for lookups, of one worker or of one deferred call.
 #[derive(Debug, Default)]
 pub(crate) struct ParamBuffers {
-    /// Those of params that did not bring theirs along.
+    /// The members of params whose positions the scan did not note.
     members: Vec<Member>,
     names: NameBuffers,
     arena: Arena,
 }
 
 impl ParamBuffers {
-    /// Forgets the params of the call before.
+    /// Discards the params of a call.
     #[inline]
     pub(crate) fn reset(&mut self) {
         if !self.members.is_empty() {
@@ -112,7 +111,7 @@ impl ParamBuffers {
         }
     }
 
-    /// The bytes of a string. Escaped ones stay in the arena until the next call.
+    /// The bytes of a string. Those of an escaped string are in the arena until the next call.
     #[inline]
     pub(crate) fn string<'a>(&'a mut self, value: &'a [u8]) -> Option<&'a [u8]> {
         match plain_string(value) {
@@ -124,12 +123,12 @@ impl ParamBuffers {
     }
 }
 
-/// The members of params that the call did not bring along, or that were too many to be noted when
-/// it came: noted at the first look.
+/// Collects the members of params whose positions the scan did not note, at the first lookup. The
+/// text of absent params is empty.
 #[cold]
 #[inline(never)]
 fn collected<'m>(text: &[u8], members: &'m mut Vec<Member>) -> &'m [Member] {
-    if members.is_empty() {
+    if members.is_empty() && !text.is_empty() {
         collect_members(text, members);
     }
     members
@@ -164,7 +163,7 @@ fn evaluate<'a>(
     names.evaluate(value?, rest)
 }
 
-/// The last member of that name. Items of an array have the name that no key has: none.
+/// The last member of that name. Items of an array have no name.
 #[inline(always)]
 fn named<'a>(
     members: &[Member],
@@ -213,7 +212,7 @@ fn long_integer(value: &[u8]) -> Option<i64> {
     reader.number().as_i64()
 }
 
-/// The same, if so few digits that they always fit are all of it.
+/// An integer of so few digits that it always fits.
 #[inline(always)]
 pub(crate) fn short_integer(value: &[u8]) -> Option<i64> {
     match value {
@@ -242,7 +241,7 @@ fn digit(byte: u8) -> Option<i64> {
     if matches!(digit, 0..=9) { Some(digit) } else { None }
 }
 
-/// The double nearest to a number, if there is one.
+/// The nearest double to a number, if it is finite.
 #[inline]
 pub(crate) fn double(value: &[u8]) -> Option<f64> {
     let mut reader = Reader::new(value);
@@ -274,7 +273,7 @@ mod tests {
         assert_eq!(found(text, ParamKey::At(0)), None);
     }
 
-    /// What a look finds, `None` when it does not know. Proves that a whole search finds the same.
+    /// What a lookup finds; `None` if unknown. Asserts that a whole search finds the same.
     fn lookup_checked(text: &str, key: ParamKey<'_>) -> Option<Option<String>> {
         let mut members = Vec::new();
         collect_members(text.as_bytes(), &mut members);

@@ -1,19 +1,19 @@
-//! JSON pointers (RFC 6901) into values that were proven to be JSON.
+//! JSON pointers (RFC 6901) into valid JSON.
 
 use ucall_proto::json::{Reader, ValueKind};
 
-/// Memory for names while they are compared.
+/// Buffers for names while they are compared.
 #[derive(Debug, Default)]
 pub(crate) struct NameBuffers {
-    /// The token that was split off last, decoded.
+    /// The last token of a pointer, decoded.
     pub(crate) token: Vec<u8>,
-    /// A key, unescaped.
+    /// An unescaped key.
     pub(crate) key: Vec<u8>,
 }
 
 impl NameBuffers {
-    /// Splits the first token off a pointer, which must begin with a slash, and decodes it.
-    /// `None` where the pointer breaks the grammar (§3).
+    /// Splits off and decodes the first token of a pointer, which must begin with a slash. `None`
+    /// if the pointer breaks the grammar (§3).
     pub(crate) fn first_token<'p>(&mut self, pointer: &'p [u8]) -> Option<&'p [u8]> {
         let rest = pointer.strip_prefix(b"/")?;
         let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
@@ -33,7 +33,7 @@ impl NameBuffers {
         Some(rest)
     }
 
-    /// The token as the index of an array (§4): digits, without a zero before others.
+    /// The token as the index of an array (§4): digits without a leading zero.
     pub(crate) fn token_index(&self) -> Option<usize> {
         match self.token.as_slice() {
             [b'0'] => Some(0),
@@ -44,7 +44,7 @@ impl NameBuffers {
         }
     }
 
-    /// Follows what is left of a pointer into `value`; returns the text of what it leads to.
+    /// Follows the rest of a pointer into `value`, and returns the text of the value it leads to.
     pub(crate) fn evaluate<'v>(&mut self, value: &'v [u8], pointer: &[u8]) -> Option<&'v [u8]> {
         let (mut value, mut pointer) = (value, pointer);
         while !pointer.is_empty() {
@@ -63,7 +63,7 @@ impl NameBuffers {
         }
     }
 
-    /// The last member that the token names.
+    /// The last member of the token's name.
     fn member<'v>(&mut self, mut reader: Reader<'v>) -> Option<&'v [u8]> {
         let mut found = None;
         reader.enter();

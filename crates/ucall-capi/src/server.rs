@@ -1,46 +1,45 @@
 //! A server, and the threads that drive it.
 //!
-//! Each thread has a [`WorkerSlot`], with a worker that is made when the thread first drives it,
-//! because a ring belongs to the thread that made it, and with a listening socket of its own. The
-//! lock of a place is held by whoever drives it: that is how another thread, or a callback that
-//! calls back into the server, is turned away, and how [`Server::shut_down`] waits until nobody is
-//! inside.
+//! Each thread has a [`WorkerSlot`] with a worker and a listening socket of its own. The worker is
+//! created when the thread first drives it, because a ring belongs to the thread that created it.
+//! The driving thread holds the lock of its slot. So any other thread, and a callback that calls
+//! back into the server, is rejected, and [`Server::shut_down`] waits for all threads.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use ucall_engine::{Address, Bound, Listener, UnixFile};
-use ucall_server::{Counters, Procedures, Stats, Turn, WorkerConfig};
+use ucall_server::{Procedures, WorkerConfig};
 
-use crate::callback_handler::{Callback, CallbackHandler};
+use crate::callback::Callback;
+use crate::callback_handler::CallbackHandler;
 use crate::config::Config;
-use crate::deferred_calls::DeferredCalls;
 use crate::engine_kind::{DynWorker, EngineKind, RunMode};
 use crate::log::Log;
 use crate::stop::StopSignal;
+use crate::turn_control::TurnControl;
 
-/// What `ucall_server_t` points to, held by the program and by each thread inside.
+/// A server, to which `ucall_server_t` points. The program and each driving thread share it.
 pub struct Server {
     engine: EngineKind,
     address: Address,
-    /// A Unix socket, which is one for all threads.
+    /// A Unix socket: all threads share one.
     shared: Option<Listener>,
-    /// Its file, which goes with the server.
+    /// The file of the Unix socket, removed with the server.
     _file: Option<UnixFile>,
     settings: ServerSettings,
     worker_config: WorkerConfig,
     procedures: Arc<Procedures<Callback>>,
-    /// How many names are taken.
+    /// The number of registered names.
     procedures_len: Mutex<u16>,
     slots: Box<[WorkerSlot]>,
-    log: Arc<Log>,
-    // Behind the places, whose workers watch its descriptor until they are dropped.
-    stop: StopSignal,
+    // Dropped after the workers, which watch the descriptor of its stop signal.
+    control: TurnControl,
 }
 
-/// Of the configuration, what is needed later.
+/// The parts of the configuration that are needed after the start.
 struct ServerSettings {
     queue_depth: u16,
     callbacks_max: u16,
@@ -48,34 +47,33 @@ struct ServerSettings {
     call_timeout: Option<Duration>,
 }
 
-/// The place of one thread.
+/// The slot of one thread.
 struct WorkerSlot {
     state: Mutex<SlotState>,
-    /// The number of the thread that is inside; 0 when none is.
+    /// The number of the thread that drives the worker; 0 if none does.
     driving_thread: AtomicU64,
-    counters: OnceLock<Arc<Counters>>,
 }
 
 enum SlotState {
-    /// Nobody has come yet. The first place has its socket from the start.
+    /// Without a worker yet. The first slot has its socket from the start.
     Empty(Option<Listener>),
     Running(WorkerRunner),
     Closed,
 }
 
-/// A worker, and the number of the thread that made it and drives it.
+/// A worker, and the number of the thread that created it and drives it.
 struct WorkerRunner {
     worker: Box<dyn DynWorker>,
     owner: u64,
 }
 
-// SAFETY: a worker has no tie to its thread in memory, and the lock around it lets in one thread at
-// a time. Only its owner drives it; all that another thread may do is drop it, and an engine that
-// the kernel lets nobody else drive leaks what the kernel may still write to.
+// SAFETY: a worker has no thread-local memory, and its lock admits one thread at a time. Only its
+// owner drives it. Another thread may drop it; an engine that the kernel ties to its thread then
+// leaks the buffers that the kernel may still write to.
 unsafe impl Send for WorkerRunner {}
 
 impl Server {
-    /// A bound server, and in `config` what is in force.
+    /// A bound server. Sets the values in force in `config`.
     ///
     /// # Safety
     /// The strings in `config` are what the header says.
@@ -89,7 +87,7 @@ impl Server {
         let engine = EngineKind::choose(config.engine, &log)?;
         let stop = StopSignal::new().map_err(|error| format!("cannot make a pipe: {error}"))?;
         let Bound { listener, address, file } = bind(&address, config.max_threads > 1)?;
-        config.set_effective(engine, &address);
+        config.set_effective(engine.number(), &address);
         let shared = shared(&address, &listener)?;
         let mut listener = Some(listener);
         let slots = (0..config.max_threads).map(|_| WorkerSlot::new(listener.take())).collect();
@@ -108,18 +106,17 @@ impl Server {
             procedures: Arc::new(Procedures::new()),
             procedures_len: Mutex::new(0),
             slots,
-            log,
-            stop,
+            control: TurnControl::new(stop, log),
         })
     }
 
-    /// Serves a callback under its name, in place of what had that name.
+    /// Registers a callback, and replaces the callback of its name, if any.
     pub(crate) fn add(&self, callback: Callback) -> Result<(), String> {
         let mut len = self.procedures_len.lock().unwrap_or_else(PoisonError::into_inner);
         let name = callback.name.clone();
         if !self.procedures.contains(&name) {
             if *len >= self.settings.callbacks_max {
-                return Err(format!("max_callbacks: there are {len} procedures already"));
+                return Err(format!("max_callbacks: {len} procedures are registered already"));
             }
             *len += 1;
         }
@@ -127,78 +124,52 @@ impl Server {
         Ok(())
     }
 
-    /// Asks for the end, from anywhere, also from a signal handler.
+    /// Requests the stop, on any thread or in a signal handler.
     pub(crate) fn stop(&self) {
-        self.stop.request();
+        self.control.stop.request();
     }
 
-    /// Ends it: waits until no other thread is inside, and closes all connections.
+    /// Stops the server, waits for its other threads, and closes all connections.
     pub(crate) fn shut_down(&self) {
         self.stop();
         let thread = this_thread();
         for slot in &self.slots {
-            // A callback that frees its server ends when it returns.
+            // A thread whose callback frees the server stops after the callback returns.
             if slot.driving_thread.load(Ordering::Acquire) != thread {
                 *slot.lock() = SlotState::Closed;
             }
         }
-        self.log.close();
+        self.control.log.close();
     }
 
-    /// Lets this thread in to the place of that number.
+    /// Acquires the slot of that number for this thread.
     pub(crate) fn acquire_slot(&self, number: u16) -> Result<SlotGuard<'_>, String> {
         let Some(slot) = self.slots.get(usize::from(number)) else {
             let max = self.slots.len();
-            return Err(format!("thread {number}: max_threads is {max}, counted from 0"));
+            return Err(format!("thread {number}: expected a number below max_threads, {max}"));
         };
         let state = match slot.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => {
-                // A bug has ended its worker in the middle of a turn.
+                // A panic has ended the worker within a turn.
                 *poisoned.into_inner() = SlotState::Closed;
-                return Err(format!("thread {number}: it failed before"));
+                return Err(format!("thread {number}: its worker has failed"));
             }
             Err(TryLockError::WouldBlock) => {
-                return Err(format!("thread {number}: it is being served already"));
+                return Err(format!("thread {number}: another call serves with it already"));
             }
         };
         let thread = this_thread();
         if let SlotState::Running(runner) = &*state
             && runner.owner != thread
         {
-            return Err(format!("thread {number}: it belongs to the thread that drove it first"));
+            return Err(format!("thread {number}: it belongs to the first thread that served"));
         }
         slot.driving_thread.store(thread, Ordering::Release);
         Ok(SlotGuard { server: self, slot, state, thread })
     }
 
-    /// When the next turn has to end.
-    #[inline]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.log.next_line_at()
-    }
-
-    /// What is due between two turns; `false` when the one before is the last.
-    #[inline]
-    pub(crate) fn should_continue(&self, turn: &Turn) -> bool {
-        self.log.write_line_if_due(|| self.stats());
-        !turn.stopped && !self.stop.is_requested()
-    }
-
-    /// All that was done so far.
-    fn stats(&self) -> Stats {
-        let mut sum = Stats::default();
-        for counters in self.slots.iter().filter_map(|slot| slot.counters.get()) {
-            let stats = counters.stats();
-            sum.calls += stats.calls;
-            sum.bytes_received += stats.bytes_received;
-            sum.bytes_sent += stats.bytes_sent;
-            sum.connections += stats.connections;
-        }
-        sum
-    }
-
-    /// The socket of a thread other than the first.
+    /// A listening socket for a thread other than the first.
     fn another_listener(&self) -> io::Result<Listener> {
         match &self.shared {
             Some(listener) => listener.try_clone(),
@@ -208,15 +179,10 @@ impl Server {
 
     fn worker(&self, listener: Option<Listener>) -> Result<Box<dyn DynWorker>, String> {
         let settings = &self.settings;
-        let deferred_calls =
-            DeferredCalls::new(self.log.clone(), settings.call_timeout, settings.deferred_max);
+        let log = self.control.log.clone();
+        let handler = CallbackHandler::new(log, settings.call_timeout, settings.deferred_max);
         let (procedures, config) = (self.procedures.clone(), self.worker_config.clone());
-        let worker = self.engine.worker(
-            CallbackHandler::new(deferred_calls),
-            procedures,
-            config,
-            settings.queue_depth,
-        );
+        let worker = self.engine.worker(handler, procedures, config, settings.queue_depth);
         let mut worker = worker.map_err(|error| format!("cannot make an engine: {error}"))?;
         let listener = match listener {
             Some(listener) => listener,
@@ -224,7 +190,7 @@ impl Server {
         };
         let listening = worker.listen(listener);
         listening
-            .and_then(|()| worker.watch_signals(self.stop.descriptor()))
+            .and_then(|()| worker.watch_signals(self.control.stop.descriptor()))
             .map_err(|error| format!("cannot listen: {error}"))?;
         Ok(worker)
     }
@@ -233,7 +199,7 @@ impl Server {
 impl WorkerSlot {
     fn new(listener: Option<Listener>) -> Self {
         let state = Mutex::new(SlotState::Empty(listener));
-        Self { state, driving_thread: AtomicU64::new(0), counters: OnceLock::new() }
+        Self { state, driving_thread: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState> {
@@ -241,7 +207,7 @@ impl WorkerSlot {
     }
 }
 
-/// A thread that drives its place, until dropped.
+/// A slot that its thread drives, until dropped.
 pub(crate) struct SlotGuard<'a> {
     server: &'a Server,
     slot: &'a WorkerSlot,
@@ -250,13 +216,13 @@ pub(crate) struct SlotGuard<'a> {
 }
 
 impl SlotGuard<'_> {
-    /// One turn, or all of them; `false` when the server was stopped, and then nothing is served
-    /// here any more.
+    /// Takes one turn or all turns; `false` if the server was stopped, which closes the slot.
     pub(crate) fn run(&mut self, mode: RunMode) -> Result<bool, String> {
         let server = self.server;
         let Some(worker) = self.worker()? else { return Ok(false) };
-        let outcome =
-            worker.run(mode, server).map_err(|error| format!("the engine failed: {error}"));
+        let outcome = worker
+            .run(mode, &server.control)
+            .map_err(|error| format!("the engine failed: {error}"));
         if outcome == Ok(false) {
             worker.shut_down().map_err(|error| error.to_string())?;
         }
@@ -266,9 +232,9 @@ impl SlotGuard<'_> {
         outcome
     }
 
-    /// The worker of this thread, made if need be; `None` when all is over.
+    /// The worker of this thread, created if there is none; `None` if the slot is closed.
     fn worker(&mut self) -> Result<Option<&mut dyn DynWorker>, String> {
-        if self.server.stop.is_requested() {
+        if self.server.control.stop.is_requested() {
             *self.state = SlotState::Closed;
         }
         if let SlotState::Empty(_) = &*self.state {
@@ -282,13 +248,13 @@ impl SlotGuard<'_> {
 }
 
 impl SlotGuard<'_> {
-    /// Makes the worker. Apart, because it takes much of the stack.
+    /// Creates the worker. Not inlined, because it needs much of the stack.
     #[cold]
     #[inline(never)]
     fn start_worker(&mut self) -> Result<(), String> {
         let SlotState::Empty(listener) = &mut *self.state else { return Ok(()) };
         let worker = self.server.worker(listener.take())?;
-        self.slot.counters.get_or_init(|| worker.counters());
+        self.server.control.add_counters(worker.counters());
         *self.state = SlotState::Running(WorkerRunner { worker, owner: self.thread });
         Ok(())
     }
@@ -300,8 +266,8 @@ impl Drop for SlotGuard<'_> {
     }
 }
 
-/// A socket that listens on `address`. Several threads share a port, which would let another server
-/// share it too: so it is first taken alone.
+/// A socket that listens on `address`. Threads share a port, so another server could share it, too:
+/// a first bind without sharing makes sure that the port is free.
 fn bind(address: &Address, share_port: bool) -> Result<Bound, String> {
     let bound = address.bind(false).and_then(|bound| match (&bound.address, share_port) {
         (taken @ Address::Tcp(_), true) => {
@@ -320,12 +286,12 @@ fn shared(address: &Address, listener: &Listener) -> Result<Option<Listener>, St
     shared.map_err(|error| format!("cannot listen: {error}"))
 }
 
-/// A number that no other thread of this process has or had.
+/// The number of this thread, which no other thread of the process has or had.
 fn this_thread() -> u64 {
     static STARTED: AtomicU64 = AtomicU64::new(0);
     thread_local! {
         static NUMBER: u64 = STARTED.fetch_add(1, Ordering::Relaxed) + 1;
     }
-    // While a thread ends, it is nobody in particular.
+    // A thread that is ending has lost its number.
     NUMBER.try_with(|number| *number).unwrap_or(u64::MAX)
 }

@@ -1,13 +1,13 @@
-//! How a server is told to end: from any thread, and from a signal handler.
+//! The stop signal of a server, for any thread and for signal handlers.
 //!
-//! A flag, and a pipe that every worker watches. One byte is written, once, and never read: it
-//! keeps all of them awake until they have gone.
+//! It has a flag, and a pipe that every worker watches. A request writes one byte, which is never
+//! read, so the pipe wakes all workers until they have stopped.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a server is to end.
+/// Stops a server.
 #[derive(Debug)]
 pub(crate) struct StopSignal {
     requested: AtomicBool,
@@ -21,15 +21,15 @@ impl StopSignal {
         Ok(Self { requested: AtomicBool::new(false), reader, writer })
     }
 
-    /// Asks for the end. Async-signal-safe: one atomic exchange and one write(2), which cannot
-    /// block because the pipe is empty; `errno` stays what it was.
+    /// Requests the stop. Async-signal-safe: one atomic exchange and one write(2), which cannot
+    /// block because the pipe is empty. It restores `errno`.
     pub(crate) fn request(&self) {
         if self.requested.swap(true, Ordering::SeqCst) {
             return;
         }
         let byte = 1u8;
-        // SAFETY: the place of this thread's errno is valid for as long as the thread, one byte is
-        // readable, and the descriptor is ours and open.
+        // SAFETY: the address of errno is valid as long as this thread, one byte is readable, and
+        // the descriptor is ours and open.
         unsafe {
             let errno = errno_location();
             let before = *errno;
@@ -42,7 +42,7 @@ impl StopSignal {
         self.requested.load(Ordering::SeqCst)
     }
 
-    /// Readable once the end was asked for.
+    /// Readable after a request.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
@@ -50,13 +50,13 @@ impl StopSignal {
 
 #[cfg(target_os = "linux")]
 fn errno_location() -> *mut libc::c_int {
-    // SAFETY: it needs nothing.
+    // SAFETY: this function has no precondition.
     unsafe { libc::__errno_location() }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn errno_location() -> *mut libc::c_int {
-    // SAFETY: it needs nothing.
+    // SAFETY: this function has no precondition.
     unsafe { libc::__error() }
 }
 

@@ -13,13 +13,16 @@ pub mod fake;
 mod fork;
 mod id;
 mod listen;
+mod mailbox;
 mod peer;
 pub mod posix;
 mod slab;
+mod sync;
 mod unix;
 #[cfg(target_os = "linux")]
 pub mod uring;
 mod wait_timeout;
+mod wake;
 
 pub use address::{Address, Bound};
 pub use choice::{EngineChoice, UringUnavailable};
@@ -29,5 +32,7 @@ pub use engine::{Engine, SendState, Waker};
 pub use fork::OwningProcess;
 pub use id::Id;
 pub use listen::{Listener, bind};
+pub use mailbox::Mailbox;
 pub use peer::{Peer, peer_of};
 pub use unix::{UnixFile, bind_unix};
+pub use wake::{EventCount, WakeFlag};

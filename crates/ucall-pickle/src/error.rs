@@ -1,8 +1,8 @@
-//! Why a pickle is refused.
+//! Errors of the reader.
 
 use std::fmt;
 
-/// Why a pickle is refused, whoever builds its objects.
+/// The reason why the reader refuses a pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -10,57 +10,63 @@ pub enum Error {
     Truncated,
     /// Bytes follow its STOP.
     Trailing,
-    /// A length points behind its end.
+    /// A length exceeds the rest of the pickle.
     Length,
-    /// An operation that the pickler does not write at protocol 5.
+    /// An operation that CPython's pickler does not write at protocol 5.
     Operation(u8),
     /// It does not begin with protocol 5.
     Protocol,
     /// An operation found too few values on the stack, or a mark among them.
     Stack,
-    /// The memo has nothing in that place, or the place is not the next.
+    /// The memo has no such entry.
     Memo,
-    /// An object is used before it is complete.
+    /// An incomplete object is used where a complete one is required.
     Incomplete,
     /// An operation would change an object that does not accept it.
     Unchangeable,
-    /// A global, or a tuple that holds one, is used where only a value may be.
+    /// A global that is not a value, or a tuple with one, is used as a value.
     NotValue,
     /// A value is called.
     NotCallable,
     /// Values nest deeper than [`Limits::depth_max`](crate::Limits::depth_max).
     Depth,
-    /// Its objects would take more memory than [`Limits`](crate::Limits) allow.
+    /// The objects need more memory than [`Limits`](crate::Limits) allow.
     Memory,
-    /// It has too many values, each counted as often as it is reached.
+    /// The result has too many values; shared values count once per reference.
     Values,
-    /// Its keys and members would take too long to hash and compare.
+    /// A key or member is not hashable, or not complete.
+    Unhashable,
+    /// Hashing and comparing the keys and members costs too much.
     Hashing,
-    /// More keys or members have one hash than [`Limits::alike_max`](crate::Limits::alike_max).
-    Alike,
+    /// More keys or members of one container share a hash than
+    /// [`Limits::collisions_max`](crate::Limits::collisions_max).
+    Collisions,
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Self::Truncated => "a pickle that ends too early",
-            Self::Trailing => "a pickle with bytes behind its end",
-            Self::Length => "a pickle with a length beyond its end",
+            Self::Truncated => "the pickle ends too early",
+            Self::Trailing => "bytes follow the end of the pickle",
+            Self::Length => "a length exceeds the rest of the pickle",
             Self::Operation(code) => {
-                return write!(out, "a pickle with operation 0x{code:02x}, which is not allowed");
+                return write!(out, "operation 0x{code:02x} is not one of protocol 5");
             }
-            Self::Protocol => "a pickle of a protocol other than 5",
-            Self::Stack => "a pickle with too little on its stack",
-            Self::Memo => "a pickle with a place in its memo that is empty or not the next",
-            Self::Incomplete => "a pickle that uses an object before it is complete",
-            Self::Unchangeable => "a pickle that changes an object that it may not change",
-            Self::NotValue => "a pickle that uses a name as a value",
-            Self::NotCallable => "a pickle that calls what cannot be called",
-            Self::Depth => "a pickle with values that nest deeper than max_depth",
-            Self::Memory => "a pickle whose objects take more memory than max_expansion allows",
-            Self::Values => "a pickle with too many values, each counted as often as it is reached",
-            Self::Hashing => "a pickle whose keys or members take too long to hash",
-            Self::Alike => "a pickle with more keys or members of one hash than max_alike",
+            Self::Protocol => "the pickle is not of protocol 5",
+            Self::Stack => "an operation finds too few values on the stack",
+            Self::Memo => "an index is not in the memo",
+            Self::Incomplete => "an object is used before it is complete",
+            Self::Unchangeable => "an operation changes an object that may not change",
+            Self::NotValue => "a name is used as a value",
+            Self::NotCallable => "a value is called that is not callable",
+            Self::Depth => "values nest deeper than max_depth",
+            Self::Memory => "the objects need more memory than max_expansion allows",
+            Self::Values => "the pickle has too many values, counted once per reference",
+            Self::Unhashable => "a key or member is not hashable",
+            Self::Hashing => "the keys or members take too long to hash",
+            Self::Collisions => {
+                "more keys or members of one container share a hash than max_collisions"
+            }
         })
     }
 }

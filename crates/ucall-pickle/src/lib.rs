@@ -1,17 +1,17 @@
 //! Reads pickles as data.
 //!
-//! A pickle is a program for a stack machine: it names functions, calls them and changes objects.
-//! This reader runs the operations that CPython's C pickler writes at protocol 5, and refuses
-//! all others. It knows neither Python nor any type: a [`Builder`] makes the objects, and
-//! decides which names exist. The reader decides three things that hold for every builder:
+//! A pickle is a program for a stack machine: it looks up functions by name, calls them and
+//! changes objects. This reader runs the operations that CPython's C pickler writes at protocol 5
+//! and refuses all others. It does not know Python or any type: a [`Builder`] makes the objects and
+//! decides which names exist. The reader guarantees three properties for every builder:
 //!
-//! - **What an operation may change.** Items, members and state go only into an object that this
-//!   pickle made and that still lies where it was made on the stack. An object that was consumed,
-//!   or was fetched from the memo, never changes again.
-//! - **What may be referred to before it is complete.** Containers that can hold themselves, and
-//!   objects whose state follows; nothing else.
-//! - **What it may cost.** Bytes are charged before they are allocated, hashing before a key is
-//!   hashed, and nesting before a level is added.
+//! - **Changes.** An operation adds items, members or state only to an object that this pickle
+//!   made and that is still on the stack where it was made. An object that was consumed, or was
+//!   read from the memo, never changes again.
+//! - **References.** The only incomplete objects that a pickle can refer to are containers that may
+//!   contain themselves, and objects whose state follows.
+//! - **Cost.** The reader charges bytes before they are allocated, hashing before a key is hashed,
+//!   and nesting before a level is added.
 //!
 //! It imports nothing of ucall.
 #![forbid(unsafe_code)]
@@ -19,6 +19,9 @@
 mod budget;
 mod calls;
 mod error;
+mod hashing;
+mod last_changes;
+mod memo;
 mod operation;
 mod reader;
 mod stack;
@@ -27,17 +30,15 @@ pub use budget::{Budget, Limits};
 pub use error::Error;
 pub use reader::Reader;
 
-/// Makes the objects of a pickle.
-///
-/// Every method may fail, which ends the reading.
+/// Makes the objects of a pickle. An error of any method ends the reading.
 pub trait Builder {
     /// An object that was made. A clone is the same object.
     type Object: Clone;
-    /// What a name stands for: something to call, a class, or a value.
+    /// The result of a name lookup: a callable, a class or a value.
     type Global: Clone;
-    /// An object whose making waits for its state.
+    /// An object that can be made only when its state is read.
     type Pending;
-    /// Why reading ends.
+    /// The error that ends the reading.
     type Error: From<Error>;
 
     /// `None`.
@@ -56,9 +57,9 @@ pub trait Builder {
     fn bytes(&mut self, bytes: &[u8]) -> Result<Self::Object, Self::Error>;
     /// A `bytearray`.
     fn byte_array(&mut self, bytes: &[u8]) -> Result<Self::Object, Self::Error>;
-    /// The next of the buffers that travel beside the pickle.
+    /// The next out-of-band buffer.
     fn next_buffer(&mut self) -> Result<Self::Object, Self::Error>;
-    /// A view of a buffer that cannot be written through.
+    /// A read-only view of a buffer.
     fn read_only(&mut self, buffer: Self::Object) -> Result<Self::Object, Self::Error>;
 
     /// A `tuple` of these items.
@@ -101,24 +102,28 @@ pub trait Builder {
         budget: &mut Budget,
     ) -> Result<(), Self::Error>;
 
-    /// What a module's name stands for. `module` and `name` may be any objects.
+    /// Looks up a name in a module. Both may be objects of any type.
     fn global(
         &mut self,
         module: &Self::Object,
         name: &Self::Object,
     ) -> Result<Self::Global, Self::Error>;
-    /// A global as a value in the data; `None` where it is only to be called.
+    /// A global as a value, or `None` if a pickle may only call it.
     fn value_of(&mut self, global: &Self::Global) -> Result<Option<Self::Object>, Self::Error>;
-    /// A global that stands among the arguments of a call, and nowhere else.
+    /// The stand-in for a global that is not a value, among the arguments of a call.
     fn argument_of(&mut self, global: &Self::Global) -> Result<Self::Object, Self::Error>;
-    /// Calls a global with the items of a tuple, which it must not keep as it is.
+    /// Whether it accepts such stand-ins as arguments.
+    fn takes_globals(&self, global: &Self::Global) -> bool;
+    /// Calls a global with the items of a tuple. `values` is the number of values in the tuple;
+    /// shared ones count once per reference.
     fn call(
         &mut self,
         global: &Self::Global,
         arguments: &Self::Object,
+        values: u32,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Self::Error>;
-    /// Makes an instance of a global by its `__new__`, with keyword arguments if there are any.
+    /// Makes an instance by the global's `__new__`.
     fn instance(
         &mut self,
         global: &Self::Global,
@@ -126,29 +131,32 @@ pub trait Builder {
         keywords: Option<&Self::Object>,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Self::Error>;
-    /// Makes the object that waited for this state.
+    /// Makes a pending object from its state, which contains `values` values.
     fn complete(
         &mut self,
         pending: Self::Pending,
         state: &Self::Object,
+        values: u32,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Self::Error>;
-    /// The object that a persistent id stands for.
+    /// The object of a persistent id.
     fn persistent(&mut self, id: &Self::Object) -> Result<Self::Object, Self::Error>;
 
-    /// How a key or member is hashed; fails where it cannot be.
+    /// The hash of a key or member.
     fn hash(&mut self, key: &Self::Object) -> Result<Hash, Self::Error>;
-    /// Called every few thousand operations, to let other threads run.
+    /// Called before keys or members that share a hash are compared.
+    fn before_comparing(&mut self) -> Result<(), Self::Error>;
+    /// Called once per few thousand operations, to let other threads run.
     fn pause(&mut self) -> Result<(), Self::Error>;
 }
 
-/// What a call has come to.
+/// The result of a call, with its cost.
 pub struct Made<B: Builder + ?Sized> {
-    /// What was made.
+    /// The result itself.
     pub product: Product<B>,
-    /// What may still be done to it while it lies on the stack.
+    /// The operations that may change it while it is on the stack.
     pub accepts: Accepts,
-    /// What hashing it, and comparing it with an equal one, costs: 1 is a small integer.
+    /// The cost of hashing it and of comparing it with an equal value; 1 for a small integer.
     pub weight: Weight,
 }
 
@@ -156,18 +164,18 @@ pub struct Made<B: Builder + ?Sized> {
 pub enum Product<B: Builder + ?Sized> {
     /// An object.
     Object(B::Object),
-    /// An object that is made when its state comes.
+    /// An object that is made when its state is read.
     Pending(B::Pending),
-    /// Another global, to be called in its turn.
+    /// Another global.
     Global(B::Global),
 }
 
-/// What operations may do to an object that lies where it was made.
+/// The operations that may change an object while it is on the stack where it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepts(u8);
 
 impl Accepts {
-    /// Nothing: it is complete.
+    /// None: the object is complete.
     pub const NOTHING: Self = Self(0);
     /// Items are appended.
     pub const ITEMS: Self = Self(1);
@@ -177,7 +185,7 @@ impl Accepts {
     pub const MEMBERS: Self = Self(4);
     /// State is set, once.
     pub const STATE: Self = Self(8);
-    /// Items, keys and state: an instance of somebody's class.
+    /// Items, keys and state: an instance of a class that the program allows.
     pub const INSTANCE: Self = Self(1 | 2 | 8);
 
     fn includes(self, other: Self) -> bool {
@@ -185,20 +193,20 @@ impl Accepts {
     }
 }
 
-/// What hashing an object costs, in hashes of small integers.
+/// The cost of hashing an object, in hashes of small integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// This much, whatever it holds: it is hashed by its address, or by a number it keeps.
+    /// Independent of its contents, for objects that are hashed by address or cache their hash.
     Fixed(u32),
-    /// As much as all that it was made of, and its state.
+    /// The sum over its arguments and its state.
     Contents,
 }
 
-/// How a key or member is hashed.
+/// The hash of a key or member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
-    /// Unlike that of any other key: with a secret, or one to one.
+    /// A sender cannot choose other keys with this hash: it is keyed by a secret, or one to one.
     Distinct,
-    /// As this number, which others may share.
+    /// This number, which other keys may share.
     Shared(i64),
 }

@@ -1,4 +1,4 @@
-//! The operations of a pickle, and the bytes that they are read from.
+//! Decodes the operations of a pickle.
 
 use crate::error::Error;
 
@@ -21,7 +21,7 @@ pub(crate) enum Operation<'a> {
     NextBuffer,
     ReadOnlyBuffer,
     EmptyTuple,
-    /// A tuple of this many values.
+    /// A tuple of the top values, this many.
     TupleOf(usize),
     /// A tuple of the values above the mark.
     Tuple,
@@ -35,7 +35,7 @@ pub(crate) enum Operation<'a> {
     AddItems,
     FrozenSet,
     Memoize,
-    Recall(u32),
+    Get(u32),
     Global,
     Reduce,
     NewObject,
@@ -44,13 +44,14 @@ pub(crate) enum Operation<'a> {
     PersistentId,
 }
 
-/// The bytes of a pickle that were not read yet.
+/// The unread bytes of a pickle.
+#[derive(Clone, Copy)]
 pub(crate) struct Bytes<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Bytes<'a> {
-    /// Behind the PROTO that a pickle begins with.
+    /// Reads the PROTO operation at the start.
     pub(crate) fn of(pickle: &'a [u8]) -> Result<Self, Error> {
         match pickle {
             [0x80, 5, rest @ ..] => Ok(Self { rest }),
@@ -62,8 +63,8 @@ impl<'a> Bytes<'a> {
         self.rest.is_empty()
     }
 
-    /// The next operation, with all that belongs to it.
-    // In the loop that runs it, so that it is never written to memory.
+    /// Reads the next operation with its arguments.
+    // Inlined into the reader's loop, so that the operation stays in registers.
     #[inline(always)]
     pub(crate) fn operation(&mut self) -> Result<Operation<'a>, Error> {
         let [code] = self.take::<1>()?;
@@ -73,8 +74,8 @@ impl<'a> Bytes<'a> {
             b'J' => Operation::Integer(i64::from(i32::from_le_bytes(self.take()?))),
             0x8c => Operation::Text(self.short()?),
             0x94 => Operation::Memoize,
-            b'h' => Operation::Recall(u32::from(u8::from_le_bytes(self.take()?))),
-            b'j' => Operation::Recall(u32::from_le_bytes(self.take()?)),
+            b'h' => Operation::Get(u32::from(u8::from_le_bytes(self.take()?))),
+            b'j' => Operation::Get(u32::from_le_bytes(self.take()?)),
             b'N' => Operation::None,
             0x88 => Operation::Boolean(true),
             0x89 => Operation::Boolean(false),

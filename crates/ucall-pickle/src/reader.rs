@@ -1,59 +1,70 @@
 //! The stack machine.
 //!
-//! Each operation charges the budget for what it makes before the builder makes it. The figures are
-//! CPython's sizes on 64 bits, with the room that containers keep for growth.
+//! Each operation charges the budget before the builder makes an object. The constants are
+//! CPython's object sizes on 64-bit machines, including the spare capacity of containers.
+
+use hashbrown::HashMap;
 
 use crate::budget::{Budget, Limits};
 use crate::error::Error;
+use crate::last_changes::LastChanges;
 use crate::operation::{Bytes, Operation};
-use crate::stack::{Entry, Facts, HashCounts, Kind, NOWHERE, Remembered};
-use crate::{Accepts, Builder, Hash};
+use crate::stack::{Dropped, Entry, Extent, HashCounts, Kind, MemoEntry, NOWHERE, Open};
+use crate::{Accepts, Builder};
 
-/// After this many operations other threads may run.
-const OPERATIONS_WITHOUT_PAUSE: u32 = 4096;
+/// The reader calls [`Builder::pause`] once per this many operations.
+pub(crate) const OPERATIONS_WITHOUT_PAUSE: u32 = 4096;
 
-/// Bytes of a number, and of what text and bytes have beside their contents.
+/// Bytes of a number, and of each object without its contents.
 const SMALL: u64 = 32;
 pub(crate) const HEADER: u64 = 64;
+const TEXT: u64 = 80;
+const BYTE_ARRAY: u64 = 96;
 const TUPLE: u64 = 56;
-const LIST: u64 = 72;
+const LIST: u64 = 80;
 const DICT: u64 = 80;
-const SET: u64 = 216;
-/// Text up to this length is charged as the widest.
+const SET: u64 = 224;
+/// Shorter text is charged at four bytes a character, without a look at it.
 const SHORT_TEXT: usize = 64;
-/// Bytes of a place in a container.
+/// Bytes of an item in a container.
 pub(crate) const ITEM: u64 = 8;
 const LIST_ITEM: u64 = 16;
 const FIRST_KEY: u64 = 160;
-const KEY: u64 = 104;
-const MEMBER: u64 = 128;
+const KEY: u64 = 112;
+const MEMBER: u64 = 144;
 
 /// Reads one pickle.
 pub struct Reader<'a, B: Builder> {
     pub(crate) builder: &'a mut B,
-    bytes: Bytes<'a>,
-    limits: Limits,
+    pub(crate) bytes: Bytes<'a>,
+    pub(crate) limits: Limits,
     /// Bytes of the pickle.
     length: usize,
     pub(crate) budget: Budget,
-    /// The objects on the stack, and what is known of each.
+    /// The stack: its objects, and an entry for each.
     pub(crate) objects: Vec<B::Object>,
     pub(crate) stack: Vec<Entry>,
-    marks: Vec<usize>,
-    pub(crate) memo: Vec<Remembered<B::Object>>,
+    pub(crate) marks: Vec<usize>,
+    pub(crate) memo: Vec<MemoEntry<B::Object>>,
     pub(crate) globals: Vec<B::Global>,
     pub(crate) pending: Vec<Option<B::Pending>>,
-    /// Of the containers on the stack that have keys of shared hashes, the innermost last.
-    hash_counts: Vec<HashCounts>,
+    /// Hash counts of the containers on the stack, the innermost last.
+    pub(crate) hash_counts: Vec<HashCounts>,
+    /// Set by the look-ahead, when the pickle first reads an object from the memo that may change.
+    pub(crate) last_changes: Option<LastChanges>,
+    /// After a look-ahead: the incomplete objects on the stack that are in the memo, the innermost
+    /// last.
+    pub(crate) open: Vec<Open>,
+    pub(crate) dropped: HashMap<u32, Dropped>,
     operations: u32,
 }
 
 pub(crate) type Step<B, T = ()> = Result<T, <B as Builder>::Error>;
 
 impl<'a, B: Builder> Reader<'a, B> {
-    /// The object of a pickle.
+    /// Reads a pickle and returns its object.
     pub fn read(pickle: &'a [u8], limits: Limits, builder: &'a mut B) -> Step<B, B::Object> {
-        // The pickler closes a container's batch after 1,000 pairs.
+        // CPython's pickler consumes a container's items in batches of 1,000.
         let places = (pickle.len() / 8).min(2048);
         let mut reader = Self {
             builder,
@@ -68,6 +79,9 @@ impl<'a, B: Builder> Reader<'a, B> {
             globals: Vec::new(),
             pending: Vec::new(),
             hash_counts: Vec::new(),
+            last_changes: None,
+            open: Vec::new(),
+            dropped: HashMap::new(),
             operations: 0,
         };
         loop {
@@ -83,8 +97,8 @@ impl<'a, B: Builder> Reader<'a, B> {
         if !self.bytes.is_empty() {
             return Err(Error::Trailing.into());
         }
-        let (object, facts) = self.pop_value()?;
-        if u64::from(facts.weight) > self.limits.values_max(self.length) {
+        let (object, extent) = self.pop_value()?;
+        if u64::from(extent.values) > self.limits.values_max(self.length) {
             return Err(Error::Values.into());
         }
         if !self.stack.is_empty() || !self.marks.is_empty() {
@@ -109,12 +123,12 @@ impl<'a, B: Builder> Reader<'a, B> {
             Operation::Integer(value) => {
                 self.budget.allocate(SMALL)?;
                 let object = self.builder.integer(value)?;
-                self.push(object, Entry::new(Facts::LEAF));
+                self.push(object, Entry::new(Extent::LEAF));
                 Ok(())
             }
             Operation::Text(utf8) => self.text(utf8),
             Operation::Memoize => self.memoize(),
-            Operation::Recall(place) => self.recall(place),
+            Operation::Get(place) => self.get_memoized(place),
             Operation::SetItem => {
                 let at = self.below_top(2)?;
                 self.set_items(at)
@@ -178,7 +192,7 @@ impl<'a, B: Builder> Reader<'a, B> {
                 self.drop_from(at)
             }
             Operation::PersistentId => self.persistent(),
-            // The loop has ended there; a frame changes nothing.
+            // `read` handles STOP; a frame has no effect.
             Operation::Stop | Operation::Frame => Ok(()),
             leaf => self.leaf(leaf),
         }
@@ -190,7 +204,7 @@ impl<'a, B: Builder> Reader<'a, B> {
         self.stack.push(entry);
     }
 
-    fn pop(&mut self) -> Result<(B::Object, Entry), Error> {
+    pub(crate) fn pop(&mut self) -> Result<(B::Object, Entry), Error> {
         self.objects.pop().zip(self.stack.pop()).ok_or(Error::Stack)
     }
 
@@ -204,112 +218,56 @@ impl<'a, B: Builder> Reader<'a, B> {
     }
 
     fn push_open(&mut self, object: B::Object, accepts: Accepts) {
-        self.push(object, Entry { accepts, ..Entry::new(Facts::LEAF) });
+        let (accepts, last_change) = self.until_last_change(accepts);
+        self.push(object, Entry { accepts, last_change, ..Entry::new(Extent::LEAF) });
     }
 
     #[inline]
     fn text(&mut self, utf8: &[u8]) -> Step<B> {
-        // One character of four bytes makes all others as wide.
+        // A `str` stores all characters at the width of its widest one.
         let width = if utf8.len() > SHORT_TEXT && utf8.is_ascii() { 1 } else { 4 };
-        self.budget.allocate(HEADER + width * utf8.len() as u64)?;
+        self.budget.allocate(TEXT + width * utf8.len() as u64)?;
         let object = self.builder.text(utf8)?;
-        self.push(object, Entry::new(Facts::of_bytes(utf8.len())));
+        self.push(object, Entry::new(Extent::of_bytes(utf8.len())));
         Ok(())
     }
 
     fn leaf(&mut self, operation: Operation<'a>) -> Step<B> {
-        let (object, facts) = match operation {
-            Operation::None => (self.builder.none(), Facts::LEAF),
-            Operation::Boolean(value) => (self.builder.boolean(value), Facts::LEAF),
+        let (object, extent) = match operation {
+            Operation::None => (self.builder.none(), Extent::LEAF),
+            Operation::Boolean(value) => (self.builder.boolean(value), Extent::LEAF),
             Operation::Float(value) => {
                 self.budget.allocate(SMALL)?;
-                (self.builder.float(value)?, Facts::LEAF)
+                (self.builder.float(value)?, Extent::LEAF)
             }
             Operation::Long(bytes) => {
                 self.budget.allocate(SMALL + 2 * bytes.len() as u64)?;
                 let weight = u32::try_from(1 + bytes.len() / 8).unwrap_or(u32::MAX);
-                (self.builder.long(bytes)?, Facts::leaf(weight))
+                (self.builder.long(bytes)?, Extent::leaf(weight))
             }
             Operation::Bytes(bytes) => {
                 self.budget.allocate(HEADER + bytes.len() as u64)?;
-                (self.builder.bytes(bytes)?, Facts::of_bytes(bytes.len()))
+                (self.builder.bytes(bytes)?, Extent::of_bytes(bytes.len()))
             }
             Operation::ByteArray(bytes) => {
-                self.budget.allocate(HEADER + bytes.len() as u64)?;
-                (self.builder.byte_array(bytes)?, Facts::of_bytes(bytes.len()).without_hash())
+                self.budget.allocate(BYTE_ARRAY + bytes.len() as u64)?;
+                (self.builder.byte_array(bytes)?, Extent::of_bytes(bytes.len()).without_hash())
             }
-            Operation::NextBuffer => (self.builder.next_buffer()?, Facts::LEAF.without_hash()),
+            Operation::NextBuffer => (self.builder.next_buffer()?, Extent::LEAF.without_hash()),
             Operation::ReadOnlyBuffer => {
                 self.budget.allocate(4 * HEADER)?;
-                let (buffer, facts) = self.pop_value()?;
-                (self.builder.read_only(buffer)?, facts)
+                let (buffer, extent) = self.pop_value()?;
+                (self.builder.read_only(buffer)?, extent)
             }
             _ => return Ok(()),
         };
-        self.push(object, Entry::new(facts));
+        self.push(object, Entry::new(extent));
         Ok(())
     }
 
-    // --- the memo
+    // --- consuming values
 
-    #[inline]
-    fn memoize(&mut self) -> Step<B> {
-        let place = u32::try_from(self.memo.len()).map_err(|_| Error::Memo)?;
-        let entry = self.stack.last_mut().ok_or(Error::Stack)?;
-        let is_open = entry.accepts != Accepts::NOTHING;
-        if is_open {
-            if entry.memo != NOWHERE {
-                return Err(Error::Memo.into());
-            }
-            entry.memo = place;
-        }
-        let (kind, facts) = (entry.kind, entry.facts);
-        let object = self.objects.last().ok_or(Error::Stack)?.clone();
-        self.memo.push(Remembered { object, kind, facts, is_open });
-        Ok(())
-    }
-
-    #[inline]
-    fn recall(&mut self, place: u32) -> Step<B> {
-        let remembered = self.memo.get(place as usize).ok_or(Error::Memo)?;
-        let (object, kind, mut facts) =
-            (remembered.object.clone(), remembered.kind, remembered.facts);
-        if remembered.is_open {
-            if matches!(kind, Kind::Pending(_)) {
-                return Err(Error::Incomplete.into());
-            }
-            facts = Facts { height: 0, open: place, ..facts };
-            if !facts.is_weight_fixed {
-                facts = Facts { weight: 1, ..facts.without_hash() };
-            }
-        } else if facts.open != NOWHERE {
-            facts = self.resolved(place, facts)?;
-        }
-        self.push(object, Entry { kind, ..Entry::new(facts) });
-        Ok(())
-    }
-
-    /// The facts of a value that refers to objects which were incomplete, now that they may be
-    /// complete: it nests as deep as they do.
-    #[cold]
-    fn resolved(&mut self, place: u32, mut facts: Facts) -> Step<B, Facts> {
-        while let Some(referred) = self.memo.get(facts.open as usize) {
-            if referred.is_open {
-                break;
-            }
-            facts.height = facts.height.max(referred.facts.height.saturating_add(1));
-            facts.open = referred.facts.open;
-        }
-        self.check_depth(&facts)?;
-        if let Some(remembered) = self.memo.get_mut(place as usize) {
-            remembered.facts = facts;
-        }
-        Ok(facts)
-    }
-
-    // --- values that are consumed
-
-    /// Where on the stack the last `count` values begin. They stand above the last mark.
+    /// The stack index of the top `count` values, which must be above the last mark.
     #[inline]
     pub(crate) fn below_top(&self, count: usize) -> Result<usize, Error> {
         let at = self.stack.len().checked_sub(count).ok_or(Error::Stack)?;
@@ -324,38 +282,26 @@ impl<'a, B: Builder> Reader<'a, B> {
         self.marks.pop().ok_or(Error::Stack)
     }
 
-    /// Takes a value from the top, complete from now on.
-    pub(crate) fn pop_value(&mut self) -> Step<B, (B::Object, Facts)> {
+    /// Pops a value, which must be complete.
+    pub(crate) fn pop_value(&mut self) -> Step<B, (B::Object, Extent)> {
         let at = self.below_top(1)?;
-        let facts = self.close(at)?;
-        Ok((self.pop()?.0, facts))
+        let extent = self.close(at)?;
+        Ok((self.pop()?.0, extent))
     }
 
-    /// The arguments of a call, from the top.
-    pub(crate) fn pop_arguments(&mut self) -> Step<B, (B::Object, Facts)> {
-        let at = self.below_top(1)?;
-        match self.stack.get(at) {
-            Some(entry) if entry.kind == Kind::Arguments => {
-                let (object, entry) = self.pop()?;
-                Ok((object, entry.facts))
-            }
-            _ => self.pop_value(),
-        }
-    }
-
-    /// Makes a value on the stack ready to become a part of another: it changes no more.
+    /// Closes a value, so that it can become a part of another one and never changes again.
     #[inline(always)]
-    fn close(&mut self, at: usize) -> Step<B, Facts> {
+    pub(crate) fn close(&mut self, at: usize) -> Step<B, Extent> {
         match self.stack.get(at) {
             Some(entry) if entry.kind == Kind::Object && entry.accepts == Accepts::NOTHING => {
-                Ok(entry.facts)
+                Ok(entry.extent)
             }
             _ => self.close_other(at),
         }
     }
 
     #[inline(never)]
-    fn close_other(&mut self, at: usize) -> Step<B, Facts> {
+    fn close_other(&mut self, at: usize) -> Step<B, Extent> {
         let entry = self.stack.get_mut(at).ok_or(Error::Stack)?;
         match entry.kind {
             Kind::Object => {}
@@ -371,46 +317,52 @@ impl<'a, B: Builder> Reader<'a, B> {
         self.close_open(at)
     }
 
-    pub(crate) fn close_open(&mut self, at: usize) -> Step<B, Facts> {
+    pub(crate) fn close_open(&mut self, at: usize) -> Step<B, Extent> {
         let entry = self.stack.get_mut(at).ok_or(Error::Stack)?;
         entry.accepts = Accepts::NOTHING;
-        // What an object has in itself is no reason that its height is not known.
-        if entry.facts.open == entry.memo {
-            entry.facts.open = NOWHERE;
+        // A reference to itself does not leave its height open.
+        if entry.extent.open == entry.memo {
+            entry.extent.open = NOWHERE;
         }
-        if let Some(remembered) = self.memo.get_mut(entry.memo as usize) {
-            remembered.facts = entry.facts;
-            remembered.is_open = false;
+        let (extent, place) = (entry.extent, entry.memo);
+        if let Some(memoized) = self.memo.get_mut(place as usize) {
+            memoized.extent = extent;
+            memoized.is_open = false;
+            if self.last_changes.is_some() {
+                self.close_memoized(at, place);
+            }
         }
-        let facts = entry.facts;
         while self.hash_counts.last().is_some_and(|counts| counts.container >= at) {
             self.hash_counts.pop();
         }
-        Ok(facts)
+        Ok(extent)
     }
 
-    /// Closes all values from `from` on; the facts of an object that is made of them.
-    fn close_all(&mut self, from: usize) -> Step<B, Facts> {
-        let mut facts = Facts::LEAF;
-        for at in from..self.stack.len() {
-            facts.include(&self.close(at)?);
+    /// Closes all values from `from` on, the last first, and returns the extent of an object that
+    /// contains them.
+    fn close_all(&mut self, from: usize) -> Step<B, Extent> {
+        let mut extent = Extent::LEAF;
+        for at in (from..self.stack.len()).rev() {
+            extent.include(&self.close(at)?);
         }
-        self.check_depth(&facts)?;
-        Ok(facts)
+        self.check_depth(&extent)?;
+        Ok(extent)
     }
 
     #[inline]
-    pub(crate) fn check_depth(&self, facts: &Facts) -> Result<(), Error> {
-        if facts.height > self.limits.depth_max { Err(Error::Depth) } else { Ok(()) }
+    pub(crate) fn check_depth(&self, extent: &Extent) -> Result<(), Error> {
+        if extent.height > self.limits.depth_max { Err(Error::Depth) } else { Ok(()) }
     }
 
     fn drop_from(&mut self, from: usize) -> Step<B> {
-        for at in from..self.stack.len() {
-            match self.stack.get(at).map(|entry| entry.kind) {
-                Some(Kind::Object) => drop(self.close(at)?),
-                Some(Kind::Pending(_)) => return Err(Error::Incomplete.into()),
-                _ => {}
+        for at in (from..self.stack.len()).rev() {
+            let &Entry { kind, mut extent, memo, .. } = self.stack.get(at).ok_or(Error::Stack)?;
+            match kind {
+                Kind::Object => extent = self.close(at)?,
+                Kind::Pending(_) => return Err(Error::Incomplete.into()),
+                Kind::Arguments | Kind::Global(_) => {}
             }
+            self.note_dropped(&extent, memo);
         }
         self.truncate(from);
         Ok(())
@@ -421,16 +373,15 @@ impl<'a, B: Builder> Reader<'a, B> {
     fn tuple(&mut self, from: usize) -> Step<B> {
         self.budget.allocate(TUPLE + ITEM * self.stack.len().saturating_sub(from) as u64)?;
         let kind = self.arguments_in(from)?;
-        let facts = self.close_all(from)?;
+        let extent = self.close_all(from)?;
         self.stack.truncate(from);
         let items = self.objects.drain(from..);
         let object = self.builder.tuple(items)?;
-        self.push(object, Entry { kind, ..Entry::new(facts) });
+        self.push(object, Entry { kind, ..Entry::new(extent) });
         Ok(())
     }
 
-    /// Puts in place of each global that is no value what stands for it among arguments, and says
-    /// what a tuple of these values is.
+    /// Replaces globals among the values from `from` on, and returns the kind of a tuple of them.
     fn arguments_in(&mut self, from: usize) -> Step<B, Kind> {
         let mut kind = Kind::Object;
         let entries = self.stack.get_mut(from..).unwrap_or_default();
@@ -454,21 +405,25 @@ impl<'a, B: Builder> Reader<'a, B> {
         let from = self.take_mark()?;
         let count = self.stack.len().saturating_sub(from) as u64;
         self.budget.allocate(SET + MEMBER * count)?;
-        let facts = self.close_all(from)?;
+        let mut extent = self.close_all(from)?;
+        let mut comparing = 0_u64;
         for at in from..self.stack.len() {
-            self.check_key(at, from)?;
+            comparing = comparing.saturating_add(self.check_key(at, from)?);
         }
+        // Comparing two sets compares each member with those of the same hash in the other set.
+        let comparing = u32::try_from(comparing.saturating_mul(2)).unwrap_or(u32::MAX);
+        extent.weight = extent.weight.saturating_add(comparing);
         self.hash_counts.pop_if(|counts| counts.container == from);
         self.stack.truncate(from);
         let members = self.objects.drain(from..);
         let object = self.builder.frozen_set(members)?;
-        self.push(object, Entry::new(facts));
+        self.push(object, Entry::new(extent));
         Ok(())
     }
 
-    // --- what is put into containers
+    // --- filling containers
 
-    /// The container below the values from `from` on.
+    /// The index of the container below the values from `from` on.
     fn container(&self, from: usize, wanted: Accepts) -> Result<usize, Error> {
         let at = from.checked_sub(1).ok_or(Error::Stack)?;
         if at < self.marks.last().copied().unwrap_or(0) {
@@ -484,14 +439,14 @@ impl<'a, B: Builder> Reader<'a, B> {
     /// Closes the values from `from` on, as parts of the container below them.
     #[inline(always)]
     fn close_into(&mut self, container: usize, from: usize) -> Step<B> {
-        let mut parts = Facts::NOTHING;
-        for at in from..self.stack.len() {
+        let mut parts = Extent::NOTHING;
+        for at in (from..self.stack.len()).rev() {
             parts.include(&self.close(at)?);
         }
         let entry = self.stack.get_mut(container).ok_or(Error::Stack)?;
-        entry.facts.join(&parts);
-        let facts = entry.facts;
-        Ok(self.check_depth(&facts)?)
+        entry.extent.join(&parts);
+        let extent = entry.extent;
+        Ok(self.check_depth(&extent)?)
     }
 
     fn append(&mut self, from: usize) -> Step<B> {
@@ -502,7 +457,8 @@ impl<'a, B: Builder> Reader<'a, B> {
         let to = self.object(container)?;
         self.stack.truncate(from);
         let items = self.objects.drain(from..);
-        self.builder.append(&to, items)
+        self.builder.append(&to, items)?;
+        self.changed(container)
     }
 
     fn set_items(&mut self, from: usize) -> Step<B> {
@@ -522,7 +478,8 @@ impl<'a, B: Builder> Reader<'a, B> {
         while let (Some(key), Some(value)) = (values.next(), values.next()) {
             self.builder.set_item(&of, key, value)?;
         }
-        Ok(())
+        drop(values);
+        self.changed(container)
     }
 
     fn add_items(&mut self) -> Step<B> {
@@ -538,37 +495,6 @@ impl<'a, B: Builder> Reader<'a, B> {
         for member in self.objects.drain(from..) {
             self.builder.add(&to, member)?;
         }
-        Ok(())
-    }
-
-    /// Charges for a key or member before it is hashed, and counts those of its hash.
-    #[inline(always)]
-    fn check_key(&mut self, at: usize, container: usize) -> Step<B> {
-        let (Some(entry), Some(object)) = (self.stack.get(at), self.objects.get(at)) else {
-            return Err(Error::Stack.into());
-        };
-        let weight = entry.facts.weight;
-        if !entry.facts.is_hashable {
-            return Err(Error::Hashing.into());
-        }
-        // It is hashed here and once more where it is put in.
-        self.budget.hash(2 * u64::from(weight))?;
-        match self.builder.hash(object)? {
-            Hash::Distinct => Ok(()),
-            Hash::Shared(hash) => self.count_hash(hash, weight, container),
-        }
-    }
-
-    fn count_hash(&mut self, hash: i64, weight: u32, container: usize) -> Step<B> {
-        if self.hash_counts.last().is_none_or(|counts| counts.container != container) {
-            self.hash_counts.push(HashCounts::new(container));
-        }
-        let count = self.hash_counts.last_mut().map_or(0, |counts| counts.add(hash));
-        if count > self.limits.alike_max {
-            return Err(Error::Alike.into());
-        }
-        // It is compared with each that came before.
-        self.budget.hash(u64::from(weight) * u64::from(count))?;
-        Ok(())
+        self.changed(container)
     }
 }

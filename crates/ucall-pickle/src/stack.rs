@@ -1,50 +1,60 @@
-//! Values on the stack and in the memo, and what is known of each.
+//! Entries of the stack and the memo.
 
 use hashbrown::HashMap;
 
 use crate::{Accepts, Weight};
 
-/// No place in the memo.
+/// No index in the memo.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// What a value is.
+/// The kind of a stack value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Object,
-    /// A tuple that holds a global which is no value: the arguments of a call.
+    /// A tuple with a global that is not a value; only a call accepts it as arguments.
     Arguments,
-    /// The global of this number.
+    /// An index into the reader's globals.
     Global(u32),
-    /// The pending object of this number.
+    /// An index into the reader's pending objects.
     Pending(u32),
 }
 
-/// What is known of a value beside the value itself.
+/// How much a value costs to hash, how many values it contains and how deep it nests.
 #[derive(Clone, Copy)]
-pub(crate) struct Facts {
-    /// What hashing it costs: its values, each as often as it is reached.
+pub(crate) struct Extent {
+    /// The cost of hashing it and of comparing it with an equal value.
     pub(crate) weight: u32,
-    /// Levels below it.
-    pub(crate) height: u16,
-    /// Whether contents do not add to its weight.
-    pub(crate) is_weight_fixed: bool,
-    /// Whether its weight is known, so that it may be hashed.
-    pub(crate) is_hashable: bool,
-    /// The memo's place of the outermost object that was incomplete when this one came to refer
-    /// to it, so that its height was not known; or `NOWHERE`.
+    /// Itself and all values in it; shared values count once per reference.
+    pub(crate) values: u32,
+    /// The memo index of the outermost incomplete object that this value refers to, or `NOWHERE`.
+    /// The height of such a value is not final.
     pub(crate) open: u32,
+    /// Levels of nesting below it.
+    pub(crate) height: u16,
+    /// Whether its contents add nothing to its weight.
+    pub(crate) is_weight_fixed: bool,
+    /// Whether its weight is final, so that it may be hashed.
+    pub(crate) is_hashable: bool,
 }
 
-impl Facts {
+impl Extent {
     pub(crate) const LEAF: Self = Self::leaf(1);
 
-    pub(crate) const NOTHING: Self = Self::leaf(0);
+    /// The sum over no parts.
+    pub(crate) const NOTHING: Self = Self { values: 0, ..Self::leaf(0) };
 
     pub(crate) const fn leaf(weight: u32) -> Self {
-        Self { weight, height: 0, is_weight_fixed: false, is_hashable: true, open: NOWHERE }
+        Self {
+            weight,
+            values: 1,
+            open: NOWHERE,
+            height: 0,
+            is_weight_fixed: false,
+            is_hashable: true,
+        }
     }
 
-    /// Of text or bytes of this length, which are hashed once and compared often.
+    /// Text or bytes of this length. CPython caches their hash, so comparisons dominate.
     pub(crate) fn of_bytes(length: usize) -> Self {
         Self::leaf(u32::try_from(1 + length / 64).unwrap_or(u32::MAX))
     }
@@ -53,80 +63,99 @@ impl Facts {
         Self { is_hashable: false, ..self }
     }
 
-    /// Takes in a value that becomes a part of this one.
+    /// Adds a direct part.
     #[inline(always)]
     pub(crate) fn include(&mut self, part: &Self) {
         self.join(&Self { height: part.height.saturating_add(1), ..*part });
     }
 
-    /// Takes in all parts of something, which are as high as they make it.
+    /// Adds the sum over several parts.
     #[inline(always)]
     pub(crate) fn join(&mut self, parts: &Self) {
         if !self.is_weight_fixed {
             self.weight = self.weight.saturating_add(parts.weight);
             self.is_hashable &= parts.is_hashable;
         }
+        self.values = self.values.saturating_add(parts.values);
         self.height = self.height.max(parts.height);
         self.open = self.open.min(parts.open);
     }
 
-    /// Of what a call made from `arguments`.
+    /// The extent of the result of a call.
     pub(crate) fn of_call(weight: Weight, arguments: &Self) -> Self {
-        let mut facts = *arguments;
+        let mut extent = *arguments;
         match weight {
             Weight::Fixed(weight) => {
-                facts.weight = weight;
-                facts.is_weight_fixed = true;
-                facts.is_hashable = true;
+                extent.weight = weight;
+                extent.is_weight_fixed = true;
+                extent.is_hashable = true;
             }
-            Weight::Contents => facts.is_weight_fixed = false,
+            Weight::Contents => extent.is_weight_fixed = false,
         }
-        facts
+        extent
     }
 }
 
-/// A value on the stack, beside its object.
+/// The reader's data about one stack value; the object itself is in `Reader::objects`.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
-    pub(crate) facts: Facts,
-    /// What may be done to the object here, where it was made.
+    pub(crate) extent: Extent,
+    /// The operations that may change the object while it stays here.
     pub(crate) accepts: Accepts,
-    /// Its place in the memo, while it may change; or `NOWHERE`.
+    /// Its memo index while it may change, or `NOWHERE`.
     pub(crate) memo: u32,
+    /// The number of its last change, after a look-ahead.
+    pub(crate) last_change: u32,
 }
 
 impl Entry {
-    pub(crate) const fn new(facts: Facts) -> Self {
-        Self { kind: Kind::Object, facts, accepts: Accepts::NOTHING, memo: NOWHERE }
+    pub(crate) const fn new(extent: Extent) -> Self {
+        let accepts = Accepts::NOTHING;
+        Self { kind: Kind::Object, extent, accepts, memo: NOWHERE, last_change: 0 }
     }
 }
 
 /// A value in the memo.
-pub(crate) struct Remembered<O> {
+pub(crate) struct MemoEntry<O> {
     pub(crate) object: O,
     pub(crate) kind: Kind,
-    pub(crate) facts: Facts,
-    /// Whether it still lies where it was made, and may change.
+    pub(crate) extent: Extent,
+    /// Whether the object is still on the stack and may change.
     pub(crate) is_open: bool,
 }
 
-/// How many keys of one container have each hash.
-pub(crate) struct HashCounts {
-    /// Where the container lies on the stack.
-    pub(crate) container: usize,
-    counts: HashMap<i64, u32>,
+/// An incomplete object that is on the stack and in the memo.
+pub(crate) struct Open {
+    pub(crate) at: usize,
+    pub(crate) dropped: Dropped,
 }
 
-impl HashCounts {
-    pub(crate) fn new(container: usize) -> Self {
-        Self { container, counts: HashMap::new() }
-    }
+/// The extent of values that were popped above an incomplete object and refer to incomplete ones.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Dropped {
+    pub(crate) height: u16,
+    pub(crate) values: u32,
+}
 
-    /// Counts one more key of this hash, and returns how many there are.
-    pub(crate) fn add(&mut self, hash: i64) -> u32 {
-        let count = self.counts.entry(hash).or_insert(0);
-        *count = count.saturating_add(1);
-        *count
+impl Dropped {
+    pub(crate) fn join(&mut self, other: Self) {
+        self.height = self.height.max(other.height);
+        self.values = self.values.saturating_add(other.values);
     }
+}
+
+/// Counts the keys of one container by hash.
+pub(crate) struct HashCounts {
+    /// The container's index on the stack.
+    pub(crate) container: usize,
+    pub(crate) collisions: HashMap<i64, Collisions>,
+}
+
+/// The keys of one container that share a hash.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Collisions {
+    pub(crate) count: u32,
+    /// The sum of their weights.
+    pub(crate) weight: u64,
 }

@@ -1,4 +1,4 @@
-//! From a request's params to a call: each param into its slot, the defaults into the others.
+//! Fills the arguments of a call: params into their slots, then the defaults.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -9,9 +9,9 @@ use crate::procedure::{Param, Procedure, Signature};
 
 /// Why there is no result.
 pub(crate) enum Failure {
-    /// The params do not fit.
+    /// The params do not match the signature.
     Params(ConversionFault),
-    /// The result cannot be written.
+    /// The result cannot be written as JSON.
     Result(ConversionFault),
     /// The function raised.
     Raised(PyErr),
@@ -25,11 +25,11 @@ impl From<PyErr> for Failure {
 
 type Filled = Result<(), ConversionFault>;
 
-/// How many parameters an error names.
+/// An error names at most this many parameters.
 const NAMES_MAX: usize = 10;
 
-/// Calls `procedure` with `params`, which are the text of an array or an object, if any; one that
-/// takes a `ucall.Context` gets `context`.
+/// Calls `procedure` with `params`, the text of an array or an object. A function that takes a
+/// `ucall.Context` gets `context`.
 #[inline]
 pub(crate) fn call<'py>(
     py: Python<'py>,
@@ -46,7 +46,7 @@ pub(crate) fn call<'py>(
     }
 }
 
-/// The arguments that `procedure` would be called with, all of them by position.
+/// Returns the arguments that `procedure` would be called with, all by position.
 pub(crate) fn take<'py>(
     py: Python<'py>,
     procedure: &Procedure,
@@ -56,7 +56,7 @@ pub(crate) fn take<'py>(
 ) -> Result<Vec<Py<PyAny>>, Failure> {
     let mut input = Input::new(py, params.unwrap_or(b"[]"), scratch);
     let signature = procedure.signature.as_ref().ok_or_else(|| {
-        Failure::Params(ConversionFault::value("unexpected, the function tells no parameters"))
+        Failure::Params(ConversionFault::value("unexpected, the function has no signature"))
     })?;
     let mut arguments = Arguments::new();
     arguments.make(signature, context);
@@ -77,7 +77,7 @@ fn call_by_signature<'py>(
     arguments.call(callable, signature).map_err(Failure::Raised)
 }
 
-/// The arguments of one call while they are read.
+/// The arguments of one call, while they are read.
 struct Arguments<'py> {
     slots: Slots<'py>,
     /// For `*args`.
@@ -92,7 +92,7 @@ impl<'py> Arguments<'py> {
         Self { slots: Slots::new(), rest: Vec::new(), extra: None }
     }
 
-    /// Makes a place for each parameter, that of the context filled already.
+    /// Makes a slot for each parameter and fills the one of the context.
     #[inline]
     fn make(&mut self, signature: &Signature, context: Option<Bound<'py, PyAny>>) {
         self.slots.make(signature.params.len());
@@ -129,7 +129,7 @@ impl<'py> Arguments<'py> {
             let Some(param) = signature.params.get(index) else { continue };
             let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
             if let Some(slot) = self.slots.as_mut_slice().get_mut(index) {
-                // Of a key that comes twice, the last value counts.
+                // Of two equal keys the last value counts.
                 *slot = Some(value);
             }
         }
@@ -145,7 +145,7 @@ impl<'py> Arguments<'py> {
         let mut index = 0;
         input.reader.enter();
         while input.reader.next_item() {
-            // The context is no param: what stands behind it moves up.
+            // The context is no param, so the params after it move up by one slot.
             let position = index + usize::from(signature.context.is_some_and(|it| it <= index));
             match signature.params.get(position).filter(|_| position < signature.positional) {
                 Some(param) => {
@@ -161,7 +161,7 @@ impl<'py> Arguments<'py> {
         Ok(())
     }
 
-    /// Takes a param that no parameter is there for into `*args`.
+    /// Takes a surplus positional param into `*args`.
     fn take_rest(
         &mut self,
         signature: &Signature,
@@ -175,7 +175,7 @@ impl<'py> Arguments<'py> {
         Ok(())
     }
 
-    /// Takes a param that no parameter is named after into `**kwargs`.
+    /// Takes a param of an unknown name into `**kwargs`.
     fn take_extra(
         &mut self,
         signature: &Signature,
@@ -204,7 +204,7 @@ impl<'py> Arguments<'py> {
         let Some(extra) = self.extra.take() else {
             return ffi::call_with_slots(callable, &self.slots, names);
         };
-        // Params given by name leave nothing for `*args`, so the named ones end the slots.
+        // Named params leave nothing for `*args`, so keyword-only slots are the last ones.
         let named = self.slots.split_off(signature.positional);
         for (name, value) in names.into_iter().flatten().zip(named) {
             extra.set_item(name, value)?;
@@ -214,8 +214,8 @@ impl<'py> Arguments<'py> {
 }
 
 impl Signature {
-    /// The parameter of that name. Callers mostly keep to the order of the signature: looks at the
-    /// place `hint` first.
+    /// Finds a parameter by name, at place `hint` first: callers mostly keep to the signature's
+    /// order.
     #[inline]
     fn find(&self, name: &[u8], hint: usize) -> Option<usize> {
         let is_it = |param: &Param| param.by_name && param.name.as_bytes() == name;
@@ -225,7 +225,7 @@ impl Signature {
         self.params.iter().position(is_it)
     }
 
-    /// How many params may be given by position.
+    /// The number of params that may be given by position.
     fn positional_params(&self) -> usize {
         self.positional - usize::from(self.context.is_some_and(|it| it < self.positional))
     }
@@ -269,7 +269,7 @@ fn too_many(max: usize) -> ConversionFault {
     }
 }
 
-/// Calls what tells no signature: an array goes by position, an object by name.
+/// Calls a callable without a signature: an array by position, an object by name.
 #[cold]
 fn call_as_given<'py>(
     callable: &Bound<'py, PyAny>,

@@ -1,4 +1,4 @@
-//! Asking the program who a request comes from: `Server(auth=…)`.
+//! Authentication: the program's function that identifies a caller (`Server(auth=…)`).
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, CallerIdentity};
 use ucall_server::Caller;
 
-use crate::context::{Context, run_in};
+use crate::context::Context;
 use crate::ffi;
+use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
 
 impl Interpreter {
-    /// Calls the program's function. `None`, `False` and `PermissionError` let nobody in; any other
-    /// exception lets nobody in either, nor does something to await or to step through, and goes to
-    /// the log.
+    /// Calls the program's function. `None`, `False` and `PermissionError` reject the request. Any
+    /// other exception, and an awaitable or iterator, reject it too and go to the log.
     #[cold]
     pub(crate) fn authenticate(
         &mut self,
@@ -47,15 +47,15 @@ impl Interpreter {
         }
     }
 
-    /// What the program's function has returned for the request at hand.
+    /// Keeps what the program's function returned for the current request.
     pub(crate) fn set_user(&mut self, py: Python<'_>, identity: &CallerIdentity) {
         let user = identity.downcast_ref::<Py<PyAny>>();
         self.user = user.map(|user| user.clone_ref(py));
     }
 }
 
-/// Refuses what has to be awaited or stepped through, as a function with a `yield` returns it:
-/// nobody does, so that nothing has been verified.
+/// Rejects an awaitable or an iterator: the function's code has not run, so it has verified
+/// nothing.
 fn reject_awaitable(py: Python<'_>, user: Py<PyAny>) -> PyResult<Py<PyAny>> {
     let awaitable = user.bind(py);
     let class = awaitable.get_type();
@@ -66,7 +66,7 @@ fn reject_awaitable(py: Python<'_>, user: Py<PyAny>) -> PyResult<Py<PyAny>> {
         return Ok(user);
     }
     if class.hasattr(intern!(py, "cr_frame"))? {
-        // A coroutine, of which Python would warn that it was never awaited.
+        // Python would warn that the coroutine was never awaited.
         awaitable.call_method0(intern!(py, "close"))?;
     }
     let problem = format!("auth: expected a user at once, got {}", class.name()?);

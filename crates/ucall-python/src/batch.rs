@@ -13,9 +13,10 @@ use pyo3::exceptions::{PyBaseException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::RpcError;
+use ucall_server::Token;
 
 use crate::arguments::Failure;
-use crate::calls::{CallOutcome, Calls, Deferred, Token};
+use crate::calls::{CallOutcome, Calls, Deferred, Entry};
 use crate::convert::ConversionFault;
 use crate::ffi;
 use crate::procedure::{BatchRules, Procedure};
@@ -100,7 +101,7 @@ impl Batches {
         let (mut items, mut rows) = (Vec::new(), Vec::new());
         while items.len() < queue.rules.size_max {
             let Some(waiting) = queue.waiting.pop_front() else { break };
-            let call = calls.find_call(waiting.token);
+            let call = calls.find(waiting.token).and_then(Entry::call);
             if let Some(arguments) = call.and_then(Deferred::take_arguments) {
                 items.push(waiting.token);
                 rows.push(arguments);
@@ -120,8 +121,8 @@ impl Queue {
     /// Throws away those whose callers have left while batches run, once they are most.
     fn drop_cancelled(&mut self, calls: &Calls) {
         const PRUNE_MIN: usize = 64;
-        if self.waiting.len() > PRUNE_MIN + 2 * calls.len() {
-            self.waiting.retain(|waiting| calls.has(waiting.token));
+        if self.waiting.len() > PRUNE_MIN + 2 * calls.count() {
+            self.waiting.retain(|waiting| calls.contains(waiting.token));
         }
     }
 

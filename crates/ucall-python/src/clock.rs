@@ -1,9 +1,8 @@
-//! Clocks: one that costs next to nothing, for durations that are no shorter than some
-//! milliseconds, and Python's own.
+//! A clock that is cheap to read, for durations of some milliseconds and longer.
 
 use std::time::Duration;
 
-/// A moment, on the clock that the kernel advances with its own ticks.
+/// A moment on a clock that advances with the kernel's ticks.
 #[derive(Clone, Copy)]
 pub(crate) struct CoarseTime(Duration);
 
@@ -16,7 +15,7 @@ impl CoarseTime {
     #[inline]
     pub(crate) fn now() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes to the place that it is given, or nowhere.
+        // SAFETY: writes to `time` only.
         unsafe { libc::clock_gettime(CLOCK, &mut time) };
         Self(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
     }
@@ -25,19 +24,4 @@ impl CoarseTime {
     pub(crate) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
-}
-
-/// Where `time.monotonic()` reads the time.
-#[cfg(target_vendor = "apple")]
-const MONOTONIC: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
-#[cfg(not(target_vendor = "apple"))]
-const MONOTONIC: libc::clockid_t = libc::CLOCK_MONOTONIC;
-
-/// What `time.monotonic()` says.
-#[inline]
-pub(crate) fn monotonic_s() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to the place that it is given, or nowhere.
-    unsafe { libc::clock_gettime(MONOTONIC, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

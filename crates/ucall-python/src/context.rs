@@ -1,17 +1,16 @@
-//! `ucall.Context`: what a function may know of the call that it answers.
+//! `ucall.Context`: a function's view of the call that it answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use ucall_engine::Peer;
 use ucall_proto::Call;
 use ucall_proto::http1::{Head, Headers};
 use ucall_proto::tls::TlsSession;
-use ucall_server::Caller;
+use ucall_server::{Caller, Deadline};
 
 use crate::convert::{Convert, Input};
 use crate::tls::PyTls;
@@ -24,7 +23,7 @@ pub(crate) struct Context {
     id: Option<Vec<u8>>,
     peer: Option<Peer>,
     user: Option<Py<PyAny>>,
-    /// Header lines, as they came; `None` over raw TCP.
+    /// The block of header lines as received; `None` over raw TCP.
     headers: Option<Vec<u8>>,
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,
@@ -37,7 +36,7 @@ impl Context {
         call: &Call<'_>,
         caller: &Caller,
         user: Option<&Py<PyAny>>,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
         cancelled: Arc<AtomicBool>,
     ) -> Self {
         let method = call.method.unescaped();
@@ -47,13 +46,13 @@ impl Context {
             peer: caller.peer,
             user: user.map(|user| user.clone_ref(py)),
             headers: call.head.map(|head| head.header_block().to_vec()),
-            deadline,
+            deadline: deadline.map(|deadline| deadline.at),
             cancelled,
             session: call.session.cloned(),
         }
     }
 
-    /// Of a request of which nothing but its head is known.
+    /// The context of a request of which only the head is known.
     pub(crate) fn of_request(
         py: Python<'_>,
         head: Option<&Head<'_>>,
@@ -75,13 +74,13 @@ impl Context {
 
 #[pymethods]
 impl Context {
-    /// The name that the function was called by; empty for ``auth``, which is asked before.
+    /// The name that the function was called by; empty for ``auth``, which runs before it is known.
     #[getter]
     fn method(&self, py: Python<'_>) -> Py<PyString> {
         self.method.clone_ref(py)
     }
 
-    /// The caller's id of the call: str, int, float or None.
+    /// The client's id of the call: str, int, float or None.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let Some(id) = &self.id else { return Ok(py.None().into_bound(py)) };
@@ -90,14 +89,14 @@ impl Context {
         Ok(read.unwrap_or_else(|_| py.None().into_bound(py)))
     }
 
-    /// Whether nobody waits for a reply.
+    /// Whether the call is a notification, which gets no reply.
     #[getter]
     fn is_notification(&self) -> bool {
         self.id.is_none()
     }
 
-    /// The caller's address and port. Over a Unix socket a `ucall.Process`: the pid, uid and gid
-    /// of who has connected. None where the system does not tell.
+    /// The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
+    /// gid of the process that connected. None where the system does not report it.
     #[getter]
     fn peer<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(match self.peer {
@@ -105,26 +104,26 @@ impl Context {
                 Some((address.ip().to_string(), address.port()).into_pyobject(py)?.into_any())
             }
             Some(Peer::Process { pid, uid, gid }) => {
-                Some(py.import("ucall._peer")?.getattr("Process")?.call1((pid, uid, gid))?)
+                Some(py.import("ucall")?.getattr("Process")?.call1((pid, uid, gid))?)
             }
             _ => None,
         })
     }
 
-    /// Who calls: what the server's ``auth`` has returned; None without one.
+    /// The user that the server's ``auth`` returned; None without ``auth``.
     #[getter]
     fn user(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.user.as_ref().map(|user| user.clone_ref(py))
     }
 
-    /// The headers of the HTTP request, by their names in lower case; empty over raw TCP. Several
-    /// of one name are joined by ", ".
+    /// The headers of the HTTP request by their names in lower case; empty over raw TCP. Repeated
+    /// headers are joined by ", ".
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let headers = PyDict::new(py);
         for (name, value) in Headers::of_block(self.headers.as_deref().unwrap_or_default()) {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-            // Bytes beyond ASCII mean nothing in a header; most who send them mean Latin-1.
+            // HTTP gives bytes beyond ASCII no meaning; most clients that send them mean Latin-1.
             let value: String = value.iter().copied().map(char::from).collect();
             let value = match headers.get_item(&name)? {
                 Some(before) => format!("{before}, {value}"),
@@ -141,7 +140,7 @@ impl Context {
         self.session.clone().map(PyTls::new)
     }
 
-    /// Seconds until the deadline, at least 0; None without one.
+    /// The seconds until the deadline, at least 0; None without one.
     #[getter]
     fn time_left(&self) -> Option<f64> {
         let left = self.deadline?.saturating_duration_since(Instant::now());
@@ -158,8 +157,8 @@ impl Context {
         Ok(Some(now + left - passed))
     }
 
-    /// Whether nobody waits for the reply any more: the caller has left, the deadline has passed,
-    /// or the server ends. Long work looks at it now and then.
+    /// Whether the reply is no longer needed: the client disconnected, the deadline passed, or the
+    /// server ends. Long work should read it now and then.
     #[getter]
     fn cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
@@ -168,42 +167,4 @@ impl Context {
     fn __repr__(&self, py: Python<'_>) -> String {
         format!("<ucall.Context of {}>", self.method.bind(py))
     }
-}
-
-/// Runs `work` with variables (`contextvars`) of its own: what it sets, nobody else sees.
-pub(crate) fn in_own_variables<T, E: From<PyErr>>(
-    py: Python<'_>,
-    work: impl FnOnce() -> Result<T, E>,
-) -> Result<T, E> {
-    run_in(&own_variables(py)?, work)
-}
-
-/// A copy of the variables of this thread.
-pub(crate) fn own_variables(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    // SAFETY: makes a copy, or raises.
-    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_CopyCurrent()) }
-}
-
-/// A copy of a `contextvars.Context`.
-pub(crate) fn copied<'py>(variables: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: makes a copy of a `contextvars.Context`; others raise TypeError.
-    unsafe { Bound::from_owned_ptr_or_err(variables.py(), ffi::PyContext_Copy(variables.as_ptr())) }
-}
-
-/// Runs `work` with those variables.
-pub(crate) fn run_in<T, E: From<PyErr>>(
-    variables: &Bound<'_, PyAny>,
-    work: impl FnOnce() -> Result<T, E>,
-) -> Result<T, E> {
-    let py = variables.py();
-    // SAFETY: a `contextvars.Context`; others raise TypeError.
-    if unsafe { ffi::PyContext_Enter(variables.as_ptr()) } != 0 {
-        return Err(PyErr::fetch(py).into());
-    }
-    let result = work();
-    // SAFETY: it was entered just now, and whatever was entered since has been left.
-    if unsafe { ffi::PyContext_Exit(variables.as_ptr()) } != 0 {
-        return result.and(Err(PyErr::fetch(py).into()));
-    }
-    result
 }

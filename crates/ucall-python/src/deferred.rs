@@ -8,54 +8,28 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_engine::Id;
 use ucall_proto::{Call, CallOutcome as HandlerOutcome, Reply, RpcError};
-use ucall_server::{CallId, Caller, MemoryBudget, Reservation};
+use ucall_server::{CallId, Caller, Deadline, Reservation, RunPermit, Token};
 
 use crate::arguments::{self, Failure};
+use crate::asyncio::tasks::{self, Tasks};
 use crate::batch::{self, Batch};
-use crate::calls::{CallOutcome, Deferred, DoneCallback, Entry, EntryKind, RetainedParams, Token};
-use crate::context::{Context, run_in};
+use crate::calls::{CallOutcome, Deferred, DoneCallback, Entry, EntryKind, RetainedParams};
+use crate::context::Context;
 use crate::convert;
 use crate::errors;
+use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
 use crate::job_input::{Contents, JobInput};
 use crate::pool::{Job, Pool, Work};
 use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
-use crate::tasks::{self, Tasks};
 
-/// What all ways to begin a call need to know of it.
+/// A call that is about to start.
 struct CallStart<'a, 'call> {
     procedure: &'a Arc<Procedure>,
     call: &'a Call<'call>,
     caller: &'a Caller,
-    deadline: Option<Instant>,
-}
-
-impl CallStart<'_, '_> {
-    /// What a call keeps that runs already.
-    fn params(&self, budget: &MemoryBudget) -> RetainedParams {
-        RetainedParams::Params { _reserved: self.reserve(budget) }
-    }
-
-    fn reserve(&self, budget: &MemoryBudget) -> Reservation {
-        budget.reserve_large(self.call.params.map_or(0, <[u8]>::len))
-    }
-
-    fn entry(
-        &self,
-        began: Instant,
-        cancelled: Option<Arc<AtomicBool>>,
-        retained: RetainedParams,
-    ) -> Entry {
-        let call = Deferred {
-            id: self.caller.call_id(self.call),
-            is_notification: self.call.id.is_none(),
-            deadline: self.deadline,
-            future: None,
-            cancelled,
-            retained,
-        };
-        Entry { procedure: self.procedure.clone(), began, kind: EntryKind::Call(call) }
-    }
+    deadline: Option<Deadline>,
+    permit: RunPermit,
 }
 
 impl Interpreter {
@@ -69,20 +43,25 @@ impl Interpreter {
         reply: &mut Reply<'_>,
     ) -> HandlerOutcome {
         let deadline = self.deadline_of(procedure, call);
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            reply.error(&errors::deadline_passed());
+        if let Some(deadline) = deadline
+            && deadline.has_passed()
+        {
+            reply.error(&deadline.error());
             return HandlerOutcome::Done;
         }
-        if self.calls.len() >= self.rules.running_max {
-            reply.error(&errors::overloaded(self.rules.running_max, self.calls.average_time()));
-            return HandlerOutcome::Done;
-        }
-        let start = CallStart { procedure, call, caller, deadline };
+        let permit = match self.calls.admit() {
+            Ok(permit) => permit,
+            Err(error) => {
+                reply.error(&error);
+                return HandlerOutcome::Done;
+            }
+        };
+        let start = CallStart { procedure, call, caller, deadline, permit };
         let started = match procedure.mode {
-            CallMode::Task => self.begin_task(py, &start, reply),
-            CallMode::Future => self.begin_future(py, &start),
-            CallMode::Batch(rules) => self.begin_in_batch(py, &start, rules),
-            CallMode::Thread | CallMode::Inline => self.begin_in_thread(py, &start),
+            CallMode::Task => self.begin_task(py, start, reply),
+            CallMode::Future => self.begin_future(py, start),
+            CallMode::Batch(rules) => self.begin_in_batch(py, start, rules),
+            CallMode::Thread | CallMode::Inline => self.begin_in_thread(py, start),
         };
         started.unwrap_or_else(|failure| {
             let error = self.fail(py, procedure, failure, reply.len_max());
@@ -91,17 +70,39 @@ impl Interpreter {
         })
     }
 
-    /// A coroutine into a task. One that never waits is through at once, and its result is written
-    /// straight into the reply.
+    fn reserve(&self, call: &Call<'_>) -> Reservation {
+        self.calls.budget().reserve_large(call.params.map_or(0, <[u8]>::len))
+    }
+
+    fn insert_call(
+        &mut self,
+        start: CallStart<'_, '_>,
+        cancelled: Option<Arc<AtomicBool>>,
+        retained: RetainedParams,
+    ) -> Token {
+        let CallStart { procedure, call, caller, deadline, permit } = start;
+        let id = call.id.map(|_| caller.call_id(call));
+        let call = Deferred { future: None, cancelled, retained, _permit: permit };
+        let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
+        self.calls.insert(id, deadline, self.turn_began, entry)
+    }
+
+    fn insert_run(&mut self, procedure: &Arc<Procedure>, items: Vec<Token>) -> Token {
+        let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Run(items) };
+        self.calls.insert(None, None, self.turn_began, entry)
+    }
+
+    /// Starts a task for a coroutine. One that never waits is done at once, and its result is
+    /// written straight into the reply.
     fn begin_task(
         &mut self,
         py: Python<'_>,
-        start: &CallStart<'_, '_>,
+        start: CallStart<'_, '_>,
         reply: &mut Reply<'_>,
     ) -> Result<HandlerOutcome, Failure> {
-        let CallStart { procedure, .. } = *start;
-        let (context, cancelled) = self.context(py, start)?;
-        let started = self.start_task(py, start, context);
+        let procedure = start.procedure;
+        let (context, cancelled) = self.context(py, &start)?;
+        let started = self.start_task(py, &start, context);
         self.warn_if_slow(py, procedure);
         let task = started?;
         if tasks::is_done(&task).map_err(Failure::Raised)? {
@@ -109,8 +110,8 @@ impl Interpreter {
             self.write(procedure, &result, reply)?;
             return Ok(HandlerOutcome::Done);
         }
-        let retained = start.params(&self.budget);
-        let token = self.calls.insert(start.entry(self.turn_began, cancelled, retained));
+        let retained = RetainedParams::Params { _reserved: self.reserve(start.call) };
+        let token = self.insert_call(start, cancelled, retained);
         self.watch_future(&task, token, true)?;
         Ok(HandlerOutcome::Deferred)
     }
@@ -121,7 +122,7 @@ impl Interpreter {
         start: &CallStart<'_, '_>,
         context: Option<Bound<'py, PyAny>>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        let CallStart { procedure, call, .. } = *start;
+        let CallStart { procedure, call, .. } = start;
         let variables = self.own_variables(py)?;
         let scratch = &mut self.scratch;
         let coroutine =
@@ -129,28 +130,28 @@ impl Interpreter {
         Ok(self.tasks(py)?.start(&coroutine, &variables)?)
     }
 
-    /// A function that returns a future.
+    /// Calls a function that returns a future.
     fn begin_future(
         &mut self,
         py: Python<'_>,
-        start: &CallStart<'_, '_>,
+        start: CallStart<'_, '_>,
     ) -> Result<HandlerOutcome, Failure> {
-        let CallStart { procedure, call, .. } = *start;
+        let CallStart { procedure, call, .. } = start;
         let future = arguments::call(py, procedure, call.params, None, &mut self.scratch)?;
-        let retained = start.params(&self.budget);
-        let token = self.calls.insert(start.entry(self.turn_began, None, retained));
+        let retained = RetainedParams::Params { _reserved: self.reserve(call) };
+        let token = self.insert_call(start, None, retained);
         self.watch_future(&future, token, false)?;
         Ok(HandlerOutcome::Deferred)
     }
 
-    /// Lets a task or a future hand in its outcome when it is done.
+    /// Has a task or a future report its outcome when it is done.
     fn watch_future(
         &mut self,
         future: &Bound<'_, PyAny>,
         token: Token,
         is_local: bool,
     ) -> Result<(), Failure> {
-        let done = DoneCallback::new(token, self.calls.outcomes().clone(), is_local);
+        let done = DoneCallback::new(token, self.outcomes.clone(), is_local);
         let followed = Bound::new(future.py(), done).and_then(|done| {
             future.call_method1(pyo3::intern!(future.py(), "add_done_callback"), (done,))
         });
@@ -158,7 +159,7 @@ impl Interpreter {
             self.calls.remove(token);
             return Err(Failure::Raised(error));
         }
-        if let Some(call) = self.calls.find_call(token) {
+        if let Some(call) = self.calls.find(token).and_then(Entry::call) {
             call.future = Some(future.clone().unbind());
         }
         Ok(())
@@ -167,18 +168,17 @@ impl Interpreter {
     fn begin_in_thread(
         &mut self,
         py: Python<'_>,
-        start: &CallStart<'_, '_>,
+        start: CallStart<'_, '_>,
     ) -> Result<HandlerOutcome, Failure> {
-        let CallStart { procedure, call, .. } = *start;
-        let (context, cancelled) = self.context(py, start)?;
+        let CallStart { procedure, call, .. } = start;
+        let (context, cancelled) = self.context(py, &start)?;
         let input = Arc::new(JobInput::new(Contents {
             params: call.params.map(<[u8]>::to_vec),
             context: context.map(Bound::unbind),
-            _reserved: start.reserve(&self.budget),
+            _reserved: self.reserve(call),
         }));
         let work = Work::Call(input.clone());
-        let retained = RetainedParams::Input(input);
-        let token = self.calls.insert(start.entry(self.turn_began, cancelled, retained));
+        let token = self.insert_call(start, cancelled, RetainedParams::Input(input));
         self.submit(py, Job { token, procedure: procedure.clone(), work })?;
         Ok(HandlerOutcome::Deferred)
     }
@@ -186,10 +186,10 @@ impl Interpreter {
     fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
         let (token, rules, server) = (job.token, &self.rules, self.server);
         let pool = self.pool.get_or_insert_with(|| {
-            let (outcomes, report) = (self.calls.outcomes().clone(), self.report.clone());
+            let (outcomes, report) = (self.outcomes.clone(), self.report.clone());
             Pool::new(server, rules.threads_max, outcomes, report, rules.reply_bytes_max)
         });
-        pool.submit(py, job, self.calls.len()).map_err(|error| {
+        pool.submit(py, job, self.calls.count()).map_err(|error| {
             self.calls.remove(token);
             Failure::Raised(error)
         })
@@ -198,27 +198,27 @@ impl Interpreter {
     fn begin_in_batch(
         &mut self,
         py: Python<'_>,
-        start: &CallStart<'_, '_>,
+        start: CallStart<'_, '_>,
         rules: BatchRules,
     ) -> Result<HandlerOutcome, Failure> {
-        let CallStart { procedure, call, .. } = *start;
-        let (context, cancelled) = self.context(py, start)?;
+        let CallStart { procedure, call, .. } = start;
+        let (context, cancelled) = self.context(py, &start)?;
         let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
-        let (arguments, _reserved) = (Some(arguments), start.reserve(&self.budget));
+        let (arguments, _reserved) = (Some(arguments), self.reserve(call));
         let retained = RetainedParams::Arguments { arguments, _reserved };
-        let token = self.calls.insert(start.entry(self.turn_began, cancelled, retained));
+        let token = self.insert_call(start, cancelled, retained);
         self.batches.push(procedure, rules, token, self.turn_began, &self.calls);
         Ok(HandlerOutcome::Deferred)
     }
 
-    /// The context of a call, if its function takes one, and what tells that it was cancelled.
+    /// The context of a call, if its function takes one, and the flag behind `ctx.cancelled`.
     #[expect(clippy::type_complexity, reason = "named, it would explain no more")]
     fn context<'py>(
         &self,
         py: Python<'py>,
         start: &CallStart<'_, '_>,
     ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<AtomicBool>>), Failure> {
-        let CallStart { procedure, call, caller, deadline } = *start;
+        let &CallStart { procedure, call, caller, deadline, .. } = start;
         if !procedure.takes_context() {
             return Ok((None, None));
         }
@@ -234,18 +234,15 @@ impl Interpreter {
     fn tasks(&mut self, py: Python<'_>) -> PyResult<&Tasks> {
         match &mut self.tasks {
             Some(tasks) => Ok(tasks),
-            none => {
-                let event_loop = py.import("ucall._loop")?.call_method0("new_loop")?;
-                Ok(none.insert(Tasks::new(&event_loop, true)?))
-            }
+            none => Ok(none.insert(Tasks::on_new_loop(py)?)),
         }
     }
 
     /// Answers calls whose deadline has passed, and runs batches that are due.
     #[cold]
     pub(crate) fn handle_deadlines(&mut self, py: Python<'_>, now: Instant) {
-        while let Some(token) = self.calls.pop_expired(now) {
-            self.abandon_call(py, token, Some(errors::deadline_passed()));
+        while let Some((token, deadline)) = self.calls.pop_expired(now) {
+            self.abandon_call(py, token, Some(deadline.error()));
         }
         while let Some(batch) = self.batches.next(now, &mut self.calls) {
             if !batch.items.is_empty() {
@@ -269,10 +266,8 @@ impl Interpreter {
             }
             BatchMode::Task => self.run_batch_in_task(py, batch, &columns),
             BatchMode::Thread => {
-                let kind = EntryKind::Run(batch.items.clone());
                 let procedure = batch.procedure.clone();
-                let entry = Entry { procedure: procedure.clone(), began: self.turn_began, kind };
-                let token = self.calls.insert(entry);
+                let token = self.insert_run(&procedure, batch.items.clone());
                 let work = Work::Batch { columns, items: batch.items.clone() };
                 let job = Job { token, procedure, work };
                 if let Err(Failure::Raised(error)) = self.submit(py, job) {
@@ -289,9 +284,7 @@ impl Interpreter {
             Ok(task) => task,
             Err(error) => return self.finish_batch(py, &procedure, items, Err(error)),
         };
-        let kind = EntryKind::Run(items.clone());
-        let entry = Entry { procedure: procedure.clone(), began: self.turn_began, kind };
-        let token = self.calls.insert(entry);
+        let token = self.insert_run(&procedure, items.clone());
         if let Err(Failure::Raised(error)) = self.watch_future(&task, token, true) {
             self.finish_batch(py, &procedure, items, Err(error));
         }
@@ -321,7 +314,8 @@ impl Interpreter {
         self.calls.push_front(outcomes.into_iter());
     }
 
-    /// The next reply: takes outcomes until one of them is somebody's.
+    /// The next reply to a call that waits for one. The outcomes of other calls are dropped, and
+    /// their exceptions logged.
     pub(crate) fn next_outcome(
         &mut self,
         py: Python<'_>,
@@ -329,20 +323,19 @@ impl Interpreter {
     ) -> Option<(CallId, Result<(), RpcError>)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
-            let Some(Entry { procedure, began, kind }) = self.calls.remove(token) else {
+            let finished = self.calls.finish(token, Instant::now());
+            let Some((caller, Entry { procedure, kind })) = finished else {
                 self.log_abandoned(py, outcome);
                 continue;
             };
-            match kind {
-                EntryKind::Run(items) => self.finish_run(py, &procedure, items, outcome),
-                EntryKind::Call(call) => {
-                    self.calls.record_duration(began.elapsed());
-                    let replied = self.reply(py, &procedure, outcome, text);
-                    if !call.is_notification {
-                        return Some((call.id, replied));
-                    }
-                    text.clear();
-                }
+            if let EntryKind::Run(items) = kind {
+                self.finish_run(py, &procedure, items, outcome);
+                continue;
+            }
+            let replied = self.reply(py, &procedure, outcome, text);
+            match caller {
+                Some(id) => return Some((id, replied)),
+                None => text.clear(),
             }
         }
     }
@@ -373,7 +366,7 @@ impl Interpreter {
     ) -> Result<(), RpcError> {
         let result = match outcome {
             CallOutcome::Text(written) => {
-                text.extend_from_slice(&written?);
+                *text = written?;
                 return Ok(());
             }
             CallOutcome::Future(future) => {
@@ -388,7 +381,7 @@ impl Interpreter {
         written.map_err(|failure| self.fail(py, procedure, failure, len_max))
     }
 
-    /// Looks at an outcome that nobody waits for: an exception belongs in the log all the same.
+    /// Logs the exception of a task whose call has ended before it.
     fn log_abandoned(&mut self, py: Python<'_>, outcome: CallOutcome) {
         let CallOutcome::Future(future) = outcome else { return };
         if let Err(error) = tasks::result_of(future.bind(py))
@@ -401,15 +394,15 @@ impl Interpreter {
 
     /// Answers a call before its outcome is there, if `error` says how, and cancels what runs it.
     fn abandon_call(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
-        let Some(call) = self.calls.find_call(token) else { return };
-        call.release();
+        let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
+        call.cancel();
         if let Some(future) = call.future.take()
             && let Err(error) = future.call_method0(py, "cancel")
         {
             error.write_unraisable(py, None);
         }
         match error {
-            // The outcome that comes first counts.
+            // In front of an outcome that has come, and may not have been in time.
             Some(error) => {
                 let outcome = CallOutcome::Text(Err(error));
                 self.calls.push_front(std::iter::once((token, outcome)));
@@ -418,14 +411,14 @@ impl Interpreter {
         }
     }
 
-    /// A connection has closed: nobody waits for its calls.
+    /// Cancels the calls of a connection that has closed.
     pub(crate) fn cancel_connection(&mut self, py: Python<'_>, connection: Id) {
         for token in self.calls.of_connection(connection) {
             self.abandon_call(py, token, None);
         }
     }
 
-    /// The server ends and waits no longer.
+    /// Answers all calls with an error, and cancels them.
     pub(crate) fn abandon_all(&mut self, py: Python<'_>) {
         for token in self.calls.all() {
             self.abandon_call(py, token, Some(errors::cancelled("the server stops")));

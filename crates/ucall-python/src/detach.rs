@@ -1,12 +1,12 @@
-//! Letting other Python threads run.
+//! Releases the interpreter's lock for other Python threads.
 
 use pyo3::prelude::*;
 
 /// Runs `work` without the interpreter's lock.
 ///
 /// # Safety
-/// `work` must not touch Python objects. pyo3 has no bound that says just that: its own asks that
-/// the work may run on another thread, which a worker's wait may not, and need not here.
+/// `work` must not touch Python objects. pyo3's own bound, `Send`, is stricter: it requires that
+/// the work may run on another thread, which a worker's wait may not.
 pub(crate) unsafe fn detached<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
     let work = AssertSend(work);
     py.detach(move || AssertSend(work.into_inner()())).into_inner()

@@ -1,4 +1,4 @@
-//! Which engine a server runs on.
+//! The engine that a server runs on.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -20,8 +20,8 @@ use crate::procedure::Procedure;
 
 /// Descriptors that are left to the rest of the process.
 const RESERVED_DESCRIPTORS: u64 = 64;
-/// Places of a ring's table beyond the connections, so that newcomers find one before the longest
-/// idle connection is closed for them.
+/// Entries of a ring's table beyond the connections, so that new connections find one before the
+/// longest idle connection is evicted.
 const RESERVED_SOCKETS: usize = 256;
 
 /// The engine that was chosen when the server was made.
@@ -33,14 +33,14 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineKind {
-    /// Chooses by name. `"auto"` takes io_uring where it may, and says once in the log where it may
-    /// not; `"uring"` then raises `ucall.EngineError`.
+    /// Chooses an engine by name. Where io_uring is refused, `"auto"` takes posix and logs that
+    /// once, and `"uring"` raises `ucall.EngineError`.
     pub(crate) fn choose(py: Python<'_>, name: &str) -> PyResult<Self> {
         static LOGGED: AtomicBool = AtomicBool::new(false);
         match name {
             "posix" => return Ok(Self::Posix),
             "auto" | "uring" => {}
-            _ => return Err(PyValueError::new_err(format!("no engine is named {name:?}"))),
+            _ => return Err(PyValueError::new_err(format!("unknown engine {name:?}"))),
         }
         let refused = match EngineChoice::probe() {
             #[cfg(target_os = "linux")]
@@ -54,7 +54,7 @@ impl EngineKind {
         }
         if !LOGGED.swap(true, Ordering::Relaxed) {
             let line = format!("running on the posix engine: {refused}");
-            // An interrupt meanwhile has been noted by the interpreter too.
+            // The interpreter reports an interrupt again.
             let _ = Log::import(py)?.warning(py, &line);
         }
         Ok(Self::Posix)
@@ -68,8 +68,8 @@ impl EngineKind {
         }
     }
 
-    /// The same, for a worker that lives in somebody else's event loop: a ring under
-    /// `defer_taskrun` wakes nobody who polls it.
+    /// The engine for a worker within a program's event loop: a ring under `defer_taskrun` does not
+    /// wake a thread that polls its descriptor.
     pub(crate) fn for_embedded_loop(self) -> Self {
         match self {
             Self::Posix => Self::Posix,
@@ -80,7 +80,7 @@ impl EngineKind {
         }
     }
 
-    /// A worker of this kind, to be driven by this thread.
+    /// Makes a worker of this kind for the current thread.
     pub(crate) fn worker(
         self,
         interpreter: Interpreter,
@@ -113,15 +113,15 @@ pub(crate) trait DynWorker {
     fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
     fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
     fn unwatch_loop(&mut self);
-    /// Gets ready for somebody else's wait on the [`DynWorker::descriptor`].
+    /// Prepares for a wait on [`DynWorker::descriptor`] by another event loop.
     fn prepare_to_wait(&mut self) -> bool;
-    /// When a turn is due.
+    /// The time at which the next turn is due.
     fn deadline(&self) -> Option<Instant>;
-    /// Readable when a turn has something to do.
+    /// The descriptor that is readable when a turn is due.
     fn descriptor(&self) -> RawFd;
-    /// One turn, on a thread that is attached to the interpreter.
+    /// Takes one turn, on a thread that is attached to the interpreter.
     fn turn(&mut self, py: Python<'_>, deadline: Option<Instant>) -> io::Result<Turn>;
-    /// What is due behind the last turn, on such a thread, too.
+    /// Runs what is due after the last turn, on a thread that is attached to the interpreter.
     fn shut_down(&mut self, py: Python<'_>) -> io::Result<()>;
     fn interpreter(&mut self) -> &mut Interpreter;
     fn mailbox(&self) -> Mailbox;

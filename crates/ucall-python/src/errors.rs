@@ -1,6 +1,4 @@
-//! Exceptions on their way to the caller.
-
-use std::time::Duration;
+//! The JSON-RPC errors of Python exceptions.
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyTypeError;
@@ -14,10 +12,10 @@ create_exception!(
     ucall._core,
     Unwritable,
     PyTypeError,
-    "An object that JSON has no word for, nor anything in its place. The message is for the caller."
+    "An object that cannot be written as JSON. The message is for the client."
 );
 
-/// The exceptions that mean something to a server.
+/// The exceptions that a server treats specially.
 pub(crate) struct Errors {
     /// `ucall.RPCError`
     rpc_error: Py<PyType>,
@@ -29,14 +27,14 @@ impl Errors {
         Ok(Self { rpc_error: rpc_error.cast_into::<PyType>()?.unbind() })
     }
 
-    /// Whether a function raised it to be told to the caller.
+    /// Whether the exception is a `ucall.RPCError`, which the client gets as it is.
     pub(crate) fn is_for_caller(&self, py: Python<'_>, error: &PyErr) -> bool {
         error.is_instance(py, self.rpc_error.bind(py))
     }
 }
 
-/// The error that a `ucall.RPCError` asks for. `len_max` bounds its data, in which `encode`
-/// replaces what cannot be written.
+/// The error that a `ucall.RPCError` describes. `len_max` limits its data, in which `encode`
+/// replaces values that JSON does not have.
 pub(crate) fn for_caller<'py>(
     py: Python<'py>,
     error: &PyErr,
@@ -56,38 +54,23 @@ pub(crate) fn for_caller<'py>(
     Ok(reply)
 }
 
-/// An error of the function itself; the caller learns no more.
+/// The error of a failed function, without details.
 pub(crate) fn internal() -> RpcError {
     RpcError::new(RpcError::INTERNAL_ERROR, "Internal error")
 }
 
-/// An error of a call that nobody waited for to end.
+/// The error of a call that was cancelled.
 pub(crate) fn cancelled(why: &str) -> RpcError {
     RpcError::new(RpcError::CANCELLED, "Cancelled").expected(why)
 }
 
-/// The deadline of a call has passed.
-pub(crate) fn deadline_passed() -> RpcError {
-    RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed")
-}
-
-/// As many calls run as may run at once.
-pub(crate) fn overloaded(running_max: usize, average_time: Duration) -> RpcError {
-    let retry_after_ms = average_time.as_millis().clamp(1, 10_000);
-    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
-    let data =
-        format!(r#"{{"retry_after_ms":{retry_after_ms},"max_running_calls":{running_max}}}"#);
-    error.data = Some(data.into_bytes());
-    error
-}
-
-/// Whether a task or a future was cancelled. asyncio and concurrent.futures have each a
-/// `CancelledError` of their own, which are told by name so that neither has to be imported.
+/// Whether a task or a future was cancelled. asyncio and concurrent.futures each define a
+/// `CancelledError`; comparing by name imports neither.
 pub(crate) fn is_cancelled(py: Python<'_>, error: &PyErr) -> bool {
     error.get_type(py).name().is_ok_and(|name| name == "CancelledError")
 }
 
-/// The traceback of an exception, as Python prints it.
+/// Formats the traceback of an exception as Python prints it.
 pub(crate) fn traceback(py: Python<'_>, error: &PyErr) -> PyResult<String> {
     let lines = py.import("traceback")?.call_method1("format_exception", (error.value(py),))?;
     Ok(lines.extract::<Vec<String>>()?.concat())

@@ -1,6 +1,6 @@
 //! Runs Python functions for a worker: the `Handler` of this language.
 //!
-//! Here is what ends within its turn; `deferred` is for what does not.
+//! Calls that end within their turn are here, the others in `deferred`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,66 +11,65 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
-use ucall_server::{CallId, Caller, Handler, MemoryBudget};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget};
 
 use crate::arguments::{self, Failure};
+use crate::asyncio::tasks::Tasks;
 use crate::batch::{BatchSizes, Batches};
-use crate::calls::Calls;
+use crate::calls::{Calls, Outcomes};
 use crate::clock::CoarseTime;
-use crate::context::{self, Context};
+use crate::context::Context;
 use crate::convert;
 use crate::detach::detached;
-use crate::errors;
+use crate::ffi::variables;
 use crate::log::Interrupted;
 use crate::options::Rules;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
-use crate::tasks::Tasks;
 
-/// Other Python threads get their turn after so long at the latest.
+/// Other Python threads get the interpreter's lock at least this often.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
 
 /// The interpreter as one worker uses it, on a thread that stays attached through a whole turn.
 ///
-/// It works on objects of the interpreter without a token at hand: whoever lets it call must be
-/// attached, as `DynWorker::turn` asks.
+/// It uses Python objects without a token: its caller must be attached, as `DynWorker::turn`
+/// requires.
 pub(crate) struct Interpreter {
-    /// The number of the server.
+    /// The server's number.
     pub(crate) server: u64,
     pub(crate) report: Arc<Report>,
     pub(crate) rules: Rules,
     pub(crate) calls: Calls,
-    /// What the worker and those calls hold.
-    pub(crate) budget: MemoryBudget,
+    pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
-    /// Where async functions run, once there is an event loop.
+    /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
-    /// Threads for functions that block, once one was called.
+    /// Threads for blocking functions, once one was called.
     pub(crate) pool: Option<Pool>,
-    /// The program's function that tells who a request comes from.
+    /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
-    /// What it has returned for the request at hand.
+    /// The user that `auth` returned for the current request.
     pub(crate) user: Option<Py<PyAny>>,
-    /// The `contextvars.Context` that calls start with a copy of. Plain functions run in the
-    /// thread's own, and what they set there belongs to none of these calls.
+    /// The `contextvars.Context` that each call copies. Plain functions without a context run in
+    /// the thread's own variables.
     variables: Py<PyAny>,
-    /// Holds strings while their escapes are undone.
+    /// Scratch memory for strings while their escapes are decoded.
     pub(crate) scratch: Vec<u8>,
-    /// When this turn began, and all that it handles had come.
+    /// When this turn began, after its wait.
     pub(crate) turn_began: Instant,
-    /// When the last function had returned, or the turn began.
+    /// When the last function returned, or the turn began.
     last_return: CoarseTime,
-    /// When other threads had their turn.
+    /// When other threads last got the interpreter's lock.
     gil_released_at: Instant,
-    /// Whether a Ctrl-C came while Python code ran.
+    /// Whether a Ctrl-C arrived while Python code ran.
     interrupted: bool,
     /// Whether a plain function runs, which a Ctrl-C interrupts.
     is_in_function: Arc<AtomicBool>,
 }
 
 impl Interpreter {
-    /// For the server of that number.
+    /// The interpreter of the server with that number.
     pub(crate) fn new(
         py: Python<'_>,
         server: u64,
@@ -80,18 +79,19 @@ impl Interpreter {
         sizes: Arc<BatchSizes>,
     ) -> PyResult<Self> {
         let now = Instant::now();
+        let calls = Calls::new(rules.running_max, "max_running_calls");
         Ok(Self {
             server,
             report: Arc::new(Report::import(py, debug)?),
             rules,
-            calls: Calls::new(),
-            budget: MemoryBudget::default(),
+            outcomes: Arc::new(Outcomes::new(&calls)),
+            calls,
             batches: Batches::new(sizes),
             tasks: None,
             pool: None,
             auth,
             user: None,
-            variables: context::own_variables(py)?.unbind(),
+            variables: variables::copy_current(py)?.unbind(),
             scratch: Vec::new(),
             turn_began: now,
             last_return: CoarseTime::now(),
@@ -101,28 +101,28 @@ impl Interpreter {
         })
     }
 
-    /// Lets calls from now on start with the variables of this thread, as they are.
+    /// Makes the current variables of this thread the ones that calls start with.
     pub(crate) fn take_variables(&mut self, py: Python<'_>) -> PyResult<()> {
-        self.variables = context::own_variables(py)?.unbind();
+        self.variables = variables::copy_current(py)?.unbind();
         Ok(())
     }
 
-    /// The variables of one call.
+    /// Copies the variables for one call.
     pub(crate) fn own_variables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        context::copied(self.variables.bind(py))
+        variables::copy(self.variables.bind(py))
     }
 
-    /// Whether a Ctrl-C came since this was last asked.
+    /// Takes the flag of a Ctrl-C.
     pub(crate) fn take_interrupt(&mut self) -> bool {
         std::mem::take(&mut self.interrupted)
     }
 
-    /// Tells, from any thread, whether a plain function runs.
+    /// A flag, readable from any thread, that is set while a plain function runs.
     pub(crate) fn is_in_function(&self) -> Arc<AtomicBool> {
         self.is_in_function.clone()
     }
 
-    /// To be called once a turn: under load there is no wait that lets other threads in.
+    /// Lets other threads run. Called once a turn, because a busy worker never waits.
     #[inline]
     pub(crate) fn yield_gil(&mut self, py: Python<'_>) {
         if self.gil_released_at.elapsed() >= GIL_HOLD_MAX {
@@ -131,7 +131,7 @@ impl Interpreter {
         }
     }
 
-    /// Calls a plain function, and writes its result into the reply.
+    /// Calls a plain function and writes its result into the reply.
     #[inline]
     fn run(
         &mut self,
@@ -150,7 +150,7 @@ impl Interpreter {
         self.write(procedure, &result, reply)
     }
 
-    /// Writes a result into the reply, if anybody reads it.
+    /// Writes a result into the reply, unless the call is a notification.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -166,7 +166,7 @@ impl Interpreter {
         convert::write_with(reply.result(), len_max, result, encode).map_err(Failure::Result)
     }
 
-    /// Calls a function that wants to know of its call, with variables of its own.
+    /// Calls a function that takes its context, with variables of its own.
     #[cold]
     fn call_with_context<'py>(
         &mut self,
@@ -181,27 +181,17 @@ impl Interpreter {
         let context = Some(Bound::new(py, context)?.into_any());
         let variables = self.own_variables(py)?;
         let scratch = &mut self.scratch;
-        context::run_in(&variables, || {
+        variables::run_in(&variables, || {
             arguments::call(py, procedure, call.params, context, scratch)
         })
     }
 
-    /// When a call is due: by its caller's wish or the server's, whichever is sooner.
-    pub(crate) fn deadline_of(&self, procedure: &Procedure, call: &Call<'_>) -> Option<Instant> {
-        let requested = call.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
-        let timeout = [requested, procedure.timeout].into_iter().flatten().min()?;
-        self.turn_began.checked_add(timeout)
-    }
-
-    /// Whether a plain call came too late to be started.
     #[inline]
-    fn is_expired(&self, procedure: &Procedure, call: &Call<'_>) -> bool {
-        let may_be = procedure.timeout.is_some()
-            || call.head.is_some_and(|head| head.timeout_ms().is_some());
-        may_be && self.deadline_of(procedure, call).is_some_and(|it| it <= Instant::now())
+    pub(crate) fn deadline_of(&self, procedure: &Procedure, call: &Call<'_>) -> Option<Deadline> {
+        Deadline::of(call, procedure.timeout, self.turn_began)
     }
 
-    /// The error to reply with. What is the function's own fault goes to the log.
+    /// The error to reply with. Errors of the function itself are logged.
     #[cold]
     pub(crate) fn fail(
         &mut self,
@@ -219,7 +209,7 @@ impl Interpreter {
         self.interrupted |= logged.is_err();
     }
 
-    /// To be called when Python code has run: names what held up the others, once.
+    /// Logs a function that held up all other calls, once. Called after Python code has run.
     #[inline]
     pub(crate) fn warn_if_slow(&mut self, py: Python<'_>, procedure: &Procedure) {
         let now = CoarseTime::now();
@@ -246,10 +236,13 @@ impl Interpreter {
 impl Handler for Interpreter {
     type Procedure = Arc<Procedure>;
 
-    /// It lets go of the interpreter.
+    /// Waiting releases the interpreter's lock.
     const WAITING_COSTS: bool = true;
 
-    /// It reads params from front to back.
+    /// Tasks end on the worker's thread.
+    const POLLS_EVERY_TURN: bool = true;
+
+    /// Params are read in their order.
     const NEEDS_MEMBERS: bool = false;
 
     #[inline]
@@ -264,8 +257,10 @@ impl Handler for Interpreter {
         if !matches!(procedure.mode, CallMode::Inline) {
             return self.begin(py, procedure, call, caller, reply);
         }
-        if self.is_expired(procedure, call) {
-            reply.error(&errors::deadline_passed());
+        if let Some(deadline) = self.deadline_of(procedure, call)
+            && deadline.has_passed()
+        {
+            reply.error(&deadline.error());
             return CallOutcome::Done;
         }
         self.is_in_function.store(true, Ordering::Relaxed);
@@ -277,6 +272,10 @@ impl Handler for Interpreter {
         }
         self.warn_if_slow(py, procedure);
         CallOutcome::Done
+    }
+
+    fn set_mailbox(&mut self, mailbox: Mailbox) {
+        self.calls.outcomes().set_mailbox(mailbox);
     }
 
     #[inline]
@@ -315,7 +314,7 @@ impl Handler for Interpreter {
 
     #[inline]
     fn deadline(&self) -> Option<Instant> {
-        [self.calls.deadline(), self.batches.deadline()].into_iter().flatten().min()
+        [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()
     }
 
     #[inline]
@@ -327,11 +326,11 @@ impl Handler for Interpreter {
     }
 
     fn running(&self) -> usize {
-        self.calls.len()
+        self.calls.running()
     }
 
     fn memory_budget(&self) -> MemoryBudget {
-        self.budget.clone()
+        self.calls.budget().clone()
     }
 
     fn abandon(&mut self) {
@@ -339,7 +338,7 @@ impl Handler for Interpreter {
     }
 
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
-        // SAFETY: a worker waits for its engine, which touches nothing of Python.
+        // SAFETY: a worker's wait for its engine touches no Python object.
         let value = unsafe { detached(attached(), wait) };
         self.gil_released_at = Instant::now();
         value
@@ -351,10 +350,10 @@ impl Handler for Interpreter {
     }
 }
 
-/// The token of this thread, as long as the worker's turn lasts.
+/// The token of this thread, valid through the worker's turn.
 #[inline]
 fn attached() -> Python<'static> {
-    // SAFETY: a handler is only called by the turn of its worker, and `DynWorker::turn` is the only
-    // way to one: it asks for a token.
+    // SAFETY: only the turn of a worker calls a handler, and only `DynWorker::turn`, which takes a
+    // token, runs that turn.
     unsafe { Python::assume_attached() }
 }

@@ -1,10 +1,10 @@
-//! The threads of pools when the program ends.
+//! Threads of pools at the end of the program.
 //!
-//! A drain waits for calls, but not for ever: a function that is stuck leaves a thread behind,
-//! which may come back while the interpreter is finalised, and must not go on then (`ffi::halt`).
-//! In the function itself the wrappers of `ffi` see to that. For the moments around it a hook runs
-//! when the program ends, before that: from then on no thread comes out of a function, and those
-//! that are just busy before or after one are waited for.
+//! A drain has a time limit, so a function that blocks may outlive it. Its thread may return while
+//! the interpreter is finalised, and must not go on then. Within the function, the wrappers of
+//! `ffi` stop it (`ffi::halt`). For the code around functions, an exit hook runs before
+//! finalisation: after it no thread returns from a function, and the hook waits for threads that
+//! are in our code before or after one.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -14,25 +14,25 @@ use pyo3::prelude::*;
 
 use crate::ffi;
 
-/// Threads that run code of ours, and are attached.
+/// The number of attached threads that run our code.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
-/// The process whose threads they are: a forked child has none of its parent's.
+/// The process that counts them: a forked child has none of its parent's threads.
 static OWNER_PID: AtomicU32 = AtomicU32::new(0);
-/// The program ends.
+/// Set when the program ends.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// So long code of ours may take at most; nothing there waits but a log that is stuck.
+/// The longest wait for our code; only a log that blocks makes it that long.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Has the end of the program wait for threads. Called when the module is imported: hooks run in
-/// the reverse of their order, and those of servers, which let calls finish, have to be earlier.
+/// Installs the exit hook. It must be called when the module is imported: hooks run in reverse
+/// order, and those of servers, which let calls finish, have to run first.
 pub(crate) fn install_exit_hook(py: Python<'_>) -> PyResult<()> {
     let hook = wrap_pyfunction!(wait_for_threads, py)?;
     py.import("atexit")?.call_method1("register", (hook,)).map(drop)
 }
 
-/// There will be a thread of a pool in this process.
+/// Declares that this process will have a thread of a pool.
 pub(crate) fn register_process() {
     let here = process::id();
     if OWNER_PID.swap(here, Ordering::SeqCst) != here {
@@ -40,7 +40,7 @@ pub(crate) fn register_process() {
     }
 }
 
-/// Runs when the program ends, on its main thread.
+/// The exit hook, on the main thread.
 #[pyfunction]
 fn wait_for_threads(py: Python<'_>) {
     if OWNER_PID.load(Ordering::SeqCst) != process::id() {
@@ -53,14 +53,14 @@ fn wait_for_threads(py: Python<'_>) {
     }
 }
 
-/// Runs code of ours on a thread of a pool.
+/// Runs our code on a thread of a pool.
 pub(crate) fn run_tracked<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
     let _tracked = TrackedThread::begin(py);
     work()
 }
 
-/// Runs a function from within [`run_tracked`]. It may be stuck: nobody waits for it, and once the
-/// program ends this does not return.
+/// Runs a function within [`run_tracked`]. The exit hook does not wait for it, and once the program
+/// ends this does not return.
 pub(crate) fn run_untracked<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
     let untracked = UntrackedSection::begin(py);
     let value = work();
@@ -98,7 +98,8 @@ impl Drop for UntrackedSection<'_> {
     }
 }
 
-/// Attached, a thread sees that the program ends, or the program sees the thread.
+/// Under the interpreter's lock, either the thread sees that the program ends or the hook sees the
+/// thread.
 fn mark_busy(py: Python<'_>) {
     BUSY.fetch_add(1, Ordering::SeqCst);
     if IS_ENDING.load(Ordering::SeqCst) {

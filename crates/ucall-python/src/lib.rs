@@ -1,20 +1,21 @@
 //! `ucall._core`: the CPython edge.
 //!
-//! A worker's thread stays attached to the interpreter through a whole turn and lets go of it only
-//! around a wait. A call goes from the text of its params straight to Python arguments
-//! (`arguments`, on top of `convert`), through the fast call protocol (`ffi`), and its result
-//! straight into the reply. What is cold (signatures, threads, signals) is in `python/ucall/`.
+//! A worker's thread stays attached to the interpreter through a whole turn and releases it only
+//! around a wait. A call's params are read from their text straight into Python arguments
+//! (`arguments`, on top of `convert`), the function is called by the vectorcall protocol (`ffi`),
+//! and its result is written straight into the reply. Signatures, processes and settings are in
+//! `python/ucall/`.
 //!
-//! In a subinterpreter the import fails with ImportError: a worker assumes that there is one
-//! interpreter, and pyo3 keeps Python objects in process-wide state. A free-threaded Python takes
-//! its lock up when this is imported, and where it was told not to, the import fails as well: much
-//! here assumes that one thread runs Python code at a time.
+//! The import fails with ImportError in a subinterpreter, because a worker assumes one interpreter
+//! and pyo3 keeps Python objects in process-wide state. A free-threaded Python enables its lock
+//! when this is imported. Where `-X gil=0` forbids that, the import fails too, because much here
+//! assumes that one thread runs Python code at a time.
 
 mod arguments;
+mod asyncio;
 mod auth;
 mod batch;
 mod calls;
-mod calls_by_connection;
 mod client;
 mod clock;
 mod context;
@@ -28,19 +29,14 @@ mod handler;
 mod interpreter_shutdown;
 mod job_input;
 mod log;
-mod loop_driver;
-mod loop_queues;
 mod options;
 mod pool;
 mod procedure;
 mod queue;
 mod report;
-mod run;
 mod server;
 mod shared_counters;
 mod signals;
-mod suspended_workers;
-mod tasks;
 mod thread_bound;
 mod tls;
 mod unix_socket;
@@ -48,9 +44,13 @@ mod unix_socket;
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
-/// The engine room of the package `ucall`, which wraps it; not for direct use.
+/// The core of the package `ucall`, not for direct use.
 #[pymodule(gil_used = true)]
 mod _core {
+    #[pymodule_export]
+    use crate::asyncio::loop_driver::LoopDriver;
+    #[pymodule_export]
+    use crate::calls::DoneCallback;
     #[pymodule_export]
     use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
     #[pymodule_export]
@@ -59,10 +59,6 @@ mod _core {
     use crate::convert::Pieces;
     #[pymodule_export]
     use crate::errors::Unwritable;
-    #[pymodule_export]
-    use crate::loop_driver::LoopDriver;
-    #[pymodule_export]
-    use crate::loop_queues::{Handle, LoopQueues};
     #[pymodule_export]
     use crate::queue::{
         Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,
@@ -94,7 +90,7 @@ mod _core {
         interpreter_shutdown::install_exit_hook(py)
     }
 
-    /// Whether one thread of the interpreter runs at a time.
+    /// Whether the interpreter's lock is enabled.
     fn has_lock(py: Python<'_>) -> PyResult<bool> {
         let ask = py.import("sys")?.getattr_opt("_is_gil_enabled")?;
         ask.map_or(Ok(true), |ask| ask.call0()?.is_truthy())

@@ -1,4 +1,4 @@
-//! The log: Python's own, under the name `ucall`.
+//! The log `ucall` of Python's `logging`.
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -15,12 +15,12 @@ impl Log {
         Ok(Self { logger: logger.unbind() })
     }
 
-    /// Logs what an administrator should know of.
+    /// Logs a warning for the administrator.
     pub(crate) fn warning(&self, py: Python<'_>, line: &str) -> Result<(), Interrupted> {
         logged(py, self.logger.bind(py).call_method1("warning", (line,)))
     }
 
-    /// Logs a failure, with the traceback of the exception that caused it, if one did.
+    /// Logs a failure, with the traceback of its exception if there is one.
     pub(crate) fn error(
         &self,
         py: Python<'_>,
@@ -36,7 +36,7 @@ impl Log {
     }
 }
 
-/// A log that fails must not take the server with it.
+/// A failing log must not end the server.
 fn logged(py: Python<'_>, result: PyResult<Bound<'_, PyAny>>) -> Result<(), Interrupted> {
     match result {
         Ok(_) => Ok(()),
@@ -48,5 +48,5 @@ fn logged(py: Python<'_>, result: PyResult<Bound<'_, PyAny>>) -> Result<(), Inte
     }
 }
 
-/// A Ctrl-C came while Python code ran.
+/// A Ctrl-C arrived while Python code ran.
 pub(crate) struct Interrupted;

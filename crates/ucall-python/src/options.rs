@@ -1,4 +1,4 @@
-//! What a server is told when it is made, by the names that Python has for it.
+//! The options of a server, by their Python names.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 use ucall_server::WorkerConfig;
 
-/// Where one limit is kept.
+/// The field that holds one limit.
 enum LimitField<'a> {
-    /// A number of bytes or things, at least 1.
+    /// A number of bytes or items, at least 1.
     Count(&'a mut usize),
-    /// Seconds, more than 0.
+    /// Seconds, above 0.
     Time(&'a mut Duration),
 }
 
-/// What bounds the calls themselves, as opposed to their bytes.
+/// Limits of calls rather than of bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
-    /// Calls under way at once, that do not end within their turn.
+    /// Calls that run at once, of those that do not end within their turn.
     pub(crate) running_max: usize,
-    /// Threads for functions that block.
+    /// Threads for blocking functions.
     pub(crate) threads_max: usize,
     /// Bytes of a result.
     pub(crate) reply_bytes_max: usize,
-    /// A function that holds up the others for so long is named in the log.
+    /// A function that holds up all other calls this long is logged.
     pub(crate) slow: Duration,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn apply(
     for (name, value) in options {
         let name = name.extract::<String>()?;
         let Some((_, field)) = limit_fields.iter_mut().find(|(known, _)| *known == name) else {
-            return Err(PyTypeError::new_err(format!("no limit is named {name}")));
+            return Err(PyTypeError::new_err(format!("unknown limit {name}")));
         };
         match field {
             LimitField::Count(count) => **count = parse_count(&name, &value)?,
@@ -115,7 +115,7 @@ fn invalid(name: &str, expected: &str, value: &Bound<'_, PyAny>) -> PyResult<PyE
     Ok(PyValueError::new_err(format!("{name}: expected {expected}, got {got}")))
 }
 
-/// A number of milliseconds above 0, if there is one.
+/// Milliseconds above 0, if given.
 pub(crate) fn timeout(timeout_ms: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(timeout_ms) = timeout_ms else { return Ok(None) };
     match Duration::try_from_secs_f64(timeout_ms / 1e3) {
@@ -124,7 +124,7 @@ pub(crate) fn timeout(timeout_ms: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// The limits of a server that is told none, by name.
+/// All limits and their defaults, by name.
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let access = AccessRules::new(true, &[], &[])
         .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;

@@ -10,13 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::RpcError;
+use ucall_server::Token;
 
 use crate::arguments::{self, Failure};
 use crate::batch;
-use crate::calls::{CallOutcome, OutcomeQueue, Token};
-use crate::context::in_own_variables;
+use crate::calls::{CallOutcome, Outcomes};
 use crate::convert;
 use crate::errors;
+use crate::ffi::variables::in_own_variables;
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
 use crate::procedure::Procedure;
@@ -46,7 +47,7 @@ struct Shared {
     server: u64,
     queue: Mutex<JobQueue>,
     changed: Condvar,
-    outcomes: Arc<OutcomeQueue>,
+    outcomes: Arc<Outcomes>,
     report: Arc<Report>,
     reply_bytes_max: usize,
 }
@@ -83,7 +84,7 @@ impl Pool {
     pub(crate) fn new(
         server: u64,
         threads_max: usize,
-        outcomes: Arc<OutcomeQueue>,
+        outcomes: Arc<Outcomes>,
         report: Arc<Report>,
         reply_bytes_max: usize,
     ) -> Self {
@@ -165,7 +166,7 @@ impl Shared {
                     let context = context.map(|it| it.into_bound(py));
                     let params = params.as_deref();
                     let outcome = self.call(py, &job.procedure, params, context, scratch);
-                    self.outcomes.push_remote(job.token, CallOutcome::Text(outcome));
+                    self.outcomes.send(job.token, CallOutcome::Text(outcome));
                 }
             }
             Work::Batch { columns, items } => {
@@ -181,7 +182,7 @@ impl Shared {
                 };
                 let mut outcomes: Vec<_> = outcomes.into_iter().map(written).collect();
                 outcomes.push((job.token, CallOutcome::Text(Ok(Vec::new()))));
-                self.outcomes.push_all(outcomes);
+                self.outcomes.send_all(outcomes);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What is kept of a registered function: how its params are named, converted and passed.
+//! A registered function: its signature, its conversions and how it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,17 +12,18 @@ use crate::convert::Convert;
 /// A registered function.
 #[derive(Debug)]
 pub(crate) struct Procedure {
-    /// As it is called, for the log.
+    /// The name that clients call.
     pub(crate) name: String,
     pub(crate) callable: Py<PyAny>,
-    /// `None` when the callable does not tell (some builtins): it is called as the params are.
+    /// `None` for a callable without a signature (some builtins): it is called with the params as
+    /// they are.
     pub(crate) signature: Option<Signature>,
-    /// Called with an object that JSON has no word for; returns what to write in its place.
+    /// Replaces an object that JSON does not have by one that it has.
     pub(crate) encode: Py<PyAny>,
     pub(crate) mode: CallMode,
-    /// How long a call may take, from when it has come.
+    /// The limit of a call's duration, from its arrival.
     pub(crate) timeout: Option<Duration>,
-    /// Whether it was told in the log that it holds up the others.
+    /// Whether the log has named it as slow.
     pub(crate) is_logged_as_slow: AtomicBool,
 }
 
@@ -31,13 +32,13 @@ pub(crate) struct Procedure {
 pub(crate) enum CallMode {
     /// On the worker's thread, one after another.
     Inline,
-    /// It returns a coroutine, which becomes a task of the worker's event loop.
+    /// As a task of the worker's event loop: the function returns a coroutine.
     Task,
     /// In a thread of the pool.
     Thread,
-    /// It returns at once, with a `concurrent.futures.Future`.
+    /// Elsewhere: the function returns a `concurrent.futures.Future` at once.
     Future,
-    /// Many calls at once: it takes lists, and returns one.
+    /// Many calls at once: the function takes lists and returns one.
     Batch(BatchRules),
 }
 
@@ -45,9 +46,9 @@ pub(crate) enum CallMode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchRules {
     pub(crate) size_max: usize,
-    /// How long the first of a batch waits for others, beyond its turn.
+    /// How long the first call of a batch waits for others, beyond its turn.
     pub(crate) wait_max: Duration,
-    /// How many batches may run at once.
+    /// The number of batches that run at once.
     pub(crate) running_max: usize,
     pub(crate) mode: BatchMode,
 }
@@ -61,12 +62,12 @@ pub(crate) enum BatchMode {
 }
 
 impl CallMode {
-    /// Reads what `python/ucall/_registration.py` describes: a name, and for a batch its rules.
+    /// Reads what `python/ucall/_registration.py` describes: a name, and the rules of a batch.
     pub(crate) fn from_description(
         name: &str,
         batch: Option<(usize, f64, usize)>,
     ) -> PyResult<Self> {
-        let unknown = || PyValueError::new_err(format!("no way to run is named {name:?}"));
+        let unknown = || PyValueError::new_err(format!("unknown call mode {name:?}"));
         let Some((size_max, wait_max_ms, running_max)) = batch else {
             return match name {
                 "inline" => Ok(Self::Inline),
@@ -89,12 +90,12 @@ impl CallMode {
 }
 
 impl Procedure {
-    /// Whether a call of it wants to know of itself.
+    /// Whether the function takes its call's `ucall.Context`.
     pub(crate) fn takes_context(&self) -> bool {
         self.signature.as_ref().is_some_and(|signature| signature.context.is_some())
     }
 
-    /// Whether the log knows that it is slow; from now on it does.
+    /// Whether the log has named it as slow; sets that.
     pub(crate) fn is_logged_as_slow(&self) -> bool {
         self.is_logged_as_slow.swap(true, Ordering::Relaxed)
     }
@@ -102,21 +103,21 @@ impl Procedure {
 
 /// How a function takes its arguments.
 ///
-/// Positional parameters come first, keyword-only ones behind them: that is the order of the
-/// slots, and so of the arguments. Missing ones are filled from the defaults, so that all the
-/// positional ones go by position, and the names of the others never change.
+/// Slots are in the order of the arguments: positional parameters first, then keyword-only ones.
+/// Defaults fill missing params, so all positional parameters go by position and the keyword names
+/// never change.
 #[derive(Debug, Default)]
 pub(crate) struct Signature {
     pub(crate) params: Vec<Param>,
-    /// How many of them go by position.
+    /// The number of params that go by position.
     pub(crate) positional: usize,
-    /// What `*args` takes.
+    /// The type of `*args`.
     pub(crate) rest: Option<Convert>,
-    /// What `**kwargs` takes.
+    /// The type of `**kwargs`.
     pub(crate) extra: Option<Convert>,
-    /// The names of the keyword-only ones, in order; `None` when there are none.
+    /// The names of the keyword-only ones, in order; `None` without any.
     pub(crate) names: Option<Py<PyTuple>>,
-    /// Which of them is no param, but the call's `ucall.Context`.
+    /// The slot of the call's `ucall.Context`.
     pub(crate) context: Option<usize>,
 }
 
@@ -130,11 +131,11 @@ pub(crate) struct Param {
     pub(crate) default: Option<Py<PyAny>>,
 }
 
-/// A parameter as `python/ucall/_signature.py` describes it: name, kind, what it takes, whether it
-/// has a default, and that.
+/// A parameter as `python/ucall/_signature.py` describes it: name, kind, type, whether it has a
+/// default, and the default.
 type Description<'py> = (String, u8, Bound<'py, PyAny>, bool, Py<PyAny>);
 
-/// What a parameter is described to take that takes no param.
+/// The described type of a parameter that takes the call's context.
 const CONTEXT: &str = "context";
 
 /// The values of `inspect.Parameter.kind`.
@@ -175,7 +176,7 @@ impl Signature {
                 let default = optional.then_some(default);
                 self.params.push(Param { name, by_name, convert, default });
             }
-            _ => return Err(PyValueError::new_err(format!("{kind} is no kind of parameter"))),
+            _ => return Err(PyValueError::new_err(format!("unknown kind of parameter {kind}"))),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What becomes of a call that failed: an error for the caller, a line for the log.
+//! The error and the log line of a call that failed.
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use crate::errors::{self, Errors};
 use crate::log::{Interrupted, Log};
 use crate::procedure::Procedure;
 
-/// Tells callers and the log of failures, from any thread.
+/// Builds errors and logs failures, from any thread.
 pub(crate) struct Report {
     errors: Errors,
     log: Log,
@@ -18,7 +18,7 @@ pub(crate) struct Report {
     debug: bool,
 }
 
-/// The error to reply with, and whether a Ctrl-C came while Python code ran.
+/// The error to reply with, and whether a Ctrl-C arrived while Python code ran.
 type Reported = (RpcError, Result<(), Interrupted>);
 
 impl Report {
@@ -30,7 +30,7 @@ impl Report {
         self.log.warning(py, line)
     }
 
-    /// The error to reply with. What is the function's own fault goes to the log.
+    /// Builds the error to reply with. Errors of the function itself are logged.
     #[cold]
     pub(crate) fn fail(
         &self,
@@ -53,14 +53,14 @@ impl Report {
         }
     }
 
-    /// Logs what nobody can be told any more.
+    /// Logs an error whose caller is gone.
     pub(crate) fn abandoned(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
-        self.log.error(py, "a function raised after its call had been given up", Some(error))
+        self.log.error(py, "a function raised after its call was abandoned", Some(error))
     }
 
-    /// Logs why nobody can be told who may call.
+    /// Logs why authentication failed.
     pub(crate) fn auth_failed(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
-        self.log.error(py, "the function for auth failed: nobody is let in", Some(error))
+        self.log.error(py, "auth failed, so the request was rejected", Some(error))
     }
 
     fn unwritable(

@@ -1,4 +1,4 @@
-//! The server object: bound when it is made, run on whatever thread calls for it.
+//! A server: bound when it is made, run on the thread that calls `run`.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -13,39 +13,40 @@ use ucall_engine::{Address, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{Counters, Drain, Mailbox, Message, Procedures, Stats, Tls, WorkerConfig};
 
+use crate::asyncio::loop_driver::LoopDriver;
+use crate::asyncio::runner::{Bounds, RunEnd, WorkerRunner};
+use crate::asyncio::suspended_workers;
 use crate::batch::BatchSizes;
 use crate::engine::EngineKind;
 use crate::ffi;
 use crate::handler::Interpreter;
-use crate::loop_driver::LoopDriver;
 use crate::options::Rules;
 use crate::procedure::{CallMode, Procedure, Signature};
-use crate::run::{Bounds, RunEnd, WorkerRunner};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
-use crate::{options, pool, suspended_workers};
+use crate::{options, pool};
 
-/// Serves functions on one address. `ucall.server.Server` is its face.
+/// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct Server {
     number: u64,
     config: WorkerConfig,
     rules: Rules,
     debug: bool,
-    /// Tells who a request comes from, if the program wants to know.
+    /// The program's function that identifies callers.
     auth: Option<Py<PyAny>>,
-    /// How long a call may take, unless its function says otherwise.
+    /// The limit of a call's duration, unless its function has one.
     timeout: Option<Duration>,
     procedures: Arc<Procedures<Arc<Procedure>>>,
-    /// How large batches were.
+    /// Counts batches by size.
     batch_sizes: Arc<BatchSizes>,
     state: Mutex<ServerState>,
 }
 
 struct ServerState {
     engine: EngineKind,
-    /// With the port that was picked, once it is bound.
+    /// With the port that the system picked, once it is bound.
     address: Address,
     /// Bound and not yet served.
     listener: Option<Listener>,
@@ -53,13 +54,13 @@ struct ServerState {
     /// The file of a Unix socket that was bound here.
     file: Option<UnixFile>,
     is_running: bool,
-    /// `stop()` came before there was anything to stop.
+    /// `stop()` was called before the first run.
     stop_requested: bool,
-    /// The worker, if there is one, running or between two bounded runs.
+    /// The worker, running or between two bounded runs.
     worker: Option<(Mailbox, Arc<Counters>)>,
-    /// Of the workers before it.
+    /// The counts of earlier workers.
     past_stats: Stats,
-    /// Those of all processes, and the page that this one writes to.
+    /// The counters of all processes, and the page that this one writes to.
     shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
 }
 
@@ -117,8 +118,8 @@ impl Server {
         })
     }
 
-    /// Changes what it was made with, before it first runs: the engine, the address, TLS, or a
-    /// socket that is bound and listens, to be taken over.
+    /// Changes settings before the first run: the engine, the address, TLS, or a listening socket
+    /// to take over.
     #[pyo3(signature = (
         *, engine = None, host = None, port = None, uds_mode = None, descriptor = None, tls = None
     ))]
@@ -162,7 +163,8 @@ impl Server {
 
     /// Binds and listens, unless it does already.
     fn bind(&self, py: Python<'_>) -> PyResult<()> {
-        // It may have to wait, and lets go of the state before it asks for the interpreter again.
+        // Binding may block, and the state's lock is released before the interpreter's is taken
+        // again.
         py.detach(|| {
             let mut state = self.state();
             match state.listener.is_none() && state.worker.is_none() {
@@ -172,7 +174,7 @@ impl Server {
         })
     }
 
-    /// Closes the socket that nothing was served on yet, so that others may bind its address.
+    /// Closes a socket that was not served yet, so that other processes may bind its address.
     fn unbind(&self) {
         self.state().unbind();
     }
@@ -183,7 +185,7 @@ impl Server {
         self.state().address.port()
     }
 
-    /// The address that is listened on, without the port; or `unix:` and a path.
+    /// The bound address without the port, or `unix:` and a path.
     #[getter]
     fn host(&self) -> String {
         self.state().address.host()
@@ -213,10 +215,10 @@ impl Server {
         self.state().is_running
     }
 
-    /// Serves `function` under `name`, in place of what had that name. `signature` is what
-    /// `ucall._signature.describe` returns, `encode` replaces what JSON has no word for. `mode` is
-    /// the name of a way to run; `batch` the largest size, the longest wait in milliseconds, and
-    /// how many run at once.
+    /// Serves `function` under `name`, in place of an earlier function of that name. `signature` is
+    /// what `ucall._signature.describe` returns; `encode` replaces objects that JSON does not have.
+    /// `mode` names a call mode; `batch` is the largest size, the longest wait in milliseconds, and
+    /// the number of batches that run at once.
     #[pyo3(signature = (name, function, signature, encode, *, mode, timeout_ms, batch))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
@@ -245,8 +247,8 @@ impl Server {
         Ok(())
     }
 
-    /// Serves on this thread until stopped, or for so many turns or seconds; negative numbers are
-    /// no bounds. `run_server` is called with a `LoopDriver`, and turns it.
+    /// Serves on this thread until stopped, or for a number of turns or seconds; negative numbers
+    /// are no bounds. Calls `run_server` with a `LoopDriver`, which it drives.
     fn run(
         &self,
         py: Python<'_>,
@@ -274,8 +276,8 @@ impl Server {
         restored
     }
 
-    /// Serves within an event loop that runs on this thread: gives a `LoopDriver` for it to turn,
-    /// which `leave` takes back. `None` when `stop()` came before.
+    /// Serves within an event loop that runs on this thread. Returns a `LoopDriver` to be driven,
+    /// which `close_embedded` takes back; `None` if `stop()` came before.
     fn start_embedded(&self, py: Python<'_>) -> PyResult<Option<LoopDriver>> {
         let bounds = Bounds::new(-1, -1.0)?;
         let Some(run_guard) = RunGuard::begin(self)? else { return Ok(None) };
@@ -291,14 +293,15 @@ impl Server {
         drop(RunGuard::of(self));
     }
 
-    /// Whether this thread is one of those that run functions of this server.
+    /// Whether this thread runs functions of this server.
     #[getter]
     fn is_running_here(&self) -> bool {
         pool::server_of_this_thread() == Some(self.number)
     }
 
-    /// Lets the run drain, from any thread: nothing is accepted, calls that run may finish, what
-    /// comes is refused; or served, if somebody else accepts already.
+    /// Drains the run, from any thread: it accepts no connections, lets running calls finish, and
+    /// rejects new ones. With `serving` it still answers open connections, because another process
+    /// accepts new ones.
     fn drain(&self, serving: bool) {
         let drain = if serving { Drain::Serving } else { Drain::Refusing };
         if let Some((mailbox, _)) = &self.state().worker {
@@ -306,8 +309,8 @@ impl Server {
         }
     }
 
-    /// Ends the run, from any thread: at once, or when it has drained. Before the first run it is
-    /// remembered, and that run returns at once. Between two bounded runs it closes what is open.
+    /// Ends the run, from any thread: at once, or after a drain. Before the first run the stop is
+    /// remembered, and that run returns at once. Between two bounded runs it closes the worker.
     fn stop(&self, at_once: bool) {
         let mut state = self.state();
         match &state.worker {
@@ -324,7 +327,7 @@ impl Server {
         }
     }
 
-    /// What was done so far, in all runs.
+    /// The counts of all runs so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state();
         let stats = state.stats();
@@ -341,8 +344,8 @@ impl Server {
         Ok(stats_dict)
     }
 
-    /// Counts from the next run on where other processes do, on a page of its own; or only tells
-    /// what they have counted.
+    /// Uses counters that processes share: from the next run on this one counts on the page
+    /// `index`; without an index it only reads them.
     #[pyo3(signature = (counters, index = None))]
     fn share_counters(&self, counters: Py<SharedCounters>, index: Option<usize>) {
         let page = index.and_then(|index| counters.get().page(index));
@@ -350,7 +353,7 @@ impl Server {
         self.state().shared = Some((counters, page));
     }
 
-    /// Every limit and its default, by name.
+    /// All limits and their defaults, by name.
     #[staticmethod]
     fn default_limits(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         options::defaults(py)
@@ -358,7 +361,7 @@ impl Server {
 }
 
 impl Server {
-    /// A worker for this thread, and the socket that it is to listen on.
+    /// Makes a worker for this thread. Returns the socket that it will listen on, too.
     fn runner(
         &self,
         py: Python<'_>,
@@ -393,7 +396,7 @@ impl Server {
         Ok(stats_dict)
     }
 
-    /// The state. The lock is held for moments only, and never while Python code runs.
+    /// Locks the state, briefly, and never while Python code runs.
     fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -428,7 +431,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// Closes what nothing was served on yet.
+    /// Closes a socket that was not served yet.
     fn unbind(&mut self) {
         (self.listener, self.file) = (None, None);
     }
@@ -448,7 +451,7 @@ impl ServerState {
         stats
     }
 
-    /// The worker is gone, and its connections with it.
+    /// Removes the worker, whose connections are closed.
     fn remove_worker(&mut self) {
         self.past_stats = self.stats();
         self.past_stats.connections = 0;
@@ -457,14 +460,14 @@ impl ServerState {
     }
 }
 
-/// Claims the server for one run, until dropped.
+/// Marks the server as running, until dropped.
 struct RunGuard<'a> {
     server: &'a Server,
     suspended: std::cell::Cell<bool>,
 }
 
 impl<'a> RunGuard<'a> {
-    /// `None` when `stop()` came before.
+    /// `None` if `stop()` came before.
     fn begin(server: &'a Server) -> PyResult<Option<Self>> {
         let mut state = server.state();
         if state.is_running {
@@ -478,17 +481,17 @@ impl<'a> RunGuard<'a> {
         Ok(Some(Self { server, suspended: std::cell::Cell::new(false) }))
     }
 
-    /// The run that [`RunGuard::keep_running`] left.
+    /// The guard of the run that [`RunGuard::keep_running`] released.
     fn of(server: &'a Server) -> Self {
         Self { server, suspended: std::cell::Cell::new(false) }
     }
 
-    /// The run goes on beyond this call.
+    /// Lets the run go on after this call.
     fn keep_running(self) {
         std::mem::forget(self);
     }
 
-    /// Tells other threads where to reach the worker.
+    /// Publishes the worker's mailbox and counters to other threads.
     fn set_worker(&self, runner: &WorkerRunner) {
         let mut state = self.server.state();
         let mailbox = runner.worker.mailbox();
@@ -498,7 +501,7 @@ impl<'a> RunGuard<'a> {
         state.worker = Some((mailbox, runner.worker.counters()));
     }
 
-    /// The worker stays when this run ends.
+    /// Keeps the worker when this run ends.
     fn suspend(&self) {
         self.suspended.set(true);
     }
@@ -514,7 +517,7 @@ impl Drop for RunGuard<'_> {
     }
 }
 
-/// Binds and listens. The error has the system's number, as Python programs look for it.
+/// Binds and listens. The error has the system's number, which Python programs check.
 pub(crate) fn bind(address: &Address) -> PyResult<ucall_engine::Bound> {
     address.bind(false).map_err(|error| {
         let number = match error.kind() {

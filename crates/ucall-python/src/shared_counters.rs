@@ -1,8 +1,8 @@
 //! Pages of counters that a supervisor and its workers share.
 //!
-//! The supervisor makes a file without a name and maps it, and so does each worker, which writes to
-//! the one page that it was given and may read all. When a worker is gone its counters are added to
-//! the first page, which is nobody's, and its page is given to another.
+//! The supervisor makes an unnamed file and maps it. Each worker maps it too, writes to the page
+//! that it was given, and may read all. When a worker has ended, its counters are added to the
+//! first page, which no worker has, and its page is reused.
 
 use std::io;
 use std::os::fd::FromRawFd;
@@ -13,20 +13,20 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use ucall_server::{CounterPage, Stats};
 
-/// So many pages there are, one of them for those who are gone.
+/// The number of pages, one of them for workers that have ended.
 const PAGES: usize = 512;
 
 /// The counters of all workers of one supervisor.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct SharedCounters {
     file: OwnedFd,
-    /// Mapped for as long as the process lives, because workers write to it until then.
+    /// Mapped for the lifetime of the process: workers write to it until they end.
     pages: &'static [CounterPage],
 }
 
 #[pymethods]
 impl SharedCounters {
-    /// Maps a file, which it takes over, and makes it as long as it has to be.
+    /// Takes over a file, sets its length and maps it.
     #[new]
     fn new(descriptor: RawFd) -> PyResult<Self> {
         // SAFETY: the caller gives the descriptor away.
@@ -35,18 +35,18 @@ impl SharedCounters {
         Ok(Self { file, pages })
     }
 
-    /// The file, to be sent to a worker.
+    /// The descriptor to send to a worker.
     fn fileno(&self) -> RawFd {
         self.file.as_fd().as_raw_fd()
     }
 
-    /// The numbers of the pages that workers may be given.
+    /// The indices of the pages that workers may be given.
     #[getter]
     fn page_indices(&self) -> Vec<usize> {
         (1..self.pages.len()).collect()
     }
 
-    /// Keeps what the worker of a page has counted, once it is gone, and clears the page.
+    /// Adds the counters of an ended worker to the first page, and clears its page.
     fn retire(&self, index: usize) -> PyResult<()> {
         let (Some(past), Some(page)) = (self.pages.first(), self.pages.get(index)) else {
             return Err(PyIndexError::new_err("no such page"));
@@ -66,7 +66,7 @@ impl SharedCounters {
         self.pages.get(index)
     }
 
-    /// What all workers have counted, those that are gone included.
+    /// The sum over all workers, ended ones included.
     pub(crate) fn stats(&self) -> Stats {
         let mut all = Stats::default();
         for page in self.pages {
@@ -79,8 +79,8 @@ impl SharedCounters {
 fn map(file: &OwnedFd) -> io::Result<&'static [CounterPage]> {
     let len = PAGES * size_of::<CounterPage>();
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: sets the length of a file that is ours, then maps it at an address of the system's
-    // own choice.
+    // SAFETY: sets the length of a file that this owns, then maps it at an address that the system
+    // picks.
     let memory = unsafe {
         if libc::ftruncate(file.as_raw_fd(), len as libc::off_t) != 0 {
             return Err(io::Error::last_os_error());
@@ -90,7 +90,7 @@ fn map(file: &OwnedFd) -> io::Result<&'static [CounterPage]> {
     if memory == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping is as long, aligned to a page of the system, never unmapped, and holds
-    // nothing but atomic numbers, for which all bits are valid.
+    // SAFETY: the mapping has that length, starts at a page of the system, is never unmapped, and
+    // holds only atomic numbers, for which all bits are valid.
     Ok(unsafe { std::slice::from_raw_parts(memory.cast::<CounterPage>(), PAGES) })
 }

@@ -1,7 +1,7 @@
-//! Ctrl-C and SIGTERM, which only the main thread of the main interpreter can take.
+//! Ctrl-C and SIGTERM, which only the main thread of the main interpreter handles.
 //!
-//! Both begin a drain; a second Ctrl-C ends the run at once. A plain function that runs on the
-//! worker's thread is interrupted by the first one already: it alone could be what hangs.
+//! Both start a drain; a second Ctrl-C ends the run at once. The first Ctrl-C also interrupts a
+//! plain function that runs on the worker's thread, because that function may never return.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
 use ucall_server::{Drain, Mailbox, Message};
 
-/// Where the interpreter writes a byte when a signal has come, and an engine that waits reads it.
+/// The pipe that the interpreter writes a byte to for each signal, and that wakes the engine.
 pub(crate) struct WakeupPipe {
     reader: UnixStream,
     writer: UnixStream,
@@ -28,29 +28,29 @@ impl WakeupPipe {
         Ok(Self { reader, writer })
     }
 
-    /// What becomes readable.
+    /// The end that becomes readable.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 
-    /// Takes the bytes that have come.
+    /// Reads all bytes.
     pub(crate) fn drain(&self) {
         let mut bytes = [0; 64];
         while matches!((&self.reader).read(&mut bytes), Ok(count) if count == bytes.len()) {}
     }
 }
 
-/// The process's signals while a server on its main thread has them.
+/// The signal handlers of a process whose main thread runs a server.
 pub(crate) struct SignalHandlers<'py> {
     module: Bound<'py, PyAny>,
     wakeup_before: i32,
-    /// The signals whose handlers were changed, and those handlers.
+    /// The signals whose handlers were replaced, and the previous handlers.
     before: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 }
 
 impl<'py> SignalHandlers<'py> {
-    /// Lets signals wake the engine, and Ctrl-C and SIGTERM drain the worker unless the program has
-    /// handlers for them. `None` on any other thread than the main one.
+    /// Makes signals wake the engine, and Ctrl-C and SIGTERM drain the worker unless the program
+    /// has handlers for them. `None` on another thread than the main one.
     pub(crate) fn install(
         py: Python<'py>,
         wakeup_pipe: &WakeupPipe,
@@ -91,7 +91,7 @@ impl<'py> SignalHandlers<'py> {
         })
     }
 
-    /// Lets `action` handle a signal, if it is handled as the interpreter does it by itself.
+    /// Replaces the handler of a signal by `action`, if it is the interpreter's default.
     fn replace(
         &mut self,
         name: &str,
@@ -109,7 +109,7 @@ impl<'py> SignalHandlers<'py> {
         Ok(())
     }
 
-    /// Puts everything back as it was.
+    /// Restores the previous handlers.
     pub(crate) fn restore(self) -> PyResult<()> {
         for (signal, before) in self.before {
             self.module.call_method1("signal", (signal, before))?;
@@ -118,7 +118,7 @@ impl<'py> SignalHandlers<'py> {
     }
 }
 
-/// Returns the descriptor that was there before, or -1.
+/// Returns the previous descriptor, or -1.
 fn set_wakeup(module: &Bound<'_, PyAny>, descriptor: i32) -> PyResult<i32> {
     let options = PyDict::new(module.py());
     options.set_item("warn_on_full_buffer", false)?;

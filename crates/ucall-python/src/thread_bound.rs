@@ -1,18 +1,18 @@
-//! Something that belongs to one thread, in an object that any thread may hold and drop.
+//! A value that belongs to one thread, in an object that any thread may hold and drop.
 
 use std::cell::RefCell;
 use std::mem;
 use std::thread::{self, ThreadId};
 
-/// Gives its content out on the thread that made it only.
+/// Gives access to its content on the thread that made it.
 pub(crate) struct ThreadBound<T> {
     owner: ThreadId,
     content: RefCell<Option<T>>,
 }
 
-// SAFETY: every access to the content asks first whether it is on the thread that made it.
+// SAFETY: every access to the content first checks that it is on the thread that made it.
 unsafe impl<T> Send for ThreadBound<T> {}
-// SAFETY: as above; the `RefCell` is only touched by that one thread.
+// SAFETY: as above; only that thread touches the `RefCell`.
 unsafe impl<T> Sync for ThreadBound<T> {}
 
 impl<T> ThreadBound<T> {
@@ -20,12 +20,12 @@ impl<T> ThreadBound<T> {
         Self { owner: thread::current().id(), content: RefCell::new(Some(content)) }
     }
 
-    /// Takes the content out; `None` on another thread, when it is gone, or in use.
+    /// Takes the content out; `None` on another thread, after an earlier `take`, or while in use.
     pub(crate) fn take(&self) -> Option<T> {
         self.cell()?.try_borrow_mut().ok()?.take()
     }
 
-    /// Lets `work` use the content; `None` as for [`ThreadBound::take`].
+    /// Calls `work` with the content; `None` as for [`ThreadBound::take`].
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.cell()?.try_borrow_mut().ok()?.as_mut().map(work)
     }
@@ -38,7 +38,7 @@ impl<T> ThreadBound<T> {
 impl<T> Drop for ThreadBound<T> {
     fn drop(&mut self) {
         if thread::current().id() != self.owner {
-            // It cannot be dropped here; on its own thread it was taken out.
+            // Another thread must not drop the content, so it is leaked.
             mem::forget(mem::take(self.content.get_mut()));
         }
     }

@@ -1,4 +1,4 @@
-//! TLS, by the names that Python has for it: what a server is told, and what a call may know.
+//! TLS for Python: the settings of a server, and the session of a call's connection.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use ucall_proto::tls::{CertificateSummary, ClientAuth, TicketSecret, TlsSession};
 use ucall_server::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 
-/// What `ucall._tls.settings` returns.
+/// The settings that `ucall._tls.settings` returns.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct TlsSettings {
@@ -22,12 +22,12 @@ pub(crate) struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// Reads the files of a server of functions.
+    /// Loads the files of an RPC server.
     pub(crate) fn load(self) -> PyResult<Arc<Tls>> {
         self.load_for(TlsFiles::HTTP)
     }
 
-    /// Reads the files of a server that speaks this inside.
+    /// Loads the files of a server whose protocol inside TLS has this name (ALPN).
     pub(crate) fn load_for(self, alpn: &'static [&'static [u8]]) -> PyResult<Arc<Tls>> {
         let client_auth = match self.client_auth.as_str() {
             "optional" => ClientAuth::Optional,
@@ -46,19 +46,19 @@ impl TlsSettings {
             client_authorities: self.client_authorities,
             alpn,
         };
-        let no_randomness = || PyRuntimeError::new_err("the system has no randomness to give");
+        let no_randomness = || PyRuntimeError::new_err("the system's random source failed");
         let secret = self.tickets.map(TicketSecret::new).or_else(TicketSecret::random);
         Tls::load(files, secret.ok_or_else(no_randomness)?).map(Arc::new).map_err(to_py_error)
     }
 }
 
-/// The exception for files that cannot be used.
+/// The exception for a file that cannot be used.
 pub(crate) fn to_py_error(error: TlsFilesError) -> PyErr {
     match error {
         TlsFilesError::Read(path, error) => {
             let text = error.to_string();
             let text = text.split(" (os error").next().unwrap_or_default().to_owned();
-            // With these arguments Python picks the subclass, such as FileNotFoundError.
+            // `OSError` picks its subclass, such as FileNotFoundError, by these arguments.
             PyOSError::new_err((error.raw_os_error(), text, path.into_os_string()))
         }
         error => PyValueError::new_err(error.to_string()),
@@ -91,13 +91,13 @@ impl PyTls {
         &self.session.cipher
     }
 
-    /// Whether the client came back to an earlier session.
+    /// Whether the client resumed an earlier session.
     #[getter]
     fn is_resumed(&self) -> bool {
         self.session.is_resumed
     }
 
-    /// The client's certificate, verified; None if it showed none.
+    /// The client's verified certificate; None if it sent none.
     #[getter]
     fn client_certificate(&self) -> Option<Certificate> {
         let der = self.session.peer_certificates.first()?;
@@ -118,25 +118,25 @@ pub(crate) struct Certificate {
 
 #[pymethods]
 impl Certificate {
-    /// All of it, in DER.
+    /// The certificate in DER.
     #[getter]
     fn der<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.der)
     }
 
-    /// Whose it is, as in ``"CN=alice,O=Acme"`` (RFC 4514); empty if it does not say.
+    /// The subject, as in ``"CN=alice,O=Acme"`` (RFC 4514); empty if it has none.
     #[getter]
     fn subject(&self) -> &str {
         &self.summary.subject
     }
 
-    /// The common name of its subject; None without one.
+    /// The common name of the subject; None without one.
     #[getter]
     fn common_name(&self) -> Option<&str> {
         self.summary.common_name.as_deref()
     }
 
-    /// The names, addresses and URIs that it is for.
+    /// The names, addresses and URIs that it is issued for.
     #[getter]
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.summary.names)

@@ -1,4 +1,4 @@
-//! A Unix socket that several processes listen on: the supervisor's, for its workers.
+//! A Unix socket that several processes listen on, made by the supervisor for its workers.
 
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use ucall_engine::{Address, UnixFile};
 
 use crate::server::bind;
 
-/// A socket that listens, and its file, which goes with it.
+/// A listening socket and its file, which is removed with it.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct UnixSocket(Mutex<Option<(ucall_engine::Listener, Option<UnixFile>)>>);
 
@@ -21,14 +21,14 @@ impl UnixSocket {
         Ok(Self(Mutex::new(Some((bound.listener, bound.file)))))
     }
 
-    /// A descriptor of its own for whoever is to listen.
+    /// Duplicates the descriptor, for a process that listens.
     fn descriptor(&self) -> PyResult<RawFd> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((listener, _)) = &*held else { return Ok(-1) };
         Ok(OwnedFd::from(listener.try_clone()?).into_raw_fd())
     }
 
-    /// Closes it, and removes its file.
+    /// Closes the socket and removes its file.
     fn close(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

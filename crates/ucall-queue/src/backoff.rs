@@ -1,14 +1,14 @@
-//! How long to wait before trying again.
+//! Waits between attempts.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-/// Waits that double, from a first to a longest.
+/// Waits that double, from the first to the longest.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     initial: Duration,
     max: Duration,
-    /// Since one succeeded.
+    /// Attempts since the last success.
     attempts: u32,
 }
 
@@ -17,15 +17,15 @@ impl Backoff {
         Self { initial, max, attempts: 0 }
     }
 
-    /// The next wait: half of it at the least, and by chance up to all, so that not all come at
-    /// once when many have lost the same server.
+    /// The next wait, at random between half of it and all of it, so that the many clients of a
+    /// server that was lost do not connect at once.
     pub(crate) fn next(&mut self, random: u128) -> Duration {
         let delay = self.initial.saturating_mul(1 << self.attempts.min(16)).min(self.max);
         self.attempts += 1;
         delay / 2 + delay / 1024 * (random % 512) as u32
     }
 
-    /// It has succeeded.
+    /// Reports a success.
     pub(crate) fn reset(&mut self) {
         self.attempts = 0;
     }

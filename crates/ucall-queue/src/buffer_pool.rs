@@ -1,8 +1,8 @@
-//! Memory that long messages were received into, kept for the next ones.
+//! Reuses the memory of long received messages.
 //!
-//! Allocators give large memory back to the system, which then hands out each page of it anew, by
-//! a fault: for a long message that costs more than to receive it. What was used last is used
-//! first, and what nobody has used from one look to the next goes.
+//! Allocators return large memory to the system, which then hands out each page again by a fault.
+//! For a long message that costs more than to receive it. The buffer used last is reused first, and
+//! buffers that are unused from one sweep to the next are released.
 #![forbid(unsafe_code)]
 
 use std::collections::TryReserveError;
@@ -10,12 +10,12 @@ use std::mem;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Smaller memory costs no faults.
+/// Smaller buffers are not pooled, because they cause no faults.
 const POOLED_BYTES_MIN: usize = 64 << 10;
-/// How many times its bytes a message may have in memory.
+/// The capacity of a buffer is at most this multiple of its message.
 const WASTE_MAX: usize = 2;
 
-/// Pieces of memory, as many bytes of them as it was told at most.
+/// Unused buffers, up to a number of bytes.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     free_list: Mutex<FreeList>,
@@ -24,14 +24,14 @@ pub(crate) struct BufferPool {
 
 #[derive(Debug, Default)]
 struct FreeList {
-    /// The one used last at the end.
+    /// The buffer used last is at the end.
     buffers: Vec<Vec<u8>>,
     bytes: usize,
-    /// The fewest there were since the last look, which nobody has used.
+    /// The smallest number of buffers since the last sweep: those were unused.
     idle: usize,
 }
 
-/// The memory of a message, which goes back to where it came from.
+/// The memory of a message, which returns to its pool.
 #[derive(Debug, Default)]
 pub struct PooledBuffer {
     memory: Vec<u8>,
@@ -43,7 +43,7 @@ impl BufferPool {
         Arc::new(Self { free_list: Mutex::default(), bytes_max })
     }
 
-    /// Empty memory for so many bytes.
+    /// An empty buffer for this many bytes.
     pub(crate) fn take(&self, length: usize) -> Result<Vec<u8>, TryReserveError> {
         let fits = length..=length.saturating_mul(WASTE_MAX);
         if length >= POOLED_BYTES_MIN {
@@ -62,7 +62,7 @@ impl BufferPool {
         Ok(memory)
     }
 
-    /// Has the memory come back once it is let go of.
+    /// Has the memory return to this pool when it is dropped.
     pub(crate) fn pooled(self: &Arc<Self>, memory: Vec<u8>) -> PooledBuffer {
         let pool =
             if memory.capacity() < POOLED_BYTES_MIN { Weak::new() } else { Arc::downgrade(self) };
@@ -78,19 +78,19 @@ impl BufferPool {
         }
     }
 
-    /// Lets go of what nobody has used since the last call.
+    /// Releases the buffers that were unused since the last call.
     pub(crate) fn release_idle(&self) {
         let mut free_list = self.lock();
         let idle = free_list.idle.min(free_list.buffers.len());
         let gone: Vec<_> = free_list.buffers.drain(..idle).collect();
         free_list.bytes -= gone.iter().map(Vec::capacity).sum::<usize>();
         free_list.idle = free_list.buffers.len();
-        // To give it back takes a while.
+        // Released without the lock, because it takes long.
         drop(free_list);
         drop(gone);
     }
 
-    /// Whether there is nothing for [`BufferPool::release_idle`] to let go of.
+    /// Whether [`BufferPool::release_idle`] has nothing to release.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().buffers.is_empty()
     }
@@ -120,7 +120,7 @@ impl Drop for PooledBuffer {
 mod tests {
     use super::*;
 
-    /// Memory of this size that was used and came back.
+    /// Uses a buffer of this size and returns it.
     fn used(pool: &Arc<BufferPool>, length: usize) -> *const u8 {
         let memory = pool.take(length).unwrap();
         let position = memory.as_ptr();
@@ -156,7 +156,7 @@ mod tests {
         drop(buffers);
         pool.release_idle();
         assert_eq!(pool.lock().buffers.len(), 3);
-        // Only the one used last is needed.
+        // Only the buffer used last is needed.
         used(&pool, 100_000);
         pool.release_idle();
         assert_eq!(pool.lock().buffers.len(), 1);

@@ -1,10 +1,10 @@
-//! Frames out of bytes that come in any pieces.
+//! Decodes frames from bytes that arrive in any pieces.
 //!
-//! What one read brought is copied once, and short messages are slices of that copy. A long one
-//! gets memory of its own, which an engine may fill directly ([`Decoder::poll_target`]). That
-//! memory is reserved when a length within the limit is told; the system hands out its pages as
-//! bytes arrive. Behind it there is room for the beginning of the next frame, so that one receive
-//! brings both, and messages of any length that follow each other take one each.
+//! The bytes of one read are copied once, and short messages are slices of that copy. A long
+//! message gets memory of its own, which an engine may fill directly ([`Decoder::poll_target`]).
+//! The memory is reserved when the header has arrived; the system hands out its pages as bytes
+//! arrive. It has room for the beginning of the next frame, so that long messages that follow each
+//! other take one receive each.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,26 +15,25 @@ use ucall_buffer::Target;
 use crate::buffer_pool::BufferPool;
 use crate::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Kind, PROGRESS_BYTES, ProtocolError, REASON_BYTES_MAX,
-    SEGMENT_ENTRY_BYTES, read_u64,
+    SEGMENT_ENTRY_BYTES, read_u64, record_bytes,
 };
 use crate::message::{Body, Segment};
-use crate::shared::record_bytes;
 
 /// A message longer than this gets memory of its own.
 const SHARED_BYTES_MAX: usize = 32 * 1024;
-/// Less than this is not worth a target.
+/// Fewer missing bytes are received without a target.
 const TARGET_BYTES_MIN: usize = 16 * 1024;
-/// A target is at most this long, so that a slow peer is seen to get on.
+/// The longest target, so that the progress of a slow peer is seen.
 const TARGET_BYTES_MAX: usize = 8 << 20;
 
-/// What is received behind the end of a segment: the header of the next message, and the table and
-/// stream of one with arrays. What comes of its buffers is copied.
+/// Bytes that a target receives after the end of a segment: the header of the next message, and the
+/// table and stream of one with arrays. Received bytes of its buffers are copied.
 const AHEAD_BYTES: usize = 1024;
 
-/// A smaller copy of a read is shared, however little of it is used.
+/// The copy of a shorter read is always shared, however little of it is used.
 const COPY_BYTES_MIN: usize = 1024;
 
-/// What was decoded.
+/// A decoded frame.
 #[derive(Debug)]
 pub(crate) enum Frame {
     Control(Header, Bytes),
@@ -47,39 +46,39 @@ pub(crate) struct Decoder {
     state: DecoderState,
     pool: Arc<BufferPool>,
     message_bytes_max: usize,
-    /// A handshake comes first.
+    /// Before it is done, only a handshake is accepted.
     is_handshake_done: bool,
-    /// Messages may lie in shared memory.
+    /// The link has shared memory.
     allows_shared_memory: bool,
-    /// The last message was long. The next may be too, and little of it is copied if not much more
-    /// than its header is received before its memory is there.
+    /// The last message was long. The next may be, too: little of it is copied if its header is
+    /// received before the rest.
     was_long: bool,
 }
 
 #[derive(Debug)]
 enum DecoderState {
-    /// What came of a header, or of a header and a short body.
+    /// Part of a header, or of a header and a short body.
     Partial(Vec<u8>),
     /// The table of a long message.
     Table(Header, Vec<u8>),
     /// The segments of a long message.
     Segments(Box<PartialMessage>),
-    /// The bytes of a message that nobody wants.
+    /// The body of a cancelled message, and its missing bytes.
     Skip(Header, u64),
-    /// A segment is in the hands of the engine.
+    /// The engine receives into a segment.
     Receiving(Box<PartialMessage>),
-    /// Memory for the rest of the next header is, with what came of it.
+    /// The engine receives into memory for the next header.
     ReceivingHeader,
 }
 
 #[derive(Debug)]
 struct PartialMessage {
     header: Header,
-    /// How long the segments are that did not come yet, the next one last.
+    /// The lengths of the segments that are missing, the next one last.
     lengths: Vec<usize>,
     done: Vec<Segment>,
     current: Vec<u8>,
-    /// What `current` is to be.
+    /// The length of `current` once it is complete.
     length: usize,
 }
 
@@ -95,19 +94,19 @@ impl Decoder {
         }
     }
 
-    /// The handshake is over.
+    /// Accepts messages from now on.
     pub(crate) fn handshake_done(&mut self) {
         self.is_handshake_done = true;
     }
 
-    /// Takes messages in shared memory as well.
+    /// Accepts messages in shared memory.
     #[cfg(target_os = "linux")]
     pub(crate) fn enable_shared_memory(&mut self) {
         self.allows_shared_memory = true;
     }
 
-    /// Reads the next frame from the front of `input`, which is moved on; `None` when it is used
-    /// up. `shared` keeps the copy of the whole of it, from which short messages are sliced.
+    /// Removes the next frame from the front of `input`; `None` once that is used up. `shared`
+    /// keeps the copy of the whole input, from which short messages are sliced.
     pub(crate) fn next(
         &mut self,
         input: &mut &[u8],
@@ -137,8 +136,8 @@ impl Decoder {
         }
     }
 
-    /// Memory that the next bytes are to be received into, if there are many of one segment to
-    /// come, or into which the header of the next long message is.
+    /// Memory to receive the next bytes into, if many of one segment are missing or the header of a
+    /// long message is expected.
     pub(crate) fn poll_target(&mut self) -> Option<Target> {
         let message = match &mut self.state {
             DecoderState::Segments(message) => message,
@@ -165,7 +164,7 @@ impl Decoder {
         })
     }
 
-    /// Takes a target back, filled as far as it was; what came behind it is to be read next.
+    /// Takes a target back with its received bytes; returns those after the segment.
     pub(crate) fn return_target(&mut self, target: Target) -> Vec<u8> {
         let mut received = target.into_vec();
         let state = std::mem::replace(&mut self.state, DecoderState::Partial(Vec::new()));
@@ -182,7 +181,7 @@ impl Decoder {
         tail
     }
 
-    /// Whether something is complete without another byte.
+    /// Whether the state is complete without another byte.
     fn is_finished(&self) -> bool {
         match &self.state {
             DecoderState::Segments(message) => message.current.len() == message.length,
@@ -220,7 +219,7 @@ impl Decoder {
         frame(header, body).map(DecodeStep::Frame)
     }
 
-    /// Goes on with a frame that did not come whole.
+    /// Continues a frame of which part has arrived.
     fn complete_frame(
         &mut self,
         mut partial: Vec<u8>,
@@ -244,7 +243,7 @@ impl Decoder {
         frame(header, Bytes::from(partial).slice(HEADER_BYTES..)).map(DecodeStep::Frame)
     }
 
-    /// Believes a header, or does not.
+    /// Validates a header.
     fn check_header(&mut self, header: Header) -> Result<Header, ProtocolError> {
         let is_handshake = matches!(header.kind, Kind::Hello | Kind::Welcome | Kind::Refuse);
         if is_handshake == self.is_handshake_done {
@@ -253,7 +252,7 @@ impl Decoder {
         match header.kind {
             Kind::Data | Kind::Cancelled => self.was_long = self.is_long(&header),
             Kind::Shared => self.was_long = false,
-            // What the sides say of their messages comes between those.
+            // Control frames come between messages.
             _ => {}
         }
         let is_well_formed = match header.kind {
@@ -381,7 +380,7 @@ impl PartialMessage {
         Ok(message)
     }
 
-    /// Makes room for the next segment; `false` when there is none.
+    /// Reserves memory for the next segment; `false` if there is none.
     fn begin(&mut self, pool: &BufferPool) -> Result<bool, ProtocolError> {
         let Some(length) = self.lengths.pop() else { return Ok(false) };
         self.length = length;
@@ -390,14 +389,14 @@ impl PartialMessage {
         Ok(true)
     }
 
-    /// Puts the segment away that is complete; `false` when it was the last.
+    /// Ends the complete segment and begins the next; `false` if it was the last.
     fn next(&mut self, pool: &Arc<BufferPool>) -> Result<bool, ProtocolError> {
         self.done.push(Segment::Owned(pool.pooled(std::mem::take(&mut self.current))));
         self.begin(pool)
     }
 }
 
-/// The bytes of one read, and a copy of them once it is needed.
+/// The bytes of one read, and their copy once a message needs it.
 pub(crate) struct ReadCopy<'a> {
     bytes: &'a [u8],
     copy: Option<Bytes>,
@@ -409,13 +408,13 @@ impl<'a> ReadCopy<'a> {
         Self { bytes, copy: None, used_bytes: 0 }
     }
 
-    /// Whether so little of the copy is used that its parts should not keep the whole of it.
+    /// Whether so little of the copy is used that messages should not keep the whole of it.
     pub(crate) fn is_wasteful(&self) -> bool {
         let length = self.bytes.len();
         self.copy.is_some() && length > COPY_BYTES_MIN && self.used_bytes < length / 4
     }
 
-    /// The copy of a part.
+    /// Copies a part of the read.
     fn slice(&mut self, part: &[u8]) -> Bytes {
         if part.is_empty() {
             return Bytes::new();
@@ -465,8 +464,7 @@ mod tests {
         frame
     }
 
-    /// Feeds a stream that has come whole into targets, once there is one; counts those and the
-    /// messages.
+    /// Feeds a whole stream into targets as they are offered; counts targets and messages.
     fn feed(stream: &[u8]) -> (usize, usize) {
         let mut decoder = Decoder::new(1 << 20, BufferPool::new(1 << 20));
         decoder.handshake_done();

@@ -1,7 +1,7 @@
-//! How far a session is, for everybody to see.
+//! How far a session's messages are acknowledged and taken, readable from any thread.
 //!
-//! A message that was put needs no memory of its own to know whether it arrived: its number is
-//! compared with that of the last one acknowledged.
+//! The delivery of a message takes no memory of its own: its number is compared with that of the
+//! last acknowledged message.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,33 +11,32 @@ use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::unacknowledged::Unacknowledged;
 
-/// What became of a message.
+/// The delivery of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryStatus {
     /// It is not acknowledged yet.
     Pending,
-    /// It is.
+    /// It is acknowledged.
     Done,
-    /// It will not be.
+    /// It will not be acknowledged, for this reason.
     Failed(Failure),
 }
 
-/// How far one session is.
+/// How far the peer of one session has acknowledged.
 #[derive(Debug)]
 pub struct DeliveryState {
-    /// Its place among the sessions of this communicator.
+    /// The index of the session.
     pub index: u32,
     peer: Mutex<Option<Identity>>,
     acknowledged: AtomicU64,
     failure: OnceLock<Failure>,
     has_dropped: AtomicBool,
     dropped: Mutex<Vec<(u64, u64)>>,
-    /// Messages that the peer would not take, in ranges: it may refuse all, for as long as it
-    /// stays.
+    /// Messages that the peer does not accept, as ranges, because it may accept none at all.
     too_long: Mutex<Vec<LeftOut>>,
 }
 
-/// Messages from one number to another that are longer than the peer takes, which is so many bytes.
+/// A range of messages that are longer than `bytes_max`, which the peer accepts.
 #[derive(Debug)]
 struct LeftOut {
     first: u64,
@@ -45,21 +44,21 @@ struct LeftOut {
     bytes_max: u64,
 }
 
-/// How much of what one life of a peer has sent was taken.
+/// How many messages and bytes of one incarnation of a peer were taken.
 #[derive(Debug)]
 pub struct ReceiveCredit {
-    /// The place of the session.
+    /// The index of the session.
     pub index: u32,
     taken: AtomicU64,
     freed: AtomicU64,
-    /// Freed bytes from which on the session's thread wants to be woken.
+    /// The number of freed bytes at which the session's thread is woken.
     notify_at: AtomicU64,
-    /// For a peer that waits for the program's own acknowledgements.
+    /// For a peer that wants the program's own acknowledgements.
     unacknowledged: Option<Unacknowledged>,
 }
 
 impl DeliveryState {
-    /// That of a session which begins.
+    /// The state of a new session.
     pub fn new(index: u32, peer: Option<Identity>) -> Self {
         Self {
             index,
@@ -72,7 +71,7 @@ impl DeliveryState {
         }
     }
 
-    /// Who is on the other side, once that is known.
+    /// The peer, once it is known.
     pub fn peer(&self) -> Option<Identity> {
         *self.peer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +80,7 @@ impl DeliveryState {
         *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = Some(peer);
     }
 
-    /// What became of the message of this number.
+    /// The delivery of the message with this number.
     #[inline]
     pub fn progress(&self, sequence: u64) -> DeliveryStatus {
         if self.has_dropped.load(Ordering::Acquire)
@@ -89,7 +88,7 @@ impl DeliveryState {
         {
             return DeliveryStatus::Failed(failure);
         }
-        // The failure first: what was acknowledged before it is done all the same.
+        // The failure is read first: messages that were acknowledged before it are done.
         let failure = self.failure.get();
         if self.acknowledged.load(Ordering::Acquire) >= sequence {
             return DeliveryStatus::Done;
@@ -124,7 +123,7 @@ impl DeliveryState {
         self.has_dropped.store(true, Ordering::Release);
     }
 
-    /// Notes that a message is not sent, because the peer takes none of more than so many bytes.
+    /// Records that a message is not sent because it is longer than the peer's limit.
     pub(crate) fn mark_too_long(&self, sequence: u64, bytes_max: u64) {
         let mut too_long = self.too_long.lock().unwrap_or_else(PoisonError::into_inner);
         let position = too_long.partition_point(|range| range.last < sequence);
@@ -153,8 +152,8 @@ impl DeliveryState {
 }
 
 impl ReceiveCredit {
-    /// Of somebody whose messages up to `taken` need no answer. With `is_explicit`, the others are
-    /// acknowledged by the program.
+    /// The credit of a peer whose messages up to `taken` are settled. With `is_explicit`, the
+    /// program acknowledges the others.
     pub(crate) fn new(index: u32, taken: u64, is_explicit: bool) -> Self {
         Self {
             index,
@@ -170,8 +169,8 @@ impl ReceiveCredit {
         self.unacknowledged.is_some()
     }
 
-    /// Acknowledges a message, in any order. Again, or where the peer does not wait for it, does
-    /// nothing. Returns whether the session's thread has to be woken.
+    /// Acknowledges a message, in any order. Does nothing if it is acknowledged already or the peer
+    /// does not want that. Returns whether the session's thread has to be woken.
     ///
     /// # Errors
     /// The session is over, and the message was not acknowledged before.
@@ -180,33 +179,34 @@ impl ReceiveCredit {
         unacknowledged.map_or(Ok(false), |it| it.acknowledge(sequence))
     }
 
-    /// Notes that a message came.
+    /// Records that a message was received.
     pub(crate) fn add(&self, sequence: u64) {
         if let Some(unacknowledged) = &self.unacknowledged {
             unacknowledged.add(sequence);
         }
     }
 
-    /// The last number that is acknowledged with all before it, of those that were `received`; 0
-    /// where the peer does not wait for that.
+    /// The last number up to which all `received` messages are acknowledged; 0 if the peer does not
+    /// want that.
     pub(crate) fn acknowledged(&self, received: u64) -> u64 {
         let Some(unacknowledged) = &self.unacknowledged else { return 0 };
         unacknowledged.first().map_or(received, |first| first - 1)
     }
 
-    /// Whether so many gaps are between acknowledged messages that no other is to come.
+    /// Whether there are too many gaps between acknowledged messages to accept another message.
     pub(crate) fn has_too_many_gaps(&self) -> bool {
         self.unacknowledged.as_ref().is_some_and(Unacknowledged::is_full)
     }
 
-    /// The session is over: what was not acknowledged will not be.
+    /// The session is over: no other message can be acknowledged.
     pub(crate) fn close(&self, failure: Failure) {
         if let Some(unacknowledged) = &self.unacknowledged {
             unacknowledged.close(failure);
         }
     }
 
-    /// Notes that `get` has returned a message; tells whether the session's thread is to be told.
+    /// Records that `get` has returned a message. Returns whether the session's thread has to be
+    /// woken.
     #[inline]
     pub fn take(&self, sequence: u64, weight: usize) -> bool {
         self.taken.fetch_max(sequence, Ordering::AcqRel);
@@ -224,7 +224,8 @@ impl ReceiveCredit {
         self.freed.load(Ordering::Acquire)
     }
 
-    /// Asks to be told once so much was freed; `false` when it is already.
+    /// Has [`ReceiveCredit::take`] wake the thread at this number of freed bytes; `false` if it is
+    /// reached already.
     pub(crate) fn notify_when_freed(&self, bytes: u64) -> bool {
         self.notify_at.store(bytes, Ordering::SeqCst);
         self.freed.load(Ordering::SeqCst) < bytes
@@ -255,7 +256,7 @@ mod tests {
             delivery.mark_too_long(sequence, 0);
         }
         delivery.mark_too_long(2001, 9);
-        // What was put before may be sent again later.
+        // A message that was put before may be sent again later.
         delivery.mark_too_long(1001, 9);
         assert!(delivery.too_long.lock().unwrap().len() <= 4);
         delivery.acknowledge(3000);

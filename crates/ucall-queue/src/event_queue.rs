@@ -1,9 +1,8 @@
-//! What happened to sessions, until somebody is told.
+//! Starts and ends of sessions that the program has not polled yet.
 //!
-//! Who is told may be slow, or not there at all, while sessions come and go. All that happens is
-//! kept for as long as little waits. Beyond that a session that ends before anybody was told that
-//! it began is left out, both its beginning and its end; so what is kept is bounded by the sessions
-//! that there are, and whoever is told in the end knows all that there are.
+//! A program may poll slowly, or never. Up to [`EVENTS_MAX`] events are all kept. Above that, a
+//! session that ends before its start was polled loses both events. So the queue is bounded by the
+//! number of sessions that exist, and a program that has polled all events knows them all.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -12,15 +11,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::identity::Identity;
 
-/// While no more than so many wait, nothing is left out.
+/// No event is dropped while at most this many wait.
 const EVENTS_MAX: usize = 1024;
 
-/// What happened to a session.
+/// The start or end of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// It began.
+    /// The session with this peer has started.
     Started(Identity),
-    /// It is over for good.
+    /// The session with this peer is over.
     Ended(Identity),
 }
 
@@ -32,18 +31,18 @@ impl Event {
     }
 }
 
-/// Events in the order in which they came.
+/// Events in the order in which they happened.
 #[derive(Debug, Default)]
-pub(crate) struct EventQueue {
+pub struct EventQueue {
     waiting: Mutex<VecDeque<Event>>,
     is_nonempty: AtomicBool,
-    /// Somebody has asked for the next one.
+    /// The program has polled at least once.
     has_listener: AtomicBool,
 }
 
 impl EventQueue {
-    /// The next one, if there is one.
-    pub(crate) fn next(&self) -> Option<Event> {
+    /// Removes the next event, if there is one.
+    pub fn poll(&self) -> Option<Event> {
         self.has_listener.store(true, Ordering::Relaxed);
         if !self.is_nonempty.load(Ordering::Acquire) {
             return None;
@@ -54,7 +53,7 @@ impl EventQueue {
         event
     }
 
-    /// Keeps an event. `false` if its session is left out, and somebody would have been told.
+    /// Adds an event. `false` if both events of its session are dropped though a program polls.
     pub(crate) fn push(&self, event: Event) -> bool {
         let mut waiting = self.lock();
         let was_dropped = waiting.len() >= EVENTS_MAX && drop_unseen_start(&mut waiting, event);
@@ -70,7 +69,7 @@ impl EventQueue {
     }
 }
 
-/// Takes out the beginning of a session that has ended, if nobody was told of it.
+/// Removes the start of a session that has ended, if that was not polled.
 fn drop_unseen_start(waiting: &mut VecDeque<Event>, event: Event) -> bool {
     let Event::Ended(peer) = event else { return false };
     let last = waiting.iter().rposition(|it| it.peer() == peer);
@@ -89,7 +88,7 @@ mod tests {
     }
 
     fn all(events: &EventQueue) -> Vec<Event> {
-        std::iter::from_fn(|| events.next()).collect()
+        std::iter::from_fn(|| events.poll()).collect()
     }
 
     #[test]
@@ -98,7 +97,7 @@ mod tests {
         let expected =
             [Event::Started(identity(1)), Event::Ended(identity(1))].repeat(EVENTS_MAX / 2);
         assert!(expected.iter().all(|&event| events.push(event)));
-        // One too many, of which nobody is told.
+        // One above the limit, which has no listener.
         assert!(events.push(Event::Started(identity(2))));
         assert!(events.push(Event::Ended(identity(2))));
         assert_eq!(all(&events), expected);
@@ -110,13 +109,13 @@ mod tests {
     #[test]
     fn a_dropped_event_is_reported_to_a_listener() {
         let events = EventQueue::default();
-        assert_eq!(events.next(), None);
+        assert_eq!(events.poll(), None);
         for number in 0..EVENTS_MAX as u32 {
             assert!(events.push(Event::Started(identity(number))));
         }
         assert!(events.push(Event::Started(identity(5000))));
         assert!(!events.push(Event::Ended(identity(5000))));
-        // Its beginning waits as well, as does that of those that stay.
+        // Its start still waits, as do those of the sessions that stay.
         assert!(!events.push(Event::Ended(identity(7))));
         assert!(events.push(Event::Started(identity(6000))));
         let kept = all(&events);

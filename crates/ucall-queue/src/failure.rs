@@ -2,27 +2,27 @@
 
 use std::fmt;
 
-/// Why a message will not arrive, or no other will come.
+/// Why a message is not delivered, or a session has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
     /// The peer has closed.
     PeerClosed,
-    /// The peer was gone for too long.
+    /// The peer was gone for longer than `expire`.
     Expired,
-    /// It was, and the last attempt to reach it failed for this reason.
+    /// The same, and the last attempt to connect failed for this reason.
     Unreachable(String),
-    /// It is not the one it should be, or will not speak TLS with us: why.
+    /// The peer failed authentication or TLS, for this reason.
     Insecure(String),
     /// This side has closed.
     Closed,
-    /// There is no such peer.
+    /// The peer is unknown.
     Unknown,
-    /// It was dropped from a full queue.
+    /// The message was dropped from a full queue.
     Dropped,
-    /// It is longer than the peer takes, which is so many bytes.
+    /// The message is longer than the peer accepts: its limit in bytes.
     TooLong(u64),
-    /// The peer does not want us, and says why.
+    /// The peer refuses the session for this reason.
     Refused(String),
 }
 

@@ -2,17 +2,17 @@
 //!
 //! Every frame opens with a header of 24 bytes, numbers in little-endian order:
 //!
-//! | bytes | what |
+//! | bytes | field |
 //! |---|---|
 //! | 0 | kind |
-//! | 1 | flags: 1 for what may be a repeat; the encoding of a message in bits 1 and 2 |
+//! | 1 | flags: 1 for a possible repeat; the encoding of a message in bits 1 and 2 |
 //! | 2, 3 | segments of a message |
-//! | 4 to 7 | a fixed word, so that a stream of anything else is told at once |
+//! | 4 to 7 | a magic number, so that another protocol is detected at once |
 //! | 8 to 15 | number of the message; of an acknowledgement, and of a handshake, see [`Progress`] |
 //! | 16 to 23 | length of the body that follows |
 //!
-//! A handshake is a kind of its own, so no message can be mistaken for it. Before the handshake no
-//! other kind is taken; after it no other handshake.
+//! A handshake has kinds of its own, so no message can be mistaken for it. Before the handshake no
+//! other kind is accepted, and after it no second handshake.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -31,6 +31,9 @@ pub(crate) const REASON_BYTES_MAX: usize = 256;
 /// Bytes of one entry of the table of segments.
 pub(crate) const SEGMENT_ENTRY_BYTES: usize = 8;
 
+/// Bytes of a [`Kind::Shared`] body before the lengths of the segments.
+pub(crate) const RECORD_HEAD_BYTES: usize = 16;
+
 const MAGIC: [u8; 4] = *b"uclQ";
 const VERSION: [u8; 8] = *b"ucall-q2";
 const REPEATED: u8 = 1;
@@ -41,38 +44,38 @@ const TRUSTS: u64 = 4;
 const HAS_FINISHED: u64 = 8;
 const WANTS_EXPLICIT: u64 = 16;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// The side that made the link tells who it is and what it has.
+    /// The handshake of the side that made the link.
     Hello,
-    /// The other side does.
+    /// The handshake of the other side.
     Welcome,
-    /// The other side will not have it; the body says why.
+    /// The other side refuses the link; the body is the reason.
     Refuse,
     /// A message.
     Data,
-    /// A message that was cancelled, whose bytes are to be passed over.
+    /// A cancelled message, whose bytes are skipped.
     Cancelled,
-    /// Messages up to this number, from that in the body on, were cancelled or dropped.
+    /// The messages from the number in the body to that in the header were dropped.
     Gap,
-    /// No messages will follow.
+    /// No message follows.
     End,
-    /// What has been received and taken, and how much more may come.
+    /// How far the sender has received and taken, and its window.
     Acknowledge,
-    /// A sign of life is wanted.
+    /// Asks for a [`Kind::Pong`].
     Ping,
-    /// Here it is.
+    /// Answers a [`Kind::Ping`].
     Pong,
-    /// A message that lies in shared memory; the body says where.
+    /// A message in shared memory; the body has its place.
     Shared,
     /// A slot of shared memory, by its number, may be written again.
     Release,
-    /// There are messages, and no room for them: all that was taken is to be told at once.
+    /// Messages wait for room in the window: taken messages are to be acknowledged at once.
     Blocked,
-    /// Both sides have ended, and the client knows all that became of what it put. The server
-    /// answers with the same, behind which it has forgotten the session. It also answers an end:
-    /// the rest is kept for another life of the side that has ended.
+    /// Both sides have ended, and all messages of the client are acknowledged. The server answers
+    /// with the same, after which it has forgotten the session. It also answers an end: the rest is
+    /// kept for another incarnation of the side that has ended.
     Finish,
 }
 
@@ -103,12 +106,12 @@ impl Kind {
     }
 }
 
-/// What the bytes of a message are.
+/// The meaning of a message's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Encoding {
-    /// What a serializer wrote, and the buffers that it left out.
+    /// A serializer's stream, and its out-of-band buffers.
     Serialized,
-    /// A `bytes` object, just as it is.
+    /// A `bytes` object.
     Bytes,
     /// A `str`, in UTF-8.
     Text,
@@ -129,7 +132,7 @@ impl Encoding {
     }
 }
 
-/// A header, read or to be written.
+/// The header of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
@@ -147,7 +150,7 @@ impl Header {
         Self { kind, encoding, repeated: false, segments: 0, sequence, length: length as u64 }
     }
 
-    /// The same, of a message that has so many.
+    /// The same header with this number of segments.
     pub(crate) fn with_segments(self, segments: u16) -> Self {
         Self { segments, ..self }
     }
@@ -182,12 +185,17 @@ impl Header {
     }
 }
 
-/// Whether bytes begin with a frame.
+/// Bytes of the body of a [`Kind::Shared`] frame for this number of segments.
+pub(crate) fn record_bytes(segments: u16) -> u64 {
+    (RECORD_HEAD_BYTES + usize::from(segments) * SEGMENT_ENTRY_BYTES) as u64
+}
+
+/// Whether `bytes` begin with a frame.
 pub(crate) fn is_frame(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(&MAGIC)
 }
 
-/// Marks all messages up to `through`, in frames that follow one another, as perhaps repeated.
+/// Marks all messages up to `through`, in consecutive frames, as possible repeats.
 pub(crate) fn mark_repeated(frames: &mut [u8], through: u64) {
     for_each_header(frames, |header, bytes| {
         if header.sequence <= through {
@@ -197,8 +205,8 @@ pub(crate) fn mark_repeated(frames: &mut [u8], through: u64) {
     });
 }
 
-/// Turns a message into one that was cancelled, without its body; how long that was, or `None` if
-/// it is not among the frames.
+/// Turns a message into a cancelled one without a body; returns the length of the body, or `None`
+/// if the message is not among the frames.
 pub(crate) fn mark_cancelled(frames: &mut Vec<u8>, sequence: u64) -> Option<usize> {
     let (mut at, mut found) = (0, None);
     for_each_header(frames, |header, bytes| {
@@ -214,7 +222,7 @@ pub(crate) fn mark_cancelled(frames: &mut Vec<u8>, sequence: u64) -> Option<usiz
     found.map(|body| body.len())
 }
 
-/// Walks over our own frames for as long as `visit` says; the body of the last may lie elsewhere.
+/// Visits our own frames until `visit` returns `false`; the last body may be in another part.
 fn for_each_header(
     frames: &mut [u8],
     mut visit: impl FnMut(&Header, &mut [u8; HEADER_BYTES]) -> bool,
@@ -230,51 +238,51 @@ fn for_each_header(
     }
 }
 
-/// The first frame among our own: its header and its length with header and body.
+/// The first of our own frames: its header, and its length with header and body.
 pub(crate) fn first_frame(frames: &[u8]) -> Option<(Header, usize)> {
     let header = Header::read(frames.first_chunk()?).ok()?;
     Some((header, HEADER_BYTES + usize::try_from(header.length).ok()?))
 }
 
-/// What both sides say when a link begins.
+/// The handshake, which each side sends when a link begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hello {
     pub(crate) identity: Identity,
-    /// The speaker's, of this session.
+    /// The sender's, of this session.
     pub(crate) incarnation: Incarnation,
-    /// The listener's, as far as the speaker knows.
+    /// The receiver's, as far as the sender knows it.
     pub(crate) known_incarnation: Incarnation,
-    /// The last message received and taken from the listener, if it is known.
+    /// How far the sender has received from the receiver, if that is known.
     pub(crate) progress: Progress,
-    /// The first message that the speaker still has.
+    /// The first message that the sender keeps.
     pub(crate) oldest: u64,
-    /// The longest message that the speaker takes.
+    /// The longest message that the sender accepts.
     pub(crate) message_bytes_max: u64,
-    /// What the speaker's messages wait for.
+    /// The acknowledgements that the sender wants.
     pub(crate) wants: Acknowledge,
-    /// The speaker has said [`Kind::Finish`], or would: it waits for the answer alone.
+    /// The sender has sent [`Kind::Finish`], or would: it waits for the answer alone.
     pub(crate) has_finished: bool,
     pub(crate) sharing: Sharing,
 }
 
-/// What a side says of shared memory.
+/// What a side supports of shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Sharing {
-    /// It takes messages in shared memory.
+    /// It accepts messages in shared memory.
     pub(crate) takes: bool,
-    /// It trusts the other side not to write to memory that is still looked at.
+    /// It trusts the other side not to write to memory that still has views.
     pub(crate) trusts: bool,
 }
 
-/// How far a receiver is.
+/// How far a side has received, and its window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) received: u64,
     pub(crate) taken: u64,
-    /// With all before it, acknowledged by the program, when the sender waits for that; it is in
-    /// the header.
+    /// The last message that the program has acknowledged with all before it, if the sender wants
+    /// that. It is in the header.
     pub(crate) acknowledged: u64,
-    /// Bytes that may be under way and not taken.
+    /// Bytes that may be in flight and untaken.
     pub(crate) window: u64,
 }
 
@@ -365,7 +373,7 @@ impl Progress {
     }
 }
 
-/// A number, at a place that is within `bytes` for every caller.
+/// Reads a number at a position that every caller keeps within `bytes`.
 #[inline]
 pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     let mut array = [0; 8];
@@ -375,27 +383,27 @@ pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array)
 }
 
-/// What the other side of a link did wrong. The link is closed; nothing else happens.
+/// A fault of the peer, for which its link is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// It speaks something else.
+    /// It uses another protocol.
     WrongProtocol,
-    /// A kind of frame, or an encoding, that there is not.
+    /// An unknown kind of frame or encoding.
     Unknown,
-    /// A frame with a body of the wrong length or with wrong contents.
+    /// A frame whose body has a wrong length or wrong contents.
     Malformed,
-    /// A frame that has no place here: a message before the handshake, or a second handshake.
+    /// A frame out of place: a message before the handshake, or a second handshake.
     Unexpected,
-    /// A message longer than is allowed.
+    /// A message above the limit.
     TooLong,
-    /// More messages than it was given room for.
+    /// More messages than the window allows.
     WindowExceeded,
-    /// A message whose number is not the next one, or an acknowledgement of what was never sent.
+    /// A message with a wrong number, or an acknowledgement of a message that was not sent.
     OutOfOrder,
-    /// There is no memory for the message.
+    /// This process has no memory for the message.
     OutOfMemory,
-    /// Shared memory that is not what it has to be, or that is told of wrongly.
+    /// Shared memory that does not match its frame or is not sealed.
     InvalidSharedMemory,
 }
 

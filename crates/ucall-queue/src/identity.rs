@@ -1,4 +1,4 @@
-//! Who speaks: the communicator, and which life of it.
+//! The id of a communicator, and the secret of each of its sessions.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Identity(pub [u8; 16]);
 
 impl fmt::Display for Identity {
-    /// As a UUID is written.
+    /// Formats it as a UUID.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, byte) in self.0.iter().enumerate() {
             if [4, 6, 8, 10].contains(&position) {
@@ -26,17 +26,17 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// A random number that one side of a session draws when the session begins, and tells to the other
-/// side alone. So it is the secret of that session: whoever knows it took part, and a communicator
-/// that was started again with the same id does not.
+/// A random number that each side of a session draws when the session begins and sends to the other
+/// side alone. It is the secret of that session: a restarted communicator with the same id does not
+/// know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Incarnation(pub u128);
 
 impl Incarnation {
-    /// That of somebody who was never met.
+    /// That of a peer without an earlier session.
     pub const UNKNOWN: Self = Self(0);
 
-    /// Whether the two are one, in a time that tells nothing of how they differ.
+    /// Compares in a time that does not depend on the values.
     pub(crate) fn constant_time_eq(self, other: Self) -> bool {
         std::hint::black_box(self.0 ^ other.0) == 0
     }

@@ -1,68 +1,56 @@
-//! What came and was not taken yet, and what happened to sessions.
+//! Messages of all sessions that were received and are not taken yet.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::event_queue::{Event, EventQueue};
+use ucall_engine::EventCount;
+
 use crate::failure::Failure;
 use crate::identity::Identity;
-use crate::log_queue::LogQueue;
 use crate::message::Incoming;
-use crate::wake::EventCount;
 
-const DROPPED_SESSION: &str = "a session that has ended was told to neither on_start nor on_end";
-
-/// The messages of all sessions, in the order in which they came.
+/// The messages of all sessions, in the order of their arrival.
 #[derive(Default)]
 pub struct Inbox {
-    /// What is handed in. Its lock is held as briefly as can be, for the session's thread.
-    messages: Mutex<VecDeque<Incoming>>,
-    /// What was moved here from there, many at a time, and is taken one by one.
+    /// Messages that the session's thread added. Locked briefly, so that it never waits for `take`.
+    added: Mutex<VecDeque<Incoming>>,
+    /// Messages that `take` moved here from `added`, many at a time.
     batch: Mutex<VecDeque<Incoming>>,
-    /// The weight of all that came and was not taken, also from peers that are gone.
+    /// The weight of all messages that are not taken, also of peers whose session is over.
     weight: AtomicUsize,
-    /// No message will come any more, and why.
+    /// Why no message will arrive any more.
     closed: OnceLock<Failure>,
-    events: EventQueue,
-    /// Everything is over, and nothing is listened to any more.
-    finished: AtomicBool,
-    /// Rung for messages and for the end.
-    pub arrived: EventCount,
-    /// Rung for acknowledgements, failures and events.
-    pub progressed: EventCount,
-    /// What the log is to be told.
-    pub log_queue: LogQueue,
-    /// Called beside the bells, for whoever waits in a way of his own.
-    callback: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
+    /// Notified of messages and of the close.
+    arrived: EventCount,
 }
 
-/// What [`Inbox::take`] found.
+/// The result of [`Inbox::take`].
 #[derive(Debug)]
 pub enum TakeResult {
     /// The next message.
     Message(Incoming),
-    /// None came so far.
+    /// No message has arrived yet.
     Empty,
-    /// None will come any more.
+    /// No message will arrive any more.
     Closed(Failure),
 }
 
 impl Inbox {
-    /// Takes the next message, or the next one from any of `peers` if there are some.
+    /// Takes the next message, or the next one of `peers` unless that is empty.
     #[inline]
     pub fn take(&self, peers: &[Identity]) -> TakeResult {
-        // Before the messages: what came before the end is found below.
+        // Read before the messages, so that those that arrived before the close are found.
         let closed = self.closed.get();
         let mut batch = lock(&self.batch);
         if batch.is_empty() || !peers.is_empty() {
-            let mut messages = lock(&self.messages);
+            let mut added = lock(&self.added);
             if batch.is_empty() {
-                std::mem::swap(&mut *messages, &mut *batch);
+                std::mem::swap(&mut *added, &mut *batch);
             } else {
-                batch.append(&mut messages);
+                batch.append(&mut added);
             }
         }
         let position = match peers {
@@ -70,13 +58,13 @@ impl Inbox {
             _ => batch.iter().position(|it| peers.contains(&it.peer)).unwrap_or(usize::MAX),
         };
         let found = if position == 0 { batch.pop_front() } else { batch.remove(position) };
-        let is_more = !batch.is_empty();
+        let has_more = !batch.is_empty();
         drop(batch);
         match found {
             Some(message) => {
                 self.weight.fetch_sub(message.weight, Ordering::Relaxed);
-                if is_more {
-                    // Others may wait who have seen that nothing is left where it is handed in.
+                if has_more {
+                    // Other threads may wait after they found both queues empty.
                     self.arrived.notify();
                 }
                 TakeResult::Message(message)
@@ -85,12 +73,7 @@ impl Inbox {
         }
     }
 
-    /// Whether there is nothing to take just now.
-    pub fn is_empty(&self) -> bool {
-        self.weight() == 0
-    }
-
-    /// As [`Inbox::take`], after waiting for there to be one, until the deadline.
+    /// Takes as [`Inbox::take`] does, and waits for a message until the deadline.
     pub fn wait(&self, peers: &[Identity], deadline: Option<Instant>) -> TakeResult {
         let received = || match self.take(peers) {
             TakeResult::Empty => None,
@@ -99,78 +82,37 @@ impl Inbox {
         self.arrived.wait(deadline, received).unwrap_or(TakeResult::Empty)
     }
 
-    /// Why no message will come any more, once that is so.
+    /// Whether there is no message to take.
+    pub fn is_empty(&self) -> bool {
+        self.weight() == 0
+    }
+
+    /// Why no message will arrive any more; `None` while more may.
     pub fn closed(&self) -> Option<&Failure> {
         self.closed.get()
     }
 
-    /// Whether everything is over, and nothing is listened to any more.
-    pub fn is_finished(&self) -> bool {
-        self.finished.load(Ordering::Acquire)
-    }
-
-    /// What there is in it.
+    /// The weight of all messages that are not taken.
     pub(crate) fn weight(&self) -> usize {
         self.weight.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn finish(&self) {
-        self.finished.store(true, Ordering::Release);
-        self.log_queue.finish();
-        self.notify_progress();
-    }
-
-    /// The next event, if there is one.
-    pub fn next_event(&self) -> Option<Event> {
-        self.events.next()
-    }
-
-    /// Has this called, once for all, with `true` when messages came and with `false` when
-    /// something else has changed. It is called on the session's thread and must be quick.
-    pub fn set_callback(&self, callback: impl Fn(bool) + Send + Sync + 'static) {
-        // The first one stays.
-        let _ = self.callback.set(Box::new(callback));
-    }
-
-    /// Hands messages in, and leaves the queue empty.
-    pub(crate) fn push(&self, messages: &mut VecDeque<Incoming>) {
+    /// Moves all of `messages` in; `false` if there are none.
+    pub(crate) fn push(&self, messages: &mut VecDeque<Incoming>) -> bool {
         if messages.is_empty() {
-            return;
+            return false;
         }
         let weight = messages.iter().map(|message| message.weight).sum();
         self.weight.fetch_add(weight, Ordering::Relaxed);
-        lock(&self.messages).append(messages);
+        lock(&self.added).append(messages);
         self.arrived.notify();
-        self.call_callback(true);
+        true
     }
 
+    /// Accepts no message after this. The first reason stands.
     pub(crate) fn close(&self, failure: Failure) {
-        // The first reason stands.
         let _ = self.closed.set(failure);
         self.arrived.notify();
-        self.call_callback(true);
-        self.notify_progress();
-    }
-
-    /// Has whoever listens told of an event; if its session is left out, the log is told.
-    pub(crate) fn push_event(&self, event: Event, now: Instant) {
-        if !self.events.push(event) {
-            let line = || format!("callbacks are slow: {DROPPED_SESSION}");
-            self.log_queue.log(line, now);
-        }
-        self.notify_progress();
-    }
-
-    /// Something was acknowledged or has failed.
-    pub(crate) fn notify_progress(&self) {
-        self.progressed.notify();
-        self.call_callback(false);
-    }
-
-    fn call_callback(&self, messages: bool) {
-        if let Some(callback) = self.callback.get() {
-            callback(messages);
-        }
     }
 }
 

@@ -1,24 +1,26 @@
-//! Message queues between processes, on top of anything that carries bytes.
+//! Message queues between processes, on top of any stream of bytes.
 //!
-//! A **session** joins two communicators. It numbers what each puts, keeps it until the other has
-//! acknowledged it, and outlives its **link**, which is whatever carries the bytes just now. A
-//! link that breaks is replaced: both sides say in their handshake what came last, and go on from
-//! there. So each message arrives once and in order, however often the stream is cut.
+//! A **session** joins two communicators. It numbers the messages of each, keeps them until the
+//! other has acknowledged them, and outlives its **link**, the stream that carries its bytes. A
+//! link that breaks is replaced: both sides report in their handshake the last message that they
+//! received, and continue after it. So each message arrives once and in order, however often the
+//! stream is cut.
 //!
 //! [`SessionManager`] holds the sessions and links of one communicator. It does no I/O: bytes go in
 //! by [`SessionManager::handle_received`], come out by [`SessionManager::poll_output`], and time is
-//! an argument. [`driver`] moves the bytes with an engine. Other threads never touch the hub: they
-//! put into the [`Outbox`], take from the [`Inbox`], and see in a [`DeliveryState`] how far a peer
-//! is; all three are locked briefly and woken only when somebody sleeps.
+//! an argument. [`driver`] moves the bytes with an engine. Other threads put messages into the
+//! [`Outbox`], take them from the [`Inbox`], and read from a [`DeliveryState`] how far a peer has
+//! acknowledged. They lock briefly, and are woken only if they sleep.
 //!
-//! [`broker`] carries links through an MQTT broker, without I/O as well.
+//! [`broker`] carries links through an MQTT broker, also without I/O.
 //!
-//! It may import `ucall-buffer`, `ucall-engine`, and of `ucall-proto` what does TLS.
+//! The crate imports `ucall-buffer`, `ucall-engine`, and TLS from `ucall-proto`.
 
 mod backoff;
 mod broker;
 mod buffer_pool;
 mod decoder;
+mod delivery_notifier;
 mod delivery_state;
 mod driver;
 mod event_queue;
@@ -27,6 +29,7 @@ mod frame;
 mod identity;
 mod inbox;
 mod link;
+mod link_key;
 mod log_queue;
 mod message;
 mod options;
@@ -39,13 +42,13 @@ mod shared;
 #[path = "shared/unsupported.rs"]
 mod shared;
 mod unacknowledged;
-mod wake;
 
 pub use broker::Login;
 pub use buffer_pool::PooledBuffer;
+pub use delivery_notifier::DeliveryNotifier;
 pub use delivery_state::{DeliveryState, DeliveryStatus, ReceiveCredit};
 pub use driver::{Endpoint, ExternalTransport, Handle, Security, Settings, start};
-pub use event_queue::Event;
+pub use event_queue::{Event, EventQueue};
 pub use failure::Failure;
 pub use frame::{Encoding, ProtocolError};
 pub use identity::{Identity, Incarnation};
@@ -58,4 +61,4 @@ pub use session_manager::{Action, LinkKey, Role, SessionManager};
 #[cfg(target_os = "linux")]
 pub use shared::Channel;
 pub use shared::{View, shared_memory};
-pub use wake::{EventCount, WakeFlag};
+pub use ucall_engine::WakeFlag;

@@ -1,4 +1,4 @@
-//! One link: what carries a session's bytes just now.
+//! One link, the stream that carries a session's bytes until it breaks.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -12,17 +12,12 @@ use crate::outbox::Outbox;
 use crate::session::Session;
 use crate::shared::SharedMemory;
 
-/// Names a link of a hub. A number is never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LinkKey(pub(crate) u64);
-
-/// Whether the other side of a link is alive, which looks whole from here: asked on behalf of a
-/// newcomer who says to have the same id.
+/// Checks whether the peer of an open link is alive, when another communicator claims its id.
 ///
-/// | now | what happens | next |
+/// | state | event | next state |
 /// |---|---|---|
-/// | nothing was asked, or somebody else was answered | a newcomer | asked for it |
-/// | asked | the pong with its number | answered for it |
+/// | no ping, or one answered for another incarnation | a handshake with the same id | ping sent |
+/// | ping sent | the pong with its number | answered for that incarnation |
 #[derive(Debug, Default)]
 pub(crate) struct LivenessCheck {
     new_incarnation: Incarnation,
@@ -31,7 +26,7 @@ pub(crate) struct LivenessCheck {
 }
 
 impl LivenessCheck {
-    /// The number of the ping to send, unless one is on its way.
+    /// The number of the ping to send, unless one is in flight.
     pub(crate) fn ping(&mut self, new_incarnation: Incarnation) -> Option<u64> {
         if self.number > 0 && !self.is_answered {
             return None;
@@ -40,51 +35,51 @@ impl LivenessCheck {
         Some(self.number)
     }
 
-    /// Takes a pong of this number.
+    /// Handles the pong of this number.
     pub(crate) fn handle_pong(&mut self, number: u64) {
         self.is_answered |= number > 0 && number == self.number;
     }
 
-    /// Whether the other side has shown to be alive since this newcomer came.
+    /// Whether the peer has answered a ping that was sent for this incarnation.
     pub(crate) fn is_answered_since(&self, new_incarnation: Incarnation) -> bool {
         self.is_answered && self.new_incarnation.constant_time_eq(new_incarnation)
     }
 }
 
-/// Which side of the link speaks first.
+/// Which side made the link, and sends the first handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// We made it.
+    /// This side.
     Dialed,
-    /// The other side did.
+    /// The peer.
     Accepted,
 }
 
 pub(crate) struct Link {
     pub(crate) role: Role,
     pub(crate) decoder: Decoder,
-    /// What it has beside its stream, if it has.
+    /// Its shared memory, if it has any.
     pub(crate) shared: Option<SharedMemory>,
-    /// The session, once the handshake told which. For a dialed one that is known at once.
+    /// The session: of a dialed link from the start, of an accepted one after the handshake.
     pub(crate) session: Option<u32>,
     pub(crate) is_open: bool,
-    /// Whom the other side's certificate names, if it had to show one.
+    /// The name in the peer's certificate, if one was required.
     pub(crate) certificate_name: Option<Box<[u8]>>,
-    /// Frames that are not messages, in line before those.
+    /// Frames that are sent before messages.
     pub(crate) control: Vec<u8>,
-    /// The number of the last ping that was not answered, however many came: a flood of them takes
+    /// The number of the last ping that is not answered. One number, so that a flood of pings takes
     /// no memory.
     pub(crate) pong_due: Option<u64>,
-    /// What the other side is to show because somebody else has its id.
+    /// The check whether the peer is alive, when another communicator claims its id.
     pub(crate) liveness: LivenessCheck,
     pub(crate) opened: Instant,
     pub(crate) received_at: Instant,
     pub(crate) sent_at: Instant,
-    /// It is on the list of links with something to send.
+    /// It is on the list of links that may have output.
     pub(crate) is_queued: bool,
-    /// [`Kind::Finish`] was said on it.
+    /// [`Kind::Finish`] was sent on it.
     pub(crate) has_finished: bool,
-    /// It is closed once what it has to say is said.
+    /// It is closed after its output is sent.
     pub(crate) is_closing: bool,
 }
 
@@ -109,7 +104,7 @@ impl Link {
         }
     }
 
-    /// The parts of what a session sends next, if that goes into the output that is being written.
+    /// The parts of the session's next batch, if that fits the output that is being written.
     pub(crate) fn next_batch(
         &mut self,
         session: &mut Session,
@@ -121,7 +116,7 @@ impl Link {
         }
     }
 
-    /// What it has to say of shared memory.
+    /// Its part of the handshake about shared memory.
     pub(crate) fn sharing(&self) -> Sharing {
         self.shared.as_ref().map(SharedMemory::sharing).unwrap_or_default()
     }
@@ -132,7 +127,7 @@ impl Link {
         }
     }
 
-    /// Has the next output tell the peer that it may write to a slot again.
+    /// Reports in the next output that the peer may write to a slot again.
     pub(crate) fn release_slot(&mut self, slot: usize) {
         if let Some(shared) = &mut self.shared {
             shared.give_back(slot);

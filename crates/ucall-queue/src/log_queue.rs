@@ -1,16 +1,17 @@
-//! Lines for the log, for whoever writes it.
+//! Lines for the program's log.
 //!
-//! Strangers cause them, so there are only so many at a time; what is left out is counted.
+//! Peers that are not authenticated cause lines, so the rate and the queue are bounded. Dropped
+//! lines are counted.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many lines are written in each period.
+/// Lines that are kept in each period.
 const LINES_MAX: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(1);
-/// Lines that wait for somebody to write them.
+/// Lines that wait to be written.
 const WAITING_MAX: usize = 100;
 
 /// Lines that wait to be written to the log.
@@ -30,7 +31,7 @@ struct LogLines {
 }
 
 impl LogQueue {
-    /// Waits for the next line; `None` when there will be no other.
+    /// Waits for the next line; `None` after [`LogQueue::finish`].
     pub fn next_line(&self) -> Option<String> {
         let waits = |lines: &mut LogLines| lines.waiting.is_empty() && !lines.is_closed;
         let lines = self.changed.wait_while(self.lock(), waits);

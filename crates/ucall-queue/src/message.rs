@@ -1,4 +1,4 @@
-//! Messages on their way out, and in.
+//! Messages that are put, and messages that were received.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
@@ -12,15 +12,14 @@ use crate::frame::{Encoding, HEADER_BYTES, Header, Kind, SEGMENT_ENTRY_BYTES};
 use crate::identity::Identity;
 use crate::shared::View;
 
-/// What a message counts beyond its length where memory is bounded, so that empty ones count too.
+/// The weight of a message beyond its length, so that empty messages count against limits.
 pub const MESSAGE_WEIGHT: usize = 128;
-/// What each segment of a message but the first counts beyond its length, so that a message of many
-/// short ones, each with memory of its own, counts what it takes.
+/// The weight of each segment but the first beyond its length, because each has memory of its own.
 const SEGMENT_WEIGHT: usize = 64;
-/// Messages up to this length are copied into a batch; longer ones are sent from where they lie.
+/// Messages up to this length are copied into a batch; longer ones are sent from where they are.
 pub const COPIED_BYTES_MAX: usize = 8 * 1024;
 
-/// What a message of so many bytes and segments counts in a queue or an inbox.
+/// The weight of a message of this many bytes and segments in a queue or an inbox.
 pub(crate) fn weight(bytes: usize, segments: usize) -> usize {
     bytes + MESSAGE_WEIGHT + segments.saturating_sub(1) * SEGMENT_WEIGHT
 }
@@ -28,13 +27,13 @@ pub(crate) fn weight(bytes: usize, segments: usize) -> usize {
 /// A message to be put.
 #[derive(Clone, Debug)]
 pub struct Outgoing<'a> {
-    /// What its bytes are.
+    /// The meaning of its bytes.
     pub encoding: Encoding,
-    /// Its bytes, if they lie in one place and may be copied.
+    /// Its bytes, if they are one slice that may be copied.
     pub copied: &'a [u8],
-    /// Or else, in order, where they lie.
+    /// Or else its bytes in several parts.
     pub parts: Vec<Bytes>,
-    /// The lengths of its segments; none when there is only one. Their sum is that of the parts.
+    /// The lengths of its segments, if there are several. Their sum is that of the parts.
     pub segments: Vec<u64>,
 }
 
@@ -44,23 +43,23 @@ impl<'a> Outgoing<'a> {
         Self { encoding, copied: bytes, parts: Vec::new(), segments: Vec::new() }
     }
 
-    /// Its length, with the table of its segments.
+    /// Its length, with the table of segments.
     pub fn len(&self) -> usize {
         let parts = self.parts.iter().map(Bytes::len).sum::<usize>();
         self.copied.len() + parts + self.segments.len() * SEGMENT_ENTRY_BYTES
     }
 
-    /// Whether there are no bytes.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What it counts in a queue.
+    /// Its weight in a queue.
     pub fn weight(&self) -> usize {
         weight(self.len(), self.segments.len())
     }
 
-    /// Appends the head of its frame: the header, and the table if there is one.
+    /// Appends the header of its frame, and the table of segments if there is one.
     pub(crate) fn write_head(&self, sequence: u64, output: &mut Vec<u8>) {
         let header = Header {
             kind: Kind::Data,
@@ -78,19 +77,19 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// A piece of a message that came.
+/// A segment of a received message.
 #[derive(Debug)]
 pub enum Segment {
-    /// Part of what one read brought, shared with its neighbours.
+    /// A slice of the copy of one read, shared with other messages.
     Shared(Bytes),
     /// Memory of its own.
     Owned(PooledBuffer),
-    /// Memory that another process has, too.
+    /// Memory that another process has mapped, too.
     Mapped(View),
 }
 
 impl Segment {
-    /// The bytes: copied if the peer could change them meanwhile.
+    /// The bytes, copied if the peer could change them meanwhile.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
             Self::Shared(bytes) => Cow::Borrowed(bytes),
@@ -101,8 +100,8 @@ impl Segment {
         }
     }
 
-    /// Where it begins, and its length. It can be read for as long as the segment is there; what
-    /// is [`Segment::Mapped`] may change meanwhile and is never to be written.
+    /// Its address and length, readable for as long as the segment exists. A peer may change a
+    /// [`Segment::Mapped`] meanwhile; writing to that is never allowed.
     pub fn as_raw(&self) -> (*const u8, usize) {
         match self {
             Self::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
@@ -111,7 +110,7 @@ impl Segment {
         }
     }
 
-    /// Leaves the neighbours.
+    /// Copies a shared segment into memory of its own.
     pub(crate) fn detach(&mut self) {
         if let Self::Shared(bytes) = self {
             *bytes = Bytes::copy_from_slice(bytes);
@@ -119,17 +118,17 @@ impl Segment {
     }
 }
 
-/// The pieces of a message that came.
+/// The segments of a received message.
 #[derive(Debug)]
 pub enum Body {
-    /// One.
+    /// One segment.
     One(Segment),
-    /// What the serializer wrote, then the buffers it left out.
+    /// The serializer's stream, then its out-of-band buffers.
     Many(Vec<Segment>),
 }
 
 impl Body {
-    /// Leaves what else the same read has brought.
+    /// Copies shared segments into memory of their own.
     pub(crate) fn detach(&mut self) {
         match self {
             Self::One(segment) => segment.detach(),
@@ -138,20 +137,20 @@ impl Body {
     }
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Who sent it.
+    /// Its sender.
     pub peer: Identity,
-    /// Where it is noted once it is taken.
+    /// Where `get` counts it as taken.
     pub credit: Arc<ReceiveCredit>,
-    /// Its number among the peer's.
+    /// Its number in the session.
     pub sequence: u64,
-    /// What it counts in the inbox.
+    /// Its weight in the inbox.
     pub weight: usize,
-    /// What its bytes are.
+    /// The meaning of its bytes.
     pub encoding: Encoding,
-    /// It may have come to an earlier life of this communicator.
+    /// An earlier incarnation of this communicator may have received it.
     pub redelivered: bool,
     /// Its bytes.
     pub body: Body,

@@ -1,4 +1,4 @@
-//! What a communicator is told when it is made.
+//! The options of a communicator.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -6,57 +6,56 @@ use std::time::Duration;
 /// When a message counts as acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acknowledge {
-    /// The peer's process has received it.
+    /// When the peer's process has received it.
     Received,
-    /// The peer's `get` has returned it.
+    /// When the peer's `get` has returned it.
     Taken,
-    /// The peer's program has acknowledged it, and all before it.
+    /// When the peer's program has acknowledged it and all before it.
     Explicit,
 }
 
-/// What happens to a put for which there is no room.
+/// What happens to a put into a full queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FullPolicy {
-    /// It is refused.
+    /// It raises an error.
     Error,
     /// It waits for room.
     Block,
-    /// What was put first and is not on the wire yet makes room, and fails.
+    /// The oldest messages that are not sent are dropped.
     DropOldest,
-    /// It fails.
+    /// The message is dropped.
     DropNewest,
 }
 
-/// The limits and habits of a communicator.
+/// The limits and policies of a communicator.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of messages for one peer that are not yet acknowledged, each counted with
-    /// [`MESSAGE_WEIGHT`](crate::message::MESSAGE_WEIGHT) more than its length, and with 64 bytes
-    /// for each segment but the first.
+    /// The weight of messages for one peer that are not acknowledged yet: their bytes,
+    /// [`MESSAGE_WEIGHT`](crate::message::MESSAGE_WEIGHT) for each, and 64 for each segment but the
+    /// first of a message.
     pub queue_bytes_max: usize,
     /// Bytes of one message, in either direction.
     pub message_bytes_max: usize,
-    /// Bytes of messages that a peer may have under way to us and in our inbox.
+    /// Bytes of messages that a peer may have in flight and in the inbox.
     pub window_bytes: usize,
-    /// What to do when a queue is full.
+    /// What happens to a put into a full queue.
     pub full: FullPolicy,
-    /// What our messages wait for.
+    /// When our messages count as acknowledged.
     pub acknowledge: Acknowledge,
-    /// A link that is quiet for so long is asked for a sign of life, and given up after three times
-    /// that.
+    /// The silence on a link after which a ping is sent. After three times this the link is closed.
     pub keepalive: Duration,
-    /// A peer that is gone for so long is given up.
+    /// The time without a link after which a session ends.
     pub expire: Duration,
-    /// How long to wait before a lost connection is made again: at first, and at most.
+    /// The wait before a lost connection is made again: the first and the longest.
     pub reconnect: (Duration, Duration),
-    /// Time for a handshake.
+    /// The time limit of a handshake.
     pub handshake: Duration,
-    /// Links that others have made and on which nobody has said yet who they are.
+    /// Accepted links without a complete handshake.
     pub handshakes_max: usize,
-    /// Peers at the same time.
+    /// Peers at a time.
     pub peers_max: usize,
-    /// Shared memory is used again with peers that trust us as well: they, and we, could write to
-    /// what the other side still looks at.
+    /// Shared memory is reused with peers that set this, too. Either side could then write to
+    /// memory that still has views on the other.
     pub trusts_peers: bool,
 }
 

@@ -1,8 +1,8 @@
-//! What was put and is not on the wire yet, one line a session.
+//! Messages that were put and not sent yet, a queue for each session.
 //!
-//! Short messages are written as whole frames behind one another, ready to be sent as one piece;
-//! long ones keep their parts where they lie. The session's thread takes from a line only what it
-//! sends at once, so that everything still here can be cancelled or dropped.
+//! Short messages are encoded once, as frames that follow one another in a batch, which is sent and
+//! kept as one part. Long messages keep their parts where they are. The session's thread takes a
+//! batch when it sends it, so every message in a queue can still be cancelled or dropped.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
+use ucall_engine::{EventCount, WakeFlag};
 
 use crate::delivery_state::DeliveryState;
 use crate::failure::Failure;
@@ -18,9 +19,11 @@ use crate::frame::{self, HEADER_BYTES, Header, Kind};
 use crate::identity::Identity;
 use crate::message::{COPIED_BYTES_MAX, MESSAGE_WEIGHT, Outgoing};
 use crate::options::FullPolicy;
-use crate::wake::{EventCount, WakeFlag};
 
-/// A batch is closed when it has this many bytes.
+/// A batch takes no more messages at this many bytes. With a batch for each message, a sender takes
+/// 2,540 instructions in place of 378 for 64 bytes, and 2,680 in place of 1,500 for 4 KiB; at 1 MiB
+/// there is no difference (pipelined over a Unix socket, counted by callgrind). Either way a short
+/// message is copied once.
 const BATCH_BYTES: usize = 64 * 1024;
 
 /// Frames that are sent and kept together.
@@ -28,34 +31,34 @@ const BATCH_BYTES: usize = 64 * 1024;
 pub(crate) struct Batch {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// What it counts in the peer's window and in our queue.
+    /// Its weight in the peer's window and in our queue.
     pub(crate) weight: usize,
-    /// Whole frames; or the head of one, whose body is the parts.
+    /// Whole frames, or the head of one frame whose body is `parts`.
     pub(crate) frames: Vec<u8>,
     pub(crate) parts: Vec<Bytes>,
 }
 
-/// How to ask what became of a message.
+/// The numbers of a message in its sessions, by which its delivery is polled.
 #[derive(Clone, Debug)]
 pub enum Receipt {
-    /// It went to one peer, under this number.
+    /// Put for one peer.
     One(Arc<DeliveryState>, u64),
-    /// It went to several.
+    /// Put for several peers.
     Many(Arc<[(Arc<DeliveryState>, u64)]>),
-    /// It goes nowhere: to which peer, if one was named, and why.
+    /// Not put: the peer, if one was named, and the reason.
     None(Option<Identity>, Failure),
 }
 
-/// Why nothing was put.
+/// Why a message was not put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PutError {
-    /// There is no room in the queue for this peer.
+    /// The queue of this peer is full.
     Full(Option<Identity>),
-    /// The message is longer than this.
+    /// The message is longer than this limit.
     TooLong(usize),
 }
 
-/// The lines of all sessions.
+/// The queues of all sessions.
 #[derive(Debug)]
 pub struct Outbox {
     queues: Mutex<SendQueues>,
@@ -70,23 +73,23 @@ pub struct Outbox {
 struct SendQueues {
     queues: Vec<Option<SendQueue>>,
     by_peer: HashMap<Identity, u32>,
-    /// Lines with something new.
+    /// Queues with new messages.
     changed: Vec<u32>,
-    /// Nothing more may be put, and why.
+    /// Why no message may be put any more.
     closed: Option<Failure>,
 }
 
 #[derive(Debug)]
 struct SendQueue {
     delivery: Arc<DeliveryState>,
-    /// Dropped messages in front of the chunks.
+    /// Dropped messages before the batches.
     gap: Option<(u64, u64)>,
     batches: VecDeque<Batch>,
     next: u64,
-    /// The weight of what is here, or sent and not acknowledged.
+    /// The weight of all messages that are here, or sent and not acknowledged.
     total_weight: usize,
     is_changed: bool,
-    /// Nothing more may be put.
+    /// No message may be put any more.
     ended: bool,
 }
 
@@ -108,7 +111,7 @@ impl Outbox {
         }
     }
 
-    /// Puts a message in line for these peers, or for all when none are named. Never waits.
+    /// Enqueues a message for these peers, or for all if none are named. Never waits.
     pub fn put(&self, peers: &[Identity], message: &Outgoing<'_>) -> Result<Receipt, PutError> {
         let length = message.len();
         if length > self.message_bytes_max {
@@ -121,7 +124,7 @@ impl Outbox {
         Ok(receipt)
     }
 
-    /// Waits until there is room for a message of this weight for these peers, or they are gone.
+    /// Waits until the queues of these peers have room for this weight, or a peer is gone.
     pub fn wait_for_room(
         &self,
         peers: &[Identity],
@@ -136,12 +139,12 @@ impl Outbox {
             });
             (!full).then_some(())
         };
-        // Who is unknown, or gone, is not waited for.
+        // A peer that is unknown or gone is not waited for.
         let fits = || if self.lock().select(peers).is_err() { Some(()) } else { fits() };
         self.room.wait(deadline, fits).is_some()
     }
 
-    /// Takes a message back; `false` if it is on the wire, or was before.
+    /// Cancels a message; `false` if it was sent.
     pub fn cancel(&self, delivery: &DeliveryState, sequence: u64) -> bool {
         let mut queues = self.lock();
         let Some(queue) = queues.queue_mut(delivery.index) else { return false };
@@ -153,7 +156,7 @@ impl Outbox {
         is_cancelled
     }
 
-    /// The peers that there are.
+    /// All peers.
     pub fn peers(&self) -> Vec<Identity> {
         let queues = self.lock();
         queues.queues.iter().flatten().filter_map(|queue| queue.delivery.peer()).collect()
@@ -174,18 +177,18 @@ impl Outbox {
         }
     }
 
-    /// The peer of a line is known now, or another one than before.
+    /// Sets the peer of a queue, which was unknown or another one.
     pub(crate) fn set_peer(&self, index: u32, peer: Identity) {
         let mut queues = self.lock();
         queues.by_peer.retain(|_, other| *other != index);
         queues.by_peer.insert(peer, index);
     }
 
-    /// Ends a line: what is in it is gone.
+    /// Removes a queue and its messages.
     pub(crate) fn remove(&self, index: u32) {
         let mut queues = self.lock();
         let queue = queues.queues.get_mut(index as usize).and_then(Option::take);
-        // Not by a look at all: thousands may end at once.
+        // Without a scan of `by_peer`: thousands may end at once.
         if let Some(peer) = queue.and_then(|queue| queue.delivery.peer())
             && queues.by_peer.get(&peer) == Some(&index)
         {
@@ -195,13 +198,13 @@ impl Outbox {
         self.room.notify();
     }
 
-    /// Lets nothing more be put on any line.
+    /// Refuses messages for all queues from now on.
     pub(crate) fn close(&self, failure: Failure) {
         self.lock().closed.get_or_insert(failure);
         self.room.notify();
     }
 
-    /// Lets nothing more be put on this line.
+    /// Refuses messages for this queue from now on.
     pub(crate) fn end(&self, index: u32) {
         if let Some(queue) = self.lock().queue_mut(index) {
             queue.ended = true;
@@ -209,7 +212,7 @@ impl Outbox {
         self.room.notify();
     }
 
-    /// The next number of a line that has ended, once it is empty.
+    /// The next number of a queue that has ended, once it is empty.
     pub(crate) fn end_sequence(&self, index: u32) -> Option<u64> {
         let mut queues = self.lock();
         let queue = queues.queue_mut(index)?;
@@ -220,12 +223,12 @@ impl Outbox {
         })
     }
 
-    /// Whether something waits in a line.
+    /// Whether a queue has no messages.
     pub(crate) fn is_empty(&self, index: u32) -> bool {
         self.lock().queue(index).is_none_or(|queue| queue.batches.is_empty() && queue.gap.is_none())
     }
 
-    /// Moves the lines that have something new to the end of `changed`.
+    /// Moves the queues with new messages to the end of `changed`.
     pub(crate) fn take_changed(&self, changed: &mut Vec<u32>) {
         let mut queues = self.lock();
         let queues = &mut *queues;
@@ -237,12 +240,12 @@ impl Outbox {
         }
     }
 
-    /// Takes what is sent next from a line.
+    /// Takes the next batch of a queue.
     pub(crate) fn take(&self, index: u32) -> Option<Batch> {
         self.lock().queue_mut(index)?.take()
     }
 
-    /// Counts what was acknowledged out of the queue.
+    /// Releases the weight of acknowledged messages.
     pub(crate) fn release(&self, index: u32, weight: usize) {
         if let Some(queue) = self.lock().queue_mut(index) {
             queue.total_weight = queue.total_weight.saturating_sub(weight);
@@ -264,7 +267,7 @@ impl SendQueues {
         self.queues.get_mut(index as usize)?.as_mut()
     }
 
-    /// The lines that lead to these peers, or all.
+    /// The queues of these peers, or all.
     fn select(&self, peers: &[Identity]) -> Result<Vec<u32>, Receipt> {
         if let Some(failure) = &self.closed {
             return Err(Receipt::None(None, failure.clone()));
@@ -300,7 +303,7 @@ impl SendQueues {
         queue_bytes_max: usize,
         full: FullPolicy,
     ) -> Result<Receipt, PutError> {
-        // The only line there is, as a client has it, needs no list.
+        // The only queue, as in a client, needs no list.
         if let ([], [Some(queue)], None) = (peers, &mut self.queues[..], &self.closed)
             && !queue.ended
             && !queue.is_full(message.weight(), queue_bytes_max)
@@ -363,7 +366,7 @@ impl SendQueue {
         }
     }
 
-    /// Whether there is no room for so much more. A queue with nothing in it takes anything.
+    /// Whether there is no room for this weight. An empty queue takes any message.
     fn is_full(&self, weight: usize, queue_bytes_max: usize) -> bool {
         self.total_weight > 0 && self.total_weight + weight > queue_bytes_max
     }
@@ -394,7 +397,7 @@ impl SendQueue {
         sequence
     }
 
-    /// Writes a short message behind others.
+    /// Appends a short message to the last batch.
     #[inline]
     fn append(&mut self, message: &Outgoing<'_>, sequence: u64, weight: usize) {
         let takes_more =
@@ -420,7 +423,7 @@ impl SendQueue {
             return false;
         }
         if batch.parts.is_empty() {
-            // What is left of it counts as an empty message does.
+            // A cancelled message keeps the weight of an empty one.
             let Some(freed) = frame::mark_cancelled(&mut batch.frames, sequence) else {
                 return false;
             };
@@ -435,7 +438,7 @@ impl SendQueue {
         true
     }
 
-    /// Drops what was put first until there is room, or nothing is left to drop.
+    /// Drops the oldest messages until there is room or none are left.
     fn make_room(&mut self, weight: usize, queue_bytes_max: usize) {
         while self.is_full(weight, queue_bytes_max) {
             let Some(batch) = self.batches.front_mut() else { return };
@@ -468,14 +471,14 @@ impl SendQueue {
 }
 
 impl Batch {
-    /// In the place of messages that are not sent.
+    /// Takes the place of messages that are not sent.
     pub(crate) fn gap(first: u64, last: u64) -> Self {
         let mut frames = Header::control(Kind::Gap, last, 8).write().to_vec();
         frames.extend(first.to_le_bytes());
         Self { first, last, weight: 0, frames, parts: Vec::new() }
     }
 
-    /// In the place of the message after the last.
+    /// The end of this side, numbered as the message after the last.
     pub(crate) fn end(sequence: u64) -> Self {
         let frames = Header::control(Kind::End, sequence, 0).write().to_vec();
         Self { first: sequence, last: sequence, weight: 0, frames, parts: Vec::new() }

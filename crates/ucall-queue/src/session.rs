@@ -1,15 +1,15 @@
-//! One session: what it sent and keeps, and what it has received.
+//! One session: the messages it sent and keeps, and how far it has received.
 //!
-//! Numbers begin at 1, in each direction on their own. What is sent is kept in `store` until it is
-//! acknowledged in the way this side asked for. When a link begins, the peer says whether it knows
-//! this session. If it does, sending goes on behind what it has. If it does not (it was started
-//! again, or had given us up), it gets everything that is kept, marked as perhaps repeated where
-//! it was sent before.
+//! Each direction numbers its messages from 1. Sent messages stay in `store` until they are
+//! acknowledged in the way that this side asked for. When a link begins, the peer reports whether
+//! it knows this session. If it does, sending continues after the last message it received. If it
+//! does not, because it was restarted or had given the session up, it gets all kept messages;
+//! those that were sent before are marked as possible repeats.
 //!
-//! | the peer | is known to us | is not |
+//! | | we know the peer | we do not |
 //! |---|---|---|
-//! | knows us | go on both ways | take what it still has; go on behind what it received |
-//! | does not | go on receiving; send all that is kept | begin both ways |
+//! | the peer knows us | continue both ways | receive what it keeps; continue after its last |
+//! | it does not | continue to receive; send all that is kept | begin both ways |
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -22,63 +22,63 @@ use crate::delivery_state::{DeliveryState, ReceiveCredit};
 use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError, Sharing};
 use crate::identity::{Identity, Incarnation};
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::message::COPIED_BYTES_MAX;
 use crate::options::Acknowledge;
 use crate::outbox::{Batch, Outbox};
 
-/// What a peer may send beyond its window, because it looks only before it begins a chunk.
+/// Bytes that a peer may send beyond its window, which it checks only before each batch.
 const WINDOW_SLACK: u64 = 1 << 20;
 
 pub(crate) struct Session {
     pub(crate) delivery: Arc<DeliveryState>,
-    /// Ours.
+    /// That of this side.
     pub(crate) incarnation: Incarnation,
     pub(crate) peer: Option<Identity>,
     pub(crate) peer_incarnation: Incarnation,
-    /// Whom the peer's certificate named when the session began, if it had to show one.
+    /// The name in the peer's certificate when the session began, if one was required.
     pub(crate) certificate_name: Option<Box<[u8]>>,
     pub(crate) link: Option<LinkKey>,
-    /// Since when there is no link.
+    /// When the last link ended.
     pub(crate) disconnected_at: Instant,
-    /// Its beginning was told.
+    /// Its start was reported as an event.
     pub(crate) start_reported: bool,
     pub(crate) ending: Ending,
     outgoing: SendHalf,
     incoming: ReceiveHalf,
 }
 
-/// How far our own end has come.
+/// The state of our own end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
-    /// More may be put.
+    /// Messages may be put.
     Open,
-    /// What was put goes out, then the end.
+    /// Messages that were put are sent, then the end.
     Flushing,
-    /// The end is on its way under this number.
+    /// The end was sent under this number.
     Sent(u64),
 }
 
 struct SendHalf {
     acknowledge: Acknowledge,
     store: VecDeque<SentBatch>,
-    /// The first in the store that was not sent on this link.
+    /// The first batch in `store` that was not sent on this link.
     next: usize,
-    /// The last number that was ever sent.
+    /// The last number that was sent on any link.
     sent: u64,
     received: u64,
     taken: u64,
     window: u64,
-    /// The longest message that the peer takes.
+    /// The longest message that the peer accepts.
     message_bytes_max: u64,
-    /// Chunks that were sent and not taken: their last numbers and weights.
+    /// Batches that were sent and not taken: their last numbers and weights.
     untaken: VecDeque<(u64, u64)>,
     untaken_weight: u64,
-    /// The peer was told that there is no room, and has not answered yet.
+    /// `Blocked` was sent and not answered yet.
     has_sent_blocked: bool,
 }
 
-/// A chunk that was sent, for as long as it may have to be sent again.
+/// A batch that was sent and may have to be sent again.
 struct SentBatch {
     first: u64,
     last: u64,
@@ -89,20 +89,29 @@ struct SentBatch {
 struct ReceiveHalf {
     credit: Arc<ReceiveCredit>,
     received: u64,
-    /// The number of the last real message, behind which others were cancelled.
+    /// The number of the last message that was neither cancelled nor dropped.
     last_message: u64,
     weight: u64,
-    /// The largest that was told on this link: what the peer is held to.
+    /// The largest window that was advertised on this link, which the peer must not exceed.
     window: u64,
-    /// The one told last: what the peer keeps to.
-    advertised_window: u64,
+    advertised: Advertised,
     has_ended: bool,
-    advertised: Progress,
-    /// The peer wants to hear at once what was taken.
+    /// The peer wants each take acknowledged at once.
     wants_taken: bool,
-    /// The peer waits for room, so that all that was taken is to be told, however little.
+    /// The peer waits for room, so that any taken message is reported.
     is_peer_blocked: bool,
     is_due: bool,
+}
+
+/// What the last acknowledgement or handshake reported to the peer.
+#[derive(Clone, Copy, Default)]
+struct Advertised {
+    taken: u64,
+    acknowledged: u64,
+    /// Bytes of messages that `get` had returned by then.
+    freed_bytes: u64,
+    /// Bytes that the peer may have in flight and untaken, which it keeps to.
+    window: u64,
 }
 
 impl Session {
@@ -142,9 +151,8 @@ impl Session {
                 last_message: 0,
                 weight: 0,
                 window: 0,
-                advertised_window: 0,
+                advertised: Advertised::default(),
                 has_ended: false,
-                advertised: Progress::default(),
                 wants_taken: false,
                 is_peer_blocked: false,
                 is_due: false,
@@ -152,11 +160,11 @@ impl Session {
         }
     }
 
-    /// What to say when a link begins.
+    /// The handshake of a new link.
     pub(crate) fn hello(&mut self, us: Identity, message_bytes_max: usize, window: u64) -> Hello {
         self.incoming.window = window;
         let oldest = match self.ending {
-            // Another life of the peer has to hear our end, too.
+            // Another incarnation of the peer needs our end, too.
             Ending::Sent(sequence) => sequence.min(self.delivery.acknowledged() + 1),
             Ending::Open | Ending::Flushing => self.delivery.acknowledged() + 1,
         };
@@ -173,7 +181,7 @@ impl Session {
         }
     }
 
-    /// Takes up the session on a new link, by what the peer said.
+    /// Resumes the session on a new link, by the peer's handshake.
     pub(crate) fn resume(&mut self, hello: &Hello, outbox: &Outbox) -> Result<(), ProtocolError> {
         let is_known = hello.incarnation.constant_time_eq(self.peer_incarnation);
         if !is_known {
@@ -195,7 +203,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes an acknowledgement in; tells whether something became known.
+    /// Handles an acknowledgement; `true` if it covers more messages than before.
     pub(crate) fn progress(
         &mut self,
         progress: &Progress,
@@ -219,14 +227,14 @@ impl Session {
         if acknowledged <= self.delivery.acknowledged() {
             return Ok(false);
         }
-        // First let go of their memory, which whoever put them may use again then.
+        // Release their memory first: the program may reuse it once they are acknowledged.
         let freed = outgoing.drop_through(acknowledged);
         self.delivery.acknowledge(acknowledged);
         outbox.release(self.delivery.index, freed);
         Ok(true)
     }
 
-    /// The parts of the next chunk to send, unless there is none or no room for it.
+    /// The parts of the next batch, if there is one and room for it.
     pub(crate) fn next_batch(&mut self, outbox: &Outbox) -> Option<Vec<Bytes>> {
         if self.outgoing.untaken_weight >= self.outgoing.window {
             return None;
@@ -238,7 +246,7 @@ impl Session {
         Some(self.outgoing.send(batch, &self.delivery))
     }
 
-    /// Whether the peer is to be told that something waits for room, which it has not been yet.
+    /// Whether `Blocked` is due: a batch waits for room, and the peer does not know yet.
     pub(crate) fn wants_room(&mut self, outbox: &Outbox) -> bool {
         let outgoing = &self.outgoing;
         let is_blocked = outgoing.untaken_weight >= outgoing.window && !outgoing.has_sent_blocked;
@@ -256,9 +264,9 @@ impl Session {
         self.incoming.is_peer_blocked = true;
     }
 
-    /// Our end, once everything before it is out of the way.
+    /// Our end, once all messages before it are settled.
     fn take_end(&mut self, outbox: &Outbox) -> Option<Batch> {
-        // A peer that has ended takes no more, but another life of it may acknowledge the rest.
+        // A peer that has ended takes no more, but another incarnation may acknowledge the rest.
         let is_empty = self.outgoing.store.is_empty();
         let is_clear = match self.outgoing.acknowledge {
             Acknowledge::Received => true,
@@ -273,19 +281,19 @@ impl Session {
         Some(Batch::end(sequence))
     }
 
-    /// Whether any message of ours is not acknowledged. Our end is none.
+    /// Whether any message of ours is not acknowledged. Our end does not count.
     pub(crate) fn has_unsent(&self, outbox: &Outbox) -> bool {
         let is_end = |sent_batch: &SentBatch| self.ending == Ending::Sent(sent_batch.first);
         self.outgoing.store.front().is_some_and(|sent_batch| !is_end(sent_batch))
             || !outbox.is_empty(self.delivery.index)
     }
 
-    /// Whether what the peer leaves unacknowledged when it goes is kept for another life of it.
-    pub(crate) fn keeps_for_another_life(&self, outbox: &Outbox) -> bool {
+    /// Whether unacknowledged messages are kept for another incarnation of the peer.
+    pub(crate) fn keeps_for_next_incarnation(&self, outbox: &Outbox) -> bool {
         self.outgoing.acknowledge == Acknowledge::Explicit && self.has_unsent(outbox)
     }
 
-    /// Whether the peer will send no more.
+    /// Whether the peer has ended.
     pub(crate) fn peer_has_ended(&self) -> bool {
         self.incoming.has_ended
     }
@@ -300,7 +308,7 @@ impl Session {
         self.incoming.has_ended && self.our_end_is_known()
     }
 
-    /// Counts a frame that has a number. `false` for one that came before.
+    /// Counts a numbered frame. `false` for one that was received before.
     pub(crate) fn accept(&mut self, header: &Header, first: u64) -> Result<bool, ProtocolError> {
         let incoming = &mut self.incoming;
         if header.sequence <= incoming.received {
@@ -311,7 +319,7 @@ impl Session {
         if begins > incoming.received + 1 || begins == 0 || incoming.has_ended {
             return Err(ProtocolError::OutOfOrder);
         }
-        // Before it counts as received: what is refused has to be sent again.
+        // Checked before it counts as received, because a refused message is sent again.
         let is_too_much = incoming.untaken() > incoming.window + WINDOW_SLACK
             || incoming.credit.has_too_many_gaps();
         if header.kind == Kind::Data && is_too_much {
@@ -323,7 +331,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Counts the weight of a message that was accepted, and gives where it is noted once taken.
+    /// Counts the weight of an accepted message; returns where `get` counts it as taken.
     pub(crate) fn count_message(&mut self, header: &Header, weight: usize) -> Arc<ReceiveCredit> {
         let incoming = &mut self.incoming;
         incoming.weight += weight as u64;
@@ -332,15 +340,15 @@ impl Session {
         incoming.credit.clone()
     }
 
-    /// The acknowledgement that is due, if one is. `window` is what the peer may have under way
-    /// from now on.
+    /// The acknowledgement that is due, if one is. `window` is the number of bytes that the peer
+    /// may have in flight from now on.
     pub(crate) fn take_acknowledgement(&mut self, window: u64) -> Option<Progress> {
         let incoming = &mut self.incoming;
-        // Room that was given is not taken back at once: more may be under way.
+        // An advertised window is not reduced at once: more may be in flight.
         incoming.window = incoming.window.max(window);
         let has_update = incoming.wants_taken && incoming.taken() > incoming.advertised.taken
             || incoming.credit.acknowledged(incoming.received) > incoming.advertised.acknowledged;
-        let has_room = incoming.freed_since_advertised() >= incoming.advertised_window / 4
+        let has_room = incoming.freed_since_advertised() >= incoming.advertised.window / 4
             || incoming.is_peer_blocked && incoming.untaken() == 0;
         if !(std::mem::take(&mut incoming.is_due) || has_update || has_room) {
             incoming.notify_when_due();
@@ -349,12 +357,12 @@ impl Session {
         Some(incoming.advertise(window))
     }
 
-    /// Whether something was taken while that was looked at.
+    /// Whether a message was taken meanwhile.
     pub(crate) fn acknowledgement_is_due(&self) -> bool {
         self.incoming.is_due
     }
 
-    /// The session is over: the kept chunks are let go of, and nothing is acknowledged any more.
+    /// Ends the session: releases the kept batches and acknowledges no more.
     pub(crate) fn close(&mut self, failure: &Failure) {
         self.outgoing.store.clear();
         self.incoming.credit.close(failure.clone());
@@ -363,7 +371,7 @@ impl Session {
 }
 
 impl SentBatch {
-    /// Leaves out what is longer than the peer takes: it would end every link.
+    /// Drops messages that are longer than the peer accepts: they would end every link.
     fn drop_oversized(&mut self, message_bytes_max: u64, delivery: &DeliveryState) {
         let Some(frames) = self.parts.first() else { return };
         let is_short = self.first < self.last && message_bytes_max >= COPIED_BYTES_MAX as u64;
@@ -391,7 +399,7 @@ impl SentBatch {
 }
 
 impl SendHalf {
-    /// The next chunk that was sent before and has to be again.
+    /// The next batch that has to be sent again.
     fn resend(&mut self, delivery: &DeliveryState) -> Option<Vec<Bytes>> {
         let sent_batch = self.store.get_mut(self.next)?;
         sent_batch.drop_oversized(self.message_bytes_max, delivery);
@@ -420,7 +428,7 @@ impl SendHalf {
         parts
     }
 
-    /// Lets go of what was acknowledged; returns its weight.
+    /// Releases acknowledged batches; returns their weight.
     fn drop_through(&mut self, acknowledged: u64) -> usize {
         let mut freed = 0;
         while let Some(sent_batch) =
@@ -443,7 +451,7 @@ impl SendHalf {
         }
     }
 
-    /// Goes on behind what the peer has received.
+    /// Continues after the last message that the peer has received.
     fn rewind_to(&mut self, received: u64) {
         self.next = self.store.partition_point(|sent_batch| sent_batch.last <= received);
         while let Some(&(last, weight)) = self.untaken.back() {
@@ -455,7 +463,7 @@ impl SendHalf {
         }
     }
 
-    /// Keeps our end for another life of the peer, although the one before has acknowledged it.
+    /// Keeps our end for another incarnation of the peer, after the last one acknowledged it.
     fn restore_end(&mut self, ending: Ending) {
         let Ending::Sent(sequence) = ending else { return };
         if self.store.back().is_none_or(|sent_batch| sent_batch.last < sequence) {
@@ -464,7 +472,7 @@ impl SendHalf {
         }
     }
 
-    /// Sends everything again, to somebody who may have had it in an earlier life.
+    /// Sends all kept messages again, to a peer that may have received them before a restart.
     fn rewind_to_begin(&mut self) {
         self.next = 0;
         self.untaken.clear();
@@ -482,19 +490,19 @@ impl SendHalf {
 }
 
 impl ReceiveHalf {
-    /// Begins behind a number, with a peer that was not known.
+    /// Begins after this number, with a peer that was not known.
     fn begin(&mut self, received: u64, is_explicit: bool) {
-        // What its earlier life has put is not kept by anybody.
+        // Messages of its earlier incarnation can be acknowledged no longer.
         self.credit.close(Failure::PeerClosed);
         self.credit = Arc::new(ReceiveCredit::new(self.credit.index, received, is_explicit));
         self.received = received;
         self.last_message = received;
         self.weight = 0;
         self.has_ended = false;
-        self.advertised = Progress::default();
+        self.advertised = Advertised { window: self.advertised.window, ..Advertised::default() };
     }
 
-    /// The last number that needs no more of anybody.
+    /// The last number up to which all messages are taken.
     fn taken(&self) -> u64 {
         let taken = self.credit.taken();
         if taken >= self.last_message { self.received } else { taken }
@@ -504,27 +512,26 @@ impl ReceiveHalf {
         self.weight.saturating_sub(self.credit.freed())
     }
 
-    /// Freed bytes that the peer does not know of: `advertised.window` keeps how many it does.
+    /// Freed bytes that the peer does not know of.
     fn freed_since_advertised(&self) -> u64 {
-        self.credit.freed().saturating_sub(self.advertised.window)
+        self.credit.freed().saturating_sub(self.advertised.freed_bytes)
     }
 
     fn advertise(&mut self, window: u64) -> Progress {
-        // In this order, because `get` notes them in the other: what it takes meanwhile wakes us.
-        let freed = self.credit.freed();
+        // In this order, because `get` writes them in the other: a take meanwhile wakes us.
+        let freed_bytes = self.credit.freed();
         let (received, taken) = (self.received, self.taken());
         let acknowledged = self.credit.acknowledged(received);
-        self.advertised = Progress { received, taken, acknowledged, window: freed };
-        self.advertised_window = window;
-        self.is_peer_blocked &= freed < self.weight;
+        self.advertised = Advertised { taken, acknowledged, freed_bytes, window };
+        self.is_peer_blocked &= freed_bytes < self.weight;
         self.notify_when_due();
-        Progress { window, ..self.advertised }
+        Progress { received, taken, acknowledged, window }
     }
 
-    /// Has `get` wake us once there is something to tell.
+    /// Has `get` wake this thread once an acknowledgement is due.
     fn notify_when_due(&mut self) {
-        let bytes = if self.wants_taken { 1 } else { (self.advertised_window / 4).max(1) };
-        let mut freed = self.advertised.window + bytes;
+        let bytes = if self.wants_taken { 1 } else { (self.advertised.window / 4).max(1) };
+        let mut freed = self.advertised.freed_bytes + bytes;
         if self.is_peer_blocked {
             freed = freed.min(self.weight);
         }

@@ -1,8 +1,8 @@
-//! The messages of a peer that the program has not acknowledged, when the peer waits for that.
+//! The messages of a peer that the program has not acknowledged, if the peer wants that.
 //!
 //! They are kept as runs of consecutive numbers. So a program that acknowledges nothing, or all in
-//! order, has one run however many messages came. An acknowledgement out of order splits a run, and
-//! a number without a message, which was cancelled or dropped, ends one.
+//! order, has one run however many messages were received. An acknowledgement out of order splits a
+//! run, and a number without a message, which was cancelled or dropped, ends one.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -23,9 +23,9 @@ pub(crate) struct Unacknowledged {
 struct State {
     /// The first number of each run, by its last.
     runs: BTreeMap<u64, u64>,
-    /// The session's thread was woken since it last asked for the first number.
+    /// The session's thread was woken since it last read the first number.
     is_reported: bool,
-    /// Why acknowledgements reach the peer no longer.
+    /// Why acknowledgements no longer reach the peer.
     closed: Option<Failure>,
 }
 
@@ -64,19 +64,19 @@ impl Unacknowledged {
         Ok(is_news && !std::mem::replace(&mut state.is_reported, true))
     }
 
-    /// The first number that is not acknowledged. Asked by the session's thread alone.
+    /// The first number that is not acknowledged. Only the session's thread reads it.
     pub(crate) fn first(&self) -> Option<u64> {
         let mut state = self.lock();
         state.is_reported = false;
         state.runs.first_key_value().map(|(_, &first)| first)
     }
 
-    /// Whether no further message is to be accepted.
+    /// Whether no further message may be accepted.
     pub(crate) fn is_full(&self) -> bool {
         self.lock().runs.len() > RUNS_MAX
     }
 
-    /// Refuses what is not acknowledged yet. The first reason stands.
+    /// Refuses further acknowledgements. The first reason stands.
     pub(crate) fn close(&self, failure: Failure) {
         self.lock().closed.get_or_insert(failure);
     }

@@ -1,4 +1,4 @@
-//! Per-turn limits for what arrives by the thousand: accepted sockets, hang-ups and TLS handshakes.
+//! Per-turn limits for accepted sockets, hang-ups and TLS handshakes.
 //!
 //! A turn handles a few of each after its calls are answered, and queues the rest for later turns,
 //! so that a flood delays no other connection. An otherwise idle turn costs little more than its
@@ -15,17 +15,17 @@ const HANGUPS_PER_TURN: usize = 8;
 /// Handshake steps in a turn. One may cost a signature: a millisecond with an RSA key.
 const HANDSHAKES_PER_TURN: usize = 1;
 
-/// What waits for a turn that has room for it.
+/// Accepted sockets, hang-ups and handshakes that wait for a later turn.
 #[derive(Debug)]
 pub(crate) struct AdmissionQueues {
     accepted: TurnQueue<Id>,
     hangups: TurnQueue<Hangup>,
     handshakes: TurnQueue<Id>,
-    /// What the peers of `handshakes` have sent.
+    /// The bytes that the peers of `handshakes` have sent.
     input: BTreeMap<Id, HandshakeInput>,
 }
 
-/// A connection whose peer is gone.
+/// A connection whose peer has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hangup {
     /// The peer has ended its side of the stream.
@@ -129,12 +129,12 @@ impl AdmissionQueues {
         self.hangups.next()
     }
 
-    /// The next hang-up, past the limit of the turn as well: closing it makes room for a newcomer.
+    /// The next hang-up, regardless of the limit: closing it makes room for a new connection.
     pub(crate) fn next_hangup_over_limit(&mut self) -> Option<Hangup> {
         self.hangups.next_over_limit()
     }
 
-    /// Whether a handshake step has to wait; its bytes are then kept here.
+    /// Whether a handshake step has to wait; if so, its bytes are queued.
     #[cold]
     pub(crate) fn defer_handshake(&mut self, id: Id, bytes: &[u8]) -> bool {
         if !self.input.contains_key(&id) && self.handshakes.enqueue(id).is_some() {
@@ -144,7 +144,8 @@ impl AdmissionQueues {
         true
     }
 
-    /// The next handshake step that this turn may take. Closed connections do not count.
+    /// The next handshake step that this turn may take. Closed connections do not count towards the
+    /// limit.
     pub(crate) fn next_handshake(
         &mut self,
         mut is_open: impl FnMut(Id) -> bool,

@@ -1,4 +1,4 @@
-//! What a worker is told when it starts.
+//! The configuration of a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,27 +14,24 @@ use crate::tls::Tls;
 pub struct WorkerConfig {
     /// Limits of each connection.
     pub limits: Limits,
-    /// Which browsers may call.
+    /// Which web pages may call.
     pub access: AccessRules,
-    /// TLS on all connections, if wanted.
+    /// TLS on all connections.
     pub tls: Option<Arc<Tls>>,
     /// Connections at once. Past it, the longest idle one is closed for a newcomer.
     pub connections_max: usize,
-    /// What a request that is not let in is asked for, by `WWW-Authenticate`; see
-    /// [`Handler::authenticate`](crate::Handler::authenticate).
+    /// The `WWW-Authenticate` header of the reply to a request that
+    /// [`Handler::authenticate`](crate::Handler::authenticate) rejects.
     pub challenge: Option<String>,
-    /// How long a drain waits for calls that run.
+    /// How long a drain waits for running calls.
     pub drain_timeout: Duration,
 }
 
 impl WorkerConfig {
-    /// Connections at once, unless told otherwise.
+    /// The default of `connections_max`.
     pub const CONNECTIONS_MAX: usize = 16_384;
 
-    /// How long a drain waits for calls that run, unless told otherwise.
-    pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-    /// The default limits, with these rules for browsers.
+    /// The default limits with these rules for browsers.
     pub fn new(access: AccessRules) -> Self {
         Self {
             limits: Limits::default(),
@@ -42,7 +39,7 @@ impl WorkerConfig {
             tls: None,
             connections_max: Self::CONNECTIONS_MAX,
             challenge: None,
-            drain_timeout: Self::DRAIN_TIMEOUT,
+            drain_timeout: Duration::from_secs(10),
         }
     }
 }

@@ -10,11 +10,11 @@ use ucall_proto::{Connection, NextAction};
 use crate::handler::Caller;
 use crate::outgoing::Outgoing;
 
-/// How many of the longest idle connections are remembered.
+/// How many of the longest idle connections are cached.
 const IDLE_CACHED_MAX: usize = 256;
 
-/// Once a turn has read so much of a connection, the rest waits for the next turn, so that peers
-/// that pipeline delay no others. An engine may report many buffers of one connection.
+/// Bytes that a turn reads of one connection. The rest waits for the next turn, so that a peer that
+/// pipelines delays no other. An engine may report many buffers of one connection.
 const READ_PER_TURN_BYTES: usize = 64 << 10;
 
 /// One connection, its output, and what the engine was asked to do with it.
@@ -23,13 +23,13 @@ pub(crate) struct Entry {
     pub(crate) proto: Connection,
     pub(crate) caller: Caller,
     pub(crate) outgoing: Outgoing,
-    /// How much a target of the connection had at the last sweep.
+    /// Bytes that the connection's target had at the last sweep.
     filled: usize,
     /// Whether the engine has stopped receiving.
     is_paused: bool,
-    /// Whether our side of the stream is ended.
+    /// Whether our side of the stream is shut down.
     is_shut_down: bool,
-    /// The turn that received something last, and how many bytes.
+    /// The last turn that received bytes, and how many.
     turn: u64,
     turn_bytes: usize,
 }
@@ -53,7 +53,7 @@ impl Entry {
         self.caller.connection
     }
 
-    /// Whether nothing is under way but the wait for the next request.
+    /// Whether the connection only waits for its next request.
     #[inline(always)]
     pub(crate) fn is_idle_and_open(&self) -> bool {
         self.outgoing.bytes() == 0
@@ -61,7 +61,7 @@ impl Entry {
             && self.proto.next_action() == NextAction::Receive
     }
 
-    /// Whether this turn may read more of it.
+    /// Whether this turn may read more of the connection.
     #[inline(always)]
     pub(crate) fn may_read(&mut self, turn: u64) -> bool {
         if self.turn != turn {
@@ -81,23 +81,23 @@ impl Entry {
         self.is_paused
     }
 
-    /// Sets whether receiving is paused; `true` if that is a change.
+    /// Sets whether receiving is paused; `true` if that changes it.
     #[inline]
     pub(crate) fn set_paused(&mut self, is_paused: bool) -> bool {
         mem::replace(&mut self.is_paused, is_paused) != is_paused
     }
 
-    /// Records the end of our side; `true` the first time.
+    /// Records that our side is shut down; `true` the first time.
     pub(crate) fn shut_down(&mut self) -> bool {
         !mem::replace(&mut self.is_shut_down, true)
     }
 
-    /// Records how much a target has; `true` if that is other than before.
+    /// Records how many bytes the target has; `true` if that has changed.
     pub(crate) fn set_filled(&mut self, filled: usize) -> bool {
         mem::replace(&mut self.filled, filled) != filled
     }
 
-    /// Since when nothing has been under way; `None` while something is.
+    /// Since when the connection has been idle; `None` while it is not.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.proto.idle_since().filter(|_| self.outgoing.bytes() == 0)
     }
@@ -108,7 +108,8 @@ impl Entry {
 pub(crate) struct Connections {
     entries: Vec<Option<Entry>>,
     len: usize,
-    /// The longest idle ones at the last inspection, and since when: the longest idle last.
+    /// The connections that had been idle for longest at the last scan, and since when; the longest
+    /// idle is the last.
     idle: Vec<(Instant, Id)>,
 }
 
@@ -117,7 +118,7 @@ impl Connections {
         self.len
     }
 
-    /// Places there are, with or without a connection.
+    /// Slots, with or without a connection.
     pub(crate) fn slot_count(&self) -> usize {
         self.entries.len()
     }
@@ -164,11 +165,11 @@ impl Connections {
         self.entries.iter().flatten()
     }
 
-    /// The connection without a request for the longest time, since before `bound`.
+    /// The longest idle connection of those that were idle before `bound`.
     ///
-    /// Inspecting all connections for each newcomer would let a flood of newcomers slow the others
-    /// down. So one inspection remembers many of the longest idle connections: as long as one of
-    /// them is still idle, no other can have been idle for longer.
+    /// A scan of all connections for each new one would let a flood of new connections slow the
+    /// others down. So one scan caches many of the longest idle connections: as long as one of them
+    /// is still idle, no other can have been idle for longer.
     pub(crate) fn longest_idle(&mut self, bound: Instant) -> Option<Id> {
         self.next_idle().or_else(|| {
             self.find_idle(bound);

@@ -1,4 +1,4 @@
-//! What a worker has done so far: one page, one writer, read by anyone.
+//! The counters of a worker: a page with one writer, which any thread or process may read.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Calls, each of a batch counted, notifications too.
+    /// Calls, counting notifications and each call of a batch.
     pub calls: u64,
     /// Connections accepted.
     pub accepted: u64,
@@ -15,7 +15,7 @@ pub struct Stats {
     pub connections: u64,
     /// Bytes received.
     pub bytes_received: u64,
-    /// Bytes sent, or handed to the kernel to be sent.
+    /// Bytes passed to the engine for sending.
     pub bytes_sent: u64,
     /// Turns of the worker.
     pub turns: u64,
@@ -35,7 +35,7 @@ impl AddAssign for Stats {
     }
 }
 
-/// The page itself: in the memory of its process, or in some that processes share.
+/// A page of counters, in the memory of one process or in memory that processes share.
 #[derive(Debug, Default)]
 pub struct Counters(PageMemory);
 
@@ -51,8 +51,8 @@ impl Default for PageMemory {
     }
 }
 
-/// Counters as they lie in memory, all zero at first. Aligned, so that readers of another worker's
-/// page disturb nobody.
+/// The layout of a page; all zeros are a new one. Aligned, so that pages of two workers share no
+/// cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct CounterPage {
@@ -76,7 +76,7 @@ impl Counters {
         self.page().stats()
     }
 
-    /// Publishes the worker's own copy, at the end of a turn.
+    /// Publishes the worker's own copy at the end of a turn.
     #[inline]
     pub(crate) fn publish(&self, stats: &Stats) {
         self.page().publish(stats);
@@ -92,7 +92,7 @@ impl Counters {
 }
 
 impl CounterPage {
-    /// What is on it.
+    /// The counters on the page.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -106,7 +106,7 @@ impl CounterPage {
         }
     }
 
-    /// Writes all of it. A page has one writer.
+    /// Writes all counters. A page has one writer.
     #[inline]
     pub fn publish(&self, stats: &Stats) {
         let write = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);

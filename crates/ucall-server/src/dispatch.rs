@@ -1,4 +1,4 @@
-//! Dispatch: from a connection's step to the functions that it calls.
+//! Dispatch: leads from a step of a connection to the procedures that it calls.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use crate::connections::Entry;
 use crate::handler::{Caller, Handler};
 use crate::procedures::{ProcedureCache, Procedures};
 
-/// What the steps of a worker's connections share.
+/// The state that all connections of a worker share.
 pub(crate) struct WorkerContext<H: Handler> {
     handler: H,
     config: WorkerConfig,
@@ -27,10 +27,10 @@ pub(crate) struct WorkerContext<H: Handler> {
     calls: u64,
     drain: Drain,
     load: LoadState,
-    /// What follows from both.
+    /// Derived from `drain` and `load`.
     drain_error: Option<Refusing>,
     scratch: Scratch,
-    /// The process that serves: a child forked by a function does not.
+    /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
 }
 
@@ -96,13 +96,13 @@ impl<H: Handler> WorkerContext<H> {
         self.scratch.budget()
     }
 
-    /// Whether procedures ask for the peers of their callers.
+    /// Whether procedures need the peers of their callers.
     #[inline]
     pub(crate) fn wants_peers(&self) -> bool {
         self.procedures.wants_peers
     }
 
-    /// Whether there is memory for more requests, as of the last update.
+    /// Whether there is memory for more requests, as of [`WorkerContext::update_load`].
     #[inline]
     pub(crate) fn load(&self) -> LoadState {
         self.load
@@ -151,30 +151,30 @@ impl<H: Handler> WorkerContext<H> {
         self.scratch.release_unused();
         let Some(tls) = &self.config.tls else { return };
         if let Some(Err(error)) = tls.refresh() {
-            let line = format!("the files of TLS have changed and cannot be used: {error}");
+            let line = format!("TLS: the files have changed but cannot be used: {error}");
             self.handler.warn(&line);
         }
     }
 
-    /// Whether memory is kept for a large request, until a sweep releases it.
+    /// Whether memory of a large request is cached, until a sweep releases it.
     pub(crate) fn has_cached_memory(&self) -> bool {
         self.scratch.has_cached_memory()
     }
 
-    /// A connection that was accepted just now; `None` if TLS cannot begin.
+    /// The protocol state of a new connection; `None` if TLS cannot begin.
     pub(crate) fn new_connection(&mut self) -> Option<Connection> {
         let WorkerConfig { limits, tls, .. } = &self.config;
         let Some(tls) = tls else { return Some(Connection::new(self.now, limits)) };
         match tls.accept() {
             Ok(tls) => Some(Connection::with_tls(self.now, limits, tls)),
             Err(error) => {
-                self.handler.warn(&format!("cannot begin TLS: {error}"));
+                self.handler.warn(&format!("TLS: cannot begin on a new connection: {error}"));
                 None
             }
         }
     }
 
-    /// Lets a connection take a step.
+    /// Runs a step of a connection.
     #[inline]
     pub(crate) fn step(
         &mut self,

@@ -1,24 +1,25 @@
-//! A worker that shuts down: it accepts nothing, lets calls finish, and closes connections.
+//! The drain of a worker: it stops accepting, lets calls finish, and closes connections.
 //!
 //! | since the drain began | a call that arrives | a connection without a call |
 //! |---|---|---|
 //! | less than [`GRACE_PERIOD`] | is served: its caller could not know | is closed once idle |
 //! | longer, refusing | is refused, the last of its connection | is closed |
-//! | longer, serving (a successor accepts already) | is served, HTTP's last | is closed |
-//! | `drain_timeout` | | every call is abandoned, and answered so |
+//! | longer, serving (a successor accepts already) | is served, over HTTP as the last | is closed |
+//! | `drain_timeout` | | all calls are abandoned and answered with an error |
 //!
-//! A listening socket may be shared with a successor, and the kernel wakes only one waiter for a
-//! connection. If that was this worker just as it stopped, no other process learns of it. So the
-//! worker accepts what waits at its sockets: once, or until the grace ends if there is a successor.
+//! A listening socket may be shared with a successor, and the kernel wakes one waiter for each
+//! connection. If it has woken this worker just before the drain, no other process learns of that
+//! connection. So the worker accepts the connections in the backlog: once, or until the grace
+//! period ends if there is a successor.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
 use ucall_proto::Drain;
 
-/// How long requests count as sent before their callers could see the drain.
+/// For how long a request counts as sent before its caller could see the drain.
 pub(crate) const GRACE_PERIOD: Duration = Duration::from_millis(100);
-/// How often connections are inspected meanwhile.
+/// The time between two inspections of connections.
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A drain under way.
@@ -28,7 +29,7 @@ pub(crate) struct DrainState {
     started_at: Instant,
     deadline: Instant,
     next_inspection: Instant,
-    /// When the turn before this one ended its wait: what had arrived by then has been read.
+    /// When the previous turn ended its wait. All bytes that had arrived by then have been read.
     previous_turn: Instant,
 }
 
@@ -38,7 +39,7 @@ pub(crate) enum DrainStep {
     Nothing,
     /// Close the connections that had been idle for [`GRACE_PERIOD`] at this moment.
     CloseIdle(Instant),
-    /// The same, and treat requests by this drain from now on: its grace is over.
+    /// The same, and apply this mode to calls from now on: the grace period is over.
     EndGrace(Drain, Instant),
     /// Abandon all calls and close all connections.
     Expire,
@@ -50,19 +51,19 @@ impl DrainState {
         Self { mode, started_at: now, deadline, next_inspection: now, previous_turn: now }
     }
 
-    /// A later request for a drain may refuse what an earlier one would serve, not the reverse.
+    /// Changes the mode from serving to refusing, but not back.
     pub(crate) fn restrict(&mut self, mode: Drain) {
         if mode == Drain::Refusing {
             self.mode = mode;
         }
     }
 
-    /// When [`DrainState::poll`] has something to do.
+    /// When [`DrainState::poll`] is due.
     pub(crate) fn next_inspection(&self) -> Instant {
         self.next_inspection
     }
 
-    /// What to do at the end of the turn that began at `now`.
+    /// The next step, at the end of the turn that began at `now`.
     pub(crate) fn poll(&mut self, now: Instant) -> DrainStep {
         let previous_turn = mem::replace(&mut self.previous_turn, now);
         if now >= self.deadline {
@@ -72,8 +73,8 @@ impl DrainState {
             return DrainStep::Nothing;
         }
         self.next_inspection = (now + INSPECTION_INTERVAL).min(self.deadline);
-        // A connection must have been idle before the last read: a call may have arrived since, and
-        // a worker whose thread got no processor, or no interpreter, reads late.
+        // Idle as of the previous turn, whose reads are complete: a call may have arrived since,
+        // and a worker whose thread waits for a processor or the interpreter lock reads it late.
         if now >= self.started_at + GRACE_PERIOD {
             DrainStep::EndGrace(self.mode, previous_turn)
         } else {

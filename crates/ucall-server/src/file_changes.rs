@@ -1,28 +1,29 @@
-//! Files that are read again once they have changed.
+//! Detects file changes by inode, size and modification time.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-/// Tells whether any of some files is another one than before, by what the file system says.
+/// Detects whether any of some files has changed.
 #[derive(Debug)]
 pub struct FileChangeDetector {
     paths: Vec<PathBuf>,
     seen: Mutex<Vec<Option<FileStamp>>>,
 }
 
-/// What changes when a file does.
+/// The inode, size and modification time of a file; one of them changes with the file.
 type FileStamp = (u64, u64, i64, i64);
 
 impl FileChangeDetector {
-    /// Begins to watch; to be called before the files are read.
+    /// Records the files as they are. Call this before reading them, so that no change is missed.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         let seen = Mutex::new(paths.iter().map(|path| stamp(path)).collect());
         Self { paths, seen }
     }
 
-    /// Whether one has changed since this was asked last. Of several threads that ask, one is told.
+    /// Whether a file has changed since the last call. Of several threads that call at once, one
+    /// gets `true`.
     pub fn has_changed(&self) -> bool {
         let mut seen = match self.seen.try_lock() {
             Ok(seen) => seen,

@@ -1,4 +1,4 @@
-//! What a language has to implement to serve its functions.
+//! The interface between a worker and the language of its procedures.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,29 +11,31 @@ use ucall_proto::{
     RpcError,
 };
 
-/// Names one call of one server for as long as somebody waits for its reply.
+use crate::mailbox::Mailbox;
+
+/// Names one call of one server until it is answered.
 ///
-/// Both parts are never used twice, so that a reply that comes too late reaches nobody.
+/// Neither part is used twice, so a late reply finds no call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CallId {
-    /// The connection it came from.
+    /// The connection of its caller.
     pub connection: Id,
     /// The call on that connection.
     pub exchange: ExchangeId,
 }
 
-/// Where a call comes from.
+/// The caller of a procedure.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     /// The connection.
     pub connection: Id,
-    /// Who is at the other end, once some procedure wants to know; see
+    /// The address or process of the peer, after
     /// [`Procedures::want_peers`](crate::Procedures::want_peers).
     pub peer: Option<Peer>,
 }
 
 impl Caller {
-    /// The name of one of its calls.
+    /// The id of one of the caller's calls.
     #[inline]
     pub fn call_id(&self, call: &Call<'_>) -> CallId {
         CallId { connection: self.connection, exchange: call.exchange }
@@ -42,20 +44,24 @@ impl Caller {
 
 /// Runs procedures of one language. One worker owns one handler and calls it from its own thread.
 pub trait Handler {
-    /// What is kept of a registered function.
+    /// A registered function.
     type Procedure;
 
-    /// Whether waits go through [`Handler::while_waiting`], and cost more than a look of the engine
-    /// that does not wait.
+    /// Whether waits go through [`Handler::while_waiting`] and cost more than a poll of the engine.
+    /// Then the worker polls before it waits if events are likely.
     const WAITING_COSTS: bool = false;
+
+    /// Whether calls may end on the worker's own thread without [`Mailbox::wake`]. If so, the
+    /// worker polls for replies before and after each wait.
+    const POLLS_EVERY_TURN: bool = false;
 
     /// Whether calls come with [`Call::members`]; see
     /// [`Service::NEEDS_MEMBERS`](ucall_proto::Service::NEEDS_MEMBERS).
     const NEEDS_MEMBERS: bool = true;
 
-    /// Runs a call of `procedure`: writes the reply; or takes what it needs of the call, returns
-    /// [`CallOutcome::Deferred`], and replies to its [`CallId`] later: through the
-    /// [`Mailbox`](crate::Mailbox), or by [`Handler::poll_reply`].
+    /// Runs a call of `procedure`: writes the reply; or copies what it needs of the call, returns
+    /// [`CallOutcome::Deferred`], and replies to its [`CallId`] later by [`Handler::poll_reply`].
+    /// [`DeferredCalls`](crate::DeferredCalls) keeps such calls.
     fn call(
         &mut self,
         procedure: &Self::Procedure,
@@ -64,14 +70,18 @@ pub trait Handler {
         reply: &mut Reply<'_>,
     ) -> CallOutcome;
 
-    /// Whether requests have to be let in by [`Handler::authenticate`].
+    /// Sets the mailbox of the handler's worker, when that is made.
+    fn set_mailbox(&mut self, mailbox: Mailbox) {
+        let _ = mailbox;
+    }
+
+    /// Whether requests go through [`Handler::authenticate`].
     #[inline]
     fn requires_authentication(&self) -> bool {
         false
     }
 
-    /// Lets a request in, or not; see
-    /// [`Service::authenticate`](ucall_proto::Service::authenticate).
+    /// Authenticates a request; see [`Service::authenticate`](ucall_proto::Service::authenticate).
     fn authenticate(
         &mut self,
         head: Option<&Head<'_>>,
@@ -82,64 +92,59 @@ pub trait Handler {
         Err(AuthenticationError::Failed)
     }
 
-    /// The calls that follow are of somebody who was let in.
+    /// Sets the identity of the caller of the next calls.
     fn set_identity(&mut self, identity: &CallerIdentity) {
         let _ = identity;
     }
 
-    /// A connection has closed, on which deferred calls were under way: nobody will read their
-    /// replies.
+    /// Cancels the deferred calls of a connection that has closed.
     fn cancel(&mut self, connection: Id) {
         let _ = connection;
     }
 
-    /// The reply to a deferred call, if there is one: appends the JSON text of its result to
-    /// `text`, or gives the error. Asked for before each wait, and until there are no more, so that
-    /// what a handler finishes on the worker's own thread needs no message; another thread sends
-    /// [`Message::PollReplies`](crate::Message::PollReplies).
+    /// The next reply to a deferred call: its error, or the JSON text of its result in `text`,
+    /// which is empty. After each [`Mailbox::wake`] the worker polls until there is none.
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
         let _ = text;
         None
     }
 
-    /// A turn begins: what it handles has come by `now`.
+    /// A turn begins. All arrivals that it handles came by `now`.
     fn turn_began(&mut self, now: Instant) {
         let _ = now;
     }
 
-    /// All that came in one turn has been taken: what waits for more of its kind may run now.
-    /// Called at least as early as [`Handler::deadline`] asks.
+    /// All calls of a turn have begun, so batches may run. Called no later than at
+    /// [`Handler::deadline`].
     fn turn_ended(&mut self, now: Instant) {
         let _ = now;
     }
 
-    /// When [`Handler::turn_ended`] has to be called, whatever else happens.
+    /// When [`Handler::turn_ended`] is due, even without events.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// How many deferred calls are under way, those included whose reply nobody reads.
+    /// The number of running deferred calls, including notifications. A drain waits for them.
     fn running(&self) -> usize {
         0
     }
 
-    /// The budget that the worker reserves its memory of. A handler that keeps the params of
-    /// deferred calls reserves them of the same one.
+    /// The budget that the worker reserves its memory from. A handler that keeps the params of
+    /// deferred calls reserves them from the same budget.
     fn memory_budget(&self) -> MemoryBudget {
         MemoryBudget::default()
     }
 
-    /// The server ends, and will wait no longer: every deferred call is to be given up, and
-    /// answered so.
+    /// Answers all deferred calls with an error: the server ends without waiting for them.
     fn abandon(&mut self) {}
 
-    /// Runs `wait`, which may block. A language with a lock around its interpreter lets go of it
-    /// meanwhile.
+    /// Runs `wait`, which may block. A language with an interpreter lock releases it meanwhile.
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         wait()
     }
 
-    /// Takes a line for the log.
+    /// Logs a warning.
     fn warn(&mut self, line: &str) {
         eprintln!("ucall: {line}");
     }

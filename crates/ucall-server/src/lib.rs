@@ -1,12 +1,14 @@
-//! Joins protocol and engine: procedures, dispatch and the worker's turn.
+//! Joins protocol and engine: procedures, dispatch, deferred calls and the worker's turn.
 //!
-//! Knows sockets only through [`ucall_engine::Engine`], bytes only through
-//! [`ucall_proto::Connection`], and languages only through [`Handler`].
+//! Sockets are behind [`ucall_engine::Engine`], protocols behind [`ucall_proto::Connection`], and
+//! languages behind [`Handler`].
 
 mod admission;
 mod config;
 mod connections;
 mod counters;
+mod deadline;
+mod deferred_calls;
 mod dispatch;
 mod drain;
 mod driver;
@@ -20,12 +22,13 @@ mod outgoing;
 mod output;
 mod procedures;
 mod send_queue;
-mod sync;
 mod tls;
 mod worker;
 
 pub use config::WorkerConfig;
 pub use counters::{CounterPage, Counters, Stats};
+pub use deadline::Deadline;
+pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunPermit, Token};
 pub use file_changes::FileChangeDetector;
 pub use handler::{CallId, Caller, Handler};
 pub use mailbox::{Mailbox, Message};

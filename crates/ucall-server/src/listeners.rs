@@ -11,7 +11,7 @@ use ucall_engine::{Engine, Id, Listener};
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     ids: Vec<Id>,
-    /// The same sockets: a drain accepts what still waits there.
+    /// The same sockets: a drain accepts the connections that still wait in their backlogs.
     listener_sockets: Vec<Listener>,
     is_paused: bool,
     is_shut_down: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Accepts connections of `listener`.
+    /// Starts to accept connections at `listener`.
     pub(crate) fn listen(
         &mut self,
         listener: Listener,
@@ -63,7 +63,7 @@ impl Listeners {
         self.pause(engine);
     }
 
-    /// Adopts the connections that wait at the sockets, until [`Listeners::close`].
+    /// Accepts the connections that wait in the backlogs, until [`Listeners::close`].
     pub(crate) fn adopt_waiting(&mut self, engine: &mut impl Engine) -> Vec<Id> {
         let accept = |socket| std::iter::from_fn(move || Listener::accept(socket).ok());
         // A connection that fails at once is no loss.
@@ -94,12 +94,12 @@ impl Listeners {
         Some(error)
     }
 
-    /// Whether a failure is to be logged: always if accepting stays paused, else once a sweep.
+    /// Whether to log a failure: always if accepting stays paused, otherwise once a sweep.
     pub(crate) fn should_log_failure(&mut self, stays_paused: bool) -> bool {
         stays_paused || !mem::replace(&mut self.is_failure_logged, true)
     }
 
-    /// A sweep begins.
+    /// Allows one more line, when a sweep begins.
     pub(crate) fn allow_log(&mut self) {
         self.is_failure_logged = false;
     }

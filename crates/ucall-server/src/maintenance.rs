@@ -1,7 +1,8 @@
-//! The sweep: once a second it inspects every connection's deadlines, so that they cost no call.
+//! The sweep: inspects the deadlines of all connections once a second, so that no call pays for a
+//! timer.
 //!
 //! Thousands of connections may be due at once, and each costs a reply and a close. So a sweep
-//! spreads over turns, a few connections at a time, and calls are served in between.
+//! takes many turns, a few connections in each, and calls are served in between.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,29 +14,29 @@ use crate::connections::Entry;
 
 /// Deadlines are in whole seconds.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Places inspected in one turn.
+/// Slots inspected in one turn.
 const INSPECTED_PER_TURN: usize = 256;
 /// Connections that one turn of a sweep answers or closes: a reply and the end of a stream take
 /// some 10 microseconds.
 const CLOSED_PER_TURN: usize = 4;
 
-/// How far the sweep has come.
+/// The progress of the sweep.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// When a sweep begins or goes on: in the past while one is under way.
+    /// When a sweep begins or continues; in the past while one is under way.
     due: Instant,
     /// When the next sweep begins.
     next: Instant,
-    /// The next place to inspect; `None` between sweeps.
-    place: Option<usize>,
-    /// In this turn.
+    /// The next slot to inspect; `None` between sweeps.
+    slot: Option<usize>,
+    /// Slots inspected, and connections answered or closed, in this turn.
     inspected: usize,
     ended: usize,
 }
 
 impl Sweep {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { due: now, next: now, place: None, inspected: 0, ended: 0 }
+        Self { due: now, next: now, slot: None, inspected: 0, ended: 0 }
     }
 
     /// When the sweep has something to do.
@@ -44,29 +45,29 @@ impl Sweep {
         self.due
     }
 
-    /// Begins a turn of the sweep; `true` if a new sweep begins with it.
+    /// Begins a turn of the sweep; `true` if it is the first of a sweep.
     pub(crate) fn begin_turn(&mut self, now: Instant) -> bool {
         (self.inspected, self.ended) = (0, 0);
-        let is_new = self.place.is_none();
+        let is_new = self.slot.is_none();
         if is_new {
-            (self.place, self.next) = (Some(0), now + SWEEP_INTERVAL);
+            (self.slot, self.next) = (Some(0), now + SWEEP_INTERVAL);
         }
         is_new
     }
 
-    /// The next of `places` places that this turn inspects.
-    pub(crate) fn next_place(&mut self, places: usize) -> Option<usize> {
-        let place = self.place?;
-        if place >= places {
-            (self.place, self.due) = (None, self.next);
+    /// The next slot that this turn inspects, of `slots` slots.
+    pub(crate) fn next_slot(&mut self, slots: usize) -> Option<usize> {
+        let slot = self.slot?;
+        if slot >= slots {
+            (self.slot, self.due) = (None, self.next);
             return None;
         }
         if self.inspected == INSPECTED_PER_TURN || self.ended == CLOSED_PER_TURN {
             return None;
         }
         self.inspected += 1;
-        self.place = Some(place + 1);
-        Some(place)
+        self.slot = Some(slot + 1);
+        Some(slot)
     }
 
     /// Counts a connection that this turn has answered or closed.
@@ -79,9 +80,9 @@ impl Sweep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
     Nothing,
-    /// The peer has not sent in time what it should have.
+    /// A request, a handshake or the connection itself is past its deadline.
     Expiry,
-    /// The peer is gone, or has taken nothing of a send for too long.
+    /// The peer has left, or has not taken any byte of a send for too long.
     Close,
 }
 
@@ -103,8 +104,8 @@ pub(crate) fn inspect(
     }
 }
 
-/// Whether the peer has reset a connection after it had ended its side. Engines report that end,
-/// and nothing after it.
+/// Whether the peer has reset a connection after it had shut down its side. Engines report the
+/// shutdown, but no event after it.
 fn has_peer_left(entry: &Entry, engine: &mut impl Engine) -> bool {
     let is_lost = |error: io::Error| error.kind() == io::ErrorKind::NotConnected;
     entry.proto.is_half_closed() && engine.peer(entry.id()).is_err_and(is_lost)
@@ -114,21 +115,21 @@ fn has_peer_left(entry: &Entry, engine: &mut impl Engine) -> bool {
 mod tests {
     use super::*;
 
-    fn turn(sweep: &mut Sweep, places: usize, now: Instant) -> (bool, Vec<usize>) {
+    fn turn(sweep: &mut Sweep, slots: usize, now: Instant) -> (bool, Vec<usize>) {
         let is_new = sweep.begin_turn(now);
-        (is_new, std::iter::from_fn(|| sweep.next_place(places)).collect())
+        (is_new, std::iter::from_fn(|| sweep.next_slot(slots)).collect())
     }
 
     #[test]
-    fn a_sweep_inspects_all_places_a_few_a_turn() {
+    fn a_sweep_inspects_all_slots_a_few_a_turn() {
         let now = Instant::now();
         let mut sweep = Sweep::new(now);
         let (mut all, mut begun) = (Vec::new(), 0);
         while sweep.due() <= now {
-            let (is_new, places) = turn(&mut sweep, 1000, now);
-            assert!(places.len() <= INSPECTED_PER_TURN);
+            let (is_new, slots) = turn(&mut sweep, 1000, now);
+            assert!(slots.len() <= INSPECTED_PER_TURN);
             begun += usize::from(is_new);
-            all.extend(places);
+            all.extend(slots);
         }
         assert_eq!((all, begun), ((0..1000).collect(), 1));
         assert_eq!(sweep.due(), now + SWEEP_INTERVAL);
@@ -139,12 +140,12 @@ mod tests {
         let now = Instant::now();
         let mut sweep = Sweep::new(now);
         sweep.begin_turn(now);
-        while sweep.next_place(100).is_some() {
+        while sweep.next_slot(100).is_some() {
             sweep.count_ended();
         }
         assert!(sweep.due() <= now, "the sweep goes on");
-        let (is_new, places) = turn(&mut sweep, 100, now);
-        assert!(!is_new && places.first() == Some(&CLOSED_PER_TURN));
+        let (is_new, slots) = turn(&mut sweep, 100, now);
+        assert!(!is_new && slots.first() == Some(&CLOSED_PER_TURN));
     }
 
     #[test]

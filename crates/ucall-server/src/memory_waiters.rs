@@ -1,8 +1,8 @@
 //! Connections that wait for memory until others release some.
 //!
-//! There may be thousands, and memory may be short for long, so they stand in an ordered set, and a
-//! turn inspects the first ones and no other connection. One of them may exceed the budget, so that
-//! connections that wait for each other's memory all finish.
+//! Thousands may wait for long, so they are in an ordered set of which a turn inspects the first.
+//! One of them may exceed the budget, so that connections that wait for each other's memory all
+//! finish.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,12 @@ use ucall_proto::LoadState;
 /// Connections that resume in one turn, at a microsecond or two each.
 const RESUMED_PER_TURN: usize = 64;
 
-/// The connections that wait, those that hold most first: they release most.
+/// The waiting connections, ordered by the bytes they hold. The largest resumes first, because it
+/// will release most.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryWaiters {
     waiting: BTreeSet<(usize, Id)>,
-    /// What each held when it began to wait.
+    /// The bytes that each held when it began to wait.
     held: BTreeMap<Id, usize>,
     /// The connection that may exceed the budget.
     exempt: Option<Id>,
@@ -25,9 +26,9 @@ pub(crate) struct MemoryWaiters {
 /// How a connection may resume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Resume {
-    /// There is memory again.
+    /// Within the budget.
     WithinBudget(Id),
-    /// None other exceeds the budget.
+    /// Over the budget, as the only connection.
     OverBudget(Id),
 }
 
@@ -37,7 +38,7 @@ impl MemoryWaiters {
         self.waiting.is_empty()
     }
 
-    /// How many may resume in one turn.
+    /// How many connections this turn may resume.
     pub(crate) fn turn_len(&self) -> usize {
         self.waiting.len().min(RESUMED_PER_TURN)
     }

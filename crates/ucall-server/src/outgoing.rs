@@ -12,7 +12,7 @@ pub(crate) struct Outgoing {
     queued: Payload,
     /// Bytes of the send under way; 0 when there is none.
     in_flight: usize,
-    /// How much of it the peer had taken when that last changed, as far as was inspected, and when.
+    /// Bytes of it that the peer had taken at the last inspection, and when that last changed.
     taken: usize,
     send_progress_at: Instant,
     reserved: Reservation,
@@ -29,7 +29,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that are not sent yet.
+    /// Unsent bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.in_flight + self.queued.len()
@@ -51,7 +51,7 @@ impl Outgoing {
         &mut self.queued
     }
 
-    /// Takes what is to be sent next; `None` without any, or while a send is under way.
+    /// Takes the queued output for the next send; `None` while a send is under way.
     #[inline(always)]
     pub(crate) fn take_next(&mut self) -> Option<Payload> {
         (!self.queued.is_empty() && self.in_flight == 0).then(|| mem::take(&mut self.queued))
@@ -64,21 +64,21 @@ impl Outgoing {
         (self.taken, self.send_progress_at) = (0, now);
     }
 
-    /// Records its end; `true` when output is queued after it, or memory is reserved.
+    /// Records the end of the send; `true` if output is queued or memory is reserved.
     #[inline(always)]
     pub(crate) fn end_send(&mut self) -> bool {
         self.in_flight = 0;
         !self.queued.is_empty() || self.reserved.bytes() > 0
     }
 
-    /// Reserves memory for output of more than a few replies.
+    /// Updates the reservation to the unsent bytes, if they are more than a few replies.
     #[cold]
     pub(crate) fn reserve(&mut self, budget: &MemoryBudget) {
         self.reserved = budget.reserve_large(self.bytes());
     }
 
-    /// Whether the peer, which has taken `taken` bytes of the send under way, has taken none for
-    /// `timeout`.
+    /// Whether the peer has taken no byte of the send under way for `timeout`. So far it has taken
+    /// `taken` bytes.
     pub(crate) fn is_send_stalled(
         &mut self,
         taken: usize,

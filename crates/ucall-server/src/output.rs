@@ -1,28 +1,28 @@
-//! Where replies are written, and the memory of those that were sent, kept for the next.
+//! The buffer that replies are written to, and a cache of payloads.
 //!
-//! Replies go straight into one payload, which is handed to the engine whole and comes back when it
-//! is sent. Small ones are kept by the hundred, a large one alone: it becomes the payload that the
-//! next reply is written to. A small reply that was written there is copied out, so that no
-//! connection holds much more memory than it has bytes to send.
+//! Replies are written straight into one payload, which goes to the engine whole and comes back
+//! when it is sent. Hundreds of small payloads are cached, but only one large payload: the next
+//! reply is written to it. A small reply is copied out of it, so that no connection holds much more
+//! memory than it has bytes to send.
 
 use std::mem;
 
 use ucall_buffer::Payload;
 
-/// Payloads kept for their next use.
+/// Payloads that are cached.
 const CACHED_PAYLOADS_MAX: usize = 1024;
 
-/// The output of the connection at hand.
+/// The output of the connection that takes a step.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     payload: Payload,
     cached: Vec<Payload>,
-    /// Whether a large payload came back since the last look.
+    /// Whether a large payload came back since the last [`Output::release_unused`].
     was_large: bool,
 }
 
 impl Output {
-    /// Where to write.
+    /// The buffer to write to.
     #[inline]
     pub(crate) fn head_mut(&mut self) -> &mut Vec<u8> {
         self.payload.head_mut()
@@ -38,12 +38,12 @@ impl Output {
         self.payload.len()
     }
 
-    /// Forgets what was written.
+    /// Discards the output.
     pub(crate) fn clear(&mut self) {
         self.payload.clear_retaining_capacity();
     }
 
-    /// Moves what was written behind `queued`.
+    /// Appends the output to `queued`.
     pub(crate) fn append_to(&mut self, queued: &mut Payload) {
         match self.payload.is_oversized() {
             true => queued.append(&mut self.copied()),
@@ -51,7 +51,7 @@ impl Output {
         }
     }
 
-    /// Moves what was written to `queued`, which is empty.
+    /// Moves the output to `queued`, which is empty.
     #[inline(always)]
     pub(crate) fn move_to(&mut self, queued: &mut Payload) {
         if self.payload.is_oversized() {
@@ -62,12 +62,12 @@ impl Output {
         if !self.payload.has_memory()
             && let Some(cached) = self.cached.pop()
         {
-            // What it replaces holds nothing that would have to be dropped.
+            // The old payload owns no memory, so there is nothing to drop.
             mem::forget(mem::replace(&mut self.payload, cached));
         }
     }
 
-    /// What was written, to be sent.
+    /// Takes the output for a send.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Payload {
         if self.payload.is_oversized() {
@@ -77,7 +77,7 @@ impl Output {
         mem::replace(&mut self.payload, next)
     }
 
-    /// Takes back a payload that was sent.
+    /// Caches a payload that was sent.
     #[inline(always)]
     pub(crate) fn recycle(&mut self, mut payload: Payload) {
         if payload.is_large() {
@@ -89,7 +89,7 @@ impl Output {
         }
     }
 
-    /// Writes to a large payload next if there is no larger one; gives what is to be spared.
+    /// Keeps a large payload for the next output, if it is the largest; returns the other one.
     #[cold]
     fn cache_large(&mut self, mut payload: Payload) -> Payload {
         if self.is_empty() && payload.capacity() > self.payload.capacity() {
@@ -100,14 +100,14 @@ impl Output {
         payload
     }
 
-    /// Whether there is large memory that [`Output::release_unused`] is to let go of.
+    /// Whether [`Output::release_unused`] may have memory to release.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.payload.is_large()
     }
 
-    /// Lets go of large memory, if no large reply was sent since the last call. Nothing may be
-    /// written that is not taken.
+    /// Releases the large payload if no large reply was sent since the last call. The output must
+    /// be empty.
     pub(crate) fn release_unused(&mut self) {
         if !mem::take(&mut self.was_large) {
             self.payload.clear();

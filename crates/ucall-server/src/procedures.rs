@@ -1,4 +1,4 @@
-//! The functions that are served, by name.
+//! The table of procedures.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ucall_buffer::has_same_ends;
 
-/// Names and what runs under them, as they were at one moment.
+/// One version of the table.
 #[derive(Debug)]
 pub(crate) struct ProcedureTable<P> {
     entries: Vec<(Box<[u8]>, Arc<P>)>,
@@ -39,11 +39,11 @@ impl<P> ProcedureTable<P> {
     }
 }
 
-/// The functions of one server, shared by its workers and whoever registers more.
+/// The procedures of one server. Workers share it with the threads that register procedures.
 ///
-/// Each worker keeps the table it saw last and looks once a turn, without a lock, whether there is
-/// a newer one; so a call costs one hash of its method's name, or one comparison if it is
-/// the same as the last one.
+/// Each worker caches the table, and checks once a turn, without a lock, for a newer version. So a
+/// call costs one hash of its method's name, or one comparison if the name is that of the last
+/// call.
 #[derive(Debug)]
 pub struct Procedures<P> {
     table: Mutex<Arc<ProcedureTable<P>>>,
@@ -62,12 +62,12 @@ impl<P> Default for Procedures<P> {
 }
 
 impl<P> Procedures<P> {
-    /// No functions yet.
+    /// An empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Serves `procedure` under `name`, in place of what had that name before.
+    /// Registers `procedure` as `name`, and replaces the procedure of that name, if any.
     pub fn insert(&self, name: &str, procedure: P) {
         let mut table = self.lock();
         let mut changed = ProcedureTable::clone(&table);
@@ -76,14 +76,13 @@ impl<P> Procedures<P> {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// From now on, calls tell the address that they come from. It costs a system call a
-    /// connection.
+    /// Sets [`Caller::peer`](crate::Caller::peer) from now on, at one system call a connection.
     pub fn want_peers(&self) {
         self.wants_peers.store(true, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether something is served under `name`.
+    /// Whether there is a procedure `name`.
     pub fn contains(&self, name: &str) -> bool {
         self.lock().indices.contains_key(name.as_bytes())
     }
@@ -93,12 +92,12 @@ impl<P> Procedures<P> {
     }
 }
 
-/// The table that one worker saw last.
+/// The version of the table that a worker uses.
 #[derive(Debug)]
 pub(crate) struct ProcedureCache<P> {
     procedures: Arc<Procedures<P>>,
     table: Arc<ProcedureTable<P>>,
-    /// Where in the table the procedure stands that was found last, which is often the next one.
+    /// The index of the last procedure that was found, which is likely the next.
     last: Cell<usize>,
     version: u64,
     pub(crate) wants_peers: bool,
@@ -117,7 +116,7 @@ impl<P> ProcedureCache<P> {
         cache
     }
 
-    /// Takes the newest table, if there is a newer one.
+    /// Loads the newest version of the table.
     #[inline(always)]
     pub(crate) fn refresh(&mut self) {
         let version = self.procedures.version.load(Ordering::Acquire);
@@ -150,7 +149,7 @@ impl<P> ProcedureCache<P> {
     }
 }
 
-/// Whether two names are one. Short ones are not worth a call.
+/// Whether two names are equal. For short names, a call of memcmp would cost more.
 #[inline(always)]
 fn is_same(known: &[u8], name: &[u8]) -> bool {
     if known.len() != name.len() {

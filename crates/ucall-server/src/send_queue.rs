@@ -1,4 +1,4 @@
-//! Sends replies. Nothing else decides whether output goes out now or later.
+//! Sends output, and decides whether it goes out now or later.
 //!
 //! A step of a connection writes its replies to [`SendQueue::output`], and [`SendQueue::flush`]
 //! sends them:
@@ -9,8 +9,8 @@
 //! | on posix: up to 16 KiB, of a connection that waits for requests | with up to three others |
 //! | any other | at once |
 //!
-//! A send that enters the kernel by itself leaves the caches and branch predictors to it, so posix
-//! makes such sends together, at the latest at the end of the turn. io_uring submits all sends with
+//! Each entry into the kernel replaces the contents of caches and branch predictors, so posix sends
+//! small replies in batches, at the latest at the end of the turn. io_uring submits all sends with
 //! its next wait.
 
 use std::time::Instant;
@@ -22,17 +22,17 @@ use ucall_proto::{MemoryBudget, NextAction};
 use crate::connections::{Connections, Entry};
 use crate::output::Output;
 
-/// Replies that are sent together at most. Those of slow functions should not wait for many.
+/// Replies in a batch. It is small, because a reply waits for the calls of those after it.
 const BATCH_MAX: usize = 4;
 
-/// What became of output.
+/// What [`SendQueue::flush`] did with the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flushed {
-    /// It is sent or queued.
+    /// The output is sent or queued.
     Done,
-    /// It is queued, and [`SendQueue::send_batch`] is due.
+    /// The output is queued, and [`SendQueue::send_batch`] is due.
     BatchIsFull,
-    /// It is left for [`SendQueue::flush`].
+    /// The output is left for [`SendQueue::flush`].
     NotYet,
 }
 
@@ -40,22 +40,23 @@ pub(crate) enum Flushed {
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     output: Output,
-    /// Connections whose replies are sent together.
+    /// The connections of the next batch.
     batch: Vec<Id>,
-    /// Whether something waits for a send that an engine need not report before the next event.
+    /// Whether output waits for the end of a send, which an engine may report as late as with the
+    /// next event.
     needs_poll: bool,
     bytes_sent: u64,
     budget: MemoryBudget,
 }
 
 impl SendQueue {
-    /// A queue that reserves large output of `budget`.
+    /// A queue that reserves memory for large output from `budget`.
     pub(crate) fn new(budget: MemoryBudget) -> Self {
         let (output, batch) = (Output::default(), Vec::new());
         Self { output, batch, needs_poll: false, bytes_sent: 0, budget }
     }
 
-    /// Where the step of a connection writes.
+    /// The buffer that a step of a connection writes to.
     #[inline(always)]
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         self.output.head_mut()
@@ -98,7 +99,7 @@ impl SendQueue {
         std::mem::take(&mut self.needs_poll)
     }
 
-    /// Queues the output behind what the connection has not sent yet, and sends that if it may.
+    /// Appends the output to that of its connection, and sends it according to the table above.
     #[inline]
     pub(crate) fn flush<E: Engine>(
         &mut self,
@@ -129,8 +130,8 @@ impl SendQueue {
         Flushed::Done
     }
 
-    /// Does the same for the small reply of a connection that has nothing else to send or to do, as
-    /// most are. Any other is left in the output.
+    /// The fast path of [`SendQueue::flush`]: a small reply of a connection that then only waits
+    /// for its next request.
     #[inline(always)]
     pub(crate) fn flush_reply<E: Engine>(
         &mut self,
@@ -160,14 +161,14 @@ impl SendQueue {
         if self.batch.len() == BATCH_MAX { Flushed::BatchIsFull } else { Flushed::Done }
     }
 
-    /// Whether replies wait for others.
+    /// Whether the batch has replies.
     #[inline]
     pub(crate) fn has_batch(&self) -> bool {
         !self.batch.is_empty()
     }
 
-    /// Sends the replies that wait for others. Inlined where most replies leave: a call would be
-    /// one more return that the processor mispredicts after a system call.
+    /// Sends the batch. Inlined at the end of a turn: a call would be one more return that the
+    /// processor mispredicts after a system call.
     #[inline(always)]
     pub(crate) fn send_batch<E: Engine>(
         &mut self,
@@ -185,7 +186,7 @@ impl SendQueue {
         self.batch.clear();
     }
 
-    /// Sends what is queued on a connection, unless a send is under way.
+    /// Sends the queued output of a connection, unless a send is under way.
     #[inline(always)]
     fn send<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
         let Some(payload) = entry.outgoing.take_next() else { return };
@@ -207,8 +208,8 @@ impl SendQueue {
         }
     }
 
-    /// Takes back what was sent; `true` when the connection has to go on: with output that is
-    /// queued, or with whatever waited for the send.
+    /// Takes back the payload of a send that has ended; `true` if the connection has more output or
+    /// an action that waited for the send.
     #[inline(always)]
     pub(crate) fn sent(&mut self, entry: Option<&mut Entry>, payload: Payload) -> bool {
         self.output.recycle(payload);
@@ -216,14 +217,14 @@ impl SendQueue {
         entry.outgoing.end_send() || entry.proto.next_action() != NextAction::Receive
     }
 
-    /// Sends what is queued after a send that has ended.
+    /// Sends the output that was queued during a send.
     pub(crate) fn send_next<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
         self.send(engine, entry, now);
         entry.outgoing.reserve(&self.budget);
     }
 
-    /// Sends a connection's last bytes, of TLS. What does not go out at once is cancelled when the
-    /// connection closes.
+    /// Sends the close_notify of TLS before a connection closes, which cancels the part that does
+    /// not go out at once.
     pub(crate) fn send_close_notify<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry) {
         self.output.clear();
         entry.proto.close_notify(self.output.head_mut());

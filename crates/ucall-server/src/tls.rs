@@ -1,9 +1,9 @@
-//! TLS of a server: its files, and the configuration that is made of them.
+//! The TLS files of a server, and the configuration that is built from them.
 //!
-//! Files are looked at about once a second, while there is something to do. When one has changed,
-//! all are read again, and connections accepted from then on use what is new; those that are open
-//! go on as they are. Files that do not fit together, because only some are written yet or because
-//! somebody erred, change nothing, and are told once.
+//! A sweep checks about once a second whether a file has changed. If so, all are read again, and
+//! connections that are accepted from then on use the new configuration. Files that do not match
+//! each other, because not all of them are written yet or by mistake, are logged once and change
+//! nothing.
 
 use std::fmt;
 use std::fs;
@@ -21,38 +21,38 @@ use crate::file_changes::FileChangeDetector;
 /// The files that a server reads, and how to read them. All are PEM.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
-    /// Who the server is. The name that a client asks for chooses one; the first is shown to those
-    /// who ask for none of them.
+    /// The identities of the server. The name in the client's handshake selects one; the first is
+    /// for clients that name none of them.
     pub identities: Vec<IdentityFiles>,
     /// The password of encrypted keys.
     pub password: Option<Vec<u8>>,
-    /// Whether clients show a certificate.
+    /// Whether clients authenticate by a certificate.
     pub client_auth: ClientAuth,
-    /// Who signs those of clients.
+    /// The authorities that sign the certificates of clients.
     pub client_authorities: Option<PathBuf>,
-    /// What is spoken inside, the preferred one first (RFC 7301); none: anything.
+    /// The application protocols (RFC 7301), the preferred one first; if empty, any.
     pub alpn: &'static [&'static [u8]],
 }
 
 /// A certificate and its key.
 #[derive(Clone, Debug, Default)]
 pub struct IdentityFiles {
-    /// The certificate and those that lead from it to the authority, in this order, in one file or
-    /// in several.
+    /// The chain from the certificate towards the authority, in this order, in one file or in
+    /// several.
     pub certificates: Vec<PathBuf>,
-    /// The key; `None` if it is in the first of those.
+    /// The private key; `None` if it is in the first file of the chain.
     pub private_key: Option<PathBuf>,
 }
 
-/// Why there is no configuration.
+/// Why no configuration could be built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsFilesError {
     /// A file cannot be read.
     Read(PathBuf, io::Error),
-    /// What is in a file cannot be used.
+    /// The content of a file cannot be used.
     Content(PathBuf, SettingsError),
-    /// Files cannot be used together.
+    /// The files cannot be used together.
     Settings(SettingsError),
 }
 
@@ -81,25 +81,25 @@ impl Tls {
     /// Reads the files. Servers with the same `tickets` resume each other's sessions.
     ///
     /// # Errors
-    /// A file cannot be read, or used.
+    /// A file cannot be read or used.
     pub fn load(files: TlsFiles, tickets: TicketSecret) -> Result<Self, TlsFilesError> {
-        // Looked at before they are read: what changes meanwhile is found the next time.
+        // Before the files are read: the next refresh finds a change during the read.
         let changes = FileChangeDetector::new(files.paths());
         let current = files.config(&tickets)?;
         Ok(Self { files, tickets, current: RwLock::new(current), changes })
     }
 
-    /// The server's end of a connection that was accepted just now.
+    /// The TLS of a new connection.
     ///
     /// # Errors
-    /// rustls refuses to make one.
+    /// rustls rejects the configuration.
     pub fn accept(&self) -> Result<TlsConnection, TlsError> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
         TlsConnection::server(current)
     }
 
-    /// Reads the files again if one of them has changed. `None` when none has, or when another
-    /// worker is at it.
+    /// Reads the files again if one of them has changed. `None` if none has, or if another worker
+    /// is reading them.
     pub fn refresh(&self) -> Option<Result<(), TlsFilesError>> {
         if !self.changes.has_changed() {
             return None;
@@ -111,7 +111,7 @@ impl Tls {
 }
 
 impl TlsFiles {
-    /// What servers of functions speak inside.
+    /// The application protocols of a server of functions.
     pub const HTTP: &'static [&'static [u8]] = &[b"http/1.1"];
 
     fn paths(&self) -> Vec<PathBuf> {
@@ -135,7 +135,7 @@ impl TlsFiles {
         settings.build().map_err(|error| self.locate_error(&identities, error))
     }
 
-    /// Names the file that an error comes from.
+    /// Adds the path of the file that an error comes from.
     fn locate_error(&self, identities: &[Identity<'_>], error: SettingsError) -> TlsFilesError {
         for (identity, files) in identities.iter().zip(&self.identities) {
             if let Err(error) = identity.check() {
@@ -156,7 +156,7 @@ impl TlsFiles {
     }
 }
 
-/// What is in the files of an identity.
+/// The contents of an identity's files.
 struct IdentityTexts {
     certificates: Vec<u8>,
     private_key: Vec<u8>,
@@ -173,7 +173,7 @@ impl IdentityFiles {
 
     fn read(&self) -> Result<IdentityTexts, TlsFilesError> {
         let texts = self.certificates.iter().map(|path| read(path));
-        // A file need not end its last line.
+        // The last line of a file may lack its newline.
         let certificates = texts.collect::<Result<Vec<_>, _>>()?.join(b"\n".as_slice());
         let private_key = self.key_path().map_or(Ok(Vec::new()), |path| read(path))?;
         Ok(IdentityTexts { certificates, private_key })

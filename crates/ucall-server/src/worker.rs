@@ -1,8 +1,8 @@
 //! A worker: one thread, one engine and its connections.
 //!
-//! A turn waits for completions, passes each to its connection, and sends every reply; the engine
-//! submits them with its next wait. Only after its calls are answered does a turn take a few steps
-//! of what else is due: newcomers, hang-ups, handshakes, deadlines and a drain. Nothing is shared
+//! A turn waits for completions, passes each to its connection, and sends all replies; the engine
+//! submits them with its next wait. After its calls are answered, a turn takes a few steps of the
+//! rest: new connections, hang-ups, handshakes, deadlines and a drain. A worker shares no state
 //! with other threads, so nothing is locked; they send messages through the [`Mailbox`].
 
 use std::io;
@@ -30,13 +30,13 @@ const READABLE: Readiness = Readiness { readable: true, writable: false };
 /// What happened in a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
-    /// A message asked the worker to stop, or its drain is over.
+    /// A message has asked the worker to stop, or its drain is over.
     pub stopped: bool,
     /// The descriptor of [`Worker::watch_signals`] became readable.
     pub signalled: bool,
     /// The descriptor of [`Worker::watch_loop`] became readable.
     pub ready: bool,
-    /// Nothing happened.
+    /// The turn had no completions.
     pub idle: bool,
 }
 
@@ -48,14 +48,14 @@ pub struct Worker<E: Engine, H: Handler> {
     drain: Option<DrainState>,
     signals: Option<Id>,
     event_loop: Option<Id>,
-    /// Whether the event loop's descriptor is to be watched again.
+    /// Whether to watch the event loop's descriptor again before the next wait.
     rewatch: bool,
     completions: Vec<Completion>,
     mailbox: Mailbox,
     messages: Vec<Message>,
-    /// How many arrivals the last turn had: after several, more are likely.
+    /// Arrivals of the last turn. After several, more are likely.
     arrivals: usize,
-    /// Whether the last turn found messages: more are likely.
+    /// Whether the last turn had messages. If so, more are likely.
     has_messages: bool,
     /// When the turn before this one began: connections that were accepted later are not evicted.
     previous_turn: Option<Instant>,
@@ -66,12 +66,15 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// A worker that serves `procedures` with `handler`.
     pub fn new(
         engine: E,
-        handler: H,
+        mut handler: H,
         procedures: Arc<Procedures<H::Procedure>>,
         config: WorkerConfig,
     ) -> Self {
         let now = Instant::now();
         let waker = engine.waker();
+        // A wake fails if the worker is gone, or about to poll by itself.
+        let mailbox = Mailbox::new(move || drop(waker.wake()));
+        handler.set_mailbox(mailbox.clone());
         let context = WorkerContext::new(handler, procedures, config, now);
         Self {
             driver: ConnectionDriver::new(engine, context),
@@ -82,8 +85,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             event_loop: None,
             rewatch: false,
             completions: Vec::new(),
-            // A wake fails if the worker is gone, or about to poll by itself.
-            mailbox: Mailbox::new(move || drop(waker.wake())),
+            mailbox,
             messages: Vec::new(),
             arrivals: 0,
             has_messages: false,
@@ -104,15 +106,16 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(())
     }
 
-    /// Ends a turn, with `ready` set, whenever `descriptor` is readable: that of an event loop that
-    /// shares this worker's wait. It must stay open until the worker is dropped or watches another.
+    /// Ends a turn, with `ready` set, whenever `descriptor` is readable. It belongs to an event
+    /// loop that shares this worker's wait, and must stay open until the worker is dropped or
+    /// watches another.
     pub fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.unwatch_loop();
         self.event_loop = Some(self.driver.engine_mut().watch(descriptor, READABLE)?);
         Ok(())
     }
 
-    /// Watches no event loop any more.
+    /// Stops watching the event loop.
     pub fn unwatch_loop(&mut self) {
         self.rewatch = false;
         if let Some(watch) = self.event_loop.take() {
@@ -120,13 +123,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Prepares for a wait on the engine's descriptor by other code: until the next turn, messages
-    /// make it readable. `false` if there is one already, and the next turn is due.
+    /// Prepares for other code to wait on the engine's descriptor: until the next turn, a message
+    /// makes it readable. `false` if there is a message already, and a turn is due.
     pub fn prepare_to_wait(&mut self) -> bool {
         self.mailbox.prepare_to_sleep()
     }
 
-    /// When a turn is due, whatever else happens.
+    /// When the next turn is due, even without events.
     pub fn deadline(&self) -> Option<Instant> {
         let sweep = self.driver.needs_sweeps().then_some(self.sweep.due());
         let deadline = earlier(sweep, self.driver.context().handler_deadline());
@@ -143,17 +146,17 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.engine()
     }
 
-    /// Takes messages from other threads.
+    /// Through which other threads send messages to the worker.
     pub fn mailbox(&self) -> Mailbox {
         self.mailbox.clone()
     }
 
-    /// Counts on that page from now on.
+    /// Publishes the worker's counters on that page from now on.
     pub fn set_counters(&mut self, counters: Arc<Counters>) {
         self.counters = counters;
     }
 
-    /// The page of counters, to be read at any time.
+    /// The page of counters, which any thread may read.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
     }
@@ -163,15 +166,17 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.context_mut().handler()
     }
 
-    /// One turn: waits until something happens or `deadline` has passed, and handles all of it.
+    /// One turn: waits for completions until `deadline`, and handles all of them.
     ///
-    /// Inlined, for the loop around it: after a system call the processor mispredicts each return,
-    /// because the kernel's own returns have replaced what it remembers.
+    /// Inlined into the loop around it: after a system call the processor mispredicts each return,
+    /// because the kernel's returns have replaced its predictions.
     #[inline(always)]
     pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
-        // Between turns an event loop and signal handlers run functions.
+        // Between turns an event loop and signal handlers run functions, which may fork.
         self.driver.context_mut().end_child();
-        self.driver.poll_replies();
+        if H::POLLS_EVERY_TURN {
+            self.driver.poll_replies();
+        }
         self.driver.send_waiting();
         self.wait(deadline)?;
         self.begin_turn();
@@ -181,7 +186,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         turn.stopped = self.read_mailbox();
         let now = self.driver.now();
         self.handler_mut().turn_ended(now);
-        self.driver.poll_replies();
+        if H::POLLS_EVERY_TURN {
+            self.driver.poll_replies();
+        }
         if self.driver.has_waiters() {
             self.driver.resume_waiters();
         }
@@ -195,8 +202,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(turn)
     }
 
-    /// The end of a worker that was told to stop: what was written last is sent, then all
-    /// connections are closed like those that have nothing under way.
+    /// Shuts down a worker after its last turn: sends the output that is left, then closes all
+    /// connections.
     ///
     /// # Errors
     /// The engine's.
@@ -233,7 +240,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         waited
     }
 
-    /// Polls without waiting; `true` when that has found something.
+    /// Polls without waiting; `true` if there are completions or messages.
     #[inline(never)]
     fn poll(&mut self) -> io::Result<bool> {
         let now = self.driver.now();
@@ -288,7 +295,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 turn.signalled = true;
             }
             Completion::Ready { watch, .. } if self.event_loop == Some(watch) => {
-                // Watched again only before the next wait, when the loop has had its turn.
+                // Watched again before the next wait, after the loop has handled its events.
                 self.rewatch = true;
                 turn.ready = true;
             }
@@ -300,7 +307,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(())
     }
 
-    /// Handles the messages of other threads; `true` if one asks to stop.
+    /// Handles the messages and replies of other threads; `true` for [`Message::Stop`].
     #[inline]
     fn read_mailbox(&mut self) -> bool {
         self.has_messages = self.mailbox.has_messages();
@@ -316,16 +323,15 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             match message {
                 Message::Stop => stopped = true,
                 Message::Drain(drain) => self.begin_drain(drain),
-                Message::PollReplies => {}
-                Message::Complete(call, outcome) => self.driver.complete(call, outcome.as_deref()),
             }
         }
         self.messages = messages;
+        self.driver.poll_replies();
         stopped
     }
 
-    /// Takes a few steps of what else is due, now that the calls of this turn are answered. How
-    /// many delays every call that arrives meanwhile.
+    /// Takes a few steps of the work that is no call, after the calls of this turn are answered.
+    /// The steps are few because they delay the calls that arrive meanwhile.
     #[inline(always)]
     fn run_maintenance(&mut self) {
         if self.admission.is_waiting() {
@@ -358,12 +364,12 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if self.sweep.begin_turn(self.driver.now()) {
             self.driver.begin_sweep(&mut self.admission, self.previous_turn);
         }
-        while let Some(place) = self.sweep.next_place(self.driver.connections().slot_count()) {
-            self.driver.inspect(place, &mut self.sweep);
+        while let Some(slot) = self.sweep.next_slot(self.driver.connections().slot_count()) {
+            self.driver.inspect(slot, &mut self.sweep);
         }
     }
 
-    /// Begins a drain; during one, may only make it stricter.
+    /// Begins a drain, or restricts the one under way.
     #[inline(never)]
     fn begin_drain(&mut self, wanted: Drain) {
         if wanted == Drain::No {
@@ -382,7 +388,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Takes a step of the drain at the end of a turn; `true` when it is over.
+    /// Takes a step of the drain at the end of a turn; `true` if the drain is over.
     #[inline(never)]
     fn continue_drain(&mut self) -> bool {
         let now = self.driver.now();
@@ -408,7 +414,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.close_all_idle(moment);
     }
 
-    /// Abandons all calls, sends what they are answered with, and closes all connections.
+    /// Abandons all calls, sends their error replies, and closes all connections.
     fn expire_drain(&mut self) {
         self.handler_mut().abandon();
         self.driver.poll_replies();

@@ -1,1 +1,1 @@
-"""What the command line is made of. Not for direct use: `ucall.cli`."""
+"""The parts of the command line. Internal: use `ucall.cli`."""

@@ -1,4 +1,4 @@
-"""The options of the command line, in argparse's words."""
+"""The arguments of the command line."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ examples:
   ucall render size:json='[640, 480]' --format image -o picture.png
 
 values:
-  name=VALUE        an int, a float, true, false, null, or JSON in [] or {} if it
-                    looks like one; else text
+  name=VALUE        an int, a float, true, false, null, or JSON in [] or {};
+                    any other value is text
   name:TYPE=VALUE   TYPE is int, float, bool, str or json
-  name=@-           what comes on standard input
+  name=@-           standard input, as text or else as bytes
 
-exit status: 0 answered, 1 the server replied with an error, 2 wrong usage,
+exit status: 0 success, 1 the server replied with an error, 2 wrong usage,
 3 no connection or no reply in time
 
 python -m ucall serves functions: python -m ucall --help"""
 
 
 class Parser(argparse.ArgumentParser):
-    """One with ``--version``, which takes no shortened options and complains in one line."""
+    """A parser with ``--version``, without abbreviations, and with errors in one line."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
         self.add_argument("-V", "--version", action="version", version=f"ucall {__version__}")
 
     def error(self, message: str) -> NoReturn:
-        """One line, without the usage around it."""
+        """Prints the error without the usage."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 class _Param(argparse.Action):
-    """Notes params in the order in which they come, whatever option they come by."""
+    """Collects the params of several options in their order on the command line."""
 
     def __call__(
         self,
@@ -67,7 +67,7 @@ class _Param(argparse.Action):
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options, with `params` as (kind, text): ``file``, ``image``, ``positional`` in order."""
+    """The options; `params` are pairs of ``"file"``, ``"image"`` or ``"positional"`` and a text."""
     options = _parser().parse_intermixed_args(arguments)
     options.params = getattr(options, "params", None) or []
     return options
@@ -119,18 +119,18 @@ def _add_param_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--uri", default="127.0.0.1", help="where the server is (default: %(default)s)"
+        "--uri", default="127.0.0.1", help="URI of the server (default: %(default)s)"
     )
     parser.add_argument(
-        "-p", "--port", type=int, help="its port (default: that of the URI, or 8545)"
+        "-p", "--port", type=int, help="port of the server (default: that of the URI, or 8545)"
     )
-    parser.add_argument("--tcp", action="store_true", help="speak raw TCP rather than HTTP")
+    parser.add_argument("--tcp", action="store_true", help="use raw TCP rather than HTTP")
     parser.add_argument(
         "--timeout",
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="wait so long in all (default: 60)",
+        help="time limit of the call (default: 60)",
     )
     parser.add_argument(
         "-H",
@@ -153,10 +153,10 @@ def _seconds(text: str) -> float:
 
 
 def _add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """Named as cURL names them."""
+    """The names are those of cURL."""
     trust = parser.add_mutually_exclusive_group()
     trust.add_argument(
-        "-k", "--insecure", action="store_true", help="trust any server, whatever it shows (TLS)"
+        "-k", "--insecure", action="store_true", help="accept any certificate of the server (TLS)"
     )
     trust.add_argument(
         "--cacert", metavar="FILE", help="trust the authorities in a file, not the system's (TLS)"
@@ -164,9 +164,9 @@ def _add_tls_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cert",
         metavar="FILE",
-        help="our own certificate, its key in the same file or --key (TLS)",
+        help="certificate of the client, with its key unless --key is given (TLS)",
     )
-    parser.add_argument("--key", metavar="FILE", help="the key of --cert (TLS)")
+    parser.add_argument("--key", metavar="FILE", help="private key of --cert (TLS)")
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -174,11 +174,10 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         default="json",
-        help="what to make of the result: json (default), raw (the reply as it came), bytes, "
-        "numpy, image",
+        help="form of the result: json (default), raw (the reply as received), bytes, numpy, image",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the result to a file")
-    parser.add_argument("--notify", action="store_true", help="ask for no reply")
+    parser.add_argument("--notify", action="store_true", help="call without a reply")
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="show the request and the reply as sent"
+        "-v", "--verbose", action="store_true", help="show the bytes of the request and the reply"
     )

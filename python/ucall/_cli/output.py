@@ -1,4 +1,4 @@
-"""The result, written where it was asked for and as it was asked for."""
+"""Writes the result in the requested form, to a file or to standard output."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["check_output", "printable", "write"]
 
 
 def check_output(kind: str, path: str | None) -> None:
-    """Finds before the call what would be in the way after it.
+    """Checks before the call that its result can be written.
 
     Raises:
         UsageError: The file cannot be written, or an image would go to the terminal.
     """
     if path is None:
         if kind == "image" and sys.stdout.isatty():
-            raise UsageError("an image is nothing for a terminal: use -o FILE")
+            raise UsageError("a terminal cannot show an image: use -o FILE")
         return
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
@@ -38,10 +38,10 @@ def check_output(kind: str, path: str | None) -> None:
 
 
 def write(response: Response, kind: str, path: str | None) -> None:
-    """Writes the result as ``kind`` (see `ucall._cli.arguments.FORMATS`).
+    """Writes the result in a form of `ucall._cli.arguments.FORMATS`.
 
     Raises:
-        UsageError: The result is not of that kind, or the file cannot be written.
+        UsageError: The result does not have this form, or the file cannot be written.
     """
     is_terminal = path is None and sys.stdout.isatty()
     try:
@@ -60,12 +60,12 @@ def write(response: Response, kind: str, path: str | None) -> None:
 
 
 def printable(text: str) -> str:
-    """Without what could steer a terminal."""
+    """Escapes control characters."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _json(response: Response, is_terminal: bool) -> bytes:
-    """Pretty for people, compact for programs."""
+    """Indented on a terminal, else compact."""
     result = response.json
     if is_terminal:
         text = _escape_controls(json.dumps(result, indent=2, ensure_ascii=False))
@@ -83,7 +83,7 @@ def _raw(response: Response, is_terminal: bool) -> bytes:
 def _bytes(response: Response, is_terminal: bool) -> bytes:
     data = response.bytes
     if is_terminal and not _is_text(data):
-        raise ValueError(f"{len(data)} bytes that are no text for a terminal: use -o FILE")
+        raise ValueError(f"{len(data)} bytes that are not text: use -o FILE")
     return data
 
 
@@ -103,12 +103,12 @@ def _numpy(response: Response, is_terminal: bool) -> bytes:
 def _image(response: Response, is_terminal: bool) -> bytes:
     data = response.bytes
     if sniff_format(data) is None:
-        raise ValueError(f"the result is no image in any of the formats {', '.join(FORMATS)}")
+        raise ValueError(f"the result is not an image in any of the formats {', '.join(FORMATS)}")
     return data
 
 
 def _escape_controls(text: str) -> str:
-    """The same JSON without letters that steer a terminal, which stand only within its strings."""
+    """Escapes control characters of JSON text, where they occur only within strings."""
     return "".join(
         letter if letter.isprintable() or letter in "\n\r\t" else json.dumps(letter)[1:-1]
         for letter in text

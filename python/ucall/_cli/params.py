@@ -1,4 +1,4 @@
-"""Params from what was typed."""
+"""Parses the params of the command line."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None}
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-#: What may stand before the = of a file; else the = belongs to the path.
+#: A name before the = of a file; else the = is a part of the path.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _STANDARD_INPUT = "@-"
 
 
 class UsageError(Exception):
-    """What was typed makes no sense, in one line."""
+    """The command line is invalid; the message is one line."""
 
 
 class Params:
     """Params by position or by name.
 
     Raises:
-        UsageError: A value is not of its type, a file cannot be read, or both kinds are given.
+        UsageError: A value is not of its type, a file cannot be read, or params are given both by
+            position and by name.
     """
 
     def __init__(self, kwargs: Iterable[str], others: Iterable[tuple[str, str]]) -> None:
@@ -55,13 +56,13 @@ class Params:
             self.named[name] = value
 
     def _parse_named(self, text: str) -> tuple[str, object]:
-        """``name=value`` or ``name:type=value``; the value may hold both marks."""
+        """Parses ``name=value`` or ``name:type=value``. The value may contain ``=`` and ``:``."""
         head, found, value = text.partition("=")
         name, typed, kind = head.partition(":")
         if not found or not name:
             raise UsageError(f"expected name=value, got {text!r}; use --positional {text!r}?")
         if typed and kind not in _TYPES:
-            raise UsageError(f"{name}: no type is named {kind!r}; there are {', '.join(_TYPES)}")
+            raise UsageError(f"{name}: expected a type of {', '.join(_TYPES)}, got {kind!r}")
         if value == _STANDARD_INPUT:
             data = self._standard_input()
             if not typed or kind == "str":
@@ -70,7 +71,7 @@ class Params:
         try:
             return name, _TYPES[kind](value) if typed else infer(value)
         except ValueError:
-            raise UsageError(f"{name}: {_shortened(value)} is no {kind}") from None
+            raise UsageError(f"{name}: {_shortened(value)} is not of type {kind}") from None
 
     def _parse_other(self, kind: str, text: str) -> tuple[str | None, object]:
         if kind == "positional":
@@ -82,7 +83,7 @@ class Params:
         if kind == "image" and sniff_format(data) is None:
             raise UsageError(f"{path}: no image in any of the formats {', '.join(FORMATS)}")
         if path.endswith(".npy") and not data.startswith(b"\x93NUMPY"):
-            raise UsageError(f"{path}: no .npy file")
+            raise UsageError(f"{path}: not a .npy file")
         return name or None, data
 
     def _positional(self, text: str) -> object:
@@ -109,10 +110,9 @@ class Params:
 
 
 def infer(text: str) -> object:
-    """What a value without a type is taken for.
+    """Parses a value without a type: JSON where it is valid, else text.
 
-    A JSON number, true, false and null are just that, and so is an array or object that parses.
-    All else is text: ``007`` and ``1_000``, too.
+    JSON is a number, true, false, null, an array or an object. ``007`` and ``1_000`` are text.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -168,7 +168,7 @@ _TYPES: dict[str, Callable[[str], object]] = {
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:
-    """Text stays as it is, to its last newline; what is none goes as bytes."""
+    """Text if the data is valid UTF-8, with its last newline; else the bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Shows what goes over the connection: a bar while a long upload goes, or the bytes themselves."""
+"""Shows the progress of an upload, or the bytes on the connection, on stderr."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ucall._cli.output import printable
 
 __all__ = ["ProgressObserver"]
 
-#: An upload that takes no longer has no bar.
+#: An upload shows a bar after this time.
 _BAR_DELAY_S = 0.5
 _REDRAW_S = 0.1
 _BAR_CELLS = 30
-#: Of a body, so much is shown.
+#: Bytes of a request or a reply that are shown.
 _SHOWN_BYTES = 8192
 
 
 class ProgressObserver:
-    """An observer of a connection (see `ucall._client.stream.Observer`). Writes to stderr."""
+    """A `ucall._client.stream.Observer` that writes to stderr."""
 
     def __init__(self, is_verbose: bool, has_bar: bool) -> None:
         self._is_verbose = is_verbose
@@ -28,13 +28,13 @@ class ProgressObserver:
         self._drawn = 0.0
 
     def sending(self, data: memoryview) -> None:
-        """A whole request, before it goes."""
+        """A request is about to be sent."""
         self._started_at = time.monotonic()
         if self._is_verbose:
             _show(">", bytes(data[: 4 * _SHOWN_BYTES]), len(data))
 
     def sent(self, done_bytes: int, total_bytes: int) -> None:
-        """So much of a request has gone."""
+        """A part of a request was sent."""
         now = time.monotonic()
         if not self._has_bar or now - self._started_at < _BAR_DELAY_S:
             return
@@ -45,11 +45,11 @@ class ProgressObserver:
             _draw(done_bytes, total_bytes)
 
     def received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes were received."""
         self._received += data if self._is_verbose else b""
 
     def finish(self) -> None:
-        """The call is over, one way or the other."""
+        """The call has ended, with or without a reply."""
         self._clear()
         if self._received:
             _show("<", self._received, len(self._received))

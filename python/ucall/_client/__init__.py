@@ -1,1 +1,1 @@
-"""What the clients of both kinds are made of. Not for direct use: `ucall.client`, `ucall.aio`."""
+"""The parts of both clients. Internal: use `ucall.client` or `ucall.aio`."""

@@ -1,4 +1,4 @@
-"""Where a server is, and how it is spoken to, from one string."""
+"""The address of a server and its protocol, parsed from a URI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEMES = {
 #: Whether it is HTTP, by the scheme of Unix sockets.
 _UNIX = {"unix": True, "http+unix": True, "tcp+unix": False}
 
-#: Addresses to listen on that mean this machine, and what to connect to.
+#: Wildcard addresses, and the loopback address to connect to instead.
 _WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -27,13 +27,13 @@ class Address:
 
     Args:
         uri: ``"host"``, ``"host:port"``, or with a scheme in front: ``http://``, ``https://``,
-            ``tcp://`` (documents on raw TCP) or ``tcps://`` (the same, encrypted). ``http`` and
-            ``https`` may have a path. ``unix:///path`` is a Unix socket, over HTTP;
-            ``tcp+unix:///path`` the same with raw documents.
-        port: When the URI has none. Else that of the scheme, or 8545.
+            ``tcp://`` (raw TCP) or ``tcps://`` (raw TCP under TLS). ``http`` and ``https`` may have
+            a path. ``unix:///path`` is HTTP over a Unix socket; ``tcp+unix:///path`` is raw
+            documents over one.
+        port: The port if the URI has none. By default that of the scheme, or 8545.
 
     Raises:
-        ValueError: The URI makes no sense, or has another port.
+        ValueError: The URI is invalid, or has another port.
     """
 
     __slots__ = ("host", "is_http", "is_secure", "path", "port", "scheme", "socket_path")
@@ -69,7 +69,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """Host and port, as people write them; or the path of a socket."""
+        """``host:port``, or the path of a Unix socket."""
         if self.socket_path is not None:
             return self.socket_path
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -77,7 +77,7 @@ class Address:
 
     @property
     def host_header(self) -> str:
-        """What HTTP calls the server: without the port when it is the usual one."""
+        """The value of the header Host: without the port if it is the scheme's default."""
         if self.socket_path is not None:
             return self.host
         name = self.name
@@ -89,7 +89,7 @@ class Address:
 
 
 def secure_uri(uri: str, port: int | None) -> tuple[str, int | None]:
-    """The same server under TLS. Without a scheme its port stays that of ours."""
+    """The URI and port of the same server under TLS. Without a scheme the port stays 8545."""
     scheme, found, rest = uri.partition("://")
     if found:
         secure = {"http": "https", "tcp": "tcps"}.get(scheme.lower(), scheme)

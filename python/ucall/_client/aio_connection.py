@@ -1,4 +1,4 @@
-"""Connections of asyncio: one call at a time over HTTP, many at once over raw TCP."""
+"""The connections of an asyncio client: one call at a time over HTTP, many over raw TCP."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections.abc import Collection
 from typing import Any
 
 from ucall import _core
+from ucall._client.sockets import closed_error
 from ucall.errors import ConnectionError
 
 __all__ = ["AsyncConnection", "HttpConnection", "RawConnection"]
 
 
-#: asyncio reads between our second look and our third, at the latest.
-_PEEKS_MAX = 3
+#: asyncio has received the bytes in the socket before the third check, at the latest.
+_CHECKS_MAX = 3
 
 
 class AsyncConnection(asyncio.Protocol):
-    """Feeds what comes to a reader; who waits for a reply is up to the derived class."""
+    """Parses received bytes into replies. A derived class passes them to the waiting calls."""
 
     def __init__(self, is_http: bool, reply_bytes_max: int) -> None:
         self._reader = _core.ReplyReader(http=is_http, reply_bytes_max=reply_bytes_max)
         self._transport: asyncio.Transport | None = None
 
     async def is_alive(self) -> bool:
-        """Whether it may be used (again). Lets asyncio take what has come meanwhile."""
-        for _ in range(_PEEKS_MAX):
+        """Whether it is open and has nothing unread. Lets asyncio read what was received."""
+        for _ in range(_CHECKS_MAX):
             if self._is_closed():
                 return False
             seen = self._peek()
@@ -36,7 +37,7 @@ class AsyncConnection(asyncio.Protocol):
         return not self._is_closed()
 
     def abort(self) -> None:
-        """Closes it at once. Who waits gets an error."""
+        """Closes it at once. The waiting calls fail."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -59,10 +60,10 @@ class AsyncConnection(asyncio.Protocol):
             return
         if reply is not None:
             self._deliver(reply)
-        self._abort_with(_closed())
+        self._abort_with(closed_error())
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(ConnectionError(f"the connection broke: {error}") if error else _closed())
+        self._fail(ConnectionError(f"the connection failed: {error}") if error else closed_error())
 
     def _peek(self) -> str:
         assert self._transport is not None
@@ -88,17 +89,21 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class HttpConnection(AsyncConnection):
-    """Over HTTP. A call that is given up takes the connection with it."""
+    """A connection over HTTP. Cancelling a call closes it."""
 
     _waiter: asyncio.Future[_core.Reply] | None = None
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request may be sent, as far as is known."""
+        """Whether the server keeps it open for another request."""
         return not self._is_closed() and self._reader.is_reusable
 
     async def exchange(self, request: _core.Request) -> _core.Reply:
-        """Sends a request and returns its reply."""
+        """Sends a request and returns its reply.
+
+        Raises:
+            ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
+        """
         self._waiter = asyncio.get_running_loop().create_future()
         self._send(request)
         try:
@@ -113,7 +118,7 @@ class HttpConnection(AsyncConnection):
 
     def _deliver(self, reply: _core.Reply) -> None:
         if self._waiter is None or self._waiter.done():
-            self.abort()  # Nobody asked.
+            self.abort()  # A reply without a request.
         else:
             self._waiter.set_result(reply)
 
@@ -123,22 +128,24 @@ class HttpConnection(AsyncConnection):
 
 
 class RawConnection(AsyncConnection):
-    """Over raw TCP, where replies come in any order. They are told apart by their ids."""
+    """A connection over raw TCP, where replies come in any order, with the ids of their calls."""
 
     def __init__(self, is_http: bool, reply_bytes_max: int) -> None:
         super().__init__(is_http, reply_bytes_max)
         self._waiters: dict[object, asyncio.Future[_core.Reply]] = {}
 
     async def exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
-        """Sends a request and returns the reply to those ids. A call that is given up leaves the
-        others alone: its reply finds nobody.
+        """Sends a request and returns the reply to these ids.
+
+        Cancelling a call does not affect others: its reply is dropped.
 
         Raises:
-            ValueError: Another call with one of the ids is under way.
+            ValueError: A call in progress has one of the ids.
+            ucall.ConnectionError: The connection failed, or a reply is not JSON-RPC.
         """
         for id in ids:
             if id in self._waiters:
-                raise ValueError(f"a call of id {id!r} is under way on this connection")
+                raise ValueError(f"a call in progress on this connection has the id {id!r}")
         if not ids:
             self._send(request)
             return _core.Reply.nothing()
@@ -159,7 +166,7 @@ class RawConnection(AsyncConnection):
             waiter = self._only_waiter()
             if waiter is None:
                 text = reply.text.decode(errors="replace")
-                raise ConnectionError(f"the server refused a request, and not which one: {text}")
+                raise ConnectionError(f"the server refused a request without naming its id: {text}")
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
 
@@ -174,11 +181,5 @@ class RawConnection(AsyncConnection):
 
 
 def _hashable(id: Any) -> object:
-    """An id as it may be looked up; no id of ours is a list or dict."""
+    """The id, or None for one that this client never sends: a list or a dict has no hash."""
     return id if isinstance(id, int | float | str) else None
-
-
-def _closed() -> ConnectionError:
-    return ConnectionError(
-        "the server closed the connection instead of replying; the call may have run"
-    )

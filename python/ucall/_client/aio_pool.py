@@ -6,7 +6,7 @@ import asyncio
 import builtins
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ucall import _core
 from ucall._client.address import Address
@@ -22,47 +22,64 @@ __all__ = ["AsyncPool", "pool_for"]
 ConnectionT = TypeVar("ConnectionT", bound=AsyncConnection)
 
 
-class AsyncPool(Protocol):
-    """Connections to one server."""
+def pool_for(
+    address: Address, reply_bytes_max: int, tls: ssl.SSLContext | None, connections_max: int
+) -> AsyncPool:
+    """The pool for the protocol of an address."""
+    if address.is_http:
+        return HttpPool(address, reply_bytes_max, tls, connections_max)
+    return RawPool(address, reply_bytes_max, tls)
+
+
+class AsyncPool:
+    """Connections to one server, of the event loop that used them last."""
+
+    def __init__(self, address: Address, reply_bytes_max: int, tls: ssl.SSLContext | None) -> None:
+        self._address = address
+        self._reply_bytes_max = reply_bytes_max
+        self._tls = tls
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def exchange(
         self, request: _core.Request, ids: Collection[object], timeout: float | None
     ) -> _core.Reply:
-        """Sends a request and returns the reply to it.
+        """Sends a request and returns its reply.
 
         Raises:
-            ucall.ConnectionError: No server, or no reply that is one.
-            ucall.TimeoutError: No reply within ``timeout`` seconds.
+            ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
+            ucall.TimeoutError: No reply came within ``timeout`` seconds.
         """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            with suppress(RuntimeError):  # The other loop may be closed.
+                self.close()
+            self._loop = loop
+            self._reset()
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._exchange(request, ids)
+        except builtins.TimeoutError as error:
+            raise error if isinstance(error, TimeoutError) else timeout_error(timeout) from None
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes the connections."""
+        raise NotImplementedError
 
+    def _reset(self) -> None:
+        """Drops all state of an earlier event loop."""
+        raise NotImplementedError
 
-def pool_for(
-    address: Address, reply_bytes_max: int, tls: ssl.SSLContext | None, connections_max: int
-) -> AsyncPool:
-    """What suits the address."""
-    connector = Connector(address, reply_bytes_max, tls)
-    return HttpPool(connector, connections_max) if address.is_http else RawPool(connector)
+    async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
+        raise NotImplementedError
 
-
-class Connector:
-    """Makes connections."""
-
-    def __init__(self, address: Address, reply_bytes_max: int, tls: ssl.SSLContext | None) -> None:
-        self.address = address
-        self._reply_bytes_max = reply_bytes_max
-        self._tls = tls
-
-    async def connect(self, kind: Callable[[bool, int], ConnectionT]) -> ConnectionT:
-        """A connection of that kind.
+    async def _connect(self, kind: Callable[[bool, int], ConnectionT]) -> ConnectionT:
+        """Opens a connection of a class.
 
         Raises:
-            ucall.ConnectionError: Nobody is there, or nobody to be trusted.
-            ucall.TimeoutError: The system gave up waiting.
+            ucall.ConnectionError: No server accepts it, or the server's certificate is not trusted.
+            ucall.TimeoutError: The system's own time limit passed.
         """
-        address, loop = self.address, asyncio.get_running_loop()
+        address, loop = self._address, asyncio.get_running_loop()
         make = lambda: kind(address.is_http, self._reply_bytes_max)  # noqa: E731
         try:
             if address.socket_path is not None:
@@ -80,40 +97,41 @@ class Connector:
         return made
 
 
-class HttpPool:
-    """One connection for each call under way. Those beyond the limit wait in line."""
+class HttpPool(AsyncPool):
+    """A connection for each call in progress. Calls above the limit wait for one."""
 
-    def __init__(self, connector: Connector, connections_max: int) -> None:
-        self._connector = connector
+    def __init__(
+        self,
+        address: Address,
+        reply_bytes_max: int,
+        tls: ssl.SSLContext | None,
+        connections_max: int,
+    ) -> None:
+        super().__init__(address, reply_bytes_max, tls)
         self._connections_max = connections_max
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: list[HttpConnection] = []
-        self._slots = asyncio.Semaphore(connections_max)
-
-    async def exchange(
-        self, request: _core.Request, ids: Collection[object], timeout: float | None
-    ) -> _core.Reply:
-        """See `AsyncPool`."""
-        self._move_to(asyncio.get_running_loop())
-        idle = self._idle
-        try:
-            async with asyncio.timeout(timeout), self._slots:
-                connection = await self._take()
-                reply = await connection.exchange(request)
-        except builtins.TimeoutError as error:
-            raise _timeout_error(error, timeout) from None
-        if connection.is_reusable and idle is self._idle:
-            idle.append(connection)
-        else:
-            connection.abort()
-        return reply
 
     def close(self) -> None:
-        """Closes those that are idle; the others close after their calls."""
-        # Another list, by which those in use tell that they were closed.
+        """Closes the idle connections; those in use close after their calls."""
+        # A new list makes an exchange close its connection.
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.abort()
+
+    def _reset(self) -> None:
+        self._idle = []
+        self._slots = asyncio.Semaphore(self._connections_max)
+
+    async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
+        idle = self._idle
+        async with self._slots:
+            connection = await self._take()
+            reply = await connection.exchange(request)
+            if connection.is_reusable and idle is self._idle:
+                idle.append(connection)
+            else:
+                connection.abort()
+        return reply
 
     async def _take(self) -> HttpConnection:
         while self._idle:
@@ -121,57 +139,27 @@ class HttpPool:
             if await connection.is_alive() and connection.is_reusable:
                 return connection
             connection.abort()
-        return await self._connector.connect(HttpConnection)
-
-    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Connections belong to the loop that they were made in."""
-        if self._loop is not loop:
-            with suppress(RuntimeError):  # The other loop may be closed.
-                self.close()
-            self._loop, self._idle = loop, []
-            self._slots = asyncio.Semaphore(self._connections_max)
+        return await self._connect(HttpConnection)
 
 
-class RawPool:
+class RawPool(AsyncPool):
     """One connection, which all calls share."""
 
-    def __init__(self, connector: Connector) -> None:
-        self._connector = connector
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._connection: RawConnection | None = None
-        self._connecting = asyncio.Lock()
-
-    async def exchange(
-        self, request: _core.Request, ids: Collection[object], timeout: float | None
-    ) -> _core.Reply:
-        """See `AsyncPool`."""
-        self._move_to(asyncio.get_running_loop())
-        try:
-            async with asyncio.timeout(timeout):
-                connection = await self._take()
-                return await connection.exchange(request, ids)
-        except builtins.TimeoutError as error:
-            raise _timeout_error(error, timeout) from None
+    _connection: RawConnection | None = None
 
     def close(self) -> None:
-        """Closes it; calls under way fail."""
+        """Closes the connection. Calls in progress fail."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
 
-    async def _take(self) -> RawConnection:
+    def _reset(self) -> None:
+        self._connection, self._connecting = None, asyncio.Lock()
+
+    async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
         async with self._connecting:
             if self._connection is None or not await self._connection.is_alive():
                 self.close()
-                self._connection = await self._connector.connect(RawConnection)
-            return self._connection
-
-    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not loop:
-            with suppress(RuntimeError):
-                self.close()
-            self._loop, self._connection, self._connecting = loop, None, asyncio.Lock()
-
-
-def _timeout_error(error: builtins.TimeoutError, timeout: float | None) -> Exception:
-    return error if isinstance(error, TimeoutError) else timeout_error(timeout)
+                self._connection = await self._connect(RawConnection)
+            connection = self._connection
+        return await connection.exchange(request, ids)

@@ -1,21 +1,16 @@
-"""What the clients of both kinds have in common: an address, options, and a count of ids."""
+"""The base of both clients: makes requests, and responses of replies. It does no I/O."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ucall._client.address import Address
-from ucall._client.calls import Calls
 from ucall._client.options import UNCHANGED, Options, Unchanged
 from ucall._client.response import Response
+from ucall._client.tls import context_for
 from ucall._core import Reply, Request
-
-if TYPE_CHECKING:
-    import ssl
-
-    from ucall._client.tls import Certificate, Verify
 
 __all__ = ["IMAGE_PIXELS_MAX", "REPLY_BYTES_MAX", "TIMEOUT_S", "ClientBase", "context_for"]
 
@@ -25,7 +20,7 @@ IMAGE_PIXELS_MAX = 67_108_864
 
 
 class ClientBase:
-    """Makes requests, and responses of replies. Does not send."""
+    """A client without its connections."""
 
     def __init__(
         self,
@@ -45,18 +40,17 @@ class ClientBase:
         headers: Mapping[str, str] | Unchanged = UNCHANGED,
         id: int | str | Unchanged | None = UNCHANGED,
     ) -> Self:
-        """The same client, on the same connections, with other options for its calls.
+        """Returns a client with other options that shares this one's connections.
 
-        ``client.with_options(timeout=2).sum(2, 3)`` is for one call; kept in a variable, it is for
-        many.
+        ``client.with_options(timeout=2).sum(2, 3)`` sets them for one call.
 
         Args:
-            timeout: Seconds that a call may take; ``None`` for ever.
-            headers: Added to those there are; one of the same name is replaced.
-            id: Of every call, in place of a count.
+            timeout: Seconds that a call may take; ``None`` for no limit.
+            headers: Added to this client's headers; a header of the same name is replaced.
+            id: The id of every call; ``None`` to number them.
 
         Raises:
-            TypeError, ValueError: One of them makes no sense.
+            TypeError, ValueError: An option is invalid; the message names it.
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -72,25 +66,11 @@ class ClientBase:
     def _new_response(self, reply: Reply | None) -> Response:
         return Response(reply, self._image_pixels_max)
 
-    def _calls(self) -> Calls:
-        """Of a batch. They are counted even where calls have an id of their own: no two of a batch
-        may have the same."""
-        return Calls(lambda: next(self._ids), self._new_response)
-
     def _request_of(self, request: dict[str, Any]) -> tuple[Request, object]:
-        """A request that was given as an object, and its id."""
+        """The request that an object describes, and its id."""
         if not isinstance(request, dict):
             raise TypeError(f"expected a request as a dict, got {type(request).__name__}")
         request = {"jsonrpc": "2.0", **request}
         if "id" not in request:
             request["id"] = self._new_id()
         return self._options.writer.document(request, request["id"]), request["id"]
-
-
-def context_for(address: Address, verify: Verify, cert: Certificate) -> ssl.SSLContext | None:
-    """How to encrypt, if that address asks for it."""
-    if not address.is_secure:
-        return None
-    from ucall._client import tls
-
-    return tls.context_for(verify, cert)

@@ -1,18 +1,69 @@
-"""What the batches of both clients have in common: all but the sending."""
+"""The calls of a batch: all that the batches of both clients share except sending."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ucall._client.base import ClientBase
-from ucall._client.calls import Calls
 from ucall._client.names import Method, check_public
 from ucall._client.response import Response
-from ucall._core import Request
+from ucall._core import Reply, Request
+from ucall.errors import ConnectionError
 
 __all__ = ["BatchBase"]
 
 ClientT = TypeVar("ClientT", bound=ClientBase)
+
+
+class Calls:
+    """The requests of one batch, and the responses to them by id."""
+
+    __slots__ = ("_client", "_requests", "responses")
+
+    def __init__(self, client: ClientBase) -> None:
+        self._client = client
+        self._requests: list[dict[str, Any]] = []
+        self.responses: dict[object, Response] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Response:
+        """Adds a call. Its response is empty until `resolve` fills it in."""
+        request = _request_object(method, args, kwargs)
+        # Not `ClientBase._new_id`, which may be a fixed one: each call of a batch needs its own.
+        id = next(self._client._ids)
+        self._requests.append({**request, "id": id})
+        response = self.responses[id] = self._client._new_response(None)
+        return response
+
+    def notify(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """Adds a notification."""
+        self._requests.append(_request_object(method, args, kwargs))
+
+    def request(self) -> Request:
+        """The batch as one request."""
+        return self._client._options.writer.batch(self._requests, bool(self.responses))
+
+    def resolve(self, reply: Reply) -> list[Response]:
+        """Fills the responses in by id; returns them in the order of the calls.
+
+        Raises:
+            ucall.RPCError: The server refused the whole batch.
+            ucall.ConnectionError: The reply to a call is missing.
+        """
+        if reply.is_error:
+            self._client._new_response(reply).raise_for_status()
+        for part in reply.split() if reply.is_batch else []:
+            # The server's ids are looked up, never stored: they may be of any type, and millions of
+            # them may have one hash.
+            id = part.id
+            if isinstance(id, int | float | str) and id in self.responses:
+                self.responses[id]._reply = part
+        for id, response in self.responses.items():
+            if response._reply is None:
+                raise ConnectionError(f"the reply to the call of id {id!r} is missing")
+        return list(self.responses.values())
 
 
 class BatchBase(Generic[ClientT]):
@@ -20,33 +71,53 @@ class BatchBase(Generic[ClientT]):
 
     def __init__(self, client: ClientT) -> None:
         self._client = client
-        self._batched = client._calls()
+        self._calls = Calls(client)
 
     def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
-        """Adds a call. Its response may be looked at once the batch was sent.
+        """Adds a call. Its response can be read after the batch was sent.
 
         Raises:
-            TypeError: Params are given by position and by name.
+            TypeError: Params are given both by position and by name.
         """
-        return self._batched.add(method, args, kwargs)
+        return self._calls.add(method, args, kwargs)
 
     def notify(self, method: str, /, *args: object, **kwargs: object) -> None:
-        """Adds a call that asks for no reply."""
-        self._batched.notify(method, args, kwargs)
+        """Adds a notification, which has no response.
+
+        Raises:
+            TypeError: Params are given both by position and by name.
+        """
+        self._calls.notify(method, args, kwargs)
 
     def __getattr__(self, name: str) -> Method[Response]:
         check_public(self, name)
         return Method(self._add, name)
 
     def __len__(self) -> int:
-        return len(self._batched)
+        return len(self._calls)
 
     def _add(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Response:
-        return self._batched.add(method, args, kwargs)
+        return self._calls.add(method, args, kwargs)
 
     def _take(self) -> tuple[Calls, Request]:
-        """All that were added, and as one request."""
-        calls = self._batched
-        request = calls.request(self._client._options.writer)
-        self._batched = self._client._calls()
+        """Removes all calls from the batch; returns them, and their request."""
+        calls = self._calls
+        request = calls.request()
+        self._calls = Calls(self._client)
         return calls, request
+
+
+def _request_object(
+    method: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> dict[str, Any]:
+    """A JSON-RPC request without an id.
+
+    Raises:
+        TypeError: Params are given both by position and by name.
+    """
+    if args and kwargs:
+        raise TypeError("params are given by position or by name, not both (JSON-RPC 2.0, 4.2)")
+    request: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if args or kwargs:
+        request["params"] = kwargs or args
+    return request

@@ -1,7 +1,7 @@
-"""Params that JSON has no word for, turned into what the core can write.
+"""Encodes params of types that JSON does not have.
 
-As a server's results are (`ucall.types.encode`), but a caller needs no library for what Python has
-of its own: dates, dataclasses, enums and sets.
+It does so as `ucall.types.encode` for results, but without msgspec: dates, dataclasses, enums and
+sets are encoded here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["default"]
 
 
 class _PlainEncoder(Encoder):
-    """Dates, times and durations become their ISO 8601 text; UUIDs and Decimals their text; Enums
-    their value; dataclasses dicts; sets lists."""
+    """Encodes dates, times and durations as ISO 8601, UUIDs and Decimals as their text, Enums as
+    their value, dataclasses as dicts, and sets as lists."""
 
     def _by_msgspec(self, value: Any) -> object:
         for module, name, replace in _PLAIN:
@@ -28,7 +28,7 @@ class _PlainEncoder(Encoder):
 
 
 def _duration(value: Any) -> object:
-    """ISO 8601: days and seconds."""
+    """Days and seconds, by ISO 8601."""
     sign = ""
     if value.days < 0:
         sign, value = "-", -value
@@ -63,6 +63,5 @@ _PLAIN: tuple[tuple[str, str, Callable[[Any], object]], ...] = (
     ("builtins", "frozenset", list),
 )
 
-#: Another object in place of one that cannot be written; raises `ucall._core.Unwritable` if there
-#: is none.
+#: Encodes an object as one that the core writes; raises `ucall._core.Unwritable` for other types.
 default = _PlainEncoder().encode

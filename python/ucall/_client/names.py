@@ -1,4 +1,4 @@
-"""Methods of a server by their names: ``client.sum``, ``client.math.sum``."""
+"""A server's methods as attributes: ``client.sum``, ``client.math.sum``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Call", "Method", "check_public"]
 T = TypeVar("T")
 
 Call: TypeAlias = Callable[[str, tuple[object, ...], dict[str, object]], T]
-"""Calls the method of that name, with params by position or by name."""
+"""Calls a method: its name, params by position, params by name."""
 
 
 class Method(Generic[T]):
-    """A method of a server, to be called; its attributes are methods with a dot in their names."""
+    """A method of a server. Its attributes are methods with a dotted name."""
 
     __slots__ = ("_call", "_name")
 
@@ -23,7 +23,7 @@ class Method(Generic[T]):
         self._name = name
 
     def __call__(self, *args: object, **kwargs: object) -> T:
-        """Calls it, with params by position or by name."""
+        """Calls the method with params by position or by name."""
         return self._call(self._name, args, kwargs)
 
     def __getattr__(self, name: str) -> Method[T]:
@@ -35,7 +35,7 @@ class Method(Generic[T]):
 
 
 def check_public(owner: object, name: str) -> None:
-    """No method of a server is meant by names that Python and its tools look for.
+    """Reserves names with an underscore for Python and its tools.
 
     Raises:
         AttributeError: The name starts with an underscore.

@@ -1,4 +1,4 @@
-"""What may differ from call to call, and the head of a request that follows from it."""
+"""The options of a call, and the head of its requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Final
 from ucall import _core
 from ucall._client.address import Address
 from ucall._client.encode import default
-from ucall._headers import TIMEOUT_MS
 
 __all__ = ["UNCHANGED", "Options", "Unchanged"]
 
 
 class Unchanged:
-    """What stands for "as before"."""
+    """The type of `UNCHANGED`, the default of an option that is not given."""
 
     def __repr__(self) -> str:
         return "..."
@@ -23,16 +22,19 @@ class Unchanged:
 
 UNCHANGED: Final = Unchanged()
 
-#: Headers that only the client itself can get right.
+#: The header with the time that the caller waits: milliseconds, in decimal. Past it, -32001.
+_TIMEOUT_MS = "Ucall-Timeout-Ms"
+
+#: Headers that the client sets itself.
 _RESERVED = {"connection", "content-length", "content-type", "host", "transfer-encoding"}
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 
 
 class Options:
-    """Timeout, headers and id of calls, and the writer of requests that has that head.
+    """Timeout, headers and id of calls, and the writer of their requests.
 
     Raises:
-        TypeError, ValueError: One of them makes no sense.
+        TypeError, ValueError: An option is invalid; the message names it.
     """
 
     __slots__ = ("address", "headers", "id", "timeout", "writer")
@@ -63,7 +65,7 @@ class Options:
         headers: Mapping[str, str] | Unchanged,
         id: int | str | Unchanged | None,
     ) -> Options:
-        """The same but for what is given; headers are added, and replace those of the name."""
+        """A copy with the given options. Headers are added; one of the same name is replaced."""
         merged = self.headers
         if not isinstance(headers, Unchanged):
             new = {name.lower() for name in headers}
@@ -78,14 +80,14 @@ class Options:
 
 
 def _with_deadline(headers: Mapping[str, str], timeout: float | None) -> Mapping[str, str]:
-    """The headers, and one that tells the server how long the caller waits."""
-    if timeout is None or any(name.lower() == TIMEOUT_MS.lower() for name in headers):
+    """Adds the header with the caller's time limit."""
+    if timeout is None or any(name.lower() == _TIMEOUT_MS.lower() for name in headers):
         return headers
-    return {**headers, TIMEOUT_MS: str(math.ceil(timeout * 1000))}
+    return {**headers, _TIMEOUT_MS: str(math.ceil(timeout * 1000))}
 
 
 def _head(address: Address, headers: Mapping[str, str]) -> bytes:
-    """A request's head up to the digits of its length."""
+    """A request's head up to the value of Content-Length."""
     lines = [
         f"POST {address.path} HTTP/1.1",
         f"Host: {_host(address)}",
@@ -109,7 +111,7 @@ def _check_header(name: str, value: str) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError("headers: expected str for names and values")
     if not name or not _TOKEN.issuperset(name.lower()):
-        raise ValueError(f"headers: {name!r} cannot be a header's name")
+        raise ValueError(f"headers: {name!r} is not a valid name of a header")
     if name.lower() in _RESERVED:
         raise ValueError(f"headers: {name} is set by the client itself")
     try:

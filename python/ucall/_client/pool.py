@@ -1,9 +1,8 @@
-"""The connections of a client: one in use by each thread that calls, the others kept for later."""
+"""The connections of a synchronous client."""
 
 from __future__ import annotations
 
 import os
-import socket
 import time
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
@@ -27,9 +26,8 @@ _IDLE_MAX = 16
 class Pool:
     """Connections to one server.
 
-    A thread takes a connection for the length of an exchange. One that was idle may have been
-    closed by the server; then nothing was sent on it, and another takes its place. This is all
-    that is ever tried twice.
+    A thread takes a connection for the length of an exchange. If the server has closed an idle one,
+    nothing was sent on it, and the exchange uses another. Nothing else is retried.
     """
 
     def __init__(
@@ -43,23 +41,23 @@ class Pool:
         self._reply_bytes_max = reply_bytes_max
         self._tls = tls
         self._observer = observer
-        # Taken from and added to at its end: both are atomic. Closing puts another in its place, by
-        # which those in use tell that they were closed.
+        # `pop` and `append` are atomic. A new list tells an exchange that the client was closed, so
+        # that its connection must not be kept.
         self._idle: list[Connection] = []
         _pools.add(self)
 
     def exchange(self, request: _core.Request, timeout: float | None) -> _core.Reply:
-        """Sends a request and returns the reply to it.
+        """Sends a request and returns its reply.
 
         Raises:
-            ucall.ConnectionError: No server, or no reply that is one.
-            ucall.TimeoutError: No reply within ``timeout`` seconds, connecting included.
+            ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
+            ucall.TimeoutError: No reply came within ``timeout`` seconds, connecting included.
         """
         idle, began, left = self._idle, time.monotonic(), timeout
         while idle:
             try:
                 connection = idle.pop()
-            except IndexError:  # Another thread was quicker.
+            except IndexError:  # Another thread took the last one.
                 break
             try:
                 reply = connection.exchange(request, left)
@@ -72,13 +70,13 @@ class Pool:
         return self._exchange_on_new(request, Deadline(timeout, began), idle)
 
     def close(self) -> None:
-        """Closes the connections that are idle; those in use close after their exchange."""
+        """Closes the idle connections; those in use close after their exchange."""
         idle, self._idle = self._idle, []
         while idle:
             idle.pop().close()
 
     def abandon(self) -> None:
-        """Leaves all connections to the process that this one was forked from."""
+        """Drops the connections without closing them: they belong to the parent of this process."""
         self._idle = []
 
     def _exchange_on_new(
@@ -90,12 +88,12 @@ class Pool:
         except TimeoutError:
             connection.close()
             raise timeout_error(deadline.seconds) from None
-        assert reply is not None, "a new connection cannot have been closed while it was idle"
+        assert reply is not None, "a new connection was never idle"
         self._return_connection(connection, idle)
         return reply
 
     def _return_connection(self, connection: Connection, idle: list[Connection]) -> None:
-        """Keeps a connection for later, unless the client was closed since it was taken."""
+        """Keeps a connection as idle, unless the client was closed meanwhile."""
         if connection.is_reusable and idle is self._idle and len(idle) < _IDLE_MAX:
             idle.append(connection)
         else:
@@ -104,7 +102,12 @@ class Pool:
     def _connect(self, deadline: Deadline) -> Connection:
         connected = connect(self._address, deadline)
         if self._tls is None and self._observer is None:
-            return self._core_connection(connected)
+            connected.settimeout(None)
+            return _core.ClientConnection(
+                connected.detach(),
+                http=self._address.is_http,
+                reply_bytes_max=self._reply_bytes_max,
+            )
         from ucall._client.stream import StreamConnection
 
         return StreamConnection(
@@ -112,14 +115,6 @@ class Pool:
             is_http=self._address.is_http,
             reply_bytes_max=self._reply_bytes_max,
             observer=self._observer,
-        )
-
-    def _core_connection(self, connected: socket.socket) -> Connection:
-        connected.settimeout(None)
-        return _core.ClientConnection(
-            connected.detach(),
-            http=self._address.is_http,
-            reply_bytes_max=self._reply_bytes_max,
         )
 
 
@@ -131,5 +126,4 @@ def _abandon_all() -> None:
         pool.abandon()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_all)
+os.register_at_fork(after_in_child=_abandon_all)

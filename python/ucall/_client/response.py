@@ -1,4 +1,4 @@
-"""What a call returned, in the shape that is asked for."""
+"""The response to a call."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _UNREAD: Any = object()
 class Response:
     """The reply to one call.
 
-    The result is read when it is asked for, in the shape that it is asked for. Asked for anything
-    but ``data``, ``id`` or ``error``, the reply of a call that failed raises `ucall.RPCError`.
+    Each attribute parses the reply on first use, in its own form. If the call failed, ``json``,
+    ``bytes``, ``numpy`` and ``image`` raise `ucall.RPCError`.
     """
 
     __slots__ = ("_image_pixels_max", "_json", "_reply")
@@ -32,27 +32,27 @@ class Response:
 
     @property
     def data(self) -> Any:
-        """The whole reply object, error or not: ``{"jsonrpc": "2.0", "id": 1, "result": 5}``."""
+        """The reply object: ``{"jsonrpc": "2.0", "id": 1, "result": 5}``, or one with an error."""
         return self._received().data()
 
     @property
     def id(self) -> Any:
-        """The id that was replied to."""
+        """The id of the call."""
         return self._received().id
 
     @property
     def text(self) -> bytes:
-        """The reply object as it came."""
+        """The reply object as received: JSON in UTF-8."""
         return self._received().text
 
     @property
     def error(self) -> RPCError | None:
-        """The error that the server replied with, if it did. It is not raised."""
+        """The error that the server replied with; None if the call succeeded."""
         reply = self._received()
         return _error_of(reply.error()) if reply.is_error else None
 
     def raise_for_status(self) -> None:
-        """Raises the error that the server replied with, if it did.
+        """Raises the error that the server replied with, if any.
 
         Raises:
             ucall.RPCError: With code, message and data.
@@ -61,27 +61,27 @@ class Response:
 
     @property
     def json(self) -> Any:
-        """The result, as JSON has it: None, bool, int, float, str, list or dict."""
+        """The result in JSON's types: None, bool, int, float, str, list or dict."""
         if self._json is _UNREAD:
             self._json = self._succeeded().result()
         return self._json
 
     @property
     def bytes(self) -> bytes:
-        """The bytes that the result is the base64 of.
+        """The bytes of a result in base64.
 
         Raises:
-            ValueError: It is not base64 (RFC 4648, section 4).
+            ValueError: The result is not base64 (RFC 4648, section 4).
         """
         return self._succeeded().result_bytes()
 
     @property
     def numpy(self) -> NDArray[Any]:
-        """The array that the result is: a `.npy` in base64, or nested lists of numbers.
+        """The array of a result that is a `.npy` file in base64, or nested lists of numbers.
 
         Raises:
             ImportError: NumPy is not installed.
-            ValueError: It is none, is pickled, or claims another size than it has.
+            ValueError: The result is neither, is pickled, or its length does not match its shape.
         """
         from ucall.types.arrays import check_dtype, decode_array
         from ucall.types.messages import require
@@ -95,15 +95,16 @@ class Response:
         try:
             check_dtype(array.dtype)
         except TypeError:
-            raise ValueError("the result is no array of numbers") from None
+            raise ValueError("the result is not an array of numbers") from None
         return array
 
     @property
     def image(self) -> Image:
-        """The image that the result is: an encoded one in base64.
+        """The image of a result that is an image file in base64.
 
         Raises:
-            ValueError: It is none of PNG, JPEG, WebP, TIFF, GIF and BMP, is broken, or has more
+            ImportError: Pillow is not installed.
+            ValueError: The result is not a valid PNG, JPEG, WebP, TIFF, GIF or BMP, or has more
                 pixels than the client's ``max_image_pixels``.
         """
         from ucall.types.images import decode_image
@@ -128,9 +129,9 @@ class Response:
 
 
 def _error_of(error: Any) -> RPCError:
-    """The exception for an error object, whatever the server put into it."""
+    """The exception for an error object, which may have members of any type."""
     if not isinstance(error, dict):
-        return RPCError(0, "the server replied with an error that is no object", error)
+        return RPCError(0, "the server replied with an error that is not an object", error)
     code, message = error.get("code"), error.get("message")
     code = code if isinstance(code, int) and not isinstance(code, bool) else 0
     return RPCError(code, str(message), error.get("data"))

@@ -1,11 +1,11 @@
-"""Connecting, within a deadline."""
+"""Opens sockets within a deadline, and makes the exceptions of a client."""
 
 from __future__ import annotations
 
 import builtins
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ucall._client.address import Address
 from ucall.errors import ConnectionError, TimeoutError
@@ -15,25 +15,29 @@ if TYPE_CHECKING:
 
     from ucall._client.tls_socket import TlsSocket
 
-__all__ = ["Deadline", "connect", "connect_error", "encrypt", "timeout_error"]
+__all__ = ["Deadline", "closed_error", "connect", "connect_error", "encrypt", "timeout_error"]
 
 
 class Deadline:
-    """A moment to give up at; ``None`` seconds: never."""
+    """The end of a time limit; ``None`` seconds are no limit.
+
+    Args:
+        seconds: The length of the time limit.
+        began: Its begin, by ``time.monotonic``; now by default.
+    """
 
     __slots__ = ("_end", "seconds")
 
     def __init__(self, seconds: float | None, began: float | None = None) -> None:
-        """So many seconds from now, or from the moment of ``time.monotonic`` that is given."""
         self.seconds = seconds
         began = time.monotonic() if began is None else began
         self._end = None if seconds is None else began + seconds
 
     def left(self) -> float | None:
-        """Seconds that are left.
+        """Seconds until the end.
 
         Raises:
-            TimeoutError: None are.
+            TimeoutError: It has passed.
         """
         if self._end is None:
             return None
@@ -44,59 +48,55 @@ class Deadline:
 
 
 def connect(address: Address, deadline: Deadline) -> socket.socket:
-    """A connected socket.
+    """Connects a socket to a server.
 
     Raises:
-        ucall.ConnectionError: Nobody is there.
-        ucall.TimeoutError: Nobody answered in time.
+        ucall.ConnectionError: No server accepts the connection.
+        ucall.TimeoutError: No server has accepted it in time.
     """
-    if address.socket_path is not None:
-        return _connect_unix(address, address.socket_path, deadline)
     try:
-        connected = _connect_to_host(address, deadline)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connected
+        if address.socket_path is not None:
+            left = deadline.left()
+            return _connect(socket.socket(socket.AF_UNIX), address.socket_path, left)
+        return _connect_to_host(address, deadline)
     except (OSError, UnicodeError) as error:
         raise connect_error(address, error, deadline.seconds) from None
 
 
 def _connect_to_host(address: Address, deadline: Deadline) -> socket.socket:
-    """Tries the addresses of a name in turn. They share the time that is left: one that does not
-    answer keeps the others from being tried no more than it makes a call late."""
+    """Tries the addresses of a name in turn. Each one gets an equal share of the time that is left,
+    so that an address that does not answer leaves time for the others."""
     failed: OSError = ConnectionError("the name has no address")
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, place) in enumerate(found):
         left = deadline.left()
-        connected = socket.socket(family, kind, protocol)
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            connected.settimeout(left and left / (len(found) - number))
-            connected.connect(place)
-            return connected
+            return _connect(made, place, left and left / (len(found) - number))
         except OSError as error:
-            connected.close()
             failed = error
     raise failed
 
 
-def _connect_unix(address: Address, path: str, deadline: Deadline) -> socket.socket:
-    connected = socket.socket(socket.AF_UNIX)
+def _connect(made: socket.socket, place: Any, seconds: float | None) -> socket.socket:
     try:
-        connected.settimeout(deadline.left())
-        connected.connect(path)
-        return connected
-    except OSError as error:
-        connected.close()
-        raise connect_error(address, error, deadline.seconds) from None
+        made.settimeout(seconds)
+        made.connect(place)
+        return made
+    except OSError:
+        made.close()
+        raise
 
 
 def encrypt(
     connected: socket.socket, context: ssl.SSLContext, address: Address, deadline: Deadline
 ) -> TlsSocket:
-    """The same connection, encrypted.
+    """Performs the TLS handshake on a socket.
 
     Raises:
-        ucall.ConnectionError: The server is not trusted, or speaks no TLS.
-        ucall.TimeoutError: It did not finish the handshake in time.
+        ucall.ConnectionError: The server's certificate is not trusted, or it does not speak TLS.
+        ucall.TimeoutError: The handshake did not end in time.
     """
     from ucall._client.tls_socket import TlsSocket
 
@@ -111,15 +111,22 @@ def encrypt(
 
 
 def connect_error(address: Address, error: Exception, seconds: float | None) -> Exception:
-    """The exception to raise in place of the system's."""
+    """The exception for a connection that could not be made, instead of the system's."""
     if isinstance(error, builtins.TimeoutError) and not isinstance(error, TimeoutError):
         return timeout_error(seconds, f"cannot connect to {address.name}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
-        reason = "it speaks no TLS on this port"
+        reason = "the server does not speak TLS on this port"
     return ConnectionError(f"cannot connect to {address.name}: {reason}")
 
 
 def timeout_error(seconds: float | None, event: str = "no reply came") -> TimeoutError:
     """The exception for a deadline that passed."""
     return TimeoutError(f"{event} within {seconds:g} s" if seconds else f"{event} in time")
+
+
+def closed_error() -> ConnectionError:
+    """The exception for a connection that was closed before the reply."""
+    return ConnectionError(
+        "the server closed the connection instead of replying; the call may have run"
+    )

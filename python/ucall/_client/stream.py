@@ -1,4 +1,4 @@
-"""A connection over a socket of Python: for TLS, and for who wants to see the bytes go by."""
+"""A connection over a Python socket, for TLS and for observers of the bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from ucall import _core
-from ucall._client.sockets import Deadline, timeout_error
+from ucall._client.sockets import Deadline, closed_error, timeout_error
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "StreamConnection"]
 
 _PIECE_BYTES = 64 * 1024
-#: Idle for longer, a connection is given up; see connection.rs.
+#: A connection that was idle for longer is closed; the same limit as in connection.rs.
 _IDLE_MAX_S = 60.0
 
 
 class Observer(Protocol):
-    """Is told what goes over a connection."""
+    """Receives events of a connection."""
 
     def sending(self, data: memoryview) -> None:
-        """A whole request, before it goes."""
+        """A request is about to be sent."""
 
     def sent(self, done_bytes: int, total_bytes: int) -> None:
-        """So much of a request has gone."""
+        """A part of a request was sent."""
 
     def received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes were received."""
 
 
 class StreamConnection:
-    """The same as the core's ``ClientConnection``, on a connected socket of Python."""
+    """The methods of the core's ``ClientConnection`` on a connected Python socket."""
 
     __slots__ = ("_idle_since", "_is_http", "_observer", "_reader", "_socket")
 
@@ -54,10 +54,11 @@ class StreamConnection:
         self._idle_since: float | None = None
 
     def exchange(self, request: _core.Request, timeout: float | None) -> _core.Reply | None:
-        """Sends a request and returns its reply; ``None`` if it was closed while idle.
+        """Sends a request and returns its reply; ``None`` if the connection closed while idle.
 
         Raises:
-            ucall.ConnectionError, ucall.TimeoutError: Then it is closed.
+            ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
+            ucall.TimeoutError: No reply came within ``timeout`` seconds.
         """
         connected = self._socket
         if connected is None or self._is_stale(connected):
@@ -71,24 +72,24 @@ class StreamConnection:
             if isinstance(error, builtins.TimeoutError):
                 raise timeout_error(timeout) from None
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
-                raise ConnectionError(f"the connection broke: {error}") from None
+                raise ConnectionError(f"the connection failed: {error}") from None
             raise
         self._idle_since = time.monotonic()
         return reply
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request may be sent, as far as is known."""
+        """Whether the server keeps it open for another request."""
         return self._socket is not None and self._reader.is_reusable
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the connection."""
         connected, self._socket = self._socket, None
         if connected is not None:
             connected.close()
 
     def _is_stale(self, connected: socket.socket | TlsSocket) -> bool:
-        """Whether an idle connection was closed. What came may be of TLS alone, as tickets are."""
+        """Whether an idle connection cannot be used. Unread bytes may be a TLS session ticket."""
         if self._idle_since is None:
             return False
         if time.monotonic() - self._idle_since > _IDLE_MAX_S or not self._reader.is_reusable:
@@ -108,7 +109,7 @@ class StreamConnection:
         try:
             self._send(connected, request.data, deadline)
         except (BrokenPipeError, ConnectionResetError):
-            # The server may have said why before it closed.
+            # The server may have replied with the reason before it closed.
             return self._receive(connected, deadline)
         if request.is_notification and not self._is_http:
             return _core.Reply.nothing()
@@ -135,10 +136,7 @@ class StreamConnection:
             if not data:
                 reply = self._reader.end()
                 if reply is None:
-                    raise ConnectionError(
-                        "the server closed the connection instead of replying; "
-                        "the call may have run"
-                    )
+                    raise closed_error()
                 return reply
             replies = self._reader.feed(data)
             if replies:

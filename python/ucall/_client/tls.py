@@ -1,9 +1,11 @@
-"""How an encrypted connection is trusted."""
+"""The TLS settings of a client."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, TypeAlias
+
+from ucall._client.address import Address
 
 if TYPE_CHECKING:
     import ssl
@@ -11,26 +13,28 @@ if TYPE_CHECKING:
 __all__ = ["Certificate", "Verify", "context_for"]
 
 Verify: TypeAlias = "bool | str | os.PathLike[str] | ssl.SSLContext"
-"""``True``: the system's authorities. A path: those in that file or folder. ``False``: anybody."""
+"""``True``: the system's authorities. A path: those in a file or folder. ``False``: no check."""
 
 Certificate: TypeAlias = (
     "str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]] | None"
 )
-"""A file with the client's own certificate and key, or one for each."""
+"""A file with the client's certificate and key, or a file for each."""
 
 
-def context_for(verify: Verify, cert: Certificate) -> ssl.SSLContext:
-    """Python's own safe defaults, with what was asked for.
+def context_for(address: Address, verify: Verify, cert: Certificate) -> ssl.SSLContext | None:
+    """Python's default context with these settings; None if the address is not under TLS.
 
     Raises:
-        OSError: A file cannot be read; ``ssl.SSLError`` when it holds no certificate or key.
+        OSError: A file cannot be read; ``ssl.SSLError`` if it holds no certificate or key.
     """
+    if not address.is_secure:
+        return None
     import ssl
 
     certificates = cert if isinstance(cert, tuple) else (cert,)
     for file in (verify, *certificates):
         if isinstance(file, str | os.PathLike):
-            os.stat(file)  # What OpenSSL raises names no file.
+            os.stat(file)  # The exceptions of OpenSSL name no file.
     if isinstance(verify, ssl.SSLContext):
         context = verify
     elif isinstance(verify, bool):

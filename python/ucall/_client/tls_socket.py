@@ -1,8 +1,8 @@
-"""A socket under TLS that is never busy for longer than it is told.
+"""A TLS socket whose timeout bounds each call as a whole.
 
-``ssl.SSLSocket`` lets OpenSSL read from the socket, which goes on for as long as there are records
-that carry nothing: a server that sends them without end keeps it there, whatever the timeout. Here
-OpenSSL gets what one receive has brought, and the clock is looked at before the next.
+In ``ssl.SSLSocket`` OpenSSL reads from the socket itself, and continues while records carry no
+data: a server that keeps sending such records blocks it beyond any timeout. Here OpenSSL gets the
+bytes of one receive at a time, and the deadline is checked before each receive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class TlsSocket:
-    """As much of Python's ``SSLSocket`` as a client needs."""
+    """The methods of ``ssl.SSLSocket`` that a client needs."""
 
     __slots__ = ("_incoming", "_outgoing", "_socket", "_tls")
 
@@ -33,67 +33,71 @@ class TlsSocket:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
 
     def do_handshake(self) -> None:
-        """Agrees with the server.
+        """Performs the TLS handshake.
 
         Raises:
-            OSError: The server is not trusted, or speaks no TLS; ``TimeoutError``: not in time.
+            OSError: The server's certificate is not trusted, or it does not speak TLS;
+                ``TimeoutError`` when the timeout passed.
         """
         deadline = self._deadline()
         try:
             self._drive(self._tls.do_handshake, deadline)
         except ssl.SSLError:
-            # The server is told why.
+            # The alert tells the server the reason.
             with suppress(OSError):
                 self._flush(deadline)
             raise
 
     def send(self, data: memoryview) -> int:
-        """Sends all of it."""
+        """Sends all bytes; returns their number."""
         return self._drive(lambda: self._tls.write(data), self._deadline())
 
     def recv(self, size: int) -> bytes:
-        """Up to so many bytes, at least one; none at the end. In non-blocking mode it raises an
-        ``OSError`` when there is none in what one receive brings."""
+        """Receives 1 to ``size`` bytes; none at the end of the stream.
+
+        Raises:
+            OSError: In non-blocking mode, one receive brought no data.
+        """
         try:
             return self._drive(lambda: self._tls.read(size), self._deadline())
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return b""
 
     def has_unread(self) -> bool:
-        """Whether something was received that was not yet looked at."""
+        """Whether received bytes are buffered that `recv` has not returned."""
         return self._incoming.pending > 0 or self._tls.pending() > 0
 
     def settimeout(self, seconds: float | None) -> None:
-        """How long each of the others may take in all."""
+        """Bounds the total time of each call."""
         self._socket.settimeout(seconds)
 
     def setblocking(self, flag: bool) -> None:
-        """Without a timeout, or without waiting."""
+        """Blocks without a timeout, or never."""
         self._socket.setblocking(flag)
 
     def fileno(self) -> int:
-        """The system's number of it."""
+        """The file descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the socket."""
         self._socket.close()
 
     def _deadline(self) -> Deadline | None:
         seconds = self._socket.gettimeout()
         return Deadline(seconds) if seconds else None
 
-    def _drive(self, step: Callable[[], T], deadline: Deadline | None) -> T:
-        """What a step of OpenSSL returns, once it has all that it needs."""
-        is_patient = self._socket.gettimeout() != 0
+    def _drive(self, operation: Callable[[], T], deadline: Deadline | None) -> T:
+        """Runs an operation of OpenSSL, with further received bytes until it completes."""
+        is_blocking = self._socket.gettimeout() != 0
         has_received = False
         while True:
             try:
-                done = step()
+                done = operation()
                 self._flush(deadline)
                 return done
             except ssl.SSLWantReadError:
-                if has_received and not is_patient:
+                if has_received and not is_blocking:
                     raise
             self._flush(deadline)
             self._receive(deadline)
@@ -109,7 +113,7 @@ class TlsSocket:
             self._incoming.write_eof()
 
     def _flush(self, deadline: Deadline | None) -> None:
-        """Sends what TLS has written."""
+        """Sends the records that OpenSSL has written."""
         while data := memoryview(self._outgoing.read()):
             while data:
                 if deadline is not None:

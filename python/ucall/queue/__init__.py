@@ -10,14 +10,12 @@
         queue.put("Hello, Server!")
         message = queue.get()
 
-A lost connection is made again, and what was under way is sent again: while both processes live,
-each message arrives exactly once and in order. What else is promised is in docs/queues.md.
+A client reconnects when a connection is lost, and both sides send again what was in flight: while
+both processes live, each message arrives exactly once and in order. docs/queues.md lists all
+guarantees.
 """
 
 from __future__ import annotations
-
-import enum
-import importlib
 
 from ucall.queue.core import (
     BrokerOptions,
@@ -31,6 +29,7 @@ from ucall.queue.core import (
     SerializationOptions,
 )
 from ucall.queue.errors import ConnectionError, FullError
+from ucall.queue.transports import COMMUNICATORS, Protocol, Purpose
 from ucall.queue.utils.allow import allow
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
 
@@ -56,37 +55,18 @@ __all__ = [
 ]
 
 
-class Protocol(enum.StrEnum):
-    """What carries the messages."""
-
-    TCP = "tcp"
-    UNIX = "unix"
-    SHM = "shm"
-    MQTT = "mqtt"
-    GRPC = "grpc"
-
-
-class Purpose(enum.StrEnum):
-    """Which side a communicator is."""
-
-    SERVER = "server"
-    CLIENT = "client"
-
-
 def new(
     protocol: Protocol = Protocol.TCP,
     purpose: Purpose = Purpose.CLIENT,
     options: CommunicatorOptions | None = None,
 ) -> Communicator:
-    """Makes a communicator: that of `ucall.queue.{protocol}.{purpose}`.
+    """Makes a `ucall.queue.{protocol}.{purpose}.Communicator`.
 
-    Never waits: a client connects in the background, however late its server comes.
+    It never blocks: a client connects in the background, and may be started before its server.
 
     Raises:
-        ValueError: There is no such protocol or purpose, or an option makes no sense.
-        OSError: A server cannot listen there.
+        ImportError: The transport needs a package that is not installed.
+        OSError: The server cannot listen at its location.
+        ValueError: The protocol or the purpose is unknown, or an option is invalid.
     """
-    name = f"{__name__}.{Protocol(protocol)}.{Purpose(purpose)}"
-    module = importlib.import_module(name)
-    made: Communicator = module.Communicator(options)
-    return made
+    return COMMUNICATORS[Protocol(protocol), Purpose(purpose)](options)

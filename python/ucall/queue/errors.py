@@ -10,37 +10,37 @@ from ucall import errors
 __all__ = ["ConnectionError", "FullError"]
 
 
-class ConnectionError(errors.ConnectionError):
-    """A peer, or this side, has closed for good.
-
-    Attributes:
-        peer: The id of the peer; None if it was never met, or if it is this side.
-    """
+class _PeerError(Exception):
+    """An exception that concerns one peer."""
 
     peer: uuid.UUID | None
+
+    def __init__(self, peer: uuid.UUID | None, reason: str) -> None:
+        super().__init__(peer, reason)
+        self.peer = peer
+
+    def __str__(self) -> str:
+        peer, reason = self.args
+        return str(reason) if peer is None else f"{reason}: {peer}"
+
+
+class ConnectionError(_PeerError, errors.ConnectionError):
+    """The peer or this communicator has closed, and will not reconnect.
+
+    Attributes:
+        peer: The id of the peer; None if it never connected, or if this communicator closed.
+    """
 
     def __init__(self, peer: uuid.UUID | None = None, reason: str = "closed") -> None:
         super().__init__(peer, reason)
-        self.peer = peer
-
-    def __str__(self) -> str:
-        peer, reason = self.args
-        return str(reason) if peer is None else f"{reason}: {peer}"
 
 
-class FullError(queue.Full):
-    """There is no room in the queue for a peer.
+class FullError(_PeerError, queue.Full):
+    """The queue for a peer is full: see `ConnectionOptions.queue_size`.
 
     Attributes:
-        peer: The id of the peer; None if it was never met.
+        peer: The id of the peer; None if it never connected.
     """
-
-    peer: uuid.UUID | None
 
     def __init__(self, peer: uuid.UUID | None = None, reason: str = "the queue is full") -> None:
         super().__init__(peer, reason)
-        self.peer = peer
-
-    def __str__(self) -> str:
-        peer, reason = self.args
-        return str(reason) if peer is None else f"{reason}: {peer}"

@@ -1,1 +1,1 @@
-"""How rich values travel: arrays and images as bytes, which JSON carries in base64."""
+"""Types of params and results besides those of JSON. Internal: see docs/types.md."""

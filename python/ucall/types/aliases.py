@@ -1,7 +1,6 @@
-"""What stands behind a name for an annotation: ``type X = …``, generic or not, and ``NewType``.
+"""Resolves names for annotations: ``type X = …``, generic or not, and ``NewType``.
 
-Such names are neither classes nor made of arguments. Who takes them as they are does not see the
-array that is meant, nor the model, nor the dict whose keys are to be watched.
+All checks of an annotation need the resolved one: a name hides the arrays, models and dicts in it.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from ucall.types.messages import UnsupportedType, type_name
 
 __all__ = ["RECURSIVE_ALIAS", "bounds_of", "resolve_alias"]
 
-RECURSIVE_ALIAS = "it is made of itself; Any may stand there"
+RECURSIVE_ALIAS = "it is recursive; use Any for the inner part"
 
 _NAMES_MAX = 100
-"""For one another, before it is said that they lead nowhere."""
+"""The longest chain of names for names. A longer one is taken to be recursive."""
 
 
 def resolve_alias(annotation: Any) -> Any:
-    """What stands behind a name, and behind the name that this stands for; others as they are.
+    """Replaces a name by its annotation until that is not a name.
 
     Raises:
-        Unserved: It stands for itself, names what cannot be found, or takes arguments as nobody
-            knows here.
+        UnsupportedType: The name is recursive, refers to an unknown name, or has arguments that
+            do not fit its parameters.
     """
     last = annotation
     for _ in range(_NAMES_MAX):
@@ -36,7 +35,7 @@ def resolve_alias(annotation: Any) -> Any:
 
 
 def _alias_value(annotation: Any) -> tuple[Any] | None:
-    """What the name stands for; ``None`` if it is no name."""
+    """The annotation that a name has, in a tuple; ``None`` if it is not a name."""
     try:
         if isinstance(annotation, typing.NewType):
             return (annotation.__supertype__,)
@@ -50,10 +49,10 @@ def _alias_value(annotation: Any) -> tuple[Any] | None:
 
 
 def bounds_of(annotation: Any) -> tuple[Any, ...]:
-    """What a type parameter has to be.
+    """The bound or the constraints of a type parameter; empty for other annotations.
 
     Raises:
-        Unserved: It names what cannot be found.
+        UnsupportedType: They refer to an unknown name.
     """
     if not isinstance(annotation, typing.TypeVar):
         return ()
@@ -65,7 +64,7 @@ def bounds_of(annotation: Any) -> tuple[Any, ...]:
 
 
 def _is_alias(annotation: Any) -> bool:
-    """Whether ``type X = …`` made it, or what does the same before Python 3.12."""
+    """Whether it is a ``type X = …``, or its backport for Python before 3.12."""
     kind = type(annotation)
     return kind.__name__ == "TypeAliasType" and kind.__module__ in ("typing", "typing_extensions")
 
@@ -80,9 +79,9 @@ def _substitute(alias: Any, arguments: tuple[Any, ...]) -> Any:
         if value in parameters:
             return given[value]
         return value[tuple(given[parameter] for parameter in wanted)] if wanted else value
-    except (TypeError, ValueError):  # One that takes any number of arguments, for example.
+    except (TypeError, ValueError):  # A variadic alias, for example.
         raise UnsupportedType(type_name(alias[arguments])) from None
 
 
 def _unresolved(annotation: Any, error: NameError) -> UnsupportedType:
-    return UnsupportedType(type_name(annotation), f"it names what cannot be found: {error}")
+    return UnsupportedType(type_name(annotation), f"it refers to an unknown name: {error}")

@@ -1,8 +1,8 @@
-"""What one annotation takes, described for the extension module.
+"""Describes for the core how values of an annotation are built.
 
-What JSON has by itself, in lists, dicts and ``T | None``, is built by the core, and so are arrays,
-images and registered types among them. An annotation with any other part goes as a whole to
-``msgspec``, or to ``pydantic`` when it names something of pydantic's. Neither is imported before.
+The core itself builds JSON's types, lists, dicts and ``T | None``, and within them arrays, images
+and registered types. An annotation with any other part is built as a whole by ``msgspec``, or by
+``pydantic`` if it contains a type of pydantic's. Each is imported on first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Takes", "describe_annotation", "parts_of"]
 
 Takes: TypeAlias = str | tuple[str, Any]
-"""A name (``"int"``), or a name and what it is made of (``("list", "int")``)."""
+"""A kind (``"int"``), or a kind and its parts (``("list", "int")``)."""
 
 _PLAIN: dict[object, Takes] = {
     inspect.Parameter.empty: "any",
@@ -44,16 +44,16 @@ _PLAIN: dict[object, Takes] = {
 
 _PYDANTIC = ("pydantic", "pydantic_core", "pydantic_extra_types", "annotated_types")
 
-#: Whose notes are understood, or are only for readers.
+#: Packages whose metadata pydantic understands, or that only documents.
 _METADATA_PACKAGES = (*_PYDANTIC, "typing_extensions")
 
 
 def describe_annotation(annotation: Any, registry: TypeRegistry) -> Takes:
-    """Describes what an annotation takes; ``known`` has the registered types.
+    """Describes an annotation.
 
     Raises:
-        Unserved: Nothing is there that could build it.
-        ImportError: What could is not installed.
+        UnsupportedType: No library can build its values.
+        ImportError: The library that can is not installed.
     """
     try:
         return _describe(annotation, registry)
@@ -79,7 +79,7 @@ def _describe(annotation: Any, registry: TypeRegistry) -> Takes:
 
 
 class _NotNative(Exception):
-    """The core cannot build it."""
+    """The core cannot build the annotation."""
 
 
 def _native(annotation: Any, registry: TypeRegistry) -> Takes:
@@ -89,7 +89,7 @@ def _native(annotation: Any, registry: TypeRegistry) -> Takes:
         return decoder.takes()
     try:
         return _PLAIN[annotation]
-    except (KeyError, TypeError):  # TypeError: it cannot be hashed.
+    except (KeyError, TypeError):  # TypeError: it has no hash.
         pass
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is list and len(arguments) < 2:
@@ -104,7 +104,7 @@ def _native(annotation: Any, registry: TypeRegistry) -> Takes:
 
 
 def _native_union(arguments: tuple[Any, ...], registry: TypeRegistry) -> Takes:
-    """Of unions, the core builds only ``T | None``."""
+    """Describes ``T | None``, the only union that the core builds."""
     others = [argument for argument in arguments if argument is not type(None)]
     if len(others) == len(arguments) or len(others) != 1:
         raise _NotNative
@@ -112,11 +112,11 @@ def _native_union(arguments: tuple[Any, ...], registry: TypeRegistry) -> Takes:
 
 
 def parts_of(annotation: Any, seen: list[Any] | None = None) -> Iterator[Any]:
-    """The annotation and all that it is made of, notes of ``Annotated`` left out.
+    """Yields an annotation and all its parts, without the metadata of ``Annotated``.
 
     Args:
-        annotation: Any.
-        seen: Names in it that stand for others, each of which is looked behind once.
+        annotation: The annotation.
+        seen: Names that were resolved already; each one is resolved once.
     """
     yield annotation
     if typing.get_origin(annotation) is typing.Literal:
@@ -132,24 +132,24 @@ def parts_of(annotation: Any, seen: list[Any] | None = None) -> Iterator[Any]:
 
 def _types_in(annotation: Any) -> tuple[Any, ...]:
     arguments = typing.get_args(annotation)
-    is_noted = typing.get_origin(annotation) is typing.Annotated
-    return arguments[:1] if is_noted else arguments
+    is_annotated = typing.get_origin(annotation) is typing.Annotated
+    return arguments[:1] if is_annotated else arguments
 
 
 def _metadata(part: Any) -> tuple[Any, ...]:
-    is_noted = typing.get_origin(part) is typing.Annotated
-    return typing.get_args(part)[1:] if is_noted else ()
+    is_annotated = typing.get_origin(part) is typing.Annotated
+    return typing.get_args(part)[1:] if is_annotated else ()
 
 
 def _is_pydantic(part: Any) -> bool:
-    """Whether it is pydantic's, was made by it, or is annotated for it."""
+    """Whether pydantic defines the type, made it, or has metadata in it."""
     if isinstance(part, type):
         return hasattr(part, "__pydantic_validator__") or _is_of(part, _PYDANTIC)
     return any(_is_of(type(note), _PYDANTIC) for note in _metadata(part))
 
 
 def _check_metadata(parts: list[Any]) -> None:
-    """A note that nobody here understands may be a rule, which must not be passed over."""
+    """Refuses unknown metadata, which may be a constraint that nothing would check."""
     meta = getattr(sys.modules.get("msgspec"), "Meta", ())
     for part in parts:
         for note in _metadata(part):

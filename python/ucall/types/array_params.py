@@ -1,9 +1,9 @@
-"""Arrays as parameters: which dtype they must have, and lists in their place.
+"""Parameters that are arrays: their dtypes, and lists of numbers in place of a `.npy`.
 
-The rule: a `.npy` of another dtype than ``NDArray[dtype]`` names is converted where NumPy calls
-that safe (``int32`` to ``float64``), and refused where it is not (``float64`` to ``float32``). A
-list has no dtype: its ints fit every integer dtype that can hold them, and its numbers every float
-and complex one that is wide enough; bools are nothing but bools.
+A `.npy` of another dtype than ``NDArray[dtype]`` has is converted where NumPy's casting is safe
+(``int32`` to ``float64``), else refused (``float64`` to ``float32``). A list has no dtype: its ints
+fit every integer dtype with their range, and its numbers every float and complex dtype with their
+range. Bools fit only bool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ABSTRACT = (
     numpy.complexfloating,
 )
 
-#: Which items of a list make an array of each kind of dtype.
+#: The items of a list that fit each kind of dtype.
 _LEAVES: dict[str, set[type]] = {
     "b": {bool},
     "i": {int},
@@ -46,10 +46,10 @@ _LEAVES: dict[str, set[type]] = {
 
 
 def decoder(annotation: Any) -> tuple[Callable[[Any], NDArray[Any]], str]:
-    """What builds the arrays that an annotation takes, and how they are called in messages.
+    """The function that builds an annotation's arrays, and their name in messages.
 
     Raises:
-        Unserved: The dtype is neither bool nor a kind of number.
+        UnsupportedType: The dtype is neither bool nor a number.
     """
     parameters = typing.get_args(annotation)
     arrays = _Arrays(_dimensions(parameters), _wanted(annotation, parameters))
@@ -57,12 +57,12 @@ def decoder(annotation: Any) -> tuple[Callable[[Any], NDArray[Any]], str]:
 
 
 class _Arrays:
-    """The arrays that one annotation takes.
+    """The arrays of one annotation.
 
     Args:
-        dimensions: How many they have; ``None`` any number.
-        wanted: Their dtypes, of which the first that fits is taken, or abstract types such as
-            ``numpy.floating``. None means any.
+        dimensions: The number of dimensions; ``None`` for any.
+        wanted: Dtypes, of which the first that fits is used, or abstract types such as
+            ``numpy.floating``. Empty for any dtype.
     """
 
     def __init__(self, dimensions: int | None, wanted: tuple[Any, ...]) -> None:
@@ -73,10 +73,10 @@ class _Arrays:
         self.type_name = f"{size}array{' of ' if named else ''}{named} {_FORMS}"
 
     def decode(self, value: Any) -> NDArray[Any]:
-        """The array that a `.npy` or a list stands for.
+        """Builds the array of a `.npy` or a list.
 
         Raises:
-            ValueError: It does not fit.
+            ValueError: Its dtype or its dimensions do not fit.
         """
         if isinstance(value, bytearray):
             array = self._of_file(value)
@@ -120,7 +120,7 @@ class _Arrays:
 
 
 def _leaves(items: list[Any]) -> set[type]:
-    """The types of all that is not a list itself."""
+    """The types of all items, those of nested lists included, but not of lists."""
     kinds = set(map(type, items))
     if list not in kinds:
         return kinds
@@ -129,10 +129,10 @@ def _leaves(items: list[Any]) -> set[type]:
 
 
 def _of_leaves(items: list[Any], leaves: set[type], dtype: Any) -> NDArray[Any] | None:
-    """The array of that dtype, or by what NumPy makes of it; ``None`` when it does not fit.
+    """The array of a dtype, or of NumPy's default dtype; ``None`` if the items do not fit.
 
     Raises:
-        OverflowError, ValueError: A number is out of range, or the lists have several lengths.
+        OverflowError, ValueError: A number is out of range, or nested lists differ in length.
     """
     if bool in leaves and len(leaves) > 1:
         return None
@@ -147,7 +147,7 @@ def _of_leaves(items: list[Any], leaves: set[type], dtype: Any) -> NDArray[Any] 
 
 
 def _numpy_array(items: list[Any], leaves: set[type]) -> NDArray[Any]:
-    """Of ints beyond 64 bits, NumPy makes floats or objects."""
+    """Refuses ints beyond 64 bits, which NumPy would convert to floats or objects."""
     array = numpy.array(items)
     if leaves == {int} and array.dtype.kind not in "iu":
         raise ValueError("a number is out of the range of 64-bit integers")
@@ -155,7 +155,7 @@ def _numpy_array(items: list[Any], leaves: set[type]) -> NDArray[Any]:
 
 
 def _within(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    """The same integers or bools in a dtype that has them all."""
+    """Converts integers or bools to a dtype with their range."""
     if dtype.kind != "b" and array.size:
         bounds = numpy.iinfo(dtype)
         if array.min() < bounds.min or array.max() > bounds.max:
@@ -164,10 +164,10 @@ def _within(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
 
 
 def _rounded(array: NDArray[numpy.float64], dtype: Any) -> NDArray[Any]:
-    """To the nearest number that the dtype has.
+    """Rounds each number to the nearest one of the dtype.
 
     Raises:
-        ValueError: One is out of its range.
+        ValueError: A number is out of the dtype's range.
     """
     with numpy.errstate(over="ignore"):
         rounded = array.astype(dtype)
@@ -187,7 +187,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _dimensions(parameters: tuple[Any, ...]) -> int | None:
-    """Of ``numpy.ndarray[tuple[int, int], ...]`` two; the sizes are not looked at."""
+    """The number of dimensions: 2 for ``numpy.ndarray[tuple[int, int], ...]``."""
     shape = parameters[0] if parameters else Any
     sides = typing.get_args(shape)
     if typing.get_origin(shape) is not tuple or not sides or Ellipsis in sides:
@@ -206,7 +206,7 @@ def _wanted(annotation: Any, parameters: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _wanted_dtype(annotation: Any, scalar: Any) -> Any:
-    """A dtype, or the abstract class of several."""
+    """A dtype, or an abstract class of dtypes."""
     kind = typing.get_origin(scalar) or scalar  # numpy.floating[Any]
     if kind in _ABSTRACT:
         return kind

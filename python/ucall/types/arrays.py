@@ -1,7 +1,7 @@
-"""NumPy arrays as `.npy` files in memory, and back. Never pickled.
+"""Encodes NumPy arrays as `.npy` files in memory, and decodes them. Never pickled.
 
-What comes in is believed last: the shape that a header claims is checked against the bytes that
-are there before anything is allocated.
+The shape in a received header is checked against the number of received bytes before memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -14,32 +14,19 @@ if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-__all__ = ["array_pieces", "check_dtype", "decode_array", "encode_array"]
+__all__ = ["array_pieces", "check_dtype", "decode_array"]
 
 #: NumPy's letters for bool, integers with and without sign, floats and complex numbers.
 _KINDS = "biufc"
 _HEADER_BYTES_MAX = 10_000
 
 
-def encode_array(array: NDArray[Any]) -> memoryview:
-    """The bytes of a `.npy` file: dtype, shape, order and all.
-
-    Raises:
-        TypeError: The dtype is neither bool nor a number (structured, object, text, dates).
-    """
-    from numpy.lib import format as npy
-
-    check_dtype(array.dtype)
-    out = io.BytesIO()
-    npy.write_array(out, array, allow_pickle=False)
-    return out.getbuffer()
-
-
 def array_pieces(array: NDArray[Any]) -> tuple[bytes, NDArray[numpy.uint8]]:
-    """The same in two pieces, header and items; the array's own items, where they lie together.
+    """The header and the items of a `.npy` file. Contiguous items are not copied.
 
     Raises:
-        TypeError: The dtype is neither bool nor a number, or some items are masked out.
+        TypeError: The dtype is neither bool nor a number (structured, object, text, dates), or the
+            array is masked.
     """
     import numpy
     from numpy.lib import format as npy
@@ -56,13 +43,12 @@ def array_pieces(array: NDArray[Any]) -> tuple[bytes, NDArray[numpy.uint8]]:
 
 
 def decode_array(data: bytes | bytearray | memoryview) -> NDArray[Any]:
-    """The array of a `.npy` file, which may be written to.
-
-    It lies in ``data`` itself when that is a bytearray.
+    """The array of a `.npy` file. It is writable, and uses the memory of ``data`` if that is a
+    bytearray.
 
     Raises:
-        ValueError: It is no `.npy`, is pickled, has another dtype than bool or a number, or claims
-            another size than it has.
+        ValueError: The data is not a `.npy`, is pickled, has another dtype than bool or a number,
+            or its length does not match its shape.
     """
     import numpy
 
@@ -71,7 +57,7 @@ def decode_array(data: bytes | bytearray | memoryview) -> NDArray[Any]:
     have = len(data) - start
     if count * dtype.itemsize != have:
         raise ValueError(
-            f"the .npy claims {count} items of {dtype.itemsize} bytes, and has {have} bytes"
+            f"the .npy claims {count} items of {dtype.itemsize} bytes, but has {have} bytes"
         )
     try:
         if count == 0:
@@ -81,21 +67,21 @@ def decode_array(data: bytes | bytearray | memoryview) -> NDArray[Any]:
             flat = flat.copy()
         return flat.reshape(shape, order="F" if is_fortran else "C")
     except (OverflowError, ValueError) as error:
-        raise ValueError(f"the .npy has a shape that no array can have: {error}") from None
+        raise ValueError(f"the .npy has an invalid shape: {error}") from None
 
 
 def check_dtype(dtype: numpy.dtype[Any]) -> None:
-    """Lets pass bool and every kind of number.
+    """Refuses dtypes other than bool and numbers.
 
     Raises:
-        TypeError: Any other dtype.
+        TypeError: The message names the dtype.
     """
     if dtype.hasobject or dtype.kind not in _KINDS:
         raise TypeError(f"an array of dtype {dtype} cannot be sent: only bool and numbers can")
 
 
 def _header(data: bytes | bytearray | memoryview) -> tuple[Any, tuple[int, ...], bool, int]:
-    """Dtype, shape, whether in Fortran's order, and where the items begin."""
+    """Dtype, shape, whether in Fortran order, and the offset of the items."""
     from numpy.lib import format as npy
 
     file = io.BytesIO(memoryview(data)[: _HEADER_BYTES_MAX + 64])
@@ -108,13 +94,13 @@ def _header(data: bytes | bytearray | memoryview) -> tuple[Any, tuple[int, ...],
         else:
             raise ValueError(f"version {version[0]}.{version[1]}")
         shape, is_fortran, dtype = read(file, max_header_size=_HEADER_BYTES_MAX)
-    except Exception as error:  # NumPy raises what its own parsing happens to raise.
+    except Exception as error:  # NumPy documents no set of exceptions.
         raise ValueError(f"no .npy that can be read: {error}") from None
     try:
         check_dtype(dtype)
     except TypeError as error:
         raise ValueError(str(error)) from None
-    # NumPy takes a bool for an int here, and not as a shape.
+    # NumPy accepts a bool here, but not in the shape of an array.
     if any(isinstance(side, bool) or side < 0 for side in shape):
         raise ValueError(f"the .npy claims the shape {shape}")
     return dtype, shape, is_fortran, file.tell()

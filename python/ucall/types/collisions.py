@@ -1,13 +1,13 @@
-"""Refuses keys and items that were chosen so that Python hashes them alike.
+"""Refuses dict keys and set items with many hash collisions.
 
-A str is hashed with a secret, a number is not: multiples of 2**61 - 1 have one hash, and UUIDs,
-decimals and tuples are made of numbers. As keys of one dict, or items of one set, each is compared
-with all before it, so that a megabyte would keep the server busy for seconds and 16 for half an
-hour. So a long text is looked at before such a type is built of it.
+Python randomizes the hash of a str, but not of a number: all multiples of 2**61 - 1 have one hash,
+and the hashes of UUIDs, decimals and tuples derive from numbers. Each key of a dict, or item of a
+set, is compared with all earlier ones of the same hash, so that a megabyte of colliding numbers
+takes seconds, and 16 MiB half an hour. Long texts are therefore checked before a dict or a set is
+built of them.
 
-The look knows nothing of the type: it takes each item for whatever number it can be read as, and
-strings that are none for themselves. What hashes alike by chance is a handful of ways to write the
-same number.
+The check ignores the type: it hashes each item as the number that it can be parsed as, else as a
+str. Only a few spellings of one number collide by chance.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Decode: TypeAlias = Callable[[bytes], Any]
 Explain: TypeAlias = Callable[[BaseException, bytes], "Explained"]
 
 _TEXT_BYTES_MIN = 16 << 10
-"""A text that is no longer can hold too few to matter."""
+"""A shorter text holds too few items to take long."""
 
 _COLLISIONS_MAX = 100
-"""Different items of one list or dict that may have one hash."""
+"""Different items of one list or dict with one hash."""
 
 _DIGITS_MAX = 4300
-"""As Python has it. Longer ones are refused by whoever builds the value."""
+"""Python's limit. The decoder refuses longer numbers."""
 
 _RANDOMIZED_HASH_TYPES = (str, bytes)
 
@@ -54,7 +54,7 @@ class _Colliding(ValueError):
 def with_collision_check(
     annotation: Any, decode: Decode, explain: Explain
 ) -> tuple[Decode, Explain]:
-    """Both as they are, or with that look before, if the annotation has any use for it."""
+    """Adds the check to a decoder and its `explain`, if the annotation has sets or such dicts."""
     if not _hashes_numbers(annotation, set()):
         return decode, explain
 
@@ -70,7 +70,7 @@ def with_collision_check(
 
 
 def _hashes_numbers(annotation: Any, seen: set[int]) -> bool:
-    """Whether it has a set, or a dict with other keys than strings, at any depth."""
+    """Whether it contains a set, or a dict with keys other than strings, at any depth."""
     for part in parts_of(annotation):
         kind = typing.get_origin(part) or part
         if not isinstance(kind, type) or id(part) in seen:
@@ -90,24 +90,24 @@ _JSON_KEYS = (*_RANDOMIZED_HASH_TYPES, Any)
 
 
 def _fields(kind: type) -> Iterable[Any]:
-    """The types of a class's own fields."""
+    """The annotations of a class's fields."""
     if not (dataclasses.is_dataclass(kind) or hasattr(kind, "__annotations__")):
         return ()
     try:
         return typing.get_type_hints(kind, include_extras=True).values()
     except (NameError, TypeError):
-        return (set[Any],)  # Nobody knows: it may have one.
+        return (set[Any],)  # Unknown fields may contain one.
 
 
 def _parsed(raw: bytes) -> Any:
     try:
         return json.loads(raw)
-    except ValueError:  # A number has too many digits.
+    except ValueError:  # A number exceeds the limit of digits.
         return json.loads(raw, parse_int=lambda digits: int(digits[:_DIGITS_MAX]))
 
 
 def _check(value: Any) -> None:
-    """Raises if any list or dict in the value has too many items, or keys, that hash alike."""
+    """Raises if a list or dict in the value has too many items or keys with one hash."""
     rest = [value]
     while rest:
         value = rest.pop()
@@ -119,7 +119,7 @@ def _check(value: Any) -> None:
 
 
 def _largest_collision(items: Iterable[Any]) -> int:
-    """How many different items have the most frequent hash."""
+    """The number of different items with the most frequent hash."""
     hashes = list(map(_hash, items))
     most = {found for found, count in Counter(hashes).items() if count > _COLLISIONS_MAX}
     different = {
@@ -129,7 +129,7 @@ def _largest_collision(items: Iterable[Any]) -> int:
 
 
 def _hash(item: Any) -> int:
-    """The hash of what may be built of an item."""
+    """The hash of the object that an item may be decoded to."""
     if isinstance(item, str):
         return _hash_of_text(item)
     if isinstance(item, dict):

@@ -1,8 +1,8 @@
-"""What a function returned that JSON has no word for, turned into what the core can write.
+"""Encodes results of types that JSON does not have.
 
-The core writes None, bool, int, float, str, list, tuple, dict and bytes by itself, and asks here
-about all else; what comes back may again hold what it asks about. Arrays go as the pieces of a
-`.npy`, which the core joins in the reply. How a class is encoded is found once.
+The core writes None, bool, int, float, str, list, tuple, dict and bytes, and calls `Encoder.encode`
+for other objects; the encoded object may contain such objects again. An array is encoded as the
+pieces of a `.npy`, which the core joins in the reply. The encoder of a class is looked up once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Encoder", "is_derived"]
 
 Encode: TypeAlias = Callable[[Any], object]
 
-#: What the core writes before it would ask.
+#: Types that the core writes without calling `Encoder.encode`.
 _WRITTEN = (bool, int, float, str, list, tuple, dict, bytes, bytearray, memoryview, type(None))
 
-#: What the core writes where msgspec would not leave it as it is.
+#: Types that msgspec must leave as they are, because the core writes them.
 _CORE_TYPES = (bytes, bytearray, memoryview, Pieces)
 
 #: Kinds of NumPy's scalars: bool, integers, floats.
@@ -42,17 +42,17 @@ _BY_MSGSPEC = (
 
 
 class Encoder:
-    """Encodes by class, with what a user has registered first."""
+    """Encodes objects by their class. Registered classes come first."""
 
     def __init__(self) -> None:
         self._registered: dict[type, Encode] = {}
         self._known: dict[type, Encode] = {}
 
     def register(self, kind: type, encode: Encode) -> None:
-        """Encodes a class, and those derived from it, by a user's own function.
+        """Registers a function that encodes a class and its derived classes.
 
         Raises:
-            TypeError: The core writes such objects by itself, and would never ask.
+            TypeError: The core writes such objects itself.
         """
         if issubclass(kind, _WRITTEN):
             raise TypeError(f"{type_name(kind)} is written as what it derives from")
@@ -60,10 +60,10 @@ class Encoder:
         self._known.clear()
 
     def encode(self, value: Any) -> object:
-        """What to write in place of a value.
+        """The object to write for a value.
 
         Raises:
-            Unwritable: There is nothing.
+            Unwritable: The type has no encoder, or its encoder refuses the value.
         """
         kind = type(value)
         encode = self._known.get(kind)
@@ -85,7 +85,7 @@ class Encoder:
         return _reject
 
     def _by_msgspec(self, value: Any) -> object:
-        """Dicts, lists and scalars; the parts of other types as they are encoded here."""
+        """Encodes by msgspec; parts of other types by this encoder."""
         msgspec = _require("msgspec", value)
         try:
             return msgspec.to_builtins(
@@ -97,7 +97,7 @@ class Encoder:
             raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from error
 
     def _by_pydantic(self, value: Any) -> object:
-        """As pydantic writes JSON, by the names that it reads."""
+        """Encodes by pydantic, with the names that it validates."""
         pydantic_core = _require("pydantic_core", value)
         serializer = getattr(type(value), "__pydantic_serializer__", None)
         try:
@@ -112,7 +112,7 @@ class Encoder:
             raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from error
 
     def _encode_in_model(self, value: Any) -> object:
-        """What pydantic does not know. Bytes are no base64 to it, so it would read others back."""
+        """Encodes a part that pydantic does not know. Bytes are refused: it reads no base64."""
         encoded = self.encode(value)
         return _reject(value) if isinstance(encoded, (bytes, Pieces)) else encoded
 
@@ -128,7 +128,7 @@ def _array(value: Any) -> object:
 
 
 def _scalar(value: Any) -> object:
-    """A scalar of NumPy. A long double has no item other than itself."""
+    """Encodes a NumPy scalar. The item of a long double is a long double again."""
     kind = value.dtype.kind
     if kind in _NUMBERS:
         item: Any = value.item()
@@ -159,7 +159,7 @@ _BUILTIN_ENCODERS: tuple[tuple[str, str, Encode], ...] = (
 
 
 def is_derived(kind: type, module: str, name: str) -> bool:
-    """Whether it is derived from a class, whose module must be there if it is."""
+    """Whether a class derives from a named one. If so, the module of that is imported already."""
     base = getattr(sys.modules.get(module), name, None)
     return isinstance(base, type) and issubclass(kind, base)
 

@@ -1,6 +1,6 @@
-"""Types as messages name them: ``int >= 0``, ``Point (dict)``, ``one of 'a', 'b'``.
+"""Names types for messages: ``int >= 0``, ``Point (dict)``, ``one of 'a', 'b'``.
 
-Works on what ``msgspec.inspect`` tells of a type.
+It reads the type descriptions of ``msgspec.inspect``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BOUNDS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
 
 
 def described(info: Any) -> str:
-    """A type and its bounds."""
+    """The name of a type with its constraints."""
     kind = type(info).__name__
     if kind == "Metadata":
         return described(info.type)
@@ -108,7 +108,7 @@ def _named_tuple(info: Any) -> str:
 
 
 def _class(info: Any) -> str:
-    """A class that travels as a dict, or one of a user's own."""
+    """The name of a class, with its form in JSON if it has fields."""
     name = getattr(getattr(info, "cls", None), "__name__", type(info).__name__)
     if not hasattr(info, "fields"):
         return str(name)

@@ -1,4 +1,4 @@
-"""Pillow's images as encoded files in memory, and back, within an allow-list and a pixel limit."""
+"""Encodes and decodes Pillow's images, in a list of formats and below a number of pixels."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "PIXELS_MAX", "PixelBudget", "decode_image", "encode_image", "sniff_format"]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP")
-"""The formats that are written and read, by Pillow's names."""
+"""The supported formats, by Pillow's names."""
 
 PIXELS_MAX = 64 * 1024 * 1024
-"""Width times height that an image may have, by default."""
+"""The default limit of an image's width times height."""
 
-PIXEL_BUDGET_MAX = 4 * PIXELS_MAX
-"""Width times height of all images together that a server has taken and still holds, by default."""
-
-#: What is not the format itself, and counts as it.
+#: Formats that count as another one.
 _ALIASES = {"MPO": "JPEG"}
 
-#: How a file of each format begins; a dot stands for any byte.
+#: The first bytes of each format; a dot matches any byte.
 _SIGNATURES = (
     ("PNG", b"\x89PNG\r\n\x1a\n"),
     ("JPEG", b"\xff\xd8\xff"),
@@ -39,22 +36,22 @@ _SIGNATURES = (
 
 
 class PixelBudget:
-    """Counts the pixels of images for as long as these are there, up to a limit.
+    """Limits the pixels of all images that exist.
 
-    A file of a kilobyte may hold millions of pixels, and a call, or many at once, many such files.
+    A file of a kilobyte may hold millions of pixels, and one call may have many such files.
     """
 
-    def __init__(self, pixels_max: int = PIXEL_BUDGET_MAX) -> None:
+    def __init__(self, pixels_max: int) -> None:
         self._pixels_max = pixels_max
         self._reserved = 0
-        # Images end on any thread, and at any moment: they are only noted there.
+        # Finalizers run on any thread at any time: they only append.
         self._freed: deque[int] = deque()
 
     def reserve(self, image: Image) -> None:
-        """Counts an image that is not decoded yet.
+        """Reserves the pixels of an image before it is decoded.
 
         Raises:
-            RPCError: There are too many already (-32003).
+            RPCError: The limit is exceeded (-32003).
         """
         while self._freed:
             self._reserved -= self._freed.popleft()
@@ -67,10 +64,10 @@ class PixelBudget:
 
 
 def encode_image(image: Image) -> bytes:
-    """The image as a file, in its own format if that is in `FORMATS`, else as PNG.
+    """Encodes an image in the format that it was read from, if that is in `FORMATS`, else as PNG.
 
-    An image that was not read from a file has no format. Nothing is lost on the way, except what
-    JPEG loses; it is written with the quality that it was read with, where Pillow can tell.
+    The encoding is lossless except for JPEG, which keeps the quality that it was read with if
+    Pillow knows it.
     """
     kind = _ALIASES.get(image.format or "", image.format or "")
     if kind not in FORMATS:
@@ -78,7 +75,7 @@ def encode_image(image: Image) -> bytes:
     try:
         return _saved(image, kind)
     except (OSError, ValueError):
-        return _saved(image, "PNG")  # Its mode has changed to one that the format does not have.
+        return _saved(image, "PNG")  # The format does not support the image's mode.
 
 
 def decode_image(
@@ -86,16 +83,16 @@ def decode_image(
     pixels_max: int = PIXELS_MAX,
     budget: PixelBudget | None = None,
 ) -> Image:
-    """Reads an image, whole, so that one which is broken is found here.
+    """Decodes a whole image.
 
     Args:
-        pixels_max: Width times height. Checked before a pixel is decoded. Pillow's own limit, of
-            about 179 million, stays.
-        held: Counts them.
+        pixels_max: The limit of width times height, checked before decoding. Pillow's own limit of
+            about 179 million applies too.
+        budget: The limit of the pixels of all images.
 
     Raises:
-        ValueError: It is in none of `FORMATS`, has too many pixels, or is broken.
-        RPCError: ``budget`` has too many.
+        ValueError: It is in none of `FORMATS`, has too many pixels, or is invalid.
+        RPCError: ``budget`` is exceeded (-32003).
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -105,7 +102,7 @@ def decode_image(
         raise ValueError(f"no image in any of the formats {', '.join(FORMATS)}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ValueError(f"the image is too large: {error}") from None
-    except Exception as error:  # Pillow raises what its plugins happen to raise.
+    except Exception as error:  # Pillow documents no set of exceptions.
         raise ValueError(f"the image cannot be read: {error}") from None
     width, height = image.size
     if width * height > pixels_max:
@@ -122,7 +119,7 @@ def decode_image(
 
 
 def sniff_format(data: bytes) -> str | None:
-    """Which of `FORMATS` a file is in, by its first 16 bytes; ``None`` if in none. No Pillow."""
+    """The format of a file by its first 16 bytes; ``None`` if it is not in `FORMATS`."""
     for kind, signature in _SIGNATURES:
         found = zip(data, signature, strict=False)
         if len(data) >= len(signature) and all(a == b or b == ord(".") for a, b in found):
@@ -144,7 +141,7 @@ def _saved(image: Image, kind: str) -> bytes:
 def _save_jpeg(image: Image, out: io.BytesIO) -> None:
     try:
         image.save(out, "JPEG", quality="keep")
-    except ValueError:  # It is no longer what was read from a JPEG file.
+    except ValueError:  # The image was changed since it was read.
         out.seek(0)
         out.truncate()
         image.save(out, "JPEG", quality=95)

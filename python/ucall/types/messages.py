@@ -1,4 +1,4 @@
-"""What cannot be served, and how types and values are called in messages."""
+"""The exception for unsupported types, and the names of types and values in messages."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 __all__ = ["UnsupportedType", "kind_name", "kind_of", "require", "type_name", "value_text"]
 
-#: What brings a package that goes by another name. Never an extra of ours: a package index may know
-#: another project by our name.
+#: Distributions whose name differs from the package's. Messages name no extra of ucall: on PyPI,
+#: that name belongs to another project.
 _DISTRIBUTIONS = {"PIL": "pillow", "pydantic_core": "pydantic"}
 
 _SHOWN_CHARACTERS_MAX = 60
 
-#: As Python names what JSON has.
+#: Names of JSON's types that differ from the class's name.
 _KINDS = {type(None): "None", bytearray: "bytes", bytes: "bytes", tuple: "list"}
 
 
 class UnsupportedType(Exception):
-    """An annotation, or a part of one, that no conversion is there for.
+    """An annotation, or a part of one, that no library can build.
 
     Args:
-        what: The annotation, as it is written.
-        why: More about it, if there is more to say.
+        problem: The annotation, as written.
+        reason: The reason, if there is one besides its type.
     """
 
     def __init__(self, problem: str, reason: str = "") -> None:
@@ -38,7 +38,7 @@ def require(module: str, problem: str) -> Any:
     """Imports an optional module.
 
     Raises:
-        ImportError: It is not installed. The message says what needs it, and how to get it.
+        ImportError: It is not installed. The message says what needs it, and how to install it.
     """
     try:
         return importlib.import_module(module)
@@ -52,22 +52,22 @@ def require(module: str, problem: str) -> Any:
 
 
 def type_name(annotation: object) -> str:
-    """An annotation as it is written."""
+    """An annotation as written."""
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
 
 
 def kind_of(value: object) -> str:
-    """What a JSON value is, as Python names it."""
+    """The name of a JSON value's class."""
     return kind_name(type(value))
 
 
 def kind_name(kind: type) -> str:
-    """The class of a JSON value, as messages name it."""
+    """The name of a class of JSON values."""
     return _KINDS.get(kind, kind.__name__)
 
 
 def value_text(value: object) -> str:
-    """A JSON value in a few words: short ones whole, long ones by what they are."""
+    """A short JSON value as written; a list or a dict by its class."""
     if isinstance(value, (list, tuple)):
         return f"list of length {len(value)}"
     if isinstance(value, dict):

@@ -1,11 +1,11 @@
-"""pydantic's models and annotated types: built by ``pydantic.TypeAdapter`` from the JSON text.
+"""Builds pydantic's models and annotated types from JSON text, by ``pydantic.TypeAdapter``.
 
-A model converts as its own configuration says. A bare annotated type (``Annotated[int, Gt(0)]``)
-is read strictly, as all other parameters are: ``"5"`` is no int.
+A model converts values as its configuration says. An annotated type without a model
+(``Annotated[int, Gt(0)]``) is strict, as all other parameters are: ``"5"`` is not an int.
 
-pydantic notes everything that does not fit, in hundreds of bytes each, so that megabytes of wrong
-items would take gigabytes. Here a list stops at its first; and of many faults only the number is
-told.
+pydantic collects all errors, at hundreds of bytes each, so that megabytes of wrong items would take
+gigabytes. Here a list stops at its first error, and above `_ERRORS_MAX` errors the message has only
+their number.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["describe"]
 
 _ERRORS_MAX = 1_000
-"""Of which the first is told."""
+"""Up to this number of errors, the message has the first one."""
 
 _LISTS = ("list", "tuple", "set", "frozenset")
-"""The schemas of pydantic that may stop at their first fault."""
+"""The schemas of pydantic that have the option ``fail_fast``."""
 
 _WORDS = {
     "integer": "int",
@@ -43,10 +43,10 @@ _WORDS = {
 
 
 def describe(annotation: Any) -> Takes:
-    """Describes an annotation that pydantic can build.
+    """Describes an annotation that pydantic builds.
 
     Raises:
-        Unserved: It cannot.
+        UnsupportedType: pydantic cannot build it.
         ImportError: pydantic is not installed.
     """
     pydantic = require("pydantic", type_name(annotation))
@@ -61,15 +61,15 @@ def describe(annotation: Any) -> Takes:
 
 
 def is_model(kind: object) -> bool:
-    """Whether pydantic made the class."""
+    """Whether a class is a pydantic model."""
     return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
 
 
 def decode_part(kind: Any, value: Any) -> Any:
-    """Builds a model from what ``msgspec`` found within another type.
+    """Builds a model that is a part of a type which ``msgspec`` builds.
 
     Raises:
-        ValueError: It does not fit. The message begins with the way to what does not.
+        ValueError: The value is invalid. The message starts with the path to the invalid part.
     """
     import pydantic
 
@@ -92,18 +92,18 @@ def _validator_of(kind: Any) -> Any:
 
 
 def _validator(adapter: Any) -> Any:
-    """What the adapter validates by, but that lists stop at their first fault."""
+    """The adapter's validator, with lists that stop at their first error."""
     from pydantic_core import SchemaError, SchemaValidator
 
-    # Models within it would otherwise be validated by their own validators, which do not.
+    # Otherwise nested models would use their own validators, whose lists do not stop.
     options: Any = {"_use_prebuilt": False}
     try:
         schema = _with_fail_fast(adapter.core_schema)
         try:
             return SchemaValidator(schema, **options)
-        except TypeError:  # Before pydantic 2.12 there is no such option, and no need of it.
+        except TypeError:  # pydantic before 2.12 has neither prebuilt validators nor the option.
             return SchemaValidator(schema)
-    except SchemaError:  # Before pydantic 2.8 no list stops early.
+    except SchemaError:  # pydantic before 2.8 has no ``fail_fast``.
         return adapter
 
 
@@ -117,13 +117,13 @@ def _with_fail_fast(schema: Any) -> Any:
 
 
 def explain(error: BaseException, raw: bytes) -> Explained:
-    """What the first of pydantic's errors tells the caller, and how many more there are."""
+    """The message of the first of pydantic's errors, with the number of further ones."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
         return None
     if error.error_count() > _ERRORS_MAX:
-        return f"expected something else in {error.error_count()} places", []
+        return f"invalid in {error.error_count()} places", []
     messages = error.errors(include_url=False, include_context=False)
     first = messages[0]
     more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
@@ -136,14 +136,14 @@ def _message(fault: Any) -> str:
     if fault["type"] == "extra_forbidden":
         return "unexpected"
     message, value = str(fault["msg"]), fault["input"]
-    # What a caller has sent may be in it, in quotes: no regular expression looks through that.
+    # A message may quote what the caller sent, so it is not matched by a regular expression.
     subject, _, problem = message.partition(" should ")
     is_known = subject.replace(" ", "").isalpha() and problem.startswith(("be ", "have ", "match "))
     if not is_known:
         return message[:1].lower() + message[1:]
     got = kind_of(value) if fault["type"].endswith("_type") else value_text(value)
     if fault["type"].endswith("_parsing"):
-        problem = problem.partition(", ")[0]  # The rest is the parser's own complaint.
+        problem = problem.partition(", ")[0]  # The rest is the message of the parser.
     return f"expected {_expected(problem)}, got {got}"
 
 
@@ -159,5 +159,5 @@ def _holds_model(annotation: Any) -> bool:
 
 
 def _name(annotation: Any) -> str:
-    is_noted = typing.get_origin(annotation) is typing.Annotated
-    return type_name(typing.get_args(annotation)[0] if is_noted else annotation)
+    is_annotated = typing.get_origin(annotation) is typing.Annotated
+    return type_name(typing.get_args(annotation)[0] if is_annotated else annotation)

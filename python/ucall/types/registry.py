@@ -1,4 +1,4 @@
-"""The types that one server knows besides those of JSON: NumPy's, Pillow's, and a user's own."""
+"""The types that a server supports besides JSON's: NumPy's, Pillow's and registered ones."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["Decoder", "TypeRegistry"]
 
 Explained: TypeAlias = tuple[str, list[str | int]] | None
-"""What to tell the caller, and the way to it; ``None`` when the value is not to blame."""
+"""The message for the caller and the path to the invalid part; ``None`` if the value is valid."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """How values of a type are built.
+    """Builds the values of a type.
 
     Args:
-        form: What ``decode`` is given: ``"text"`` the JSON text as bytes, ``"value"`` what JSON
-            has, ``"binary"`` the same but for strings, whose base64 comes decoded, as bytearray.
-        decode: Builds the value. When it raises ValueError or TypeError the value is wrong, and
-            the exception's text says what was expected.
-        shown: The type as messages name it.
+        form: The argument of ``decode``: ``"text"`` for JSON text as bytes, ``"value"`` for a value
+            of JSON, ``"binary"`` for the same with strings decoded from base64 to bytearray.
+        decode: Builds the value. ValueError or TypeError refuse it, with a message that says what
+            was expected.
+        type_name: The name of the type in messages.
     """
 
     form: Literal["text", "value", "binary"]
@@ -40,27 +40,27 @@ class Decoder:
     type_name: str
 
     def takes(self) -> Takes:
-        """As the extension module wants it described."""
+        """The description for the core."""
         return "custom", (self.form, self.decode, explain, self.type_name)
 
     def decode_part(self, value: Any) -> Any:
-        """Builds the value from what ``msgspec`` found within another."""
+        """Builds a value that is a part of a type which ``msgspec`` builds."""
         if self.form == "binary" and isinstance(value, str):
             value = bytearray(_of_base64(value, self.type_name))
         return self.decode(value)
 
 
 def explain(error: BaseException, given: object) -> Explained:
-    """What a decoder's exception tells the caller."""
+    """The message of a decoder's exception."""
     return (str(error), []) if isinstance(error, (ValueError, TypeError)) else None
 
 
 class TypeRegistry:
-    """Decoders and encoders beyond those of JSON.
+    """The decoders and encoders of one server.
 
     Args:
-        max_image_pixels: Width times height that an image may have.
-        max_held_image_pixels: The same of all images that have come and are still there.
+        max_image_pixels: The limit of an image's width times height.
+        max_held_image_pixels: The same of all received images that still exist.
     """
 
     def __init__(self, max_image_pixels: int, max_held_image_pixels: int) -> None:
@@ -75,7 +75,7 @@ class TypeRegistry:
     def register(
         self, kind: type, encode: Callable[[Any], object], decode: Callable[[Any], Any]
     ) -> None:
-        """Serves a user's own type. See `ucall.Server.register_type`."""
+        """Registers a type. See `ucall.Server.register_type`."""
         if not isinstance(kind, type):
             raise TypeError(f"{kind!r} is not a class")
         if not callable(encode) or not callable(decode):
@@ -85,14 +85,14 @@ class TypeRegistry:
         self._registered[kind] = Decoder("value", named, type_name(kind))
 
     def is_registered(self, kind: object) -> bool:
-        """Whether a user has registered it."""
+        """Whether the class is registered."""
         return _lookup(self._registered, kind) is not None
 
     def decoder_of(self, annotation: Any) -> Decoder | None:
-        """The decoder of a registered type, an array or an image; ``None`` for all else.
+        """The decoder of a registered type, an array or an image; ``None`` for other types.
 
         Raises:
-            Unserved: It is an array, but of what cannot be sent.
+            UnsupportedType: It is an array of an unsupported dtype.
         """
         known = _lookup(self._registered, annotation) or _lookup(self._found, annotation)
         if known is None:
@@ -113,7 +113,7 @@ class TypeRegistry:
         return None
 
     def _pixel_budget(self) -> PixelBudget:
-        """One count for all parameters that are images."""
+        """The limit that all parameters of the server share."""
         if self._reserved is None:
             from ucall.types.images import PixelBudget
 
@@ -121,7 +121,7 @@ class TypeRegistry:
         return self._reserved
 
     def decode_part(self, kind: Any, value: Any) -> Any:
-        """Builds a part of what ``msgspec`` builds (its ``dec_hook``)."""
+        """Builds a part of a type for ``msgspec``: its ``dec_hook``."""
         decoder = self.decoder_of(kind)
         if decoder is not None:
             return decoder.decode_part(value)
@@ -159,12 +159,12 @@ def _of_base64(text: str, expected: str) -> bytes:
 
 
 def _is_named(kind: object, module: str, name: str) -> bool:
-    """Whether it is that class, without importing its module: nobody else can name it either."""
+    """Whether it is the named class. If so, the module of that is imported already."""
     return kind is not None and kind is getattr(sys.modules.get(module), name, None)
 
 
 def _lookup(registered: dict[Any, Decoder], kind: object) -> Decoder | None:
     try:
         return registered.get(kind)
-    except TypeError:  # It cannot be hashed.
+    except TypeError:  # It has no hash.
         return None

@@ -1,8 +1,8 @@
-"""Dataclasses, dates, unions and the like: built by ``msgspec`` from the JSON text itself.
+"""Builds dataclasses, dates, unions and similar types from JSON text, by ``msgspec``.
 
-``msgspec`` says what did not fit in its own words; `explain` says it in ours. It follows the path
-of the error through the type and through the value, and so can tell what was expected there, bounds
-and all, and what came. Where the path leads into a union it keeps to what ``msgspec`` said.
+`explain` rewrites the errors of ``msgspec``. It follows the path of the error through the type and
+through the value, to name the expected type with its constraints, and the value. Where the path
+enters a union it keeps the text of ``msgspec``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Decode: TypeAlias = Callable[[bytes], Any]
 
 _PATH = re.compile(r"(?P<key>`key` in )?`\$(?P<path>[^`]*)`")
 _PATH_LENGTH_MAX = 4096
-"""Of types that are nested as deep as can be; one that is longer was made up by the caller."""
+"""The longest path of the deepest type. A longer one is text that the caller sent."""
 
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[(\.\.\.)\]")
 _FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`")
@@ -42,18 +42,18 @@ _KINDS = {"array": "list", "object": "dict", "null": "None"}
 _ANY_KEY = "..."
 
 _SEARCH_BYTES_MAX = 1 << 20
-"""JSON text that is decoded again at most to find out which key is meant."""
+"""JSON text that the search for a key may decode again."""
 
 _UNKNOWN: Any = object()
-"""A type or a value that the path does not lead to."""
+"""Stands for a type or a value that the path does not lead to."""
 
 
 def describe(annotation: Any, registry: TypeRegistry) -> Takes:
-    """Describes an annotation that `msgspec` can build, with the types that ``known`` has.
+    """Describes an annotation that ``msgspec`` builds, with registered types as parts.
 
     Raises:
-        Unserved: It cannot, or a part of it is nobody's.
-        ImportError: It is not installed.
+        UnsupportedType: ``msgspec`` cannot build it, or has no decoder for a part of it.
+        ImportError: ``msgspec`` is not installed.
     """
     msgspec = require("msgspec", type_name(annotation))
     inspect = require("msgspec.inspect", type_name(annotation))
@@ -62,7 +62,7 @@ def describe(annotation: Any, registry: TypeRegistry) -> Takes:
         decoder = msgspec.json.Decoder(annotation, dec_hook=registry.decode_part)
     except NameError as error:
         raise UnsupportedType(
-            type_name(annotation), f"it names what cannot be found: {error}"
+            type_name(annotation), f"it refers to an unknown name: {error}"
         ) from None
     except (TypeError, ValueError) as error:
         raise _unsupported(annotation, str(error)) from None
@@ -76,7 +76,7 @@ def describe(annotation: Any, registry: TypeRegistry) -> Takes:
 
 
 def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Explained:
-    """What ``msgspec``'s error tells the caller of a value that should have been of a type."""
+    """The message and the path of an error that ``msgspec`` raised for a value of a type."""
     import msgspec
 
     if not isinstance(error, msgspec.DecodeError):
@@ -97,8 +97,8 @@ def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Expl
 
 
 def _parsed(message: str) -> tuple[str, str, bool]:
-    """What is wrong, the way to it, and whether it is a key. In front of the way, which comes last,
-    there may be what the caller has sent, and that may look like one."""
+    """Splits a message into the problem, the path, and whether a key is invalid. The path is last:
+    text of the caller's that looks like one may precede it."""
     problem, _, path_text = message.rpartition(" - at ")
     found = _PATH.fullmatch(path_text) if len(path_text) <= _PATH_LENGTH_MAX else None
     return (problem, found["path"], bool(found["key"])) if found else (message, "", False)
@@ -107,8 +107,8 @@ def _parsed(message: str) -> tuple[str, str, bool]:
 def _steps(
     path: str, document: Any, is_same_error: Callable[[], bool], bytes_in_all: int
 ) -> list[str | int]:
-    """The keys and indices that a path consists of. It leaves out a key of a dict that is no class:
-    that key is found by trying which one causes the same error alone."""
+    """The keys and indices of a path. ``msgspec`` omits the keys of plain dicts: this finds such a
+    key by decoding each member alone, until one causes the same error."""
     steps: list[str | int] = []
     value = document
     for name, index, any_key in _STEP.findall(path):
@@ -123,7 +123,7 @@ def _steps(
 
 
 def _failing_key(members: dict[str, Any], is_same_error: Callable[[], bool]) -> str:
-    """The key whose value causes an error even when it is alone. Leaves the dict as it was."""
+    """The key whose member alone causes the error. Restores the dict."""
     every = dict(members)
     try:
         for key, value in every.items():
@@ -156,7 +156,7 @@ def _field(leaf: Any, problem: str, name: str) -> str:
 
 def _explained(problem: str, leaf: Any, value: Any) -> str:
     if not problem.startswith(_OURS):
-        return problem  # A decoder's or a class's own words.
+        return problem  # The message of a decoder or of a class.
     if leaf is _UNKNOWN or value is _UNKNOWN or type(leaf).__name__ == "CustomType":
         return _translated(problem)
     got = _GOT.fullmatch(problem)
@@ -178,7 +178,7 @@ def _resolve(leaf: Any, value: Any, steps: list[str | int]) -> tuple[Any, Any]:
 
 
 def _part(leaf: Any, value: Any, step: str | int) -> tuple[Any, Any]:
-    """Type and value one step further in."""
+    """The type and the value that a step leads to."""
     while type(leaf).__name__ == "Metadata":
         leaf = leaf.type
     return _part_of_type(leaf, step), _part_of_value(value, step)
@@ -219,7 +219,7 @@ def _unsupported(annotation: Any, reason: str) -> UnsupportedType:
 
 
 def _check_classes(annotation: Any, info: Any, registry: TypeRegistry) -> None:
-    """Refuses classes that neither ``msgspec`` nor the server can build, wherever they are."""
+    """Refuses types with parts that neither ``msgspec`` nor the server can build."""
     for part in parts_of(annotation):
         registry.decoder_of(part)
     for where, node in _nodes(info, "", set()):
@@ -229,14 +229,15 @@ def _check_classes(annotation: Any, info: Any, registry: TypeRegistry) -> None:
             raise UnsupportedType(where + type_name(annotation if node is info else kind))
         if not is_custom and kind is not None and registry.is_registered(kind):
             raise UnsupportedType(
-                where + type_name(kind), "msgspec builds it there, not what was registered"
+                where + type_name(kind),
+                "msgspec builds it there, not the registered decoder",
             )
         if kind is not None and hasattr(kind, "__annotations__") and not is_custom:
             _check_arrays(kind, registry)
 
 
 def _check_arrays(kind: type, registry: TypeRegistry) -> None:
-    """Refuses arrays of what cannot be sent, of which the type's description tells nothing."""
+    """Refuses fields that are arrays of an unsupported dtype: `msgspec.inspect` omits dtypes."""
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         try:
             for part in parts_of(hint):
@@ -248,7 +249,7 @@ def _check_arrays(kind: type, registry: TypeRegistry) -> None:
 
 
 def _nodes(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """A type's description and all that it is made of, each with the field that it is in."""
+    """Yields a type's description and all its parts, each with the name of its field."""
     if id(node) in seen:
         return
     seen.add(id(node))

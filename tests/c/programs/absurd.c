@@ -1,4 +1,4 @@
-/* Procedures that hand lengths and texts to the library which cannot be right. */
+/* Procedures that pass invalid lengths and texts to the library. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <ucall/ucall.h>
 
 static ucall_server_t server;
-/* What the library said of the last reply by `reply` or `later`. */
+/* The library's error for the last reply by `reply` or `later`. */
 static char why[256];
 
 static void stop(int signal_number) {
@@ -20,7 +20,7 @@ static bool is(ucall_str_t text, size_t length, char const *what) {
     return strlen(what) == length && !memcmp(text, what, length);
 }
 
-/* What snprintf returns for a format that it does not know, as the size_t that it becomes. */
+/* The -1 that snprintf returns for an unknown format, as a size_t. */
 static size_t const negative = (size_t)-1;
 
 static void reply_absurdly(ucall_call_t call, ucall_str_t how, size_t length) {
@@ -46,7 +46,7 @@ static void reply_absurdly(ucall_call_t call, ucall_str_t how, size_t length) {
     snprintf(why, sizeof why, "%s", ucall_last_error());
 }
 
-/* reply(how): one that cannot be sent. */
+/* reply(how): a reply that cannot be sent. */
 static void reply(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t how;
     size_t length;
@@ -54,7 +54,7 @@ static void reply(ucall_call_t call, ucall_callback_tag_t tag) {
     if (ucall_param_named_str(call, "how", 0, &how, &length)) reply_absurdly(call, how, length);
 }
 
-/* later(how): the same for a call that was deferred. */
+/* later(how): the same for a deferred call. */
 static void later(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t how;
     size_t length;
@@ -65,13 +65,13 @@ static void later(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_release(deferred);
 }
 
-/* reason(): what the library said; "stale" if it still says so to this callback. */
+/* reason(): the library's error; "stale" if it is still set in this callback. */
 static void reason(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_reply_str(call, *ucall_last_error() ? "stale" : why, 0);
 }
 
-/* params(…): how many getters found something under names of lengths that nothing has. */
+/* params(…): the number of getters that return true for names of invalid lengths. */
 static void params(ucall_call_t call, ucall_callback_tag_t tag) {
     static char const *const names[] = {"a", "/a", "/0", "", "/", NULL};
     static size_t const lengths[] = {(size_t)-1, (size_t)-2, (size_t)-1 / 2 + 1};

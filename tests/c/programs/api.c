@@ -39,7 +39,7 @@ static bool last_error_contains(char const *word) {
     return strstr(ucall_last_error(), word) != NULL;
 }
 
-/* On a port that the system gives nobody by itself, so that it is still free once it is let go. */
+/* On a port below the ephemeral ones, so that it is still free after it is closed. */
 static ucall_server_t make_server_on_a_reusable_port(ucall_config_t *config) {
     ucall_server_t server = NULL;
     config->engine = engine;
@@ -111,7 +111,7 @@ static void defaults_are_written_back(void) {
     CHECK(config.head_timeout_ms == 10000 && config.body_timeout_ms == 30000);
     CHECK(config.idle_timeout_ms == 75000 && config.send_timeout_ms == 30000);
     ucall_free(server);
-    /* What is in force makes the same server again. */
+    /* The values in effect make the same server again. */
     CHECK(ucall_init(&config, &server));
     ucall_free(server);
 }
@@ -158,7 +158,7 @@ static void invalid_configurations_are_refused(void) {
     CHECK(is_refused(config, "no.such.host.invalid"));
     config.hostname = "\xff";
     CHECK(is_refused(config, "UTF-8"));
-    config.hostname = "192.0.2.1"; /* of nobody (RFC 5737) */
+    config.hostname = "192.0.2.1"; /* reserved (RFC 5737) */
     CHECK(is_refused(config, "192.0.2.1"));
     config.hostname = NULL;
     char const *hosts[] = {"good.example", "not/a/host"};
@@ -183,7 +183,7 @@ static void a_port_is_bound_once(void) {
 }
 
 static void programs_built_against_other_headers_work(void) {
-    /* An older header ended before `engine`, and behind it the program keeps something else. */
+    /* An older header ended before `engine`; the program has other data after it. */
     struct {
         ucall_config_t config;
         char behind[64];
@@ -191,7 +191,7 @@ static void programs_built_against_other_headers_work(void) {
     ucall_server_t server = NULL;
     memset(&now.config.engine, 0x5a, sizeof now - offsetof(ucall_config_t, engine));
     now.config.port = 0;
-    /* The port is the default one here, which may be taken: that, too, is an answer. */
+    /* The port is the default one here, which may be in use; that error is accepted. */
     if (ucall_init_sized(&now.config, offsetof(ucall_config_t, engine), &server)) {
         CHECK(now.config.port == 8545 && now.config.max_batch_size == 1000);
         ucall_free(server);
@@ -199,7 +199,7 @@ static void programs_built_against_other_headers_work(void) {
         CHECK(last_error_contains("8545"));
     }
     CHECK(now.config.engine == 0x5a5a5a5a && now.behind[0] == 0x5a);
-    /* A newer header has more, which counts only if it is set. */
+    /* A newer header has more fields, which matter only if they are set. */
     memset(&now, 0, sizeof now);
     now.config.pick_port = true;
     CHECK(ucall_init_sized(&now.config, sizeof now, &server));
@@ -254,7 +254,7 @@ static int connected(uint16_t port) {
     return descriptor;
 }
 
-/* Waits until a thread serves: it has answered, if only that there is no such procedure. */
+/* Waits until a thread serves: it replies, with a result or an unknown method. */
 static void wait_until_served(uint16_t port) {
     static char const request[] = "{\"jsonrpc\":\"2.0\",\"method\":\"none\",\"id\":1}\n";
     char byte;
@@ -274,7 +274,7 @@ static void another_thread_stops_and_frees(void) {
     ucall_stop(server);
     CHECK(!pthread_join(thread, NULL));
     ucall_free(server);
-    /* Freeing stops, and waits for the other thread. */
+    /* ucall_free stops the server and waits for the other thread. */
     server = make_server(&config);
     CHECK(!pthread_create(&thread, NULL, drive, server));
     wait_until_served(config.port);
@@ -292,7 +292,7 @@ static void *stop_it(void *unused) {
 
 static void *drive_once(void *server) {
     pthread_t thread;
-    /* A worker is made, and a turn ends because of the stop. */
+    /* A worker is made, and the stop ends its turn. */
     CHECK(!pthread_create(&thread, NULL, stop_it, NULL));
     CHECK(!ucall_take_call(server, 0));
     CHECK(!pthread_join(thread, NULL));
@@ -321,13 +321,13 @@ static void a_thread_that_ended_keeps_no_port(void) {
     char byte;
     CHECK(!pthread_create(&thread, NULL, drive_one_turn, server));
     CHECK(!pthread_join(thread, NULL));
-    CHECK(!ucall_take_call(server, 0) && last_error_contains("drove it first"));
+    CHECK(!ucall_take_call(server, 0) && last_error_contains("first thread that served"));
     ucall_free(server);
     CHECK(recv(peer, &byte, 1, 0) <= 0);
     close(peer);
     same.port = config.port;
     same.engine = engine;
-    /* The kernel may take a moment to let go of a ring whose thread is gone. */
+    /* The kernel may take a moment to release a ring whose thread has ended. */
     for (int at = 0; at < 500 && !ucall_init(&same, &server); ++at) sleep_briefly();
     CHECK(server);
     ucall_free(server);

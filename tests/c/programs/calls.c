@@ -1,4 +1,4 @@
-/* Procedures that do with a call whatever a test asks for. */
+/* Procedures whose params choose the getter or the reply. */
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -53,7 +53,7 @@ static bool read_json(ucall_call_t call, param_key at, ucall_str_t *out, size_t 
                    : ucall_param_positional_json(call, at.index, out, length);
 }
 
-/* Replies with the param at `at`, read as `how` says; with error 404 if there is none like it. */
+/* Replies with the param at `at`, read with the getter `how`; 404 if the getter returns false. */
 static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, param_key at) {
     bool truth;
     int64_t integer;
@@ -104,7 +104,7 @@ static void positional(ucall_call_t call, ucall_callback_tag_t tag) {
     reply_param(call, how, how_length, at);
 }
 
-/* same(texts): whether a thousand strings are still what they were after the last was read. */
+/* same(texts): whether a thousand strings are unchanged after the last was read. */
 static void same(ucall_call_t call, ucall_callback_tag_t tag) {
     static ucall_str_t texts[1000];
     static size_t lengths[1000];
@@ -122,7 +122,7 @@ static void same(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_bool(call, good);
 }
 
-/* content(json): that text as the result, whatever it is. */
+/* content(json): the text as the result, unchecked. */
 static void content(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t json;
     size_t length;
@@ -160,7 +160,7 @@ static void fails(ucall_call_t call, ucall_callback_tag_t tag) {
     if (is(how, length, "null")) ucall_call_reply_str(call, NULL, 3);
 }
 
-/* Releases a call that is not its own to release; it is replied to all the same. */
+/* Releases a call that was not deferred; the reply is still sent. */
 static void released(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_release(call);
@@ -173,7 +173,7 @@ static void quit(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_stop(server);
 }
 
-/* The tag that it was registered with. */
+/* Replies with the tag of its registration. */
 static void tagged(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_str(call, tag, 0);
 }
@@ -194,14 +194,14 @@ static void add(ucall_call_t call, ucall_callback_tag_t tag) {
     ++count;
 }
 
-/* inside(): whether the server lets a callback drive it. */
+/* inside(): whether ucall_take_call works in a callback. */
 static void inside(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     bool driven = ucall_take_call(server, 0);
     ucall_call_reply_str(call, driven ? "driven" : ucall_last_error(), 0);
 }
 
-/* How many descriptors, but for the standard ones, a program would inherit. */
+/* The number of descriptors, without the standard ones, that a program would inherit. */
 static void inherited(ucall_call_t call, ucall_callback_tag_t tag) {
     int count = 0;
     (void)tag;
@@ -212,7 +212,7 @@ static void inherited(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, count);
 }
 
-/* The status of a child that was forked off in the middle of a call. */
+/* The status of a child that is forked during a call. */
 static void forked(ucall_call_t call, ucall_callback_tag_t tag) {
     int status = 0;
     pid_t child = fork();
@@ -222,7 +222,7 @@ static void forked(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, WEXITSTATUS(status));
 }
 
-/* The status of a child that was forked off, reads a param, replies and returns. */
+/* The status of a forked child that reads a param, replies and returns. */
 static void returned(ucall_call_t call, ucall_callback_tag_t tag) {
     int status = 0;
     int64_t value = 0;
@@ -233,7 +233,45 @@ static void returned(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, child ? 100 * WEXITSTATUS(status) + value : value);
 }
 
-/* Frees the server that runs it, which then ends behind this reply. */
+/* Whether each getter finds what there is without being given a place for it, and nothing under a
+ * name that is NULL. */
+static bool takes_nulls(ucall_call_t call) {
+    ucall_str_t text = NULL;
+    size_t length = 0;
+    bool truth = false;
+    return ucall_param_named_bool(call, "truth", 0, NULL) &&
+           ucall_param_named_i64(call, "integer", 0, NULL) &&
+           ucall_param_named_f64(call, "number", 0, NULL) &&
+           ucall_param_named_str(call, "text", 0, NULL, NULL) &&
+           ucall_param_named_str(call, "text", 0, &text, NULL) && text &&
+           ucall_param_named_str(call, "text", 0, NULL, &length) && length == 3 &&
+           ucall_param_named_json(call, "text", 0, NULL, NULL) &&
+           !ucall_param_named_bool(call, NULL, 0, &truth) && !truth &&
+           !ucall_param_named_bool(call, NULL, 5, NULL) &&
+           !ucall_param_named_i64(call, NULL, 0, NULL) &&
+           !ucall_param_named_f64(call, NULL, 7, NULL) &&
+           !ucall_param_named_str(call, NULL, 0, &text, &length) && length == 3 &&
+           !ucall_param_named_json(call, NULL, 4, NULL, NULL) &&
+           !ucall_param_positional_bool(call, SIZE_MAX, NULL) &&
+           !ucall_param_positional_i64(call, SIZE_MAX, NULL) &&
+           !ucall_param_positional_f64(call, SIZE_MAX, NULL) &&
+           !ucall_param_positional_str(call, SIZE_MAX, NULL, NULL) &&
+           !ucall_param_positional_json(call, SIZE_MAX, NULL, NULL);
+}
+
+/* nulls(truth, integer, number, text): the same of this call, deferred, deferred away, and
+ * answered. */
+static void nulls(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    bool good = takes_nulls(call);
+    ucall_call_t later = ucall_call_defer(call);
+    good = good && takes_nulls(call) && takes_nulls(later);
+    ucall_call_reply_bool(later, good);
+    if (!takes_nulls(later)) abort();
+    ucall_call_release(later);
+}
+
+/* Frees its server, which stops after this reply. */
 static void free_server(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_reply_bool(call, true);
@@ -249,14 +287,14 @@ static struct {
                         {"fails", fails},     {"released", released},     {"quit", quit},
                         {"tagged", tagged},   {"add", add},               {"inside", inside},
                         {"inherited", inherited}, {"forked", forked},     {"free_server", free_server},
-                        {"returned", returned}};
+                        {"returned", returned}, {"nulls", nulls}};
 
 static void *serve(void *unused) {
     (void)unused;
     return ucall_take_calls(server, 0) ? &server : NULL;
 }
 
-/* Serves on a thread that has no more stack than the header says. */
+/* Serves on a thread with the stack size that the header requires. */
 static bool serve_on_a_small_stack(void) {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -274,7 +312,8 @@ int main(int argc, char **argv) {
     config.pick_port = true;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
                                                           : UCALL_ENGINE_POSIX;
-    config.max_callbacks = 23;
+    /* Room for seven that are added. */
+    config.max_callbacks = sizeof procedures / sizeof *procedures + 7;
     if (argc > 2 && !strcmp(argv[2], "deep")) config.max_nesting = 1024;
     if (argc > 2 && !strcmp(argv[2], "three")) config.max_lifetime_exchanges = 3;
     if (argc > 2 && !strcmp(argv[2], "old")) config.max_lifetime_micro_seconds = 200 * 1000;

@@ -1,4 +1,4 @@
-// Serves a callback that leaves in a way that is not allowed: leaves posix|uring throw|exit.
+// Serves a callback that ends in a forbidden way: early_exit posix|uring throw|exit.
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>

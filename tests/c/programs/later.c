@@ -1,4 +1,4 @@
-/* Calls that are deferred and kept, to be answered when a test says so, or after the server. */
+/* Deferred calls, which reply when a test asks for it, or after the server has been freed. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,19 +18,19 @@ static void stop(int signal_number) {
     ucall_stop(server);
 }
 
-/* keep(text): is answered later, with its text. */
+/* keep(text): defers the call, which later replies with its text. */
 static void keep(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     kept[count] = ucall_call_defer(call);
     if (!kept[count]) return;
     ++count;
-    /* Each of these is ignored, and logged: the call was taken out of this callback. */
+    /* Each of these is ignored and logged, because the call has been deferred. */
     ucall_call_reply_i64(call, 1);
     ucall_call_release(call);
     if (ucall_call_defer(call)) abort();
 }
 
-/* Replies with the text that came, then with something that is ignored. */
+/* Replies with the param, then a second time, which is ignored. */
 static void answer(ucall_call_t call) {
     ucall_str_t text;
     size_t length;
@@ -48,7 +48,7 @@ static void answer_all(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, answered);
 }
 
-/* One after another from the back, so that replies finish in another order than they came. */
+/* Replies in reverse order of the calls. */
 static void answer_last(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     if (count) answer(kept[--count]);
@@ -60,7 +60,7 @@ static void how_many_are_kept(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, count);
 }
 
-/* How many of the kept calls are cancelled. */
+/* The number of deferred calls that are cancelled. */
 static void cancelled(ucall_call_t call, ucall_callback_tag_t tag) {
     int found = 0;
     (void)tag;
@@ -68,7 +68,7 @@ static void cancelled(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, found);
 }
 
-/* How many milliseconds are left for this call; -1 if there is no deadline. */
+/* The milliseconds until this call's deadline; -1 without a deadline. */
 static void time_left(ucall_call_t call, ucall_callback_tag_t tag) {
     int64_t deadline;
     struct timespec now;
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     bool stopped = ucall_take_calls(server, 0);
     ucall_free(server);
-    /* The server is gone: all of them are cancelled, and may still be answered and released. */
+    /* The server has been freed: all calls are cancelled, and may still be replied to. */
     for (int at = 0; at < count; ++at)
         if (!ucall_call_is_cancelled(kept[at])) return 2;
     while (count) answer(kept[--count]);

@@ -71,7 +71,7 @@ static void served(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, texts);
 }
 
-/* The field of the configuration that has this name behind two dashes; NULL for another. */
+/* The field of the configuration with the name after two dashes; NULL for an unknown name. */
 static uint32_t *field(ucall_config_t *config, char const *name) {
 #define FIELD(known) \
     if (!strcmp(name, "--" #known)) return &config->known

@@ -1,4 +1,4 @@
-/* The function that the programs of these tests serve, and how they are told to stop. */
+/* The function that the test programs serve, and their signal handler. */
 
 #ifndef SUM_H
 #define SUM_H

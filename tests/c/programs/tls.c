@@ -32,7 +32,7 @@ int main(int count, char **words) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;
     }
-    /* What is in force was written back. */
+    /* The values in effect have been written back. */
     uint32_t asked = config.ssl_client_authorities_path ? UCALL_CLIENT_AUTH_REQUIRED
                                                         : UCALL_CLIENT_AUTH_NONE;
     if (config.ssl_client_auth != asked) return 2;

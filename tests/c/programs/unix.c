@@ -33,7 +33,7 @@ int main(int count, char **words) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;
     }
-    /* The configuration may be forgotten: its strings were copied. */
+    /* The configuration may be overwritten, because its strings were copied. */
     memset(host, 0, sizeof host);
     ucall_add_procedure(server, "sum", sum, NULL);
     signal(SIGTERM, on_signal);

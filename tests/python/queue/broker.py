@@ -13,13 +13,13 @@ from typing import Self
 
 from harness import free_port
 
-# Debian keeps servers where not every user looks.
+# Debian installs mosquitto in a folder that is not in every user's PATH.
 PROGRAM = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 START_S = 60
 
 
 class Broker:
-    """Runs until it is left; can be killed and started again on its port.
+    """Runs during the block; can be killed and started again on its port.
 
     Args:
         lines: More lines for its configuration.
@@ -39,7 +39,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it, and waits until it listens."""
+        """Starts the broker, and waits until it listens."""
         assert PROGRAM is not None
         command = [PROGRAM, "-c", str(self._configuration)]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -54,7 +54,7 @@ class Broker:
                 time.sleep(0.01)
 
     def kill(self) -> None:
-        """Ends it without a word to anybody."""
+        """Kills the broker, which then sends nothing to its clients."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()

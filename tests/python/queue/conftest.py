@@ -1,4 +1,4 @@
-"""Queues to test: pairs of a server and its clients, that end with the test."""
+"""Queues under test: a server and its clients, closed after the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ucall import queue as nq
 
 @pytest.fixture(scope="session")
 def shared_broker() -> Iterator[Callable[[], Broker]]:
-    """A broker, once somebody asks for it."""
+    """A broker, started on first use."""
     with contextlib.ExitStack() as stack:
         yield functools.cache(lambda: stack.enter_context(Broker()))
 
@@ -34,8 +34,8 @@ def pairs(
     authority: Authority,  # noqa: F811
 ) -> Iterator[Pairs]:
     if request.param == "shm":
-        # Memory is counted, and that of earlier tests of this process may still be on its way out;
-        # that of one that failed stays.
+        # The test counts memory. Earlier tests of this process may still be releasing theirs, and a
+        # failed test keeps it.
         gc.collect()
         eventually(lambda: shared_maps() == 0, timeout_s=10)
     made = Pairs(request.param, tmp_path, shared_broker, authority)

@@ -1,4 +1,4 @@
-"""Frames of a link, made by hand: see crates/ucall-queue/src/frame.rs."""
+"""Frames of a link, encoded by the tests: see crates/ucall-queue/src/frame.rs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def hello(id: bytes, flags: int = 0, kind: int = HELLO) -> bytes:
 
 
 def shared(sequence: int, slot: int, descriptor: int, *lengths: int) -> bytes:
-    """Tells of a message in shared memory."""
+    """The frame of a message in shared memory."""
     body = struct.pack(f"<{2 + len(lengths)}Q", slot, descriptor, *lengths)
     return frame(SHARED, len(body), body, sequence, len(lengths))

@@ -10,7 +10,7 @@ from pairs import Pairs
 
 
 def client_hello(pairs: Pairs) -> bytes:
-    """The records that a client of TLS begins with."""
+    """A TLS client's first records."""
     assert pairs.authority is not None
     context = ssl.create_default_context(cafile=pairs.authority.path)
     context.set_alpn_protocols(["ucall-queue"])

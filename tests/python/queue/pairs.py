@@ -1,4 +1,4 @@
-"""Servers of queues, and clients of them."""
+"""Servers of queues, and their clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def free_location() -> nq.NetworkLocation:
 
 
 def sockets() -> int:
-    """Those of this process. A communicator keeps descriptors of another kind while it lives."""
+    """The sockets of this process; a communicator also keeps other descriptors while it lives."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -34,7 +34,7 @@ def sockets() -> int:
 
 
 class Pairs:
-    """Makes servers, and clients of them."""
+    """Makes servers and their clients."""
 
     def __init__(
         self, protocol: str, folder: Path, broker: Callable[[], Broker], authority: Authority
@@ -48,7 +48,7 @@ class Pairs:
 
     @property
     def broker(self) -> Broker:
-        """The broker of all tests, for MQTT."""
+        """The MQTT broker of all tests."""
         return self._broker()
 
     def _new(self, purpose: str, options: nq.CommunicatorOptions) -> nq.Communicator:
@@ -57,7 +57,7 @@ class Pairs:
         return made
 
     def options(self, **given: Any) -> nq.CommunicatorOptions:
-        """Options with those of the connection among them, by their own names."""
+        """Options, which may include connection options by name."""
         own = {field.name for field in dataclasses.fields(nq.CommunicatorOptions)}
         connection = {name: given.pop(name) for name in list(given) if name not in own}
         return nq.CommunicatorOptions(connection=nq.ConnectionOptions(**connection), **given)

@@ -1,4 +1,4 @@
-"""Lines that say how far long work is: what, and how many of how many."""
+"""Progress lines of long tests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ EVERY_S = 5.0
 
 
 class Progress:
-    """Says so every few seconds, where `UCALL_QUEUE_LONG` is set.
+    """Prints the progress every few seconds, if `UCALL_QUEUE_LONG` is set.
 
     Args:
-        what: What is done.
-        count: How often.
+        what: The name of the work.
+        count: The number of steps.
     """
 
     def __init__(self, label: str, count: int) -> None:
@@ -25,14 +25,14 @@ class Progress:
         self._is_long = bool(os.environ.get("UCALL_QUEUE_LONG"))
 
     def update(self, done: int, more: str = "") -> None:
-        """So many are done."""
+        """Records the number of finished steps."""
         now = time.monotonic()
         if now - self._reported_at > EVERY_S:
             self._reported_at = now
             self.write(f"{done:,} of {self._count:,}{more}")
 
     def write(self, text: str) -> None:
-        """Says something else, at once."""
+        """Prints a line at once."""
         if self._is_long:
             passed_s = time.monotonic() - self._began
             print(f"{self._what}: {text}, {passed_s:.0f} s", file=sys.stderr, flush=True)

@@ -12,12 +12,12 @@ import time
 
 
 class Proxy:
-    """Between one address and another, in threads, until `close`."""
+    """Forwards between two addresses, in threads, until `close`."""
 
     def __init__(
         self, target: tuple[str, int] | str, path: str | None = None, preamble: int = 0
     ) -> None:
-        """``preamble``: so many bytes from the target come first, with a descriptor."""
+        """``preamble`` is the number of first bytes from the target, which carry a descriptor."""
         self._target = target
         self._greeting = preamble
         self._random = random.Random(7)
@@ -29,9 +29,9 @@ class Proxy:
             self._listener.listen()
         self.address = path or self._listener.getsockname()
         self.cuts = 0
-        #: What each connection began with.
+        #: The first bytes of each connection.
         self.openings: list[bytes] = []
-        #: Bytes until the next cut are up to this; 0 cuts no more.
+        #: The maximum of bytes until the next cut; 0 for no further cuts.
         self.cut_after = 0
         self._open = True
         threading.Thread(target=self._accept, daemon=True).start()
@@ -46,7 +46,7 @@ class Proxy:
             server_side = socket.socket(kind)
             try:
                 if kind == socket.AF_INET:
-                    # The delays are those that are made below, and none of the system's.
+                    # Only the proxy delays bytes, not the system.
                     for end in (client_side, server_side):
                         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 server_side.connect(self._target)
@@ -62,7 +62,7 @@ class Proxy:
         if not self._greeting:
             return
         data, descriptors, _, _ = socket.recv_fds(server_side, self._greeting, 1)
-        # Whoever gets it reads nothing more from it than from the stream.
+        # The receiver of the descriptor gets no more data from it than from the stream.
         socket.send_fds(client_side, [data], descriptors)
         for descriptor in descriptors:
             if self._random.random() < 0.3:
@@ -71,7 +71,7 @@ class Proxy:
                 os.close(descriptor)
 
     def _cut_later(self, descriptor: int) -> None:
-        """Cuts the way of the descriptors alone."""
+        """Cuts only the channel of the descriptors."""
 
         def cut() -> None:
             with socket.socket(fileno=descriptor) as channel:
@@ -98,7 +98,7 @@ class Proxy:
                 target.sendall(data)
         except OSError:
             pass
-        # A reset, which loses what was under way, as often as an ordered end.
+        # A reset, which loses bytes in flight, as often as an orderly end.
         resets = left >= 0 and self._random.random() < 0.5
         for end in (source, target):
             with contextlib.suppress(OSError):

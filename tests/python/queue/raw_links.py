@@ -1,4 +1,4 @@
-"""Strangers that send what they like on a link, over every protocol."""
+"""Unidentified peers that send arbitrary bytes on a link, over every protocol."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pairs import Pairs
 from ucall import queue as nq
 
 WAIT_S = 60
-#: Goes in front of each piece of a link through a broker: its kind, and its number from 0.
+#: The header of each piece of a tunnel link: its kind, and its number from 0.
 PIECE = b"\0" + bytes(8)
 
 
 @contextlib.contextmanager
 def sent(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[None]:
-    """A link of a stranger, who has sent this and stays."""
+    """A link whose peer has sent these bytes and stays connected."""
     if pairs.protocol == "mqtt":
         connect_by = _published
     elif pairs.protocol == "grpc":
@@ -48,7 +48,7 @@ def _connected(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[N
     if pairs.protocol == "shm":
         data = CLIENT_PREAMBLE + data
     with raw_client:
-        # It may be refused before all of it is there.
+        # The receiver may close before it has read all of it.
         with contextlib.suppress(OSError):
             raw_client.sendall(data)
         yield

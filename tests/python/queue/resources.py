@@ -1,4 +1,4 @@
-"""What this process holds of memory and descriptors."""
+"""Descriptors and shared memory of this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 60
 
 
 def descriptors() -> int:
-    """How many of sockets and of memory there are."""
+    """The number of sockets and of memory descriptors."""
     kinds = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -22,7 +22,7 @@ def descriptors() -> int:
 
 
 def shared_maps(kind: str = "") -> int:
-    """How often shared memory is mapped: ``"r--p"`` what is used once, ``"r--s"`` in slots."""
+    """The number of shared memory mappings: ``"r--p"`` for sealed memory, ``"r--s"`` for slots."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return sum("memfd:" in line and kind in line for line in lines)
 

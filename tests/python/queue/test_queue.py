@@ -1,4 +1,4 @@
-"""Putting and getting, between a server and its clients."""
+"""`put` and `get` between a server and its clients."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_arrays_arrive_in_their_own_memory(pairs: Pairs, count: int) -> None:
     for name, array in sent.items():
         assert np.array_equal(got[name], array)
         assert got[name].dtype == array.dtype
-        # Memory that two processes share is only to be read; less than 4 MiB are copied out of it.
+        # Views of shared memory are read-only; messages of less than 4 MiB are copied out of it.
         if pairs.protocol == "shm" and count >= 1_000_000:
             assert not got[name].flags.writeable
         else:
@@ -113,7 +113,7 @@ def test_after_close_get_drains_and_then_raises(pair: Pair) -> None:
         client.put(number)
     closing = threading.Thread(target=client.close)
     closing.start()
-    # The server need not get anything for the client to be through.
+    # The client can close although the server has got nothing.
     closing.join(WAIT_S)
     assert not closing.is_alive()
     with pytest.raises(ConnectionError):
@@ -158,7 +158,7 @@ def test_put_returns_a_concurrent_future(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 def test_a_future_keeps_its_state_under_its_lock(pair: Pair) -> None:
-    """`concurrent.futures.wait` looks twice with the lock held, and counts on seeing the same."""
+    """`concurrent.futures.wait` reads the state twice under the lock, and needs equal results."""
     server, client = pair(ack="taken")
     future = client.put("x")
     with future._condition:

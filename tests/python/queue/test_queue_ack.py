@@ -1,4 +1,4 @@
-"""Messages that the program acknowledges itself, over every protocol."""
+"""Explicit acknowledgements, over every protocol."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ucall import queue as nq
 Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
 WAIT_S = 60
 tcp = pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
-# Each side puts, and the other one gets.
+# In each case one side puts and the other gets.
 connect_by = pytest.mark.parametrize("putter", ["client", "server"])
 
 
 def met(pairs: Pairs, putter: str, **given: Any) -> tuple[nq.Communicator, nq.Communicator]:
-    """Who puts with ``ack="explicit"``, and who gets."""
+    """The side that puts with ``ack="explicit"``, and the side that gets."""
     given = {"reconnect": (0.01, 0.05), **given}
     ours, theirs = {"ack": "explicit", **given}, given
     server = pairs.server(**(ours if putter == "server" else theirs))
@@ -39,7 +39,7 @@ def met(pairs: Pairs, putter: str, **given: Any) -> tuple[nq.Communicator, nq.Co
 
 
 def again(pairs: Pairs, closed: nq.Communicator, other: nq.Communicator) -> nq.Communicator:
-    """Another life of one that is closed."""
+    """A new incarnation of a closed communicator."""
     if not closed.is_server:
         connection = dataclasses.asdict(closed.options.connection)
         return pairs.client(other, id=closed.id, **connection)
@@ -60,7 +60,7 @@ def test_acknowledged_in_any_order_the_futures_end_in_theirs(pairs: Pairs, putte
     assert [message.data for message in messages] == list(range(6))
     for at in (4, 2, 1, 2, 4):
         assert messages[at].ack() is None  # type: ignore[func-returns-value]
-    # What was acknowledged before this was put has reached the other side before it.
+    # Acknowledgements made before this `put` reach the other side before its message.
     getter.put("told").result(WAIT_S)
     assert not any(future.done() for future in futures)
     messages[0].ack()
@@ -84,7 +84,7 @@ def test_any_thread_acknowledges(pair: Pair) -> None:
         for message in some:
             message.ack()
 
-    # Each is acknowledged by two threads.
+    # Two threads acknowledge each message.
     halves = [messages[at::4] + messages[at - 2 :: 4] for at in range(4)]
     threads = [threading.Thread(target=acknowledge, args=(some,)) for some in halves]
     for thread in threads:
@@ -96,14 +96,14 @@ def test_any_thread_acknowledges(pair: Pair) -> None:
 
 
 @connect_by
-def test_get_returns_what_follows_and_queue_size_is_the_bound(pairs: Pairs, putter: str) -> None:
-    # Ten times what may be under way.
+def test_get_returns_later_messages_and_queue_size_is_the_bound(pairs: Pairs, putter: str) -> None:
+    # Ten times the window.
     ours, getter = met(pairs, putter, transport_size=65_536, queue_size=660_000)
     futures = [ours.put(b"x" * 32_768) for _ in range(20)]
     messages = taken(getter, 20)
     with pytest.raises(nq.FullError):
         ours.put(b"x" * 32_768)
-    # What lies between others is kept with them.
+    # Messages that were sent together are kept together.
     for message in messages[:0:-1]:
         message.ack()
     getter.put("told").result(WAIT_S)
@@ -119,7 +119,7 @@ def test_get_returns_what_follows_and_queue_size_is_the_bound(pairs: Pairs, putt
 
 
 @pytest.mark.parametrize("ack", ["received", "taken"])
-def test_others_are_acknowledged_already(pairs: Pairs, ack: str) -> None:
+def test_messages_of_other_kinds_are_acknowledged_already(pairs: Pairs, ack: str) -> None:
     server = pairs.server()
     client = pairs.client(server, ack=ack)
     future = client.put("x")
@@ -134,7 +134,9 @@ def test_others_are_acknowledged_already(pairs: Pairs, ack: str) -> None:
 
 
 @connect_by
-def test_a_side_that_closes_leaves_the_rest_to_its_next_life(pairs: Pairs, putter: str) -> None:
+def test_a_side_that_closes_leaves_the_rest_to_its_next_incarnation(
+    pairs: Pairs, putter: str
+) -> None:
     ours, getter = met(pairs, putter)
     futures = [ours.put(number) for number in range(5)]
     messages = taken(getter, 3)
@@ -142,7 +144,7 @@ def test_a_side_that_closes_leaves_the_rest_to_its_next_life(pairs: Pairs, putte
     messages[2].ack()
     getter.close()
     futures[0].result(WAIT_S)
-    # Two came and were not returned; of the others one was acknowledged out of order.
+    # `get` has not returned two of them; of the others one was acknowledged out of order.
     rest = []
     with pytest.raises(ConnectionError):
         while True:
@@ -153,7 +155,7 @@ def test_a_side_that_closes_leaves_the_rest_to_its_next_life(pairs: Pairs, putte
         assert caught.value.peer == ours.id  # type: ignore[attr-defined]
     messages[0].ack()
     messages[2].ack()
-    # As for a peer that is gone.
+    # As for a disconnected peer.
     futures.append(ours.put(5))
     assert not any(future.done() for future in futures[1:])
     getter = again(pairs, getter, ours)
@@ -186,7 +188,7 @@ def test_close_waits_until_all_is_acknowledged(pairs: Pairs, putter: str) -> Non
 
 
 @connect_by
-def test_close_waits_no_longer_than_told(pairs: Pairs, putter: str) -> None:
+def test_close_waits_at_most_its_timeout(pairs: Pairs, putter: str) -> None:
     ours, getter = met(pairs, putter)
     future = ours.put("x")
     assert getter.get(timeout=WAIT_S).data == "x"
@@ -196,7 +198,7 @@ def test_close_waits_no_longer_than_told(pairs: Pairs, putter: str) -> None:
 
 
 def test_all_acknowledged_both_sides_end_at_once(pairs: Pairs) -> None:
-    # Else either would wait for another life of the other.
+    # Otherwise each side would wait for a new incarnation of the other.
     given = {"ack": "explicit", "expire_s": 1000}
     server = pairs.server(**given)
     client = pairs.client(server, **given)
@@ -229,7 +231,7 @@ def test_there_is_no_other_kind(pairs: Pairs) -> None:
 
 
 @tcp
-def test_an_acknowledgement_for_a_peer_that_was_started_again_reaches_nobody(pairs: Pairs) -> None:
+def test_an_acknowledgement_for_a_restarted_peer_is_dropped(pairs: Pairs) -> None:
     server = pairs.server()
     given = {"ack": "explicit", "reconnect": (0.01, 0.05)}
     client = pairs.client(server, **given)
@@ -357,14 +359,14 @@ def test_views_and_acknowledgements_are_independent(pairs: Pairs, trusted: bool)
     futures = [client.put(np.full(600_000, number)) for number in range(4)]
     messages = taken(server, 4)
     assert not any(message.data.flags.writeable for message in messages)
-    # Acknowledged while they are viewed, they are viewed on.
+    # An acknowledgement does not release memory that the program still views.
     views = [message.data for message in messages[:2]]
     for message in messages[:2]:
         message.ack()
     for future in futures[:2]:
         future.result(WAIT_S)
     assert [set(view) for view in views] == [{0}, {1}]
-    # Viewed no more, the others are not acknowledged, and their memory is free.
+    # The others have no views left and are not acknowledged; their memory is free.
     del messages, message, views
     wait_until(lambda: shared_maps("r--p") == 0)
     server.put("told").result(WAIT_S)

@@ -49,7 +49,7 @@ def test_messages_are_acknowledged_in_any_order(pairs: Pairs) -> None:
                 messages = [await getter.get(timeout=WAIT_S) for _ in puts]
                 for message in messages[:0:-1]:
                     message.ack()
-                # What was acknowledged before this was put has reached the other side before it.
+                # Acknowledgements made before this `put` reach the other side before its message.
                 told = getter.put("told")
                 (await putter.get(timeout=WAIT_S)).ack()
                 await asyncio.wait_for(told, WAIT_S)
@@ -68,7 +68,7 @@ def test_a_message_of_a_get_that_was_cancelled_is_not_acknowledged(pairs: Pairs)
             waiting = asyncio.create_task(server.get())
             await asyncio.sleep(0)
             future = client.put("x")
-            # It is given to the get, whose task is cancelled before it goes on.
+            # The message is assigned to a `get` whose task is cancelled before it runs.
             while server._gets:
                 server._poll()
             waiting.cancel()

@@ -1,4 +1,4 @@
-"""Lines of the contract in docs/queues.md that no other test holds, over every protocol."""
+"""Promises of docs/queues.md that no other test covers, over every protocol."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ tcp = pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 
 @contextlib.contextmanager
 def silent_server(pairs: Pairs, folder: Path) -> Iterator[nq.NetworkLocation]:
-    """Somebody who accepts connections, and never says a word."""
+    """A listener that accepts connections and never sends."""
     is_path = pairs.protocol in ("unix", "shm")
     with socket.socket(socket.AF_UNIX if is_path else socket.AF_INET) as listener:
         listener.bind(str(folder / "silence.sock") if is_path else ("127.0.0.1", 0))
@@ -43,7 +43,7 @@ def silent_server(pairs: Pairs, folder: Path) -> Iterator[nq.NetworkLocation]:
 
 def test_construction_and_put_never_block(pairs: Pairs, tmp_path: Path) -> None:
     with silent_server(pairs, tmp_path) as silent_address:
-        # One that waited would wait for ever.
+        # A blocking constructor would wait forever.
         client = pairs.client(pairs.server(), netloc=silent_address)
         futures = [client.put(data) for data in ("x", np.zeros(50_000), b"x" * 1_000_000)]
         assert not any(future.done() for future in futures)
@@ -59,7 +59,7 @@ def test_a_payload_like_a_handshake_is_data(pair: Pair) -> None:
     ids = (client.id, server.id, uuid.UUID(int=0))
     payloads: list[Any] = [it for id in ids for it in (id.bytes, id, str(id))]
     payloads += [b"ucall-q2", hello(client.id.bytes), hello(server.id.bytes, kind=2), frame(7, 0)]
-    # The first on their connection, and later ones; there and back.
+    # The first messages of a connection, and later ones, in both directions.
     for _ in range(2):
         for sender, taker in ((client, server), (server, client)):
             for data in payloads:
@@ -120,7 +120,7 @@ def test_put_is_zero_copy_and_releases_the_object(pairs: Pairs, tmp_path: Path) 
     assert np.array_equal(array, before)
     future.result(WAIT_S)
     del array
-    # What carries it may hold it for a moment longer.
+    # The transport may hold the message a moment longer.
     for _ in range(100):
         client.put("more").result(WAIT_S)
         if kept() is None:
@@ -140,7 +140,7 @@ def test_get_from_some_peers_times_out(pairs: Pairs) -> None:
         server.get(quiet.id, timeout=0.05)
     with pytest.raises(TimeoutError):
         server.get(quiet.id, uuid.uuid4(), timeout=0)
-    # One that waits is woken by its peer's message, and by no other.
+    # Its peer's message wakes a waiting `get`, and no other message does.
     received: list[Any] = []
     waits = threading.Thread(target=lambda: received.append(server.get(quiet.id, timeout=WAIT_S)))
     waits.start()
@@ -155,7 +155,7 @@ def test_get_from_some_peers_times_out(pairs: Pairs) -> None:
 def test_an_unpicklable_object_raises_and_changes_nothing(pair: Pair) -> None:
     server, client = pair(queue_size=10_000)
     for bad in (threading.Lock(), lambda: None, [b"x" * 9_000, threading.Lock()]):
-        # Of a function within another Python raises the last of these, from 3.14 on.
+        # For a nested function Python raises the last of these from 3.14 on.
         with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
             client.put(bad)
     client.put("good").result(WAIT_S)
@@ -191,7 +191,7 @@ def test_close_wakes_all_waiting_calls(pairs: Pairs) -> None:
             ended.append(type(error))
 
     def put() -> None:
-        # Nobody takes them: after a few there is no room.
+        # No `get` returns them, so the window is full after a few.
         futures = [unconnected.put(b"x" * 1000) for _ in range(10)]
         try:
             futures[-1].result(WAIT_S)
@@ -274,7 +274,7 @@ def test_a_raising_callback_stops_no_other(pairs: Pairs, caplog: pytest.LogCaptu
     def told() -> set[type[BaseException] | None]:
         return {record.exc_info[0] for record in caplog.records if record.exc_info}
 
-    # What is added to a future that is done is called at once, before what the notifier calls.
+    # A callback that is added to a finished future runs at once, before the notifier's callbacks.
     assert eventually(lambda: told() == {SystemExit, ZeroDivisionError})
     assert {record.levelno for record in caplog.records if record.exc_info} == {logging.ERROR}
 
@@ -339,7 +339,7 @@ def test_the_second_peer_with_one_id_is_refused(pairs: Pairs) -> None:
         second.get(timeout=WAIT_S)
     first.put("still there").result(WAIT_S)
     assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["first", "still there"]
-    # Once the first is gone, its id is free.
+    # Once the first is closed, its id is free.
     first.close()
     third = pairs.client(server, id=first.id)
     third.put("third").result(WAIT_S)

@@ -1,7 +1,7 @@
-"""Exactly once and in order, through a stream that is cut and delayed at random. A broker is killed
-and started again, besides.
+"""Exactly once and in order, over a stream that is cut and delayed at random, and through a broker
+that is killed and restarted.
 
-`make test-queue-long` does it with 100,000 messages each way.
+`make test-queue-long` sends 100,000 messages in each direction.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ucall import queue as nq
 
 COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "4000"))
 WAIT_S = 120 + COUNT / 500
-#: After so many each way the broker is killed again.
+#: The broker is killed each time after this many messages in each direction.
 MESSAGES_A_KILL = 500
-#: So many are acknowledged together.
+#: The number of messages that are acknowledged together.
 HELD = 16
 
 
 def message(number: int, generator: random.Random) -> object:
-    """Numbered and hashed, of any length and kind."""
+    """A message with a number and a hash, of any length and kind."""
     lengths = [0, 10, 100, 1000, 10_000, 40_000] if number % 50 else [70_000, 300_000]
     length = generator.choice(lengths)
     data = generator.randbytes(length)
@@ -74,7 +74,7 @@ def take(
             got = communicator.get(timeout=WAIT_S)
             assert not got.redelivered
             check(number, got.data)
-            # Some at a time, the last of them first.
+            # Several at a time, the last one first.
             held.append(got)
             if len(held) == HELD or number == COUNT - 1:
                 while held:
@@ -109,7 +109,7 @@ def test_each_message_arrives_once_and_in_order(
     client = pairs.client(server, netloc=netloc, **given)
     client.put("first")
     server.get(timeout=WAIT_S).ack()
-    # Over gRPC a connection is made again after a tenth of a second, at the earliest.
+    # gRPC reconnects after a tenth of a second at the earliest.
     proxy.cut_after = 1 << (23 if pairs.protocol == "grpc" else 21)
     failures: list[BaseException] = []
     taken: dict[uuid.UUID, int] = {}
@@ -126,7 +126,7 @@ def test_each_message_arrives_once_and_in_order(
             assert time.monotonic() < give_up_at
             working[0].join(0.2)
             done = min(taken.get(side.id, 0) for side in (server, client))
-            # Counted in messages: on a slow machine none might come between two moments.
+            # Counted in messages and not in time: on a slow machine none may arrive in between.
             if pairs.protocol == "mqtt" and done >= (kills + 1) * MESSAGES_A_KILL:
                 pairs.broker.kill()
                 pairs.broker.start()

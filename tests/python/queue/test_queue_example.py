@@ -1,4 +1,4 @@
-"""The example, word for word, in two processes; and as it is written for asyncio."""
+"""The example of docs/queues.md, word for word, in two processes, and its asyncio form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with nq.new(purpose=nq.Purpose.CLIENT) as queue:      # client.py
     message = queue.get()
 print(message.data)
 """
-# The same words, awaited.
+# The same calls, awaited.
 AWAITED = """
 import asyncio
 from ucall.aio import queue as nq
@@ -45,7 +45,7 @@ AWAITED_CLIENT = AWAITED.format(
     purpose="CLIENT",
     lines='        await queue.put("Hello, Server!")\n        message = await queue.get()',
 )
-# Others may use the usual port at the same time.
+# Another program may use the default port at the same time.
 OTHER_PORT = """
 from ucall.queue.core import CommunicatorOptions, NetworkLocation
 defaults = CommunicatorOptions.__init__.__defaults__
@@ -53,7 +53,7 @@ CommunicatorOptions.__init__.__defaults__ = tuple(
     NetworkLocation({!r}, {!r}) if isinstance(it, NetworkLocation) else it for it in defaults
 )
 """
-# Runs programs side by side; in a network of their own, whose loopback is not up yet.
+# Runs two programs at the same time, in a network namespace whose loopback is not up yet.
 LAUNCH = """
 import contextlib, fcntl, json, socket, struct, subprocess, sys
 with contextlib.suppress(PermissionError), socket.socket() as any_socket:
@@ -108,7 +108,7 @@ def test_example_on_the_default_port(programs: tuple[str, str]) -> None:
 
 
 def free_address() -> list[str]:
-    """What has programs run where the usual port is free."""
+    """A command prefix that runs programs where the default port is free."""
     if shutil.which("unshare") and not subprocess.run([*ALONE, "true"], check=False).returncode:
         return ALONE
     try:

@@ -1,4 +1,4 @@
-"""Programs that end while their queues are at work: quietly, at once, and with nothing broken."""
+"""Programs that end while their queues are busy: silently, at once, and without a crash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ clients = [
     for _ in range(3)
 ]
 """
-#: Everything is used by threads that nobody stops.
+#: Threads that are never stopped use all of the interface.
 UNDER_LOAD = """
 data = np.zeros(20_000)
 
@@ -57,7 +57,7 @@ for client in clients:
 time.sleep(0.1)
 print("done", flush=True)
 """
-#: Threads that are in what a queue calls when the interpreter is finalised, which takes a while.
+#: Threads that run callbacks of a queue while the interpreter is finalised, which takes a while.
 WITHIN_CALLS = """
 class Lingering:
     def __del__(self, sleep=time.sleep, write=os.write):

@@ -1,4 +1,4 @@
-"""A peer that is killed and does not come back: what was kept for it fails, and is let go."""
+"""A peer that is killed and does not return: its futures fail, and its memory is freed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_expired_peer_fails_and_frees_its_messages(pairs: Pairs) -> None:
         assert set(server.peers()) == {gone, other.id}
         arrays = [np.zeros(50_000) for _ in range(20)]
         kept = [weakref.ref(array) for array in arrays]
-        # It gets none of them: some are on their way, some are in line.
+        # It gets none of them: some are in flight, some are queued.
         futures = [server.put(array, gone) for array in arrays[:10]]
         process.kill()
         process.wait()
@@ -70,7 +70,7 @@ def test_an_expired_peer_fails_and_frees_its_messages(pairs: Pairs) -> None:
     assert (ended, server.peers()) == ([gone], [other.id])
     with pytest.raises(ConnectionError):
         server.put("late", gone).result(WAIT_S)
-    # Nobody else is touched by it, and what it had put is there.
+    # Other peers are not affected, and the messages that it had put are there.
     server.put("on")
     assert other.get(timeout=WAIT_S).data == "on"
     assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["first", "second"]
@@ -100,15 +100,15 @@ def test_a_stopped_peer_resumes_or_expires(pairs: Pairs, expire_s: float) -> Non
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         futures = [server.put(number, peer) for number in range(10)]
         if expire_s < 1:
-            # The connection is given up first, and with it all that waits.
+            # The connection is closed first, with all messages that wait.
             for future in futures:
                 with pytest.raises(ConnectionError):
                     future.result(WAIT_S)
         else:
             time.sleep(0.5)
         process.send_signal(signal.SIGCONT)
-        # What it puts comes in order, and once. Only where the session was given up before it had
-        # read what was acknowledged, it puts that again, and says so.
+        # Its messages arrive in order and once. Only if the session expired before it had read the
+        # acknowledgements, it sends those messages again, marked `redelivered`.
         while received[-1] != 199:
             message = server.get(timeout=WAIT_S)
             assert expire_s < 1 or not message.redelivered

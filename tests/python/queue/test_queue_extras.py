@@ -1,4 +1,4 @@
-"""Libraries that not everybody has: what needs them says so, and the rest works without."""
+"""Optional libraries: features that need them say so, and others work without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues over gRPC: TLS, and a server that comes late."""
+"""Queues over gRPC: TLS, and a server that starts late."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from resources import wait_until
 from ucall import queue as nq
 
 WAIT_S = 60
-#: All that HTTP/2 says before the first stream: settings that say nothing, and that the other
-#: side's have come.
+#: HTTP/2 before the first stream: empty settings, and an acknowledgement of the other side's.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"".join(
     b"\0\0\0\4" + flags + b"\0\0\0\0" for flags in (b"\0", b"\1")
 )

@@ -1,4 +1,4 @@
-"""Bytes and pickles of strangers: refused, with nothing run and no memory taken."""
+"""Bytes and pickles of unidentified peers: refused, without running code or taking memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 60
 
 
 class Runs:
-    """A pickle of it runs a command where it is loaded."""
+    """Its pickle runs a command when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class Runs:
 
 
 class Calls:
-    """A pickle of it calls something."""
+    """Its pickle calls a function."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self._call = function, arguments
@@ -140,7 +140,7 @@ def named(module: str, name: str) -> bytes:
 
 
 F8 = named("numpy", "dtype") + text("f8") + b"\x85R"
-# The state of a dtype with one field, "f", 64 bytes behind the first.
+# The state of a dtype with one field, "f", at offset 64.
 FAR_FIELD = b"(K\x03X\x01\0\0\0|N" + text("f") + b"\x85}" + text("f") + F8 + b"K\x40\x86s"
 
 
@@ -176,7 +176,7 @@ def test_arrays_of_every_kind_round_trip(kind: str) -> None:
     array = np.zeros((2, 3), dtype=kind)
     for sent_array in (array, array[:, ::2]):
         received = load(pickle.dumps(sent_array, 5))
-        # NumPy itself turns numbers into this machine's order on their way in.
+        # NumPy itself converts numbers to this machine's byte order.
         assert received.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
         assert received.tolist() == sent_array.tolist()
     if array.dtype.kind != "V":
@@ -269,7 +269,7 @@ def test_hostile_bytes_are_refused(pairs: Pairs, sent_bytes: bytes) -> None:
     with sent(pairs, server, sent_bytes):
         client.put("still here").result(WAIT_S)
         assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["before", "still here"]
-    # Nothing of theirs has come.
+    # None of their messages has arrived.
     with pytest.raises(TimeoutError):
         server.get(timeout=0.05)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
@@ -294,7 +294,7 @@ def test_a_pickle_from_an_unidentified_peer_runs_nothing(pairs: Pairs, tmp_path:
     data = pickle.dumps(Runs(ran), 5)
     server = pairs.server()
     client = pairs.client(server)
-    # A broker keeps nothing for a server that has not subscribed yet.
+    # A broker keeps no messages for a server that has not subscribed yet.
     client.put("before").result(WAIT_S)
     assert server.get(timeout=WAIT_S).data == "before"
     with sent(pairs, server, hello(UNKNOWN_PEER) + frame(4, len(data), data, 1, 1)):

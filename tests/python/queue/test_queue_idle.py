@@ -1,8 +1,8 @@
-"""What waits costs nothing: nobody looks again and again whether something has come.
+"""Waiting costs no CPU time: no thread polls.
 
-A thread beside them does look, every 10 ms, and the others are measured against it: what slows one
-of them down slows them all. One window in which nobody looks is enough, since whoever polls does it
-in every window, while a library's threads may have something to end first.
+A test thread polls every 10 ms, and the other threads are compared with it, because a slow machine
+slows all of them down. One window without polling is enough: a thread that polls does so in every
+window, while a library's threads may have work to finish first.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ while not came:
     threading.Event().wait(0.01)
 print(*came, flush=True)
 """
-# One who polls, in one window. The others look once a second at what depends on time.
+# The polls of the test thread in one window. Other threads wake once a second for time limits.
 POLLS = 100
-# A window takes a second where the machine has time.
+# A window takes a second on an idle machine.
 PATIENCE_S = 60
 
 
 def sleeps(thread: Path) -> int:
-    """How often a thread has gone to sleep."""
+    """The number of times that a thread has gone to sleep."""
     lines = (thread / "status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
 
@@ -60,14 +60,14 @@ def sleeps(thread: Path) -> int:
 def sleeps_of_all(threads: Path) -> dict[str, int]:
     counts = {}
     for thread in threads.iterdir():
-        # One may end meanwhile.
+        # A thread may end meanwhile.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             counts[thread.name] = sleeps(thread)
     return counts
 
 
 def most_of_others(threads: Path, poller: str) -> int:
-    """How often the one of the others slept that slept most, while the poller did ``POLLS``."""
+    """The most sleeps of any other thread while the polling thread made ``POLLS``."""
     before = sleeps_of_all(threads)
     enough = before[poller] + POLLS
     assert eventually(lambda: sleeps(threads / poller) >= enough, PATIENCE_S)

@@ -1,4 +1,4 @@
-"""What people import, and what it is by default."""
+"""The public interface of queues, and its defaults."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import importlib
 import inspect
 import io
 import pickle
+import subprocess
+import sys
 import uuid
 from fractions import Fraction
 from typing import Any
@@ -53,6 +55,25 @@ def test_each_protocol_has_its_classes(protocol: nq.Protocol) -> None:
         assert [str(it) for it in parameters.values()][-2:] == ["data", "*peers"]
     for name in ("Stream", "PickleSerializer", "BytesSerializer"):
         assert getattr(nq, name) is getattr(ucall.queue.utils.stream, name)
+
+
+@pytest.mark.parametrize("protocol", list(nq.Protocol))
+def test_each_class_can_be_imported_by_its_path(protocol: nq.Protocol) -> None:
+    """In every form of the statement, and as the first import of a program."""
+    program = f"""
+import importlib.util
+from ucall.queue.{protocol}.server import Communicator as first
+import ucall.queue.{protocol}.server as second
+import ucall.queue.{protocol}.client
+from ucall.queue import {protocol}
+print(first is second.Communicator is ucall.queue.{protocol}.server.Communicator)
+print({protocol}.client.Communicator is not first, first.__module__)
+print(importlib.util.find_spec("ucall.queue.{protocol}.client").name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == ""
+    path = f"ucall.queue.{protocol}"
+    assert done.stdout == f"True\nTrue {path}.server\n{path}.client\n"
 
 
 def test_new_makes_the_requested_class() -> None:

@@ -19,7 +19,7 @@ from pairs import STREAMS, free_location
 from ucall import queue as nq
 
 WAIT_S = 60
-# Gets as many as it is told, says which, acknowledges some, and then hangs with the rest unread.
+# Gets a number of messages, prints them, acknowledges some, and then hangs with the rest unread.
 READER = """
 import dataclasses, sys, time, uuid
 from ucall import queue as nq
@@ -98,7 +98,7 @@ def files_for(protocol: str, authority: Authority) -> tuple[Files, Files]:
 
 
 def numbered(protocol: str, number: int) -> object:
-    """A number, with so much behind it that it goes through shared memory."""
+    """A number, with enough bytes after it to go through shared memory."""
     return number if protocol != "shm" else np.full(20_000, number)
 
 
@@ -161,7 +161,7 @@ def test_a_killed_client(
         assert lines(first) == ["0 False", "1 False"]
         futures[1 if ack == "taken" else 3].result(WAIT_S)
         kill(first)
-        # It is away, and its queue goes on.
+        # It is disconnected, and its queue stays.
         futures.append(server.put(numbered(protocol, 4), client_id))
         second = start(protocol, "client", *where, 3 if ack == "taken" else 1, client_id, *theirs)
         # The last one may have gone to the dead, too: nobody can tell.
@@ -200,7 +200,7 @@ def test_one_that_is_killed_before_and_after_it_acknowledged(
 
     if killed == "client":
         queue = putter(nq.Purpose.SERVER)
-        # The third is got and acknowledged neither with those before nor with the one behind it.
+        # The third message is acknowledged neither with the ones before it nor with the one after.
         first = begin(4, "310")
         assert queue.get(timeout=WAIT_S).peer == id
     else:
@@ -217,7 +217,7 @@ def test_one_that_is_killed_before_and_after_it_acknowledged(
     for future in futures:
         future.result(WAIT_S)
     kill(second)
-    # Nothing is left for another life.
+    # No message is left for a new incarnation.
     futures = [queue.put(numbered(protocol, 6), *([id] if killed == "client" else []))]
     third = begin(1, "0")
     assert [line.split()[0] for line in lines(third)] == ["6"]

@@ -1,6 +1,6 @@
-"""Processes that are killed at any moment, under load: what is lost, what is not, and what is told.
+"""Processes that are killed at any moment, under load: lost, kept and redelivered messages.
 
-`make test-queue-long` does it over every protocol, with 100,000 messages.
+`make test-queue-long` runs it over every protocol, with 100,000 messages.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "3000"))
 KILLS = 10 if LONG else 2
 PATIENCE_S = 4 if LONG else 2
 WAIT_S = 60 + COUNT / 500
-# Says each number once its `get` has returned, and whether it may be a repeat. Then it acknowledges
-# that.
+# Prints each number once its `get` has returned, and whether it is marked `redelivered`. Then it
+# acknowledges the message.
 READER = """
 import json, os, sys, time, uuid
 from ucall import queue as nq
@@ -62,34 +62,34 @@ while number != given["last"]:
     message.ack()
 queue.close(10)
 """
-#: The numbers that one life of a process has read, and which of them were marked.
+#: The numbers that one incarnation has read, and which of them were marked.
 Incarnation = list[tuple[int, bool]]
 
 
 class Killed:
-    """A reader in a process of its own, killed and started again."""
+    """A reader in a process of its own, which is killed and restarted."""
 
     def __init__(self, given: dict[str, Any], progress: Progress) -> None:
         self._command = [sys.executable, "-c", READER, json.dumps(given)]
         self._progress = progress
         self._random = random.Random(11)
         self.incarnations: list[Incarnation] = []
-        #: Nobody is killed any more.
+        #: Whether the reader is no longer killed.
         self.is_safe = threading.Event()
 
     def run(self) -> None:
-        """All lives; the last one is not killed, and reads until the last number."""
+        """Runs all incarnations; the last one is not killed, and reads until the last number."""
         for kills in range(KILLS + 1):
             self.incarnations.append([])
             if kills == KILLS:
                 self.is_safe.set()
-            # The last one may have to read all of them: those before it may have had no time.
+            # The last incarnation may have to read all of them.
             self._live(self._random.randrange(1, COUNT // KILLS) if kills < KILLS else COUNT + 1)
 
     def _live(self, count: int) -> None:
         process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        # What it waits for may be gone with the life before.
+        # The message that it waits for may be lost with the incarnation before.
         select_timeout = threading.Timer(
             PATIENCE_S, lambda: self.is_safe.is_set() or process.kill()
         )
@@ -99,14 +99,14 @@ class Killed:
             self.incarnations[-1].append((number, bool(repeated)))
             self._progress.update(number)
             if len(self.incarnations[-1]) == count:
-                # SIGKILL. What it has said by then it has said.
+                # SIGKILL. The lines printed before it count.
                 process.kill()
         process.wait()
         select_timeout.cancel()
 
 
 def check(incarnations: list[Incarnation], ack: str) -> None:
-    """What the contract says of one life after another."""
+    """Checks the promises over consecutive incarnations."""
     read_up_to = -1
     for incarnation in incarnations:
         numbers = [number for number, _ in incarnation]
@@ -116,7 +116,7 @@ def check(incarnations: list[Incarnation], ack: str) -> None:
         for number, repeated in incarnation:
             assert repeated or number > read_up_to, f"{number} came again, and was not marked"
         if ack == "taken":
-            # One may have been taken by a process that was killed before it could say so.
+            # A process may have been killed after `get` returned and before it printed the number.
             assert numbers[0] <= read_up_to + 2, f"lost before {numbers[0]}, after {read_up_to}"
         if ack == "explicit":
             assert numbers[0] <= read_up_to + 1, f"lost before {numbers[0]}, after {read_up_to}"
@@ -183,7 +183,7 @@ def test_either_side_may_be_killed_under_load(
             side.get(timeout=WAIT_S)
         peers = [id] if killed == "client" else []
         futures = [side.put(numbered(name, number), *peers) for number in range(COUNT - 1)]
-        # Else it might be gone with a life, and be waited for in vain.
+        # Otherwise it could be lost with an incarnation, and the test would wait in vain.
         assert reader.is_safe.wait(WAIT_S)
         futures.append(side.put(numbered(name, COUNT - 1), *peers))
         for future in futures:
@@ -196,5 +196,5 @@ def test_either_side_may_be_killed_under_load(
 
 
 def numbered(protocol: str, number: int) -> object:
-    """A number, now and then with so much behind it that it goes through shared memory."""
+    """A number, sometimes with enough bytes after it to go through shared memory."""
     return number if protocol != "shm" or number % 10 else np.full(10_000, number)

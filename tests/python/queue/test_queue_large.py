@@ -21,7 +21,7 @@ WAIT_S = 60
 LONG = bool(os.environ.get("UCALL_QUEUE_LONG"))
 THOUSAND = ["tcp", "unix", "shm", *(["tcp+tls", "mqtt", "grpc"] if LONG else [])]
 ONE_LARGE_OVER = ["tcp", "unix", "shm", "mqtt", "grpc"] if LONG else ["tcp"]
-# A process of its own, so that its peak is of nothing else.
+# In a process of its own, so that its peak memory is its own.
 ONE_LARGE = """
 import sys
 from ucall import queue as nq
@@ -51,7 +51,7 @@ print(int(peak[0].split()[1]) * 1024)
 @pytest.mark.timeout(5 * WAIT_S)
 @pytest.mark.parametrize("pairs", THOUSAND, indirect=True)
 def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
-    # Each client of this process has a descriptor of its own, and the thread's.
+    # Each client of this process has its own descriptor and its thread's.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -96,7 +96,7 @@ def test_a_large_message_takes_at_most_twice_its_size(
         assert [errors for _, errors in output] == ["", ""]
         peaks = [int(peak) for peak, _ in output]
         told.write("peaks of {:,} and {:,} MiB".format(*(peak >> 20 for peak in peaks)))
-    # And what the interpreter takes. Over gRPC, what its library has read ahead besides.
+    # Plus the interpreter's memory, and over gRPC the bytes that its library has read ahead.
     own = 512 << 20 if protocol == "grpc" else 64 << 20
     assert max(peaks) < 2 * size + own
 

@@ -1,4 +1,4 @@
-"""How long communicators live: forks, cycles, the ends of threads, tasks and programs."""
+"""Lifetimes of communicators: forks, reference cycles, and the ends of threads and programs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ print("done", flush=True)
 
 
 def run(program: str, timeout_s: float) -> str:
-    # From 3.12 on Python warns of a fork beside threads, which is what one of these programs tries.
+    # From 3.12 on Python warns of a fork beside threads, which one of these programs does.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr
@@ -93,7 +93,7 @@ def test_a_forked_child_has_no_queue_and_exits() -> None:
 
 
 def test_a_program_exits_with_open_communicators() -> None:
-    # Peers that never answer take 5 seconds together, and not each.
+    # Peers that never answer take 5 seconds together, not each.
     assert run(EXITS, 90) == "done\n"
 
 
@@ -116,7 +116,7 @@ def test_a_communicator_in_a_cycle_is_collected(pairs: Pairs) -> None:
     del owner
     gc.collect()
     assert gone() is None
-    # Its thread ends too, and leaves the port.
+    # Its thread ends too, and closes the port.
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         try:
@@ -206,7 +206,7 @@ def test_a_cancelled_get_loses_no_message(pairs: Pairs) -> None:
     asyncio.run(main())
 
 
-# A server, or a client, that forks: the child lives on, and does not care.
+# A server or a client that forks; the child continues without the queue.
 PARENT = """
 import os, subprocess, sys, time, uuid
 from ucall import queue as nq
@@ -232,7 +232,7 @@ time.sleep(600)
 
 
 def server_once_free(pairs: Pairs, options: nq.CommunicatorOptions) -> nq.Communicator:
-    """The system takes a moment to let go of a ring, and of the address with it."""
+    """Waits until the system has released a ring, and with it the address."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -253,7 +253,7 @@ def test_a_killed_parent_expires_while_its_child_lives(
     if pairs.protocol == "mqtt":
         netloc, topic = nq.NetworkLocation(port=pairs.broker.port), f"test/{uuid.uuid4()}"
     broker = nq.BrokerOptions(topic=topic) if topic else nq.BrokerOptions()
-    # Were it not for the end of the connection, nobody would be missed for a long time.
+    # Without the end of the connection the peer would notice only much later.
     expire_s = 600.0 if purpose == "server" else 0.1
     place = pairs.options(
         netloc=netloc,
@@ -277,7 +277,7 @@ def test_a_killed_parent_expires_while_its_child_lives(
                 with pytest.raises(ConnectionError):
                     ours.put("to the dead").result(WAIT_S)
             else:
-                # The address is free, and the client comes there at once.
+                # The address is free, and the client connects to it at once.
                 again = server_once_free(pairs, dataclasses.replace(place, id=uuid.uuid4()))
                 ours.put("again").result(WAIT_S)
                 assert again.get(timeout=WAIT_S).data in ("begin", "again")

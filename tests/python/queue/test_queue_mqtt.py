@@ -1,4 +1,4 @@
-"""Queues through a broker: mosquitto, killed at will."""
+"""Queues through mosquitto, which is killed and restarted."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def options(at: Broker, **given: Any) -> nq.CommunicatorOptions:
 
 
 def numbered(number: int) -> bytes:
-    """A message that tells its number and proves its content."""
+    """A message with its number and a hash of its content."""
     body = random.Random(number).randbytes(number % 997)
     return number.to_bytes(8, "little") + hashlib.blake2b(body, digest_size=8).digest() + body
 
 
 def check(messages: list[bytes]) -> None:
-    """Each came exactly once, in order, whole."""
+    """Each message arrived exactly once, in order and unchanged."""
     assert [int.from_bytes(message[:8], "little") for message in messages] == list(range(MESSAGES))
     for message in messages:
         assert hashlib.blake2b(message[16:], digest_size=8).digest() == message[8:16]
@@ -102,7 +102,7 @@ def test_a_client_may_start_before_its_server_and_its_broker() -> None:
 def test_the_broker_does_not_acknowledge_for_a_peer(broker: Broker) -> None:
     with nq.new("mqtt", "client", options(broker)) as client:
         puts = [client.put(data) for data in ("short", b"x" * 1_000_000)]
-        # The broker is there and takes all it is given; the server is not.
+        # The broker runs and accepts all messages; the server does not run.
         with pytest.raises(TimeoutError):
             puts[0].result(0.5)
         with nq.new("mqtt", "server", options(broker)) as server:
@@ -133,7 +133,7 @@ def test_a_wrong_password_is_reported(tmp_path: Path, caplog: pytest.LogCaptureF
         proxy = Proxy(("127.0.0.1", broker.port))
         login = nq.BrokerOptions(user="ann", password="guess")
         netloc = nq.NetworkLocation(*proxy.address)
-        # A slow machine may need more of it to ask twice.
+        # A slow machine may need more time for two attempts.
         for expire_s in (1, 5, 25):
             caplog.clear()
             proxy.openings.clear()
@@ -148,14 +148,14 @@ def test_a_wrong_password_is_reported(tmp_path: Path, caplog: pytest.LogCaptureF
             assert caplog.text.count("the broker refuses us: not authorized") == 1
             if len(proxy.openings) > 1:
                 break
-        # It has asked now and then, not again and again.
+        # It has retried a few times, with pauses.
         assert 1 < len(proxy.openings) < 12 * max(took_s, 1)
         proxy.close()
 
 
 @dataclass
 class Certificates:
-    """Of a broker and a client, by one authority, and of somebody else's."""
+    """Certificates of a broker and a client by one authority, and another authority."""
 
     folder: Path
 
@@ -216,17 +216,17 @@ def test_a_broker_may_require_a_certificate(certificates: Certificates) -> None:
 
 
 class Mqtt3Broker:
-    """A broker that knows MQTT 3.1.1 and nothing newer: mosquitto, behind a doorkeeper.
+    """A broker that knows only MQTT 3.1.1: mosquitto behind a proxy that refuses other versions.
 
     Args:
-        refusal: What it answers to others before it closes.
+        refusal: The reply to other versions before it closes.
     """
 
     def __init__(self, broker: Broker, refusal: bytes) -> None:
         self._broker, self._refusal = broker, refusal
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        #: The versions that were asked for.
+        #: The requested versions.
         self.asked: list[int] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -237,7 +237,7 @@ class Mqtt3Broker:
                 threading.Thread(target=self._open, args=(client_side,), daemon=True).start()
 
     def _open(self, client_side: socket.socket) -> None:
-        # One byte of length, as we say so little; then the name of the protocol, and its version.
+        # One byte of length, because the packet is short; then the protocol's name and version.
         beginning = client_side.recv(9, socket.MSG_WAITALL)
         self.asked.append(beginning[8])
         if beginning[8] > 4:

@@ -1,4 +1,4 @@
-"""Brokers that break the rules, or are told to by another client on the topic."""
+"""Brokers that violate the protocol, themselves or because of another client on the topic."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LONGEST = (1 << 28) - 1
 
 
 class Hostile:
-    """A broker by hand, and the communicator that it has let in."""
+    """A scripted broker, and the communicator that it has accepted."""
 
     def __init__(self, purpose: str) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        # What waits to be read by a broker that reads nothing is little.
+        # Small buffers, for a broker that does not read.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._listener.settimeout(WAIT_S)
         netloc = nq.NetworkLocation("127.0.0.1", self._listener.getsockname()[1])
-        # Nobody is left for being silent.
+        # No peer is closed for silence.
         connection = nq.ConnectionOptions(keepalive_s=3000.0, reconnect=(0.01, 0.02))
         options = nq.CommunicatorOptions(netloc=netloc, connection=connection)
         self.communicator = nq.new("mqtt", purpose, options)
@@ -43,7 +43,7 @@ class Hostile:
         return client_side
 
     def is_spoken_to(self) -> bool:
-        """Has the communicator say something of a new link; whether it does."""
+        """Makes the communicator send on a new link; returns whether it does."""
         if self.communicator.is_server:
             self.socket.sendall(piece(99, 0, hello(b"c" * 16)))
             return self.hears(TOPIC + b"/down/%032x" % 99)
@@ -84,7 +84,7 @@ def of_server() -> Iterator[Hostile]:
 
 
 def number(value: int) -> bytes:
-    """A number as MQTT writes it."""
+    """A number in MQTT's encoding."""
     digits = b""
     while value > 0x7F:
         digits += bytes([value & 0x7F | 0x80])
@@ -138,12 +138,12 @@ KEPT = {
 def test_a_broker_that_speaks_wrongly_is_left(hostile: Hostile, case: str) -> None:
     hostile.socket.sendall(CONNACK + LEFT[case])
     assert hostile.is_left()
-    # Another one may be there by now.
+    # A new connection may exist by now.
     hostile.accept().close()
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_what_means_nothing_changes_nothing(hostile: Hostile, case: str) -> None:
+def test_meaningless_packets_change_nothing(hostile: Hostile, case: str) -> None:
     hostile.socket.sendall(CONNACK)
     if not hostile.communicator.is_server:
         assert hostile.hears(b"ucall-q2")
@@ -153,7 +153,7 @@ def test_what_means_nothing_changes_nothing(hostile: Hostile, case: str) -> None
         hostile.communicator.get(timeout=0)
 
 
-def test_nothing_is_taken_of_who_has_not_let_us_in(of_server: Hostile) -> None:
+def test_messages_are_ignored_before_the_broker_accepts(of_server: Hostile) -> None:
     data = hello(b"c" * 16) + frame(DATA, 1, b"x", 1, 1, flags=BYTES)
     of_server.socket.sendall(piece(1, 0, data))
     assert of_server.is_left()
@@ -174,16 +174,16 @@ LINKS = range(500)
 
 
 def shaken(of_server: Hostile) -> range:
-    """Links that have shaken hands. Each of their pieces is credited, by some 60 bytes."""
+    """Links after their handshake. Each of their pieces is answered by 60 bytes of credit."""
     for link in LINKS:
         of_server.socket.sendall(piece(link, 0, hello(link.to_bytes(16, "big"))))
     return LINKS
 
 
-def test_a_broker_that_takes_nothing_keeps_nobody_from_closing(of_server: Hostile) -> None:
+def test_a_broker_that_does_not_read_does_not_block_close(of_server: Hostile) -> None:
     of_server.socket.sendall(CONNACK)
     links = shaken(of_server)
-    # More than the sockets take, and less than it is left for.
+    # More than the sockets buffer, and less than the limit.
     for round in range(1, 250):
         of_server.socket.sendall(b"".join(piece(link, round) for link in links))
     closing = threading.Thread(target=of_server.communicator.close, args=(0,), daemon=True)
@@ -196,7 +196,7 @@ def test_a_broker_that_takes_nothing_keeps_nobody_from_closing(of_server: Hostil
 def test_a_broker_that_takes_nothing_is_left(of_server: Hostile, case: str) -> None:
     of_server.socket.sendall(CONNACK)
     links = shaken(of_server) if case == "pieces that are credited" else LINKS
-    # Each is answered with about as much, for which there is no room.
+    # Each needs a reply of about the same size, for which there is no memory.
     with pytest.raises(ConnectionError):
         for round in range(1, 1000):
             if case == "links that end":

@@ -1,4 +1,4 @@
-"""What the options of a connection do."""
+"""The options of a connection."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 
 
 def full_client(pairs: Pairs, full: str) -> tuple[nq.Communicator, list[nq.Future]]:
-    """A client without a server, and what has filled its queue."""
+    """A client without a server, and the futures of the messages that fill its queue."""
     client = pairs.client(pairs.server(), netloc=free_location(), queue_size=QUEUE_SIZE, full=full)
     return client, [client.put(bytes([number]) * 1000) for number in range(2)]
 
 
 def receive_all(pairs: Pairs, client: nq.Communicator) -> list[Any]:
-    """What a server gets that is there at last: two, and then nothing more."""
+    """The messages that a late server gets: two, and then no more."""
     server = pairs.server(netloc=client.options.netloc)
     received = [server.get(timeout=WAIT_S).data for _ in range(2)]
     client.close()
@@ -41,7 +41,7 @@ def test_full_block_waits_for_room(pairs: Pairs) -> None:
     blocked.start()
     blocked.join(0.2)
     assert blocked.is_alive()
-    # Which makes room.
+    # That frees memory in the queue.
     assert futures[1].cancel()
     blocked.join(WAIT_S)
     assert not blocked.is_alive()
@@ -91,7 +91,7 @@ def test_put_merge_joins_the_chunks_of_dump(pairs: Pairs, merge: bool) -> None:
         pairs.server(), netloc=free_location(), serialization=serialization, put_merge=merge
     )
     client.put(None)
-    # Which nobody should do: it shows whether they are sent from where they lie.
+    # Programs must not do this; here it shows that the message is sent without a copy.
     pieces[0][:] = b"c" * 10_000
     server = pairs.server(netloc=client.options.netloc, serialization=serialization)
     first = b"a" if merge else b"c"

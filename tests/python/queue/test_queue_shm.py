@@ -1,4 +1,4 @@
-"""Shared memory: what is viewed, for how long, and what happens where there is none."""
+"""Shared memory: views, their lifetimes, and the fallback without shared memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from resources import descriptors, shared_maps, wait_until
 from ucall import queue as nq
 
 WAIT_S = 60
-# Numbers of an array that is copied out of shared memory, and of one that is viewed there.
+# The lengths of an array that is copied out of shared memory, and of one that is viewed there.
 LONG = 100_000
 VIEWED = 600_000
 COPIED_BYTES_MAX = 4 << 20
 pytestmark = pytest.mark.parametrize("pairs", ["shm"], indirect=True)
 
-# A client that the system refuses memory to be shared, or descriptors; says what it got, and
+# A client to which the system refuses shared memory or descriptors. It prints each message and
 # sends it back.
 REFUSED = """
 import ctypes, logging, resource, os, platform, struct, sys
@@ -98,7 +98,7 @@ def test_viewed_messages_start_past_the_copy_limit(pairs: Pairs, engine: str) ->
     server = pairs.server(engine=engine)
     client = pairs.client(server, engine=engine)
     for more in (0, 1):
-        # The stream lies in front of the array, which begins at a multiple of 64 bytes.
+        # The stream precedes the array, which starts at a multiple of 64 bytes.
         stream = nq.PickleSerializer().dump(np.zeros(COPIED_BYTES_MAX, np.uint8)).nbytes
         count = COPIED_BYTES_MAX - -(-stream // 64) * 64 + more
         array = np.random.default_rng(more).integers(0, 256, count, np.uint8)
@@ -122,7 +122,7 @@ def test_copies_survive_slot_reuse(pairs: Pairs, engine: str) -> None:
     for number, array in enumerate(held):
         assert (array == number).all()
         array[:] = -1
-    # 16 MiB of them at most.
+    # At most 16 MiB of slots.
     assert 0 < shared_maps("r--s") <= 20
     assert shared_maps("r--p") == 0
     client.close()
@@ -154,7 +154,7 @@ def test_slots_are_reused_only_between_trusted_peers(
             held.append(array)
         del array
     if trusting == "both":
-        # Those that are held, and a few that change hands.
+        # The held slots, and a few in transit.
         assert shared_maps("r--p") == 0
         assert len(held) <= shared_maps("r--s") <= len(held) + 5
     else:
@@ -247,7 +247,7 @@ def test_refused_shared_memory_falls_back_to_the_socket(
     finally:
         process.kill()
         process.wait()
-    # What it is given it can take all the same.
+    # It can still receive shared memory.
     assert printed.split()[-1] == "False"
     assert logged.startswith("ucall: no shared memory (") == (refuse == "memory"), logged
     del array
@@ -255,7 +255,7 @@ def test_refused_shared_memory_falls_back_to_the_socket(
 
 @pytest.fixture
 def reachable() -> Iterator[str]:
-    """A folder that other users may reach, as those of pytest are not."""
+    """A folder that other users may open; pytest's folders are private."""
     with tempfile.TemporaryDirectory() as folder:
         yield folder
 
@@ -296,7 +296,7 @@ def test_viewed_memory_is_counted_once(pairs: Pairs) -> None:
     client.put(array).result(WAIT_S)
     got = server.get(timeout=WAIT_S).data
     assert got.sum() == 64 << 20
-    # Sender and receiver are one process here, and have it once.
+    # Sender and receiver are one process here, which has the memory once.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 

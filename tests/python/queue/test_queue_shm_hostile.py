@@ -1,4 +1,4 @@
-"""Peers that break the rules of shared memory: refused, with nothing left behind."""
+"""Peers that violate the rules of shared memory: they are refused, without leaks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from resources import descriptors, shared_maps, wait_until
 from ucall import queue as nq
 
 WAIT_S = 60
-# So much that it is viewed by who trusts.
+# Large enough for a view in trusted mode.
 LONG = 300_000
 SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 ALL = SIZE | fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE
@@ -85,7 +85,7 @@ def huge_pages() -> int:
 
 
 class RawClient:
-    """A client that says what it likes."""
+    """A client that sends arbitrary frames and descriptors."""
 
     def __init__(self, server: nq.Communicator, trusts: bool = False) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -125,7 +125,7 @@ class RawClient:
 
 
 WHOLE = shared(1, 0, 1, LONG)
-# What goes over the channel, each with its number, and what then into the stream.
+# The descriptors for the channel, each with its number, and the bytes for the stream.
 Given = list[tuple[int, list[Callable[[], int]]]]
 CASES: dict[str, tuple[Given, bytes]] = {
     "nothing given": ([], WHOLE),
@@ -185,7 +185,7 @@ TRUSTED_CASES: dict[str, tuple[Given, bytes]] = {
 
 
 def slot(size: int = 2 * LONG) -> int:
-    """Memory that is used again, all of it there."""
+    """A slot with all its pages."""
     descriptor = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     os.posix_fallocate(descriptor, 0, size)
@@ -193,7 +193,7 @@ def slot(size: int = 2 * LONG) -> int:
     return descriptor
 
 
-# Where nobody is trusted, all slots together are 16 MiB at most.
+# Without trust all slots together have at most 16 MiB.
 LONGEST = 16 << 20
 UNTRUSTED_CASES: dict[str, tuple[Given, bytes]] = {
     "a slot too long": ([(1, [lambda: slot(LONGEST + 1)])], shared(1, 1, 1, LONG)),
@@ -205,7 +205,7 @@ UNTRUSTED_CASES: dict[str, tuple[Given, bytes]] = {
 
 
 def refuse(pairs: Pairs, trusts: bool, given: Given, sent: bytes) -> None:
-    # It is not closed for its silence.
+    # The connection is not closed for silence.
     server = pairs.server(trusted=trusts, keepalive_s=3000)
     client = pairs.client(server)
     client.put("before").result(WAIT_S)
@@ -271,7 +271,7 @@ def test_slots_that_are_as_long_as_they_may_be_are_taken(pairs: Pairs, trusts: b
         with pytest.raises(pickle.UnpicklingError):
             server.get(timeout=WAIT_S)
     raw_client.wait_released(2)
-    # Other memory in the place of the first counts in its place.
+    # Memory that replaces the first counts in its place.
     raw_client.send_descriptors(3, slot(LONGEST // 2))
     raw_client.socket.sendall(shared(3, 1, 3, LONG))
     with pytest.raises(pickle.UnpicklingError):
@@ -284,7 +284,7 @@ def test_a_peer_that_takes_no_answers_gets_none_that_wait(pairs: Pairs) -> None:
     raw_client = RawClient(server)
     raw_client.send_descriptors(1, slot())
     raw_client.socket.sendall(shared(1, 1, 1, LONG))
-    # Each, were it taken, would be answered with half its length; and the socket takes some.
+    # Each, if accepted, would get a reply of half its length; and the socket buffers some.
     again = shared(1, 1, 0, LONG) * 1000
     with pytest.raises(ConnectionError):
         for _ in range(200):
@@ -292,8 +292,33 @@ def test_a_peer_that_takes_no_answers_gets_none_that_wait(pairs: Pairs) -> None:
     raw_client.close()
 
 
+def test_a_peer_that_fills_all_mappings_keeps_nobody_from_sending(pairs: Pairs) -> None:
+    server = pairs.server()
+    client = pairs.client(server)
+    client.put("before").result(WAIT_S)
+    raw_client = RawClient(server)
+    mapped = 0
+    with pytest.raises(ConnectionError):
+        for number in range(1, 20_000):
+            raw_client.send_descriptors(number, memory(b"x"))
+            raw_client.socket.sendall(shared(number, 0, number, 1))
+            mapped = number
+    assert mapped >= 16_384
+    raw_client.close()
+    array = np.arange(1 << 20)
+    client.put(array).result(WAIT_S)
+    while True:
+        with contextlib.suppress(pickle.UnpicklingError):
+            found = server.get(timeout=WAIT_S).data
+            if isinstance(found, np.ndarray):
+                break
+    # It came through the socket.
+    assert found.flags.writeable
+    assert (found == array).all()
+
+
 def array_in(data: bytearray | mmap.mmap, value: int) -> tuple[int, int]:
-    """Writes an array as it is put, in two segments; their lengths."""
+    """Writes an array in two segments, as `put` does; returns their lengths."""
     buffers: list[Any] = []
     array = np.full(LONG, value, np.uint8)
     stream = pickle.dumps(array, 5, buffer_callback=buffers.append)
@@ -323,7 +348,7 @@ def test_concurrently_modified_memory_stays_readable(pairs: Pairs) -> None:
         array.flags.writeable = True
     with pytest.raises(TypeError):
         memoryview(array.base)[0] = 1
-    # It may break its word, but the reader still reads.
+    # A trusted peer may change the memory, and the reader must not crash.
     written[:] = bytes([9]) * (2 * LONG)
     assert (array == 9).all()
     for length in (0, 4 * LONG):
@@ -346,7 +371,7 @@ def test_copies_never_change(pairs: Pairs) -> None:
     written = mmap.mmap(descriptor, 2 * LONG)
     held = []
     for value in (7, 8, 9):
-        # The same slot, at once and without having been given back.
+        # The same slot, at once, before it has been returned.
         lengths = array_in(written, value)
         if value == 7:
             written[2 * LONG - 1] = 1
@@ -425,7 +450,7 @@ def test_a_wrong_server_preamble_closes_the_connection(
                 while client_side.recv(4096):
                     pass
             client_side.close()
-        # Its next attempt may have begun.
+        # The client's next attempt may have begun.
         assert descriptors() <= held + 4
         os.unlink(path)
     server = pairs.server(netloc=nq.NetworkLocation(path, 0))

@@ -1,4 +1,4 @@
-"""A peer whose bytes come slowly is not one that is gone."""
+"""A peer whose bytes arrive slowly is not disconnected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = 3 << 20
 
 def relay_slowly(source: socket.socket, target: socket.socket, bytes_a_second: int) -> None:
     piece = bytes_a_second // 100
-    # Until one end is closed.
+    # Runs until one end is closed.
     with contextlib.suppress(OSError):
         while data := source.recv(piece):
             target.sendall(data)
@@ -28,17 +28,17 @@ def relay_slowly(source: socket.socket, target: socket.socket, bytes_a_second: i
 @pytest.mark.parametrize("engine", ["auto", "posix"])
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 def test_a_long_message_arrives_over_a_slow_link(pairs: Pairs, engine: str) -> None:
-    # Who gets no processor for so long is silent, too, and has more time at the next try.
+    # A process that gets no CPU time is silent too, so the next attempt has more time.
     assert any(is_arriving(pairs, engine, scale) for scale in (1, 4, 16))
 
 
 def is_arriving(pairs: Pairs, engine: str, scale: int) -> bool:
-    # It takes 2 seconds, and who is silent is given up after 0.6; or so many times that.
+    # The message takes 2 seconds, and a silent peer expires after 0.6; or multiples of both.
     given = {"keepalive_s": 0.2 * scale, "engine": engine}
     server = pairs.server(**given)
     assert server.address is not None
     with socket.socket() as listener:
-        # Small windows, or the kernel would take all of it at once.
+        # Small windows, or the kernel would buffer all of it at once.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         listener.bind(("127.0.0.1", 0))
         listener.listen()

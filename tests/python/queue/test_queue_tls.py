@@ -1,6 +1,6 @@
-"""TLS of queues over TCP and Unix sockets: whom each side takes for whom, and what it says if not.
+"""TLS of queues over TCP and Unix sockets: authentication of each side, and its errors.
 
-That messages come once and in order under TLS, too, is in the tests of every transport.
+The tests of every transport cover the delivery of messages under TLS.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ plain = pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
 
 @pytest.fixture(scope="module")
 def other_ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """An authority that nobody trusts."""
+    """An untrusted authority."""
     return Authority(tmp_path_factory.mktemp("stranger"))
 
 
@@ -84,7 +84,7 @@ def assert_works(server: nq.Communicator, client: nq.Communicator) -> None:
 
 
 def assert_refused(client: nq.Communicator, reason: str) -> None:
-    """At once, wherever somebody waits."""
+    """The error arrives at once, in futures and in `get`."""
     future = client.put("x")
     with pytest.raises(nq.ConnectionError, match=reason):
         future.result(WAIT_S)
@@ -131,8 +131,8 @@ def test_a_certificate_for_another_name_is_refused(pairs: Pairs, authority: Auth
     assert_works(server, pairs.client(server, security=trusting(authority, name="192.0.2.1")))
 
 
-def test_the_host_is_what_is_verified(authority: Authority) -> None:
-    """An address by its own kind of name; over a Unix socket it is localhost."""
+def test_the_host_is_verified(authority: Authority) -> None:
+    """A client verifies the name or IP address of its server, and localhost over a Unix socket."""
     by_address = shown(authority.sign("127.0.0.1", file="by-address"))
     by_name = shown(authority.sign("localhost", file="by-name"))
     for security, host, is_good in (
@@ -189,7 +189,7 @@ def test_a_server_without_tls_is_refused(
 
 
 def test_a_known_server_is_waited_for(authority: Authority, other_ca: Authority) -> None:
-    """What is in the way meanwhile, on purpose or not, ends no session; and is told in the end."""
+    """Failures of later connections do not end a session, and are reported when it expires."""
     netloc = free_location()
     good = shown(authority.sign("127.0.0.1", file="good"))
     bad = shown(other_ca.sign("127.0.0.1", file="bad"))
@@ -216,7 +216,7 @@ def test_a_known_server_is_waited_for(authority: Authority, other_ca: Authority)
 
 
 def kill(server: nq.Communicator) -> None:
-    """Nobody is told."""
+    """The peer gets no error."""
     server._close(True)
     server._wait_closed(None)
 
@@ -238,7 +238,7 @@ def test_a_disconnected_client_backs_off_and_reports_the_cause(
                 accepted.close()
 
         threading.Thread(target=accept, daemon=True).start()
-        # A slow machine may need more of it to come twice.
+        # A slow machine may need more time for two connections.
         for expire_s in (1, 5, 25):
             received.clear()
             connection = nq.ConnectionOptions(reconnect=(0.1, 0.4), expire_s=expire_s)
@@ -280,7 +280,7 @@ def test_a_session_resumes_after_another_handshake(pairs: Pairs, tmp_path: Path)
     assert_works(server, client)
     assert began == [client.id]
     assert len(proxy.openings) > 3
-    # Every connection begins with a record of a handshake.
+    # Every connection starts with a handshake record.
     assert set(proxy.openings) == {b"\x16"}
     client.close()
     proxy.close()
@@ -326,8 +326,8 @@ def test_sending_pauses_while_the_peer_does_not_read(authority: Authority) -> No
 def test_stalled_handshakes_delay_no_other_connection(pairs: Pairs, engine: str) -> None:
     server = pairs.server(handshake_s=1.0, engine=engine)
     before = sockets()
-    # A record of 16,000 bytes, of which some have come; and all of a handshake's first word, which
-    # is answered by a signature.
+    # A part of a record of 16,000 bytes; and a whole ClientHello, which the server answers with a
+    # signature.
     began = b"\x16\x03\x01\x3e\x80\x01\x00\x3e\x7c\x03\x03" + bytes(3000)
     hello = client_hello(pairs)
     stalled = []
@@ -355,7 +355,7 @@ def test_handshakes_take_little_memory(engine: str, authority: Authority) -> Non
         security=shown(files),
         connection=nq.ConnectionOptions(handshakes=50),
     )
-    # A message of a handshake that would have 16 MiB, in records that come without end.
+    # A handshake message of 16 MiB, in an endless series of records.
     record = b"\x16\x03\x03\x40\x00" + bytes(1 << 14)
     long = b"\x16\x03\x01\x40\x00\x01\xff\xff\xff" + bytes((1 << 14) - 4) + record * 100
     with nq.new("tcp", "server", options) as server:
@@ -508,7 +508,7 @@ def test_a_queue_belongs_to_its_certificate(
     first = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, there)
     first.put("here")
     assert server.get(timeout=WAIT_S).data == "here"
-    first._close(True)  # without a goodbye
+    first._close(True)  # without a close frame
     first.close()
     future = server.put("for alice", there.id)
     stolen = dataclasses.replace(there, security=shown(bob, authority))
@@ -541,7 +541,7 @@ def test_options_without_effect_are_rejected(protocol: nq.Protocol, authority: A
             ("server", {**pair, **name}, "name is for clients"),
         ]
     if protocol == nq.Protocol.GRPC:
-        cases = [*cases, ("client", {**pair, **password}, "no key may be encrypted")]
+        cases = [*cases, ("client", {**pair, **password}, "key must not be encrypted")]
     for purpose, given, reason in cases:
         expected = "has no TLS" if protocol == nq.Protocol.SHM else reason
         options = nq.CommunicatorOptions(security=nq.SecurityOptions(**given))

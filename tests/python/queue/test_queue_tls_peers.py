@@ -1,4 +1,4 @@
-"""Peers that others wrote: Python's ssl and OpenSSL, which speak the frames of a queue."""
+"""Peers with other TLS implementations: Python's ssl and OpenSSL, with frames of a queue."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def read_until(stream: socket.socket, wanted: int) -> Frame:
 
 
 def end_with(stream: socket.socket, communicator: nq.Communicator) -> None:
-    """Closes it, after one message each way, and ends the session as its peer would."""
+    """Closes after one message in each direction, and ends the session as its peer would."""
     closing = threading.Thread(target=communicator.close)
     closing.start()
     assert read_until(stream, END)[1] == 2
     stream.sendall(whole(ACKNOWLEDGE, struct.pack("<3Q", 2, 2, 1 << 20)))
     stream.sendall(whole(END, b"", 2))
-    # The client says it first.
+    # The client sends its close first.
     if communicator.is_server:
         stream.sendall(whole(FINISH, b""))
     assert read_until(stream, FINISH) == (FINISH, 0, b"")
@@ -71,7 +71,7 @@ def files(authority: Authority) -> Files:
 
 @pytest.fixture
 def server(authority: Authority, files: Files) -> Iterator[nq.Communicator]:
-    """One that asks for certificates."""
+    """A server that asks for certificates."""
     security = nq.SecurityOptions(files.key, files.certificate, authority.path)
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=security)
     made = nq.new("tcp", "server", options)
@@ -110,7 +110,7 @@ def test_close_notify_is_answered(server: nq.Communicator, authority: Authority)
         stream = context.wrap_socket(connected, server_hostname="localhost")
         stream.sendall(hello(b"c" * 16))
         assert read_frame(stream)[0] == WELCOME
-        # Waits for the server's own goodbye, and raises if there is none.
+        # Waits for the server's close_notify, and raises without it.
         stream.unwrap().close()
 
 

@@ -1,4 +1,4 @@
-"""Connections on which nobody says who they are, and the file of a Unix socket."""
+"""Unidentified connections, and the file of a Unix socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ streams = pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
 
 
 def connect(server: nq.Communicator) -> socket.socket:
-    """A connection that says nothing."""
+    """A connection that sends nothing."""
     return _connected(server.address or server.options.netloc.host)
 
 
@@ -76,7 +76,7 @@ def test_unidentified_connections_time_out(pairs: Pairs) -> None:
     wait_until(lambda: sockets() <= before)
 
 
-#: A server that may have 200 descriptors, and opens files when it is told to.
+#: A server with at most 200 descriptors, which opens files on request.
 LIMITED = """
 import resource, sys
 from ucall import queue as nq
@@ -100,7 +100,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 class Limited:
-    """A server in a process of its own that has few descriptors."""
+    """A server with few descriptors, in a process of its own."""
 
     def __init__(self, process: Any, protocol: str, host: str) -> None:
         self._process = process
@@ -132,7 +132,7 @@ def limited(protocol: str, engine: str, folder: Path) -> Iterator[Limited]:
 @pytest.mark.parametrize("protocol", ["tcp", "unix", "shm"])
 def test_silent_connections_leave_descriptors(protocol: str, engine: str, tmp_path: Path) -> None:
     with limited(protocol, engine, tmp_path) as server:
-        # More than the server may have: the oldest makes room.
+        # More than the server may have: the oldest one is evicted.
         unidentified = [server.connect() for _ in range(300)]
         assert server.serves()
         assert server.opens_files()
@@ -140,13 +140,13 @@ def test_silent_connections_leave_descriptors(protocol: str, engine: str, tmp_pa
             unknown.close()
 
 
-def test_peers_leave_descriptors_and_newcomers_wait(engine: str, tmp_path: Path) -> None:
+def test_peers_leave_descriptors_and_new_connections_wait(engine: str, tmp_path: Path) -> None:
     with limited("tcp", engine, tmp_path) as server, selectors.DefaultSelector() as selector:
         unidentified = [server.connect() for _ in range(190)]
         for unknown in unidentified:
             unknown.sendall(hello(os.urandom(16)))
             selector.register(unknown, selectors.EVENT_READ)
-        # 64 descriptors are not for peers.
+        # 64 descriptors are reserved, and not for peers.
         wait_until(lambda: len(selector.select(0)) >= 200 - 64)
         assert server.opens_files()
         for unknown in unidentified:
@@ -155,7 +155,7 @@ def test_peers_leave_descriptors_and_newcomers_wait(engine: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("pairs", ["unix", "shm"], indirect=True)
-def test_descriptors_of_strangers_are_refused(pairs: Pairs) -> None:
+def test_descriptors_of_unidentified_peers_are_refused(pairs: Pairs) -> None:
     with connect(pairs.server()) as unknown:
         assert refuses_descriptors(unknown)
 
@@ -163,7 +163,7 @@ def test_descriptors_of_strangers_are_refused(pairs: Pairs) -> None:
 def test_a_unix_socket_is_private_to_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "queue.sock"
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(str(path), 0))
-    # A dead server's is replaced, one that is used is not, and neither is anything else.
+    # A server replaces the file of a killed server, but not one in use, nor another kind of file.
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     with nq.new("unix", "server", options):

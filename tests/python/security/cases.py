@@ -1,8 +1,8 @@
-"""Bad input: what is sent, and what must come back.
+"""Bad input, and the expected replies.
 
-What comes back is told in a few words: the status of each HTTP reply with the code of the JSON-RPC
-error in it, or the code alone over raw TCP; "closed" if the connection ends, and otherwise the next
-call on it is answered.
+A reply is written in a few words: the status of each HTTP reply with the code of its JSON-RPC
+error, or the code alone over raw TCP, and "closed" if the connection ends. If it does not end, the
+next call on it must be answered.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Scenario = Callable[[Target], str]
 
 @dataclass(frozen=True)
 class Case:
-    """One bad input, or the last good one before it."""
+    """One bad input, or the last allowed value before it."""
 
     group: str
-    #: What is sent, in words.
+    #: A description of the input.
     name: str
-    #: What must come back.
+    #: The expected reply.
     expected: str
-    #: The bytes themselves; or what does it all, and tells what came back.
+    #: The bytes; or a function that sends them and returns the reply.
     sent: bytes | Scenario
-    #: Whether a valid request goes before it on the same connection, and has to be answered.
+    #: Whether a valid request precedes it on the same connection, which must be answered.
     behind: bool = False
-    #: Which of the servers it goes to.
+    #: The server that gets it.
     server: str = "usual"
 
 
@@ -59,7 +59,7 @@ CALL = request("add", [40, 2])
 
 
 def _with_head_of(length: int) -> bytes:
-    """A request whose request line and headers, the blank line included, are so long."""
+    """A request whose request line and headers, including the blank line, have this length."""
     start = post(f"Content-Length: {len(CALL)}", "X: ")
     return start.replace(b"X: ", b"X: " + b"x" * (length - len(start))) + CALL
 
@@ -98,7 +98,7 @@ FRAMING: list[tuple[str, bytes, int]] = [
     ("a Content-Length of 20 digits", post("Content-Length: 99999999999999999999"), 400),
     ("chunked twice", post("Transfer-Encoding: chunked, chunked"), 400),
     ("chunked not last", post("Transfer-Encoding: chunked, gzip"), 400),
-    ("a transfer coding that is unknown", post("Transfer-Encoding: gzip, chunked"), 501),
+    ("an unknown transfer coding", post("Transfer-Encoding: gzip, chunked"), 501),
     ("a chunk size of 0x1", chunked(b"0x1\r\na\r\n0\r\n\r\n"), 400),
     ("a chunk size of 1_0", chunked(b"1_0\r\n"), 400),
     ("a chunk size in spaces", chunked(b" 1 \r\na\r\n0\r\n\r\n"), 400),
@@ -124,8 +124,8 @@ FRAMING: list[tuple[str, bytes, int]] = [
     ("a malformed Host", head("POST / HTTP/1.1", "Host: a b"), 400),
     ("a Host with user information", head("POST / HTTP/1.1", "Host: a@localhost"), 400),
     ("a request line of one word", b"POST\r\n\r\n", 400),
-    ("a target that is no path", head("POST other HTTP/1.1", HOST), 400),
-    ("an Expect that is unknown", post("Expect: 200-maybe"), 417),
+    ("a target that is not a path", head("POST other HTTP/1.1", HOST), 400),
+    ("an unknown Expect", post("Expect: 200-maybe"), 417),
     ("the HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
     ("another method", head("GET / HTTP/1.1", HOST), 405),
     ("another path", head("POST /other HTTP/1.1", HOST, "Content-Length: 0"), 404),
@@ -140,7 +140,7 @@ def framing() -> list[Case]:
 
 
 def limits() -> list[Case]:
-    """What one message decides. The last allowed value and the first refused one stand together."""
+    """Limits of one message: the last allowed value and the first rejected one of each."""
     group = "Limits of a message"
 
     def pair(name: str, make: Callable[[int], bytes], limit: int, ok: str, no: str) -> list[Case]:
@@ -151,7 +151,7 @@ def limits() -> list[Case]:
 
     def body(length: int) -> bytes:
         whole = http(CALL + b" " * (length - len(CALL)))
-        # It has to be refused before the body is read: so not all of it is there.
+        # It must be rejected before the body is read, so the body is incomplete.
         return whole if length <= 16_777_216 else whole[:1_000]
 
     def document(length: int) -> bytes:
@@ -210,12 +210,12 @@ def _image(kind: str, size: tuple[int, int]) -> bytes:
 
 
 JSON: list[tuple[str, bytes, int]] = [
-    ("text that ends too early", b'{"jsonrpc":"2.0",', -32700),
-    ("text behind the document", CALL + b"x", -32700),
-    ("a byte that is no UTF-8", _call('"!"').replace(b"!", b"\xff"), -32700),
-    ("UTF-8 in a longer form than need be", _call('"!"').replace(b"!", b"\xc0\x80"), -32700),
+    ("incomplete text", b'{"jsonrpc":"2.0",', -32700),
+    ("text after the document", CALL + b"x", -32700),
+    ("invalid UTF-8", _call('"!"').replace(b"!", b"\xff"), -32700),
+    ("overlong UTF-8", _call('"!"').replace(b"!", b"\xc0\x80"), -32700),
     ("a surrogate in UTF-8", _call('"!"').replace(b"!", b"\xed\xa0\x80"), -32700),
-    ("half a surrogate pair, escaped", _call('"\\ud800"'), -32700),
+    ("an escaped lone surrogate", _call('"\\ud800"'), -32700),
     ("NaN", _call("NaN"), -32700),
     ("Infinity", _call("-Infinity"), -32700),
     ("a trailing comma", _call("1,"), -32700),
@@ -228,7 +228,7 @@ JSON: list[tuple[str, bytes, int]] = [
     ("an id that is true", CALL.replace(b'"id": 1', b'"id": true'), -32600),
     ("params that are a number", CALL.replace(b"[40, 2]", b"7"), -32600),
     ("no method", CALL.replace(b"method", b"nothing"), -32600),
-    ("a method that is not there", request("__import__", ["os"]), -32601),
+    ("an unknown method", request("__import__", ["os"]), -32601),
     ("a param too few", request("add", [1]), -32602),
     ("a param too many", request("add", [1, 2, 3]), -32602),
     ("a param of another name", request("add", {"a": 1, "c": 2}), -32602),
@@ -254,9 +254,9 @@ def documents() -> list[Case]:
         Case("JSON and JSON-RPC", name, f"200 {code}", http(data), behind=True)
         for name, data, code in JSON
     ]
-    # Over raw TCP nothing tells an end that comes too early but the end of the stream.
-    unfinished = ("text that ends too early",)
-    # What is neither { nor [ begins no document there.
+    # Over raw TCP only the end of the stream shows that a document is incomplete.
+    unfinished = ("incomplete text",)
+    # A document there starts with { or [.
     over_tcp = [
         Case(
             "JSON and JSON-RPC, raw",
@@ -272,7 +272,7 @@ def documents() -> list[Case]:
 
 
 def _raw_reply(name: str, code: int) -> str:
-    if name == "text behind the document":
+    if name == "text after the document":
         return "result, -32700, closed"
     if name == "a bare string":
         return "-32700, closed"
@@ -280,14 +280,14 @@ def _raw_reply(name: str, code: int) -> str:
 
 
 BROWSERS: list[tuple[str, bytes, str]] = [
-    ("the name of a stranger (rebound)", head("POST / HTTP/1.1", "Host: evil.example"), "403"),
+    ("a foreign Host (DNS rebinding)", head("POST / HTTP/1.1", "Host: evil.example"), "403"),
     (
         "the same on another path",
         head("POST /other HTTP/1.1", "Host: evil.example"),
         "403",
     ),
     (
-        "our address as a part of a name",
+        "a Host that contains the server's address",
         head("POST / HTTP/1.1", "Host: 127.0.0.1.evil.example"),
         "403",
     ),
@@ -328,11 +328,11 @@ def browsers() -> list[Case]:
     preflight = head("OPTIONS / HTTP/1.1", HOST, named, "Access-Control-Request-Method: POST")
     return [
         *refused,
-        Case(group, "an Origin that is named", "200", post(named, length) + CALL, server="tight"),
+        Case(group, "an allowed Origin", "200", post(named, length) + CALL, server="tight"),
         Case(group, "its preflight", "204", preflight, server="tight"),
         Case(
             group,
-            "a Host that is named",
+            "an allowed Host",
             "200",
             head("POST / HTTP/1.1", "Host: box.lan", length) + CALL,
             server="tight",
@@ -341,7 +341,7 @@ def browsers() -> list[Case]:
 
 
 UNAUTHENTICATED = [
-    ("bytes of no protocol", b"\x00\x01\x02\x03"),
+    ("bytes of an unknown protocol", b"\x00\x01\x02\x03"),
     ("65 spaces", b" " * 65 + CALL),
     ("an SSH client", b"SSH-2.0-OpenSSH_9.2\r\n"),
     ("a Redis client", b"*1\r\n$4\r\nPING\r\n"),
@@ -357,7 +357,7 @@ def unauthenticated() -> list[Case]:
 
 
 def codes_in(body: bytes) -> str:
-    """The code of an error, if it is one."""
+    """The code of an error reply, or None."""
     try:
         found = json.loads(body)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What open conformance suites ask of an HTTP/1.1 server, and what RFC 9110 and 9112 ask besides.
+"""Requirements of h1spec, RFC 9110 and RFC 9112 for an HTTP/1.1 server.
 
-h1spec (github.com/uNetworking/h1spec) is in no package registry. Its cases are written here after
-its public list of them: the name of each, and the statuses that it accepts. It sends GET to a
-server that echoes; what is to be refused is sent here as POST, since a GET would be for its method.
+h1spec (github.com/uNetworking/h1spec) is in no package registry, so this file has its cases, after
+its public list of names and accepted statuses. h1spec sends GET to an echo server. Cases that must
+be rejected are sent as POST here, because a GET would be rejected for its method.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Demand:
     suite: str
     name: str
     sent: bytes
-    #: The statuses of the replies, x for any digit, "closed" for the end; any of these will do.
+    #: The accepted statuses of the replies, x for any digit, "closed" for the end; one must match.
     accepted: tuple[str, ...]
-    #: What comes instead, and why, where it is none of them.
+    #: The reply and the reason, if it is none of them.
     instead: str = ""
     why: str = ""
 
@@ -53,11 +53,11 @@ def called(*headers: str) -> bytes:
 
 
 def sized(size: str, end: str = "\r\n0\r\n\r\n") -> bytes:
-    """A call in one chunk of a size that is written like this."""
+    """A call in one chunk with this text as its size."""
     return chunked(f"{size}\r\n".encode() + CALL + end.encode())
 
 
-#: Beginnings of a request behind which h1spec wants the server to wait.
+#: Fragments of a request after which h1spec expects the server to wait.
 FRAGMENTS = {
     "method": b"P",
     "URL 1": b"POST ",
@@ -75,7 +75,7 @@ FRAGMENTS = {
     "request": b"POST / HTTP/1.1\r\nHost: localhost\r\n",
     "request termination": b"POST / HTTP/1.1\r\nHost: localhost\r\n\r",
 }
-#: What makes a call of each of them.
+#: A whole request that starts with each of them.
 WHOLE = b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 DEMANDS = [
@@ -138,8 +138,8 @@ DEMANDS = [
         ("4xx", "2xx"),
     ),
     Demand(LINE, "a method in lower case", line("post / HTTP/1.1"), (*BAD, "501")),
-    Demand(LINE, "a method that is no token", line("PO(ST / HTTP/1.1"), ("400", "501")),
-    Demand(LINE, "a method that nobody knows", line("BREW / HTTP/1.1"), ("405", "501")),
+    Demand(LINE, "a method that is not a token", line("PO(ST / HTTP/1.1"), ("400", "501")),
+    Demand(LINE, "an unknown method", line("BREW / HTTP/1.1"), ("405", "501")),
     Demand(LINE, "TRACE", head("TRACE / HTTP/1.1", HOST), ("405", "501")),
     Demand(LINE, "CONNECT", head("CONNECT localhost:80 HTTP/1.1", HOST), ("4xx", "501")),
     Demand(LINE, "OPTIONS *", head("OPTIONS * HTTP/1.1", HOST), ("2xx", "405")),
@@ -185,7 +185,7 @@ DEMANDS = [
     ),
     Demand(FIELDS, "an empty Host", head("POST / HTTP/1.1", "Host:", LENGTH) + CALL, BAD),
     Demand(FIELDS, "Host with a path", head("POST / HTTP/1.1", "Host: localhost/a"), ("400",)),
-    Demand(FIELDS, "Host with a port that is none", head("POST / HTTP/1.1", "Host: a:b"), ("400",)),
+    Demand(FIELDS, "Host with an invalid port", head("POST / HTTP/1.1", "Host: a:b"), ("400",)),
     Demand(
         FIELDS,
         "Host with a port",
@@ -222,7 +222,7 @@ DEMANDS = [
     Demand(BODY, "a length of 20 digits", post("Content-Length: " + "9" * 20), ("400", "413")),
     Demand(BODY, "zeros before a length", post(f"Content-Length: 00{len(CALL)}") + CALL, GOOD),
     Demand(BODY, "chunks in HTTP/1.0", post("Transfer-Encoding: chunked", version="HTTP/1.0"), BAD),
-    Demand(BODY, "a coding that is unknown", post("Transfer-Encoding: x, chunked"), ("501", "400")),
+    Demand(BODY, "an unknown coding", post("Transfer-Encoding: x, chunked"), ("501", "400")),
     Demand(BODY, "chunked not last", post("Transfer-Encoding: chunked, gzip"), ("400", "501")),
     Demand(BODY, "chunked twice", post("Transfer-Encoding: chunked, chunked"), ("400", "501")),
     Demand(BODY, "xchunked", post("Transfer-Encoding: xchunked"), ("400", "501")),
@@ -254,11 +254,11 @@ DEMANDS = [
     Demand(BODY, "a size of 0x", sized(f"0x{len(CALL):x}"), ("400",)),
     Demand(BODY, "a negative size", sized("-1"), ("400",)),
     Demand(BODY, "no size", sized(""), ("400",)),
-    Demand(BODY, "a size that is no number", sized("g"), ("400",)),
+    Demand(BODY, "a size that is not a number", sized("g"), ("400",)),
     Demand(BODY, "a size of 17 digits", sized("f" * 17), ("400", "413")),
-    Demand(BODY, "a chunk that goes on", sized(f"{len(CALL) - 1:x}"), ("400",)),
-    Demand(BODY, "no line end behind a chunk", sized(f"{len(CALL):x}", "0\r\n\r\n"), ("400",)),
-    Demand(BODY, "an Expect that is unknown", called("Expect: more"), ("417", "2xx")),
+    Demand(BODY, "chunk data longer than its size", sized(f"{len(CALL) - 1:x}"), ("400",)),
+    Demand(BODY, "no line end after a chunk", sized(f"{len(CALL):x}", "0\r\n\r\n"), ("400",)),
+    Demand(BODY, "an unknown Expect", called("Expect: more"), ("417", "2xx")),
     Demand(BODY, "Expect, and no body yet", post(LENGTH, "Expect: 100-continue"), ("100",)),
     Demand(BODY, "no length at all", post(), ("2xx", "411", "400")),
     Demand(CONNECTION, "two calls, pipelined", called() * 2, ("2xx, 2xx",)),
@@ -267,14 +267,12 @@ DEMANDS = [
     Demand(CONNECTION, "HTTP/1.0", line("POST / HTTP/1.0"), ("2xx, closed",)),
     Demand(
         CONNECTION,
-        "HTTP/1.0 that is to be kept",
+        "HTTP/1.0 with keep-alive",
         line("POST / HTTP/1.0", "Connection: keep-alive") * 2,
         ("2xx, 2xx", "2xx, closed"),
     ),
     Demand(CONNECTION, "HEAD", head("HEAD / HTTP/1.1", HOST), ("2xx", "405")),
-    Demand(
-        CONNECTION, "an Upgrade that is unknown", called("Connection: Upgrade", "Upgrade: x"), GOOD
-    ),
-    Demand(CONNECTION, "what is behind an error", head(GET, HOST) + called(), ("4xx, closed",)),
+    Demand(CONNECTION, "an unknown Upgrade", called("Connection: Upgrade", "Upgrade: x"), GOOD),
+    Demand(CONNECTION, "a request after an error", head(GET, HOST) + called(), ("4xx, closed",)),
     Demand(CONNECTION, "a call, then a bad one", http(CALL) + b"x\r\n\r\n", ("2xx, 4xx",)),
 ]

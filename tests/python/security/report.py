@@ -1,4 +1,4 @@
-"""The tables in docs/security.md, from what a run has seen."""
+"""Writes the tables in docs/security.md from the results of a test run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-BEGIN = "<!-- {}: made by `make security-table` -->"
+BEGIN = "<!-- {}: written by `make security-table` -->"
 END = "<!-- end of the {} -->"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One case on one engine and transport, with all that was to hold afterwards."""
+    """The result of one case on one engine and transport, after all its checks passed."""
 
     group: str
     name: str
     reply: str
     setting: tuple[str, str]
-    #: How much more memory the process held than before, once it had calmed down.
+    #: The growth of the process's memory, measured once it was idle.
     grown_kib: int
 
 
@@ -26,23 +26,23 @@ seen: list[Seen] = []
 
 
 def write(page: Path, name: str, content: str) -> None:
-    """Puts it between the marks of that name in the page."""
+    """Replaces the section between the marks of that name in the page."""
     begin, end = BEGIN.format(name), END.format(name)
     before, found, rest = page.read_text().partition(begin)
     _, ended, after = rest.partition(end)
-    assert found and ended, f"{page} has no place for the {name}"
+    assert found and ended, f"{page} has no section for the {name}"
     page.write_text(f"{before}{begin}\n{content}\n{end}{after}")
 
 
 def table(settings: list[tuple[str, str]]) -> str:
-    """All that was seen, by group."""
+    """All results, by group."""
     titles = [f"{engine}, {transport}" for engine, transport in settings]
-    # What comes behind the numbers is the distribution's.
+    # The distribution appends its own suffix to the version.
     release, _, _ = platform.release().partition("-")
     lines = [f"{len({(row.group, row.name) for row in seen})} inputs, on Linux {release}."]
     groups = dict.fromkeys(row.group for row in seen)
     for group in groups:
-        lines += ["", f"### {group}", "", "| sent | came back | " + " | ".join(titles) + " |"]
+        lines += ["", f"### {group}", "", "| sent | reply | " + " | ".join(titles) + " |"]
         lines += ["|---" * (2 + len(titles)) + "|"]
         rows = [row for row in seen if row.group == group]
         for name in dict.fromkeys(row.name for row in rows):
@@ -58,5 +58,5 @@ def _cell(row: Seen | None) -> str:
 
 
 def plain(text: str) -> str:
-    """Text as it stands in a cell."""
+    """Text, escaped for a cell."""
     return text.replace("*", "\\*").replace("|", "\\|").replace("_", "\\_")

@@ -1,4 +1,4 @@
-"""Bad input that is more than one message: peers that are slow, many, or do not read."""
+"""Bad input of more than one message: peers that are slow, many, or do not read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAUSE_S = 0.1
 
 
 def _read_replies(wire: Wire) -> str:
-    """What comes back until the server closes."""
+    """All replies until the server closes."""
     replies = []
     while word := next_summary(wire):
         replies.append(word)
@@ -37,7 +37,7 @@ def next_summary(wire: Wire) -> str:
 
 
 def _stopping_after(data: bytes) -> Scenario:
-    """Sends so much and no more."""
+    """Sends these bytes and no more."""
 
     def scenario(target: Target) -> str:
         with target.wire() as wire:
@@ -48,7 +48,7 @@ def _stopping_after(data: bytes) -> Scenario:
 
 
 def _trickling(data: bytes) -> Scenario:
-    """Sends a byte, then another, as long as it may."""
+    """Sends one byte after another until the server closes."""
 
     def scenario(target: Target) -> str:
         with target.wire() as wire:
@@ -77,7 +77,7 @@ def _has_come(wire: Wire) -> bool:
 
 
 def _slowly(target: Target) -> str:
-    """A body at 2 KiB a second, which is slower than most and faster than it has to be."""
+    """A body at 2 KiB a second, which is slow and still within the limit."""
     data = http(CALL + b" " * 4096)
     with target.wire() as wire, suppress(OSError):
         for start in range(0, len(data), 512):
@@ -88,7 +88,7 @@ def _slowly(target: Target) -> str:
 
 
 def _until(expected: str, scenario: Scenario) -> Scenario:
-    """Tries again what comes out in time only where everybody gets a processor in time."""
+    """Repeats a scenario that depends on time, because a busy machine may be too slow."""
 
     def tried(target: Target) -> str:
         for _ in range(10):
@@ -99,22 +99,22 @@ def _until(expected: str, scenario: Scenario) -> Scenario:
     return tried
 
 
-def _taking_nothing(target: Target) -> str:
+def _not_reading(target: Target) -> str:
     with target.wire() as wire:
         _narrow(wire)
         wire.send(request("text", [3_000_000]) * 4)
-        # The kernel has some of it still, so nothing tells the peer: the server is asked.
+        # The kernel still has some of it, so the client cannot see the end; the server is asked.
         is_closed = eventually(lambda: target.state()["connections"] == 1)
     return "closed" if is_closed else "kept"
 
 
 def _narrow(wire: Wire) -> None:
-    """Leaves the kernel little room for what comes."""
+    """Sets a small receive buffer."""
     wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
 
 
 def timed() -> list[Case]:
-    """Peers without an end. The server's patience is half a second, looked at once a second."""
+    """Peers that do not finish. The server's limits are half a second, checked once a second."""
     group = "Time"
     head = post(f"Content-Length: {len(CALL)}", "X: " + "x" * 100)
     large = http(b" " * 1_000_000)
@@ -140,7 +140,7 @@ def timed() -> list[Case]:
             for name, expected, scenario in scenarios
         ),
         # On a server of its own, because its connections are counted.
-        Case(group, "12 MB of replies not taken", "closed", _taking_nothing, server="stuck"),
+        Case(group, "12 MB of replies not read", "closed", _not_reading, server="stuck"),
     ]
 
 
@@ -154,7 +154,7 @@ MAX: dict[str, Any] = OPTIONS["tight"]
 
 
 def _one_too_many(target: Target) -> str:
-    """As many connections as there may be, all idle, and one more."""
+    """The maximum of connections, all idle, and one more."""
     with _many(target, MAX["max_connections"]) as wires:
         for wire in wires:
             wire.result("add", [40, 2])
@@ -167,17 +167,17 @@ def _one_too_many(target: Target) -> str:
 
 
 def _none_idle(target: Target) -> str:
-    """As many connections as there may be, and the one that shows it, all busy; then another."""
+    """The maximum of connections, including the one that checks, all busy; then another."""
     with ExitStack() as stack:
         wires = []
         for _ in range(MAX["max_connections"] + 1):
-            # By then the others are known to be busy.
+            # When this call returns, the other connections are busy.
             let_rest(target.process, *wires)
             wires.append(stack.enter_context(target.wire()))
             wires[-1].send(CALL[:20])
         let_rest(target.process, *wires)
         with Wire(target.port, 0.3) as new_wire:
-            # In the clear a call, through TLS what no server leaves unanswered.
+            # Without TLS a call, with TLS a ClientHello, which every server answers.
             new_wire.send(CALL)
             if not _is_silent(new_wire):
                 return "was accepted"
@@ -207,7 +207,7 @@ def _too_many_running(target: Target) -> str:
 
 
 def _pipelined(target: Target) -> str:
-    """More calls on one connection than may wait there."""
+    """More calls on one connection than `max_pipeline`."""
     with target.wire() as wire:
         wire.send(request("hold") * 300)
         eventually(lambda: target.state()["waiting"] == 128, 10)
@@ -226,7 +226,7 @@ def _release(target: Target) -> None:
 
 
 def _bodies_held(target: Target) -> str:
-    """More of requests that are not whole than may be held, then others that begin."""
+    """More incomplete requests than `max_held_bytes`, then new requests."""
     large = http(b" " * 16_000_000)[:8_000_000]
     with _many(target, 3) as wires:
         for wire in wires:
@@ -238,7 +238,7 @@ def _bodies_held(target: Target) -> str:
 
 
 def _replies_held(target: Target) -> str:
-    """More of replies that nobody takes than may be held, then calls of others."""
+    """More unread replies than `max_held_bytes`, then calls of other clients."""
     with _many(target, 6) as wires:
         for wire in wires:
             _narrow(wire)
@@ -249,7 +249,7 @@ def _replies_held(target: Target) -> str:
 
 
 def _after_recovery(target: Target, replies: str) -> str:
-    """What was heard, when those that held so much have left and calls are answered again."""
+    """The replies, once clients with large requests have closed and calls are answered again."""
 
     def has_recovered() -> bool:
         time.sleep(0.05)
@@ -268,13 +268,13 @@ def _new_connections(target: Target, requests: tuple[bytes, ...]) -> str:
 
 
 def _text_of(length: int) -> bytes:
-    """A call whose whole reply is so long."""
+    """A call whose whole reply has this length."""
     overhead = len('{"jsonrpc":"2.0","id":1,"result":""}')
     return request("text", [length - overhead])
 
 
 def concurrency() -> list[Case]:
-    """What many peers, or many messages, may take together."""
+    """Limits of many peers, or many messages, together."""
     group = "Many at once"
     reply = MAX["max_reply_bytes"]
     shown = f"{reply:,}"
@@ -283,19 +283,19 @@ def concurrency() -> list[Case]:
     cases: list[tuple[str, str, bytes | Scenario]] = [
         (f"{first}, all idle", "result, the longest idle closed", _one_too_many),
         (f"{first}, none idle", "waits, then answered", _none_idle),
-        ("5 calls at once where 4 may be", "result and -32003", _too_many_running),
+        ("5 calls at once with a limit of 4", "result and -32003", _too_many_running),
         (f"a reply of {shown} bytes", "200", http(_text_of(reply))),
         ("one byte more", "200 -32603", http(_text_of(reply + 1))),
         (f"a reply of {shown} bytes, raw", "result", _text_of(reply)),
         ("one byte more, raw", "-32603", _text_of(reply + 1)),
-        ("a batch whose replies are more", "result", batch),
+        ("a batch with larger replies", "result", batch),
         (
-            "24 MB of bodies where 10 may be held, then HTTP and raw",
+            "24 MB of bodies with a limit of 10, then HTTP and raw",
             "503, -32003",
             _until("503, -32003", _bodies_held),
         ),
         (
-            "replies not taken beyond what may be held, then HTTP and raw",
+            "replies not read, above max_held_bytes, then HTTP and raw",
             "503, -32003",
             _until("503, -32003", _replies_held),
         ),
@@ -304,5 +304,5 @@ def concurrency() -> list[Case]:
 
 
 def pipelines() -> list[Case]:
-    name = "300 calls that wait, on one connection"
+    name = "300 waiting calls on one connection"
     return [Case("Many at once", name, "128 at once, then result", _pipelined)]

@@ -1,4 +1,4 @@
-"""The server that hostile peers are let loose on, in a process of its own.
+"""The server under attack, in a process of its own.
 
 python served.py ENGINE OPTIONS: prints its port, then serves until it is killed.
 """

@@ -1,4 +1,4 @@
-"""One server under test: how to reach it, and what it costs the machine."""
+"""A server under test: its address, memory and descriptors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness import HOST, Wire, eventually, http, request
 
 SERVED = Path(__file__).with_name("served.py")
 
-#: What every server is asked before and after each case, and what it answers.
+#: A call to every server before and after each case, and its reply.
 CALL = request("add", [40, 2])
 REPLY = {"jsonrpc": "2.0", "id": 1, "result": 42}
 
-#: Servers differ by their options alone. Times are short, so that nobody has to wait for them.
+#: Servers differ only by their options. Times are short, so that the tests are.
 OPTIONS: dict[str, dict[str, Any]] = {
     "usual": {},
     "timed": {
@@ -43,7 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class SecureWire(Wire):
-    """The same through TLS."""
+    """The same over TLS."""
 
     def __init__(self, port: int, context: ssl.SSLContext, timeout_s: float = 60) -> None:
         super().__init__(port, timeout_s)
@@ -65,7 +65,7 @@ class Target:
     def start(
         cls, engine: str, kind: str, certificate: dict[str, str], context: ssl.SSLContext | None
     ) -> Target:
-        """Starts one; `certificate` are the options that turn TLS on, if it is to be."""
+        """Starts a server; `certificate` has the options that turn TLS on."""
         options = json.dumps(OPTIONS[kind] | certificate)
         process = subprocess.Popen(
             [sys.executable, "-u", str(SERVED), engine, options],
@@ -78,14 +78,14 @@ class Target:
     def await_start(self) -> None:
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
-        # It tells its port before it has opened all that it serves with.
+        # It announces its port before it has opened all its descriptors.
         self.state()
 
     def wire(self) -> Wire:
         return SecureWire(self.port, self.context) if self.context else Wire(self.port)
 
     def answers(self) -> bool:
-        """Whether it is the same process still, and serves over HTTP and raw TCP."""
+        """Whether the same process still serves over HTTP and raw TCP."""
         with self.wire() as wire:
             wire.send(http(CALL))
             is_answered = json.loads(wire.reply()[2]) == REPLY
@@ -103,7 +103,7 @@ class Target:
     def descriptors(self) -> int:
         """Open files, and connections, which io_uring keeps in a table of its own."""
         files = len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
-        # The one that asks is among them.
+        # They include the connection of this call.
         connections = self.state()["connections"] - 1
         return files if self.engine == "posix" else files + connections
 
@@ -111,7 +111,7 @@ class Target:
         def are_back() -> bool:
             if self.descriptors() <= before:
                 return True
-            # Asking takes a connection too, which has to be gone before the next one is counted.
+            # Each count uses a connection, which must close before the next count.
             time.sleep(0.05)
             return False
 

@@ -1,7 +1,7 @@
-"""Every bad input of the contract, on each engine, in the clear and through TLS.
+"""Every bad input, on each engine, with and without TLS.
 
-After each: what must come back has come back, the process is the same, the next call is answered,
-and memory and descriptors are back where they were.
+After each: the reply is the expected one, the process is the same, the next call is answered, and
+memory and descriptors have returned to their earlier values.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from target import CALL, OPTIONS, REPLY, Target
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-#: A process keeps what its largest requests took for the next ones, and no more with each time:
-#: glibc keeps up to twice the largest block that it has freed, which is a body of 16 MiB.
+#: The allowed growth: glibc keeps up to twice the largest block that was freed, a body of 16 MiB.
 GROWTH_MAX_KIB = 36 * 1024
 
 ALL: list[Case] = [
@@ -58,7 +57,7 @@ Timed = dict[str, "Future[str]"]
 
 @pytest.fixture(
     scope="module",
-    # All tests of one are for one process of several, so that its servers are started once.
+    # All tests of one setting run in one test process, so its servers start once.
     params=[
         pytest.param(
             setting, id="-".join(setting), marks=pytest.mark.xdist_group("-".join(setting))
@@ -96,7 +95,7 @@ def targets(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def timed(targets: Targets) -> Iterator[Timed]:
-    """What comes of the cases that take their time: all under way at once."""
+    """The replies of the cases that depend on time; all run at once."""
     cases = scenarios.timed()
     with ThreadPoolExecutor(len(cases)) as pool:
         yield {
@@ -108,7 +107,7 @@ def timed(targets: Targets) -> Iterator[Timed]:
 
 @pytest.fixture(scope="module", autouse=True)
 def table(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Writes the table, when all went well and one is asked for."""
+    """Writes the table, if it was requested and all cases passed."""
     yield
     path = os.environ.get("UCALL_SECURITY_TABLE")
     if path and not request.session.testsfailed:
@@ -129,7 +128,7 @@ def test_bad_input(case: Case, setting: Setting, targets: Targets, timed: Timed)
         reply = _answer(case, case.sent, target)
     assert reply == case.expected
     assert target.answers()
-    # Those who share a server are done when the last of them is; see below.
+    # Cases that share a server are checked after the last of them; see below.
     assert is_shared or target.has_descriptors_back(before)
     grown = lambda: target.resident_kib() - resident_kib  # noqa: E731
     assert eventually(lambda: grown() < GROWTH_MAX_KIB), f"{grown()} KiB more than before"
@@ -137,26 +136,26 @@ def test_bad_input(case: Case, setting: Setting, targets: Targets, timed: Timed)
     report.seen.append(seen)
 
 
-def test_slow_peers_leave_nothing_behind(targets: Targets, timed: Timed) -> None:
+def test_slow_peers_leak_nothing(targets: Targets, timed: Timed) -> None:
     for case in scenarios.timed():
         timed[case.name].result(200)
     assert eventually(lambda: targets["timed"].state()["connections"] == 1)
 
 
 def _answer(case: Case, data: bytes, target: Target) -> str:
-    """Sends it, and tells what comes back in the words of the case."""
+    """Sends the input, and returns the reply in the words of the case."""
     with target.wire() as wire:
         words = len(case.expected.split(", "))
         if case.behind:
             data = _before(data) + data
-        # It may have heard enough before all is sent.
+        # The server may close before all is sent.
         with contextlib.suppress(OSError):
             wire.send(data)
         if case.behind:
             assert scenarios.next_summary(wire) in ("200", "result")
         replies = [scenarios.next_summary(wire) or "closed" for _ in range(words)]
         if replies[-1] != "closed":
-            replies += _goes_on(wire, data)
+            replies += _errors_of_next_call(wire, data)
     return ", ".join(replies)
 
 
@@ -165,8 +164,8 @@ def _before(data: bytes) -> bytes:
     return CALL if data[:1] in b'{["' else http(CALL)
 
 
-def _goes_on(wire: Wire, data: bytes) -> list[str]:
-    """Nothing, if the next call on the connection is answered."""
+def _errors_of_next_call(wire: Wire, data: bytes) -> list[str]:
+    """The errors of the next call on the connection: none if it is answered."""
     wire.send(_before(data))
     text = wire.line() if data[:1] in b'{["' else wire.reply()[2]
     return [] if json.loads(text) == REPLY else ["then another reply"]

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as conformance suites and the RFCs ask for it, on each engine, plain and through TLS."""
+"""Conformance to HTTP/1.1, on each engine, with and without TLS."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from target import SecureWire
 
 __all__ = ["authority", "files"]
 
-#: They compare what they saw, so of several processes one runs them all.
+#: The tests compare their results, so one test process runs all of them.
 pytestmark = pytest.mark.xdist_group("conformance")
 
 Connect = Callable[[], Wire]
 PATIENCE_S = 0.5
-#: For those who are slow because their machine is.
+#: Longer on slow machines.
 LONG_TIMEOUTS = {"head_timeout_s": 3000, "body_timeout_s": 3000}
-#: What came back, by suite and name, and on all engines and transports the same.
+#: The replies by suite and name, the same on all engines and transports.
 seen: dict[tuple[str, str], str] = {}
 
 
@@ -49,7 +49,7 @@ def connect(
 
 @pytest.fixture(scope="module", autouse=True)
 def table(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Writes the table, when all went well and one is asked for."""
+    """Writes the table, if it was requested and all cases passed."""
     yield
     path = os.environ.get("UCALL_SECURITY_TABLE")
     if path and not request.session.testsfailed:
@@ -80,7 +80,7 @@ def test_the_server_waits_for_fragments(connect: Connect) -> None:
 
 
 def _statuses(demand: Demand, connect: Connect) -> str:
-    """Those of as many replies as the first of the accepted answers has."""
+    """The statuses of as many replies as the first accepted answer has."""
     with connect() as wire:
         wire.send(demand.sent)
         count = 1 + demand.accepted[0].count(",")
@@ -88,7 +88,7 @@ def _statuses(demand: Demand, connect: Connect) -> str:
 
 
 def _is_as_expected(demand: Demand, reply: str) -> bool:
-    """Whether it is what the suite accepts or, where something else is told, that."""
+    """Whether the suite accepts the reply or, if the case names another reply, it is that one."""
     if demand.instead:
         return reply == demand.instead and not _is_accepted(demand, reply)
     return _is_accepted(demand, reply)
@@ -103,14 +103,14 @@ def _is_accepted(demand: Demand, reply: str) -> bool:
 
 
 def _table() -> str:
-    lines = [f"{len(DEMANDS) + len(FRAGMENTS)} cases. Those that differ:", ""]
-    lines += ["| case | accepted | came back | why |", "|---|---|---|---|"]
+    lines = [f"{len(DEMANDS) + len(FRAGMENTS)} cases. Differences:", ""]
+    lines += ["| case | accepted | reply | reason |", "|---|---|---|---|"]
     for demand in DEMANDS:
         if demand.instead:
             cells = (demand.name, " or ".join(demand.accepted), demand.instead, demand.why)
             lines.append(f"| {' | '.join(map(report.plain, cells))} |")
     for suite in dict.fromkeys(demand.suite for demand in DEMANDS):
-        lines += ["", f"### {suite}", "", "| case | accepted | came back | |", "|---|---|---|---|"]
+        lines += ["", f"### {suite}", "", "| case | accepted | reply | |", "|---|---|---|---|"]
         lines += [_line(demand) for demand in DEMANDS if demand.suite == suite]
         if suite == H1SPEC:
             lines += [f"| fragmented {name} | silence | silence | ✓ |" for name in FRAGMENTS]

@@ -1,4 +1,4 @@
-"""Every limit by its option: the last that is allowed, the first that is refused."""
+"""Every limit by its option: its last allowed and its first rejected value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Security = tuple[dict[str, Any], ssl.SSLContext | None]
 
 @pytest.fixture(params=["plain", "TLS"])
 def security(request: pytest.FixtureRequest, tmp_path: Path) -> Security:
-    """What the server is told, and what its clients need."""
+    """The server's options, and the TLS context of its clients."""
     if request.param == "plain":
         return {}, None
     authority = trustme.CA()
@@ -80,6 +80,6 @@ def test_every_timeout_by_its_option(serve: Serve, security: Security) -> None:
 
 def test_every_limit_is_tested() -> None:
     tried = {limit.python for limit in LIMITS} | {f"{name}_s" for name in TIMEOUTS}
-    # These bound what runs and not what comes: test_threads, test_drain and test_loop try them.
+    # These limit running calls and not input: test_threads, test_drain and test_loop cover them.
     others = {"max_threads", "drain_timeout_s", "slow_call_s"}
     assert tried | others == set(_core.Server.default_limits())

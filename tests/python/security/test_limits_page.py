@@ -1,4 +1,4 @@
-"""The list of limits in docs/security.md names every one, with the default that it has."""
+"""The table of limits in docs/security.md lists every limit with its default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/security.md").read_text()
 HEADER = (ROOT / "include/ucall/ucall.h").read_text()
 LIST = PAGE.partition("## Every limit\n")[2].partition("\n## ")[0]
-#: The cells of each row: the limit, the option in Python, that in C, the default, and so on.
+#: The cells of each row: the limit, the option in Python and in C, the default, and others.
 ROWS = [line.strip("| ").split(" | ") for line in LIST.splitlines() if line.startswith("| ")][1:]
 
 
@@ -25,7 +25,7 @@ def test_every_limit_is_listed_with_its_default() -> None:
     options = inspect.signature(ucall.Server).parameters
     listed = {row[1].strip("`"): _number(row[3]) for row in ROWS if row[1].startswith("`")}
     assert listed == {name: options[name].default for name in listed}
-    # How soon a function is called slow limits nothing.
+    # slow_call_s is not a limit.
     assert set(_core.Server.default_limits()) - {"slow_call_s"} <= set(listed)
 
 

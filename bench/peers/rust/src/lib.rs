@@ -1,7 +1,6 @@
-//! A JSON-RPC 2.0 `sum` by serde, which all of these servers call.
+//! A JSON-RPC 2.0 `sum` with serde, which these servers share.
 //!
-//! It reads a request as a careful user of serde would: borrowed fields, params left as text until
-//! the method is known, and the id returned as it came.
+//! Fields are borrowed, params stay text until the method is known, and the id is returned as text.
 
 use std::borrow::Cow;
 use std::io::{self, Write};

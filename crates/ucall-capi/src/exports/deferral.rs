@@ -1,4 +1,4 @@
-//! Calls that are answered later, from any thread.
+//! Deferred calls.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::call::Call;
 
 type CallPointer = *mut Call<'static, 'static>;
 
-/// Takes a call out of its callback.
+/// Defers a call.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn ucall_call_defer(call: CallPointer) -> CallPointer {
     })
 }
 
-/// Gives a deferred call back.
+/// Releases a deferred call.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone; a deferred one is not used after.
@@ -30,13 +30,14 @@ pub unsafe extern "C" fn ucall_call_release(call: CallPointer) {
     catch_panic((), || {
         // SAFETY: our caller says that it is alive and ours alone.
         if unsafe { call.as_ref() }.is_some_and(Call::may_be_released) {
-            // SAFETY: a deferred call came from `Box::into_raw`, and the program gives it up.
+            // SAFETY: a deferred call came from `Box::into_raw`, and the program does not use it
+            // after.
             unsafe { Box::from_raw(call) }.release();
         }
     });
 }
 
-/// Whether nobody will read the reply.
+/// Whether a deferred call is cancelled.
 ///
 /// # Safety
 /// `call` is NULL, or alive.
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn ucall_call_is_cancelled(call: *const Call<'static, 'sta
     catch_panic(true, || unsafe { call.as_ref() }.is_none_or(Call::is_cancelled))
 }
 
-/// The moment by which a call must be answered, in microseconds of CLOCK_MONOTONIC.
+/// The deadline of a call, in microseconds of CLOCK_MONOTONIC.
 ///
 /// # Safety
 /// `call` is NULL, or alive; `output` is NULL or writable.
@@ -65,10 +66,10 @@ pub unsafe extern "C" fn ucall_call_deadline(
     true
 }
 
-/// The standard library tells no moment as a number, but how far it is from now.
+/// An `Instant` has no number, only a distance from now.
 fn monotonic_micro_seconds(moment: Instant) -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the place is writable; this clock is always there.
+    // SAFETY: `now` is writable, and every system has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     let now_micro_seconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
     let micro_seconds = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
-//! The functions of the header, which says what each does.
+//! The functions of the header, which documents them.
 //!
-//! Every one checks its pointers, stands behind [`catch_panic`](crate::boundary::catch_panic), and
-//! writes its outputs last.
+//! Each checks its pointers, runs within [`catch_panic`](crate::boundary::catch_panic), and writes
+//! its outputs last.
 
 mod deferral;
 mod params;

@@ -1,4 +1,4 @@
-//! Params of a call, by name or pointer and by position.
+//! Params of a call, by name, by pointer and by position.
 
 use std::ffi::c_char;
 
@@ -8,11 +8,11 @@ use crate::params::{Lookup, ParamKey, boolean, double, integer, plain_string, sh
 
 type CallPointer = *mut Call<'static, 'static>;
 
-/// Longer names are worth a call to find their end.
+/// For longer names, strlen is faster.
 const SHORT: usize = 16;
 
-/// What can be told at once of one of the params. No function is called for it and nothing in it
-/// can panic, so that it needs no guard and hardly a register that would have to be saved.
+/// Looks up one of the params on the fast path. It calls no function and cannot panic, so it needs
+/// no panic boundary and saves few registers.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
@@ -25,7 +25,7 @@ unsafe fn lookup<'a>(call: CallPointer, key: Option<ParamKey<'_>>) -> Lookup<'a>
     }
 }
 
-/// A name, if it is short. A length of 0 means that it ends at its NUL.
+/// A name, if it is short. With a length of 0 it ends at its NUL.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -33,12 +33,12 @@ unsafe fn lookup<'a>(call: CallPointer, key: Option<ParamKey<'_>>) -> Lookup<'a>
 unsafe fn short_name<'a>(name: *const c_char, length: usize) -> Option<&'a [u8]> {
     let length = match length {
         _ if name.is_null() => return None,
-        // SAFETY: none of them is behind the NUL.
+        // SAFETY: no byte after the NUL is read.
         0 => (0..=SHORT).find(|&at| unsafe { *name.add(at) } == 0)?,
         1..=SHORT => length,
         _ => return None,
     };
-    // SAFETY: our caller says that so many bytes are readable.
+    // SAFETY: our caller says that `length` bytes are readable.
     Some(unsafe { std::slice::from_raw_parts(name.cast(), length) })
 }
 
@@ -60,7 +60,7 @@ unsafe fn read<'a, T>(
     })
 }
 
-/// Writes an output, unless it is not wanted; tells whether there was one.
+/// Writes an output, unless `output` is NULL; `true` if there is a value.
 ///
 /// # Safety
 /// `output` is NULL or writable.
@@ -74,8 +74,8 @@ unsafe fn write_output<T>(value: Option<T>, output: *mut T) -> bool {
     true
 }
 
-/// The same for text and its length. Text that is empty ends with a NUL: where it goes in again,
-/// its length of 0 says that it does.
+/// Writes text and its length. Empty text ends with a NUL, as its length of 0 says when the program
+/// passes it to another function.
 ///
 /// # Safety
 /// Both are NULL or writable.
@@ -101,8 +101,8 @@ unsafe fn named<'a>(name: *const c_char, length: usize) -> Option<ParamKey<'a>> 
     unsafe { bytes(name, length) }.ok().map(ParamKey::Named)
 }
 
-/// An export that looks up one of the params and reads it: with `$lookup` if `$short` is all that
-/// it takes to say which is meant; or else, or if the value is unusual, with `$read`.
+/// An export that looks up one of the params and reads it: by `$lookup` if the key is `$short` and
+/// the value simple, and otherwise by `$read`.
 macro_rules! getter {
     (
         $export:ident, $what:expr, ($($input:ident: $of:ty),+), $short:expr, $key:expr,
@@ -207,7 +207,7 @@ getters!(
 getters!(
     ucall_param_named_json,
     ucall_param_positional_json,
-    "there",
+    "present",
     (output: *const c_char, output_length: usize),
     write_text_output,
     Some,

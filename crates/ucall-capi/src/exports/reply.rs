@@ -1,4 +1,4 @@
-//! Replies, of live calls and of deferred ones.
+//! Replies to live and deferred calls.
 
 use std::ffi::{c_char, c_int};
 
@@ -10,8 +10,8 @@ use crate::call::Call;
 
 type CallPointer = *mut Call<'static, 'static>;
 
-/// Runs `reply` on a call, unless it is NULL. After a panic in it the caller gets an error in place
-/// of what was written.
+/// Runs `reply` on a call, unless the call is NULL. After a panic the caller gets an error in place
+/// of the partial reply.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
@@ -43,7 +43,7 @@ unsafe fn roll_back(call: CallPointer) {
     });
 }
 
-/// Replies with JSON text, once it is proven to be that.
+/// Replies with JSON text, after validating it.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone; `json` is NULL or readable.
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn ucall_call_reply_str(
     unsafe { with_call(call, reply) }
 }
 
-/// Replies with an error of the program's own.
+/// Replies with an error of the program.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone; `message` is NULL or readable.
@@ -201,8 +201,8 @@ mod tests {
     use ucall_server::{Caller, Handler};
 
     use super::*;
-    use crate::callback_handler::{Callback, CallbackHandler};
-    use crate::deferred_calls::DeferredCalls;
+    use crate::callback::Callback;
+    use crate::callback_handler::CallbackHandler;
     use crate::log::{Format, Log};
 
     /// Runs one callback for every call.
@@ -232,9 +232,9 @@ mod tests {
 
     #[test]
     fn a_panic_takes_back_what_was_written() {
-        let deferred_calls = DeferredCalls::new(Arc::new(Log::new(None, Format::Human)), None, 1);
+        let handler = CallbackHandler::new(Arc::new(Log::new(None, Format::Human)), None, 1);
         let callback = Callback { name: "x".into(), function: panics, tag: ptr::null_mut() };
-        let mut service = Only { handler: CallbackHandler::new(deferred_calls), callback };
+        let mut service = Only { handler, callback };
         let (limits, now) = (Limits::default(), Instant::now());
         let mut connection = Connection::new(now, &limits);
         let mut environment = Environment {

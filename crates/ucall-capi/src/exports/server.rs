@@ -1,4 +1,4 @@
-//! Servers: made, filled, driven, stopped, freed.
+//! Servers: creating, registering procedures, serving, stopping and freeing.
 
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::boundary::{catch_panic, last_error, report_result, string};
-use crate::callback_handler::{Callback, Function};
+use crate::callback::{Callback, Function};
 use crate::config::Config;
 use crate::engine_kind::RunMode;
 use crate::server::Server;
@@ -17,13 +17,13 @@ pub extern "C" fn ucall_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Why the last function that can fail has failed on this thread; empty when it has not.
+/// The last error of this thread; empty without one.
 #[unsafe(no_mangle)]
 pub extern "C" fn ucall_last_error() -> *const c_char {
     catch_panic(c"".as_ptr(), last_error)
 }
 
-/// Makes a server and binds its port.
+/// Creates a server and binds its port.
 ///
 /// # Safety
 /// `config` is NULL or valid for `size` bytes with strings as the header says; `server` is NULL or
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn ucall_init_sized(
     })
 }
 
-/// Serves a callback under a name.
+/// Registers a callback.
 ///
 /// # Safety
 /// `server` is NULL or alive; `name` is NULL or ends at its NUL; the callback may be called with
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn ucall_add_procedure(
     })
 }
 
-/// One turn of a thread.
+/// Takes one turn of a thread.
 ///
 /// # Safety
 /// `server` is NULL or alive.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn ucall_take_call(server: *const Server, thread: u16) -> 
     report_result(|| unsafe { retain(server)? }.acquire_slot(thread)?.run(RunMode::OneTurn))
 }
 
-/// Turns of a thread, until the server is stopped.
+/// Takes turns of a thread until the server is stopped.
 ///
 /// # Safety
 /// `server` is NULL or alive.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ucall_take_calls(server: *const Server, thread: u16) ->
     })
 }
 
-/// A server that stays while this thread is inside, even when a callback frees it.
+/// A reference that keeps a server while this thread drives it, even if a callback frees it.
 ///
 /// # Safety
 /// `server` is NULL or alive.
@@ -110,12 +110,12 @@ unsafe fn retain(server: *const Server) -> Result<Arc<Server>, String> {
     if server.is_null() {
         return Err("server is NULL".into());
     }
-    // SAFETY: it came from `Arc::into_raw`, and the program's own count of it stays untouched.
+    // SAFETY: it came from `Arc::into_raw`, and the program's own reference is not dropped.
     let programs = ManuallyDrop::new(unsafe { Arc::from_raw(server) });
     Ok(Arc::clone(&programs))
 }
 
-/// Asks all threads to leave. Async-signal-safe, so nothing here may allocate, lock or panic.
+/// Stops all threads. Async-signal-safe, so it must not allocate, lock or panic.
 ///
 /// # Safety
 /// `server` is NULL or alive.
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn ucall_stop(server: *const Server) {
     }
 }
 
-/// Ends a server and frees it.
+/// Stops a server and frees it.
 ///
 /// # Safety
 /// `server` is NULL or alive, and is not used after.
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn ucall_free(server: *const Server) {
         return;
     }
     catch_panic((), || {
-        // SAFETY: it came from `Arc::into_raw`, and our caller gives up the program's count of it.
+        // SAFETY: it came from `Arc::into_raw`, and our caller gives up the program's reference.
         let server = unsafe { Arc::from_raw(server) };
         server.shut_down();
     });

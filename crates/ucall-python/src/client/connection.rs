@@ -1,8 +1,8 @@
-//! A plain connection: a request out, its reply in, without the interpreter's lock.
+//! A plain connection: sends a request and receives its reply without the interpreter's lock.
 //!
-//! A call that goes well is two system calls and a look at the idle socket: one send, and one
-//! receive that waits as long as the socket's own timeout says. Only when that is not enough are
-//! there waits in between, each for what is left until the deadline.
+//! A call without delays takes two system calls after a check of the idle socket: one send, and one
+//! receive that waits as long as the socket's timeout. Only when those do not finish the call does
+//! it poll, for the time left until the deadline.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -17,18 +17,18 @@ use super::reply::Reply;
 use super::request::Request;
 use super::socket::{Deadline, IdleState, Socket, peek_idle};
 
-/// Idle for longer, a connection is given up: servers close theirs after 75 s (nginx, ucall), and a
-/// request must not cross that.
+/// A connection that was idle longer is not reused: servers close theirs after 75 s (nginx, ucall),
+/// and a request must not cross that.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// A connected socket and what comes in on it.
+/// A connected socket and its received bytes.
 #[pyclass(module = "ucall._core")]
 pub(crate) struct ClientConnection {
-    /// Gone once anything went wrong.
+    /// `None` after any error.
     socket: Option<Socket>,
     parser: Parser,
     http: bool,
-    /// When the last exchange ended; `None` before the first.
+    /// The end of the last exchange; `None` before the first.
     idle_since: Option<Instant>,
 }
 
@@ -39,9 +39,9 @@ impl ClientConnection {
     #[pyo3(signature = (descriptor, *, http, reply_bytes_max))]
     fn new(descriptor: RawFd, http: bool, reply_bytes_max: usize) -> PyResult<Self> {
         if descriptor < 0 {
-            return Err(PyValueError::new_err("the descriptor is none"));
+            return Err(PyValueError::new_err("the descriptor is invalid"));
         }
-        // SAFETY: Python's socket was detached from the descriptor for us to own it.
+        // SAFETY: Python's socket was detached from the descriptor, which this owns now.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         Ok(Self {
             socket: Some(Socket::new(descriptor)),
@@ -53,8 +53,8 @@ impl ClientConnection {
 
     /// Sends a request and returns its reply.
     ///
-    /// `None` means that the connection, which was used before, turned out to be closed, and that
-    /// not a byte was sent. After that, and after anything that is raised, it is closed.
+    /// Returns `None` if a reused connection turned out to be closed, and no byte was sent. After
+    /// that, and after any exception, the connection is closed.
     fn exchange(
         &mut self,
         py: Python<'_>,
@@ -77,13 +77,13 @@ impl ClientConnection {
         self.socket.is_some() && self.parser.is_reusable()
     }
 
-    /// Closes it.
+    /// Closes the connection.
     fn close(&mut self) {
         self.socket = None;
     }
 }
 
-/// How far an exchange has come, so that it can go on after a signal.
+/// The progress of an exchange, which continues after a signal.
 struct Progress<'a> {
     request: &'a Request,
     timeout: Option<Duration>,
@@ -109,7 +109,8 @@ impl ClientConnection {
             match py.detach(|| self.advance(&mut progress)) {
                 Ok(reply) => {
                     reply.check(py, request)?;
-                    // Our wait may end a little late: what the server says of it comes first then.
+                    // The client's wait may end a little after the server's: the server's reply
+                    // then counts.
                     if reply.is_deadline_error() && progress.deadline.is_over() {
                         return Err(ClientFault::TimedOut.into_error(py));
                     }
@@ -126,7 +127,7 @@ impl ClientConnection {
         }
     }
 
-    /// Whether an idle connection is of no more use. A raw reply's last newline may still come.
+    /// Whether an idle connection is unusable. The last newline of a raw reply may still arrive.
     fn is_stale(&self) -> bool {
         let Some(socket) = &self.socket else { return true };
         let Some(idle_since) = self.idle_since else { return false };
@@ -145,7 +146,7 @@ impl ClientConnection {
         };
         let mut exchange = Exchange { socket, parser: &mut self.parser };
         if let Some(early_reply) = exchange.send(progress)? {
-            // The server did not wait for the whole request, and will not take another.
+            // The server replied before it had the whole request, and will not read another.
             self.socket = None;
             return Reply::from_message(early_reply);
         }
@@ -156,14 +157,14 @@ impl ClientConnection {
     }
 }
 
-/// The two halves of a connection at work.
+/// The two halves of a connection, in one exchange.
 struct Exchange<'a> {
     socket: &'a mut Socket,
     parser: &'a mut Parser,
 }
 
 impl Exchange<'_> {
-    /// Sends what is left. A reply that comes before all of the request has gone is returned.
+    /// Sends the rest. Returns a reply that arrives before the whole request was sent.
     fn send(&mut self, progress: &mut Progress<'_>) -> Result<Option<Message>, ClientFault> {
         let bytes = progress.request.bytes();
         while let Some(rest) = bytes.get(progress.sent..).filter(|rest| !rest.is_empty()) {
@@ -184,7 +185,7 @@ impl Exchange<'_> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     return Err(ClientFault::Interrupted);
                 }
-                // The server may have said why before it closed.
+                // The server may have sent the reason before it closed.
                 Err(error) => {
                     return match self.receive_final_reply(progress.deadline) {
                         Some(message) => Ok(Some(message)),
@@ -207,7 +208,7 @@ impl Exchange<'_> {
         None
     }
 
-    /// Takes what has come while sending.
+    /// Reads the bytes that arrived while sending.
     fn receive_at_once(&mut self) -> Result<Option<Message>, ClientFault> {
         let received = self.receive_more(true)?;
         if received == 0 {
@@ -224,7 +225,7 @@ impl Exchange<'_> {
         self.socket.receive(target, bytes_max, at_once)
     }
 
-    /// Receives until a reply is whole.
+    /// Receives until a reply is complete.
     fn receive(&mut self, progress: &mut Progress<'_>) -> Result<Message, ClientFault> {
         loop {
             let received = if progress.has_waited {
@@ -246,7 +247,7 @@ impl Exchange<'_> {
     }
 }
 
-/// What an idle connection looks like: `"quiet"`, `"bytes"` or `"closed"`.
+/// The state of an idle connection: `"quiet"`, `"bytes"` or `"closed"`.
 #[pyfunction]
 pub(crate) fn peek(descriptor: RawFd) -> &'static str {
     match peek_idle(descriptor) {

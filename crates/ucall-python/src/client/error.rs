@@ -1,4 +1,4 @@
-//! Why a call got no reply, and the exception that says so.
+//! The errors of a call that got no reply, and their exceptions.
 
 use std::io;
 
@@ -10,36 +10,36 @@ use pyo3::types::PyType;
 use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 use crate::convert;
 
-/// Of what a server said instead of a reply, so much is told.
+/// An error quotes at most this many bytes of an invalid reply.
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// Why there is no reply.
 #[derive(Debug)]
 pub(super) enum ClientFault {
-    /// The server closed the connection, in the middle of a reply or before it.
+    /// The server closed the connection before the reply or within it.
     Closed { within_reply: bool },
     /// The system could not send or receive.
     System(io::Error),
     /// The deadline passed.
     TimedOut,
-    /// A signal came; the call may go on after its handler has run.
+    /// A signal arrived; the call may continue after its handler has run.
     Interrupted,
-    /// The reply is larger than the client takes.
+    /// The reply exceeds the client's limit.
     TooLarge { bytes_max: usize },
-    /// The head of the reply is larger than any needs to be.
+    /// The head of the reply exceeds the limit.
     HeadTooLarge,
-    /// Too many heads of status 1xx come before the reply.
+    /// Too many heads of status 1xx precede the reply.
     TooManyInformational,
-    /// The server does not speak the protocol: what is wrong, as a clause.
+    /// The server violates the protocol; the text is a clause.
     Protocol(String),
-    /// An HTTP status other than success, and no JSON-RPC with it.
+    /// An HTTP status other than success, without a JSON-RPC document.
     Http { status: u16, reason: String, text: String },
-    /// A reply that answers another request.
+    /// The reply has the id of another request.
     WrongReply,
 }
 
 impl ClientFault {
-    /// What the server sent instead of a JSON-RPC reply, as text to show.
+    /// The text to show of a reply that is no JSON-RPC.
     pub(super) fn excerpt(text: &[u8]) -> String {
         let excerpt = text.get(..TEXT_BYTES_MAX).unwrap_or(text);
         String::from_utf8_lossy(excerpt).trim().to_owned()
@@ -65,8 +65,8 @@ impl ClientFault {
             Self::Closed { within_reply: true } => {
                 "the server closed the connection within its reply".to_owned()
             }
-            Self::System(error) => format!("the connection broke: {error}"),
-            Self::TimedOut => "no reply came in time".to_owned(),
+            Self::System(error) => format!("the connection failed: {error}"),
+            Self::TimedOut => "no reply within the timeout".to_owned(),
             Self::Interrupted => "interrupted by a signal".to_owned(),
             Self::TooLarge { bytes_max } => {
                 format!("the reply is larger than max_reply_bytes ({bytes_max} bytes)")
@@ -77,7 +77,7 @@ impl ClientFault {
             Self::TooManyInformational => format!(
                 "the server sent more than {INFORMATIONAL_MAX} heads of status 1xx before its reply"
             ),
-            Self::Protocol(what) => format!("the server replied with what is no JSON-RPC: {what}"),
+            Self::Protocol(what) => format!("the server's reply is not JSON-RPC: {what}"),
             Self::Http { status, .. } => format!("HTTP status {status}"),
             Self::WrongReply => "the server replied to another request".to_owned(),
         }
@@ -117,7 +117,7 @@ fn http_error(py: Python<'_>, status: u16, reason: &str, text: &str) -> PyErr {
     }
 }
 
-/// The exception for a value that is not what it should be; `root` names what it is part of.
+/// The exception for an invalid value; `root` names what the value is part of.
 #[cold]
 pub(super) fn value_error(fault: convert::ConversionFault, root: &str) -> PyErr {
     match fault {

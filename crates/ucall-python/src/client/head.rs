@@ -1,6 +1,6 @@
-//! The head of an HTTP reply: its status, and how long the body is (RFC 9112, section 6.3).
+//! Parses the head of an HTTP reply: its status and the length of its body (RFC 9112, section 6.3).
 //!
-//! `httparse` reads the lines. What two readers could understand differently is refused.
+//! `httparse` splits the lines. A head that two parsers could read differently is rejected.
 
 use std::mem::MaybeUninit;
 
@@ -11,20 +11,20 @@ use super::limits::HEAD_BYTES_MAX;
 
 const HEADERS_MAX: usize = 100;
 
-/// What the head of a reply says.
+/// A parsed head.
 #[derive(Debug)]
 pub(super) struct Head {
     /// Its own length in bytes.
     pub(super) len: usize,
     pub(super) status: u16,
-    /// The words behind the status, kept only when it is no success.
+    /// The reason phrase, kept for statuses other than success.
     pub(super) reason: String,
     pub(super) body: Body,
-    /// Whether another request may follow on the connection.
+    /// Whether another request may be sent on the connection.
     pub(super) keeps_alive: bool,
 }
 
-/// How long the body is.
+/// The length of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
     Sized(u64),
@@ -32,7 +32,7 @@ pub(super) enum Body {
     UntilClose,
 }
 
-/// Reads the head at the front of `text`; `None` when it is not whole yet.
+/// Parses the head at the front of `text`; `None` while it is incomplete.
 pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, ClientFault> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut response = Response::new(&mut []);
@@ -50,7 +50,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, ClientFault> {
     let status = response.code.unwrap_or_default();
     let fields = Fields::of(response.headers)?;
     let body = match status {
-        // These have none, whatever their headers say.
+        // These statuses have no body, whatever the headers say.
         100..200 | 204 | 304 => Body::Sized(0),
         _ => fields.body(version)?,
     };
@@ -66,7 +66,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, ClientFault> {
     Ok(Some(Head { len, status, reason, body, keeps_alive }))
 }
 
-/// The headers that decide anything here.
+/// The headers that determine the body and the connection.
 #[derive(Default)]
 struct Fields {
     content_length: Option<u64>,
@@ -107,7 +107,7 @@ impl Fields {
             self.close |= has(b"close");
             self.keep_alive |= has(b"keep-alive");
         } else if is("content-encoding") && !header.value.eq_ignore_ascii_case(b"identity") {
-            return Err(not_http("a compressed body, which was not asked for"));
+            return Err(not_http("a compressed body, which the request does not accept"));
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Fields {
     }
 }
 
-/// Digits and nothing else.
+/// Parses a number of digits only.
 fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;

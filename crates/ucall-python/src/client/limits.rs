@@ -1,4 +1,4 @@
-//! Limits on a server's reply that no option changes.
+//! Fixed limits on a server's reply.
 
 /// Bytes of the head of one reply.
 pub(super) const HEAD_BYTES_MAX: usize = 32 * 1024;

@@ -1,9 +1,9 @@
-//! The client's core: requests written, replies read, and the quick way between them.
+//! The client's core: writes requests, reads replies, and exchanges them over a plain socket.
 //!
-//! `request` and `reply` are the two documents as Python sees them. `parser` finds replies in bytes
-//! that come in any pieces; it does no I/O, so [`ReplyReader`] lends it to TLS and asyncio, and
-//! [`ClientConnection`] drives it on a plain socket without the interpreter's lock. What is cold
-//! (addresses, pools, retries) is in `python/ucall/_client/`.
+//! `request` and `reply` are the two documents as Python sees them. `parser` finds replies in
+//! received bytes without I/O: [`ReplyReader`] offers it to TLS and asyncio, and
+//! [`ClientConnection`] drives it on a plain socket without the interpreter's lock. Addresses,
+//! pools and retries are in `python/ucall/_client/`.
 
 mod connection;
 mod error;

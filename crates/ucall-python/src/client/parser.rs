@@ -1,13 +1,13 @@
-//! Finds replies in bytes that come in any pieces. No I/O.
+//! Finds replies in received bytes, however they are split. Does no I/O.
 //!
-//! Bytes are appended where [`Parser::space`] says, so that a long body goes straight to its place;
-//! [`Parser::advance`] then takes what is whole. A claimed length is checked against the limit
-//! before anything is reserved for it. What is taken is skipped, and moved out only when the next
-//! bytes come, so that many replies in one piece cost no more than one by one.
+//! The caller receives into [`Parser::space`], so a long body is received where it stays;
+//! [`Parser::advance`] then takes complete replies out. A declared length is checked against the
+//! limit before memory is reserved for it. Taken bytes are skipped, and moved out only before the
+//! next receive, so that many replies in one piece are not moved once for each.
 //!
-//! | state        | what comes                 | next                           |
+//! | state        | input                      | next                           |
 //! |--------------|----------------------------|--------------------------------|
-//! | `Head`       | a head of status 1xx       | `Head`, so many times at most  |
+//! | `Head`       | a head of status 1xx       | `Head`, up to the limit        |
 //! | `Head`       | a head                     | `Sized`, `Chunked`, `UntilClose` |
 //! | `Sized`      | the last byte              | `Head`, with a message         |
 //! | `Chunked`    | the last chunk             | `Head`, with a message         |
@@ -23,38 +23,38 @@ use super::error::ClientFault;
 use super::head::{self, Body, Head};
 use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 
-/// Results nest 128 deep at most; the reply and its batch are around them.
+/// Results nest at most 128 deep, within the reply and its batch.
 pub(super) const NESTING_MAX: usize = 130;
 const CHUNK_OVERHEAD_BYTES_MAX: usize = 64 * 1024;
-/// What is kept for the next reply, of the memory that one needed.
+/// Memory of one reply that is kept for the next, at most.
 const RETAINED_BYTES_MAX: usize = 256 * 1024;
 
-/// One reply, not yet looked into.
+/// One complete reply, not yet parsed.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     /// The HTTP status; 0 on raw TCP.
     pub(super) status: u16,
-    /// The words behind the status, when it is no success.
+    /// The reason phrase, for statuses other than success.
     pub(super) reason: String,
     pub(super) body: Vec<u8>,
 }
 
-/// Takes a connection's bytes apart.
+/// Splits the bytes of a connection into replies.
 #[derive(Debug)]
 pub(super) struct Parser {
     bytes_max: usize,
     state: ParserState,
-    /// What came: `taken` bytes that were understood, and the others. Used again and again.
+    /// Received bytes, of which the first `taken` are parsed. The buffer is reused.
     buffer: Vec<u8>,
     taken: usize,
-    /// The message that is coming in.
+    /// The message that is being received.
     message: Message,
     keeps_alive: bool,
 }
 
 #[derive(Debug)]
 enum ParserState {
-    /// Of the head that comes in, `seen` bytes were looked at and do not end it.
+    /// The first `seen` bytes of an incomplete head, which do not contain its end.
     Head {
         seen: usize,
         informational: usize,
@@ -81,7 +81,7 @@ impl ParserState {
 }
 
 impl Parser {
-    /// For replies of up to `bytes_max` bytes, over HTTP or raw.
+    /// A parser of HTTP or raw replies of up to `bytes_max` bytes.
     pub(super) fn new(http: bool, bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -93,7 +93,7 @@ impl Parser {
         }
     }
 
-    /// Where the next bytes are to be appended, and how many at most.
+    /// The buffer to append the next bytes to, and how many at most.
     #[inline]
     pub(super) fn space(&mut self) -> (&mut Vec<u8>, usize) {
         match self.state {
@@ -109,7 +109,7 @@ impl Parser {
         }
     }
 
-    /// Takes a reply, if one is whole. To be called again until there is none.
+    /// Takes a complete reply out. Call it until it returns `None`.
     pub(super) fn advance(&mut self) -> Result<Option<Message>, ClientFault> {
         loop {
             let is_whole = match &mut self.state {
@@ -129,7 +129,7 @@ impl Parser {
         }
     }
 
-    /// The connection has ended. The reply that ends with it, if there is one.
+    /// Handles the end of the connection. Returns the reply that ends with it, if there is one.
     pub(super) fn end(&mut self) -> Result<Option<Message>, ClientFault> {
         match self.state {
             ParserState::UntilClose => Ok(Some(self.finish())),
@@ -138,7 +138,7 @@ impl Parser {
         }
     }
 
-    /// Whether nothing of a reply has come.
+    /// Whether no byte of a reply has been received.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, ParserState::Head { .. } | ParserState::Raw { .. })
             && self.rest().trim_ascii_start().is_empty()
@@ -156,12 +156,12 @@ impl Parser {
         }
     }
 
-    /// What came and is not yet understood.
+    /// Received bytes that are not parsed yet.
     fn rest(&self) -> &[u8] {
         self.buffer.get(self.taken..).unwrap_or_default()
     }
 
-    /// Moves what was understood out of the buffer.
+    /// Removes the parsed bytes from the buffer.
     #[inline]
     fn forget_taken(&mut self) {
         if self.taken > 0 {
@@ -170,10 +170,10 @@ impl Parser {
         }
     }
 
-    /// Takes a head off the buffer; `false` when it is not whole.
+    /// Takes a head off the buffer; `false` while it is incomplete.
     ///
-    /// A head that comes in pieces is looked at again only when another line has ended, or a server
-    /// could have all of it read again for every byte.
+    /// An incomplete head is parsed again only after another line has ended: otherwise a server
+    /// could make the client parse all of it again for each byte.
     fn parse_head(&mut self) -> Result<bool, ClientFault> {
         let ParserState::Head { seen, informational } = self.state else { return Ok(false) };
         let rest = self.buffer.get(self.taken..).unwrap_or_default();
@@ -181,15 +181,15 @@ impl Parser {
         if unscanned.is_empty() {
             return Ok(false);
         }
-        let is_worth_a_look =
+        let may_be_complete =
             seen == 0 || rest.len() > HEAD_BYTES_MAX || unscanned.contains(&b'\n');
-        let parsed = if is_worth_a_look { head::parse(rest)? } else { None };
+        let parsed = if may_be_complete { head::parse(rest)? } else { None };
         let Some(head) = parsed else {
             self.state = ParserState::Head { seen: rest.len(), informational };
             return Ok(false);
         };
         if head.status == 101 {
-            return Err(ClientFault::Protocol("HTTP that changes to another protocol".to_owned()));
+            return Err(ClientFault::Protocol("HTTP that switches to another protocol".to_owned()));
         }
         if (100..200).contains(&head.status) {
             if informational == INFORMATIONAL_MAX {
@@ -203,7 +203,7 @@ impl Parser {
         Ok(true)
     }
 
-    /// Goes on with the body behind a head, of which some may have come.
+    /// Starts on the body after a head, of which a part may have been received.
     fn begin_body(&mut self, head: Head) -> Result<(), ClientFault> {
         let rest = self.buffer.get(self.taken + head.len..).unwrap_or_default();
         let mut body = Vec::new();
@@ -225,7 +225,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Decodes what has come of a chunked body; `true` when it is whole.
+    /// Decodes the received part of a chunked body; `true` when it is complete.
     fn decode_chunks(&mut self) -> Result<bool, ClientFault> {
         let ParserState::Chunked(decoder) = &mut self.state else { return Ok(false) };
         let limits = ChunkedLimits {
@@ -249,7 +249,7 @@ impl Parser {
         mem::take(&mut self.message)
     }
 
-    /// Lets go of memory that a long message needed, unless another one is in it.
+    /// Frees the memory of a long message, unless another one is in it.
     fn shrink(&mut self) {
         if self.taken == self.buffer.len() {
             self.forget_taken();
@@ -287,11 +287,11 @@ impl Parser {
         Ok(Some(Message { body: self.take_body(len), ..Message::default() }))
     }
 
-    /// Takes a document of that length off the buffer, with the white space behind it.
+    /// Takes a document of that length off the buffer, with the white space after it.
     fn take_body(&mut self, len: usize) -> Vec<u8> {
         let is_all = self.rest().get(len..).unwrap_or_default().trim_ascii_start().is_empty();
         if is_all && len > RETAINED_BYTES_MAX {
-            // A long document keeps its memory; a short one leaves it for the next.
+            // A long document keeps its memory; a short one is copied out.
             self.forget_taken();
             self.buffer.truncate(len);
             return mem::take(&mut self.buffer);

@@ -1,4 +1,4 @@
-//! The parser for those who do the I/O themselves: TLS, asyncio.
+//! The parser as a Python object, for TLS and asyncio, which do the I/O themselves.
 
 use pyo3::prelude::*;
 
@@ -7,30 +7,30 @@ use super::parser::Parser;
 use super::reply::Reply;
 use crate::ffi;
 
-/// Bytes in, replies out.
+/// Takes received bytes and returns replies.
 #[pyclass(module = "ucall._core")]
 pub(crate) struct ReplyReader {
     parser: Parser,
-    /// What went wrong behind the replies that were returned last.
+    /// The error after the replies that were returned last.
     fault: Option<ClientFault>,
 }
 
 #[pymethods]
 impl ReplyReader {
-    /// For one connection, and for replies of up to `reply_bytes_max` bytes.
+    /// A reader for one connection and replies of up to `reply_bytes_max` bytes.
     #[new]
     #[pyo3(signature = (*, http, reply_bytes_max))]
     fn new(http: bool, reply_bytes_max: usize) -> Self {
         Self { parser: Parser::new(http, reply_bytes_max), fault: None }
     }
 
-    /// Takes the next bytes; returns the replies that they end. What is wrong behind a reply is
-    /// raised the next time.
+    /// Takes the next bytes and returns the replies that they complete. An error after a reply is
+    /// raised by the next call.
     fn feed(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<Reply>> {
         ffi::with_buffer(data, |bytes| self.take(bytes))?.map_err(|fault| fault.into_error(py))
     }
 
-    /// The connection has ended; returns the reply that ends with it, if there is one.
+    /// Handles the end of the connection. Returns the reply that ends with it, if there is one.
     fn end(&mut self, py: Python<'_>) -> PyResult<Option<Reply>> {
         if let Some(fault) = self.fault.take() {
             return Err(fault.into_error(py));
@@ -40,7 +40,7 @@ impl ReplyReader {
         ended.map_err(|fault| fault.into_error(py))
     }
 
-    /// Whether nothing of a reply has come.
+    /// Whether no byte of a reply has been received.
     #[getter]
     fn is_idle(&self) -> bool {
         self.parser.is_idle()

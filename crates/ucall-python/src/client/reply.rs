@@ -1,4 +1,4 @@
-//! A reply: proven to be JSON-RPC, and turned into objects when somebody asks.
+//! A reply: validated as JSON-RPC at once, converted to objects when asked.
 
 use std::sync::OnceLock;
 
@@ -14,15 +14,15 @@ use super::parser::{Message, NESTING_MAX};
 use super::request::{Expected, Request};
 use crate::convert::{Convert, Input};
 
-/// What a server answered to one request. `ucall.client.Response` is its face.
+/// The reply to one request, for `ucall.client.Response`.
 #[pyclass(frozen, module = "ucall._core")]
 #[derive(Debug)]
 pub(crate) struct Reply {
     status: u16,
-    /// The whole document; empty when a notification was taken.
+    /// The whole document; empty for a notification.
     text: Bytes,
     content: Content,
-    /// The bytes of a batch's parts, found when they are first asked for.
+    /// The ranges of a batch's parts, found on first use.
     parts: OnceLock<Vec<Bytes>>,
 }
 
@@ -33,7 +33,7 @@ enum Content {
     Batch,
 }
 
-/// The members of one reply object, as they stand in its text.
+/// The members of one reply object, as slices of its text.
 #[derive(Clone, Debug)]
 struct Answer {
     id: Bytes,
@@ -47,7 +47,7 @@ enum ReplyOutcome {
 }
 
 impl Reply {
-    /// Whether it says that the time for the call was over: the server was told how long we wait.
+    /// Whether it reports that the deadline of the call passed: the client had sent its timeout.
     pub(super) fn is_deadline_error(&self) -> bool {
         let Content::One(Answer { outcome: ReplyOutcome::Error(error), .. }) = &self.content else {
             return false;
@@ -63,7 +63,7 @@ impl Reply {
         false
     }
 
-    /// Looks into a message. What is no JSON-RPC is told by its HTTP status, if that is an error.
+    /// Parses a message. Without JSON-RPC in it, an error status of HTTP becomes the error.
     pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
         let text = Bytes::from(message.body);
         let (status, is_success) = (message.status, matches!(message.status, 0 | 200..300));
@@ -85,7 +85,7 @@ impl Reply {
         }
     }
 
-    /// Checks that it answers the request: by the id, or as an error that could not tell it.
+    /// Checks that it answers the request: by its id, or as an error with the id `null`.
     pub(super) fn check(&self, py: Python<'_>, request: &Request) -> PyResult<()> {
         let fits = match (&self.content, request.expected()) {
             (Content::Nothing, Expected::Nothing) => true,
@@ -121,7 +121,7 @@ impl Reply {
 
 #[pymethods]
 impl Reply {
-    /// What stands for the reply to a notification on raw TCP, where none is sent.
+    /// The reply to a notification on raw TCP, where none is sent.
     #[staticmethod]
     pub(super) fn nothing() -> Self {
         Self { status: 0, text: Bytes::new(), content: Content::Nothing, parts: OnceLock::new() }
@@ -133,37 +133,37 @@ impl Reply {
         self.status
     }
 
-    /// The document as it came.
+    /// The document as received.
     #[getter]
     fn text<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.text)
     }
 
-    /// Whether nothing was answered, as to a notification.
+    /// Whether it is empty, as after a notification.
     #[getter]
     fn is_empty(&self) -> bool {
         matches!(self.content, Content::Nothing)
     }
 
-    /// Whether it answers one call, with an error.
+    /// Whether it is the error of one call.
     #[getter]
     fn is_error(&self) -> bool {
         matches!(&self.content, Content::One(Answer { outcome: ReplyOutcome::Error(_), .. }))
     }
 
-    /// Whether it answers the calls of a batch.
+    /// Whether it is the reply to a batch.
     #[getter]
     fn is_batch(&self) -> bool {
         matches!(self.content, Content::Batch)
     }
 
-    /// The id that is answered to.
+    /// The id of the answered request.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         build(py, &self.answer()?.id, &Convert::Any, "id")
     }
 
-    /// Everything, as objects.
+    /// The whole document, as objects.
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.content {
             Content::Nothing => Ok(py.None().into_bound(py)),
@@ -176,7 +176,7 @@ impl Reply {
         self.result_as(py, &Convert::Any)
     }
 
-    /// The bytes that the result is the base64 of.
+    /// The bytes of a result in base64.
     fn result_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.result_as(py, &Convert::Bytes)
     }
@@ -189,7 +189,7 @@ impl Reply {
         }
     }
 
-    /// The replies that a batch's consists of, in their order.
+    /// The replies in a batch's, in their order.
     fn split(&self, py: Python<'_>) -> PyResult<Vec<Self>> {
         let mut replies = Vec::new();
         for part in self.parts.get_or_init(|| items(&self.text)) {
@@ -214,7 +214,7 @@ impl Reply {
 }
 
 impl Answer {
-    /// A server that could not read a request answers with an error and the id `null`.
+    /// A server that cannot read a request answers with an error and the id `null`.
     fn has_id(&self, py: Python<'_>, sent: &[u8]) -> PyResult<bool> {
         if self.id == sent {
             return Ok(true);
@@ -222,13 +222,13 @@ impl Answer {
         if self.id == b"null"[..] {
             return Ok(matches!(self.outcome, ReplyOutcome::Error(_)));
         }
-        // The same string may be escaped in another way.
+        // The same string may have other escapes.
         let received_id = build(py, &self.id, &Convert::Any, "id")?;
         received_id.eq(build(py, &Bytes::copy_from_slice(sent), &Convert::Any, "id")?)
     }
 }
 
-/// Builds objects from text that was proven.
+/// Builds objects from validated text.
 fn build<'py>(
     py: Python<'py>,
     text: &Bytes,
@@ -240,7 +240,7 @@ fn build<'py>(
     built.map_err(|fault| value_error(fault, root))
 }
 
-/// What a document says; `None` when it is no JSON-RPC reply.
+/// The members of a document; `None` if it is no JSON-RPC reply.
 fn read_content(text: &Bytes) -> Option<Content> {
     validate(text, NESTING_MAX).ok()?;
     match Reader::new(text).kind() {
@@ -249,8 +249,8 @@ fn read_content(text: &Bytes) -> Option<Content> {
     }
 }
 
-/// The members of a reply object. Of two with one name the last counts; an `error` of `null` is
-/// none, as JSON-RPC 1.0 has it.
+/// The members of a reply object. Of equal names the last counts; an `error` of `null` counts as
+/// none, as in JSON-RPC 1.0.
 fn read_answer(text: &Bytes) -> Option<Answer> {
     let mut reader = Reader::new(text);
     if reader.kind() != ValueKind::Object {

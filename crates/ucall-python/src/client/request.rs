@@ -1,4 +1,4 @@
-//! A request, ready to be sent as often as it takes.
+//! A request as bytes, which may be sent more than once.
 
 use std::os::raw::c_int;
 
@@ -11,24 +11,24 @@ use ucall_proto::json::write_string;
 use super::error::value_error;
 use crate::convert;
 
-/// Digits of a length, and the end of a head.
+/// The digits of a length, and the end of a head.
 const LENGTH_ROOM: usize = 20 + HEAD_END.len();
 const HEAD_END: &[u8] = b"\r\n\r\n";
-/// What most requests fit into, beyond their head.
+/// Initial capacity beyond the head, enough for most requests.
 const TYPICAL_BYTES: usize = 160;
 
-/// What may come back.
+/// The reply that a request expects.
 #[derive(Debug)]
 pub(super) enum Expected {
     /// A reply with this id, which is JSON text.
     Id(Vec<u8>),
     /// A reply for each call that has an id.
     Batch,
-    /// Nothing, or over HTTP an empty reply.
+    /// None, or over HTTP an empty one.
     Nothing,
 }
 
-/// A request as it goes over the wire. It shows its bytes as a buffer.
+/// A request as it is sent. It shows its bytes as a buffer.
 #[pyclass(frozen, module = "ucall._core")]
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -73,7 +73,7 @@ impl Request {
     /// Shows the bytes, which never change.
     ///
     /// # Safety
-    /// The interpreter hands in a view that it wants filled.
+    /// The interpreter passes a view to fill.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -81,8 +81,8 @@ impl Request {
     ) -> PyResult<()> {
         let bytes = slf.get().bytes();
         let (data, len) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as ffi::Py_ssize_t);
-        // SAFETY: the view takes a reference to the request, which keeps its bytes in place for as
-        // long as it lives; they are read-only, and a view to write to is refused.
+        // SAFETY: the view holds a reference to the request, which keeps its bytes in place for as
+        // long as it lives. They are read-only, and a writable view is refused.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, len, 1, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),
@@ -90,12 +90,12 @@ impl Request {
     }
 }
 
-/// Writes requests that have the same head.
+/// Writes requests that share a head.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct RequestWriter {
     /// Up to the digits of the length; `None` on raw TCP.
     head: Option<Vec<u8>>,
-    /// Turns an object that JSON has no word for into one that it has.
+    /// Replaces an object that JSON does not have by one that it has.
     default: Py<PyAny>,
 }
 
@@ -108,7 +108,7 @@ impl RequestWriter {
         Self { head, default }
     }
 
-    /// One call; with the id `None` a notification.
+    /// Writes one call; with the id `None` a notification.
     fn call(
         &self,
         method: &str,
@@ -133,7 +133,7 @@ impl RequestWriter {
         Ok(self.end(data, expected))
     }
 
-    /// A whole request object, whose id is answered.
+    /// Writes a request object that is complete, with its id.
     fn document(&self, document: &Bound<'_, PyDict>, id: &Bound<'_, PyAny>) -> PyResult<Request> {
         let mut data = self.begin();
         self.write(&mut data, document, "request")?;
@@ -141,7 +141,7 @@ impl RequestWriter {
         Ok(self.end(data, expected))
     }
 
-    /// A batch of request objects; `answered` tells whether any of them has an id.
+    /// Writes a batch of request objects; `answered` is whether any of them has an id.
     fn batch(&self, calls: &Bound<'_, PyAny>, answered: bool) -> PyResult<Request> {
         let mut data = self.begin();
         self.write(&mut data, calls, "batch")?;
@@ -151,7 +151,7 @@ impl RequestWriter {
 }
 
 impl RequestWriter {
-    /// Room for the head, which is written when the length is known.
+    /// Leaves room for the head, which is written when the length is known.
     fn begin(&self) -> Vec<u8> {
         let head_bytes = self.head_bytes();
         let mut data = Vec::with_capacity(head_bytes + TYPICAL_BYTES);
@@ -163,7 +163,7 @@ impl RequestWriter {
         self.head.as_ref().map_or(0, |head| head.len() + LENGTH_ROOM)
     }
 
-    /// Writes the head so that it ends where the body starts. A raw document ends its line.
+    /// Writes the head up to the start of the body. A raw document ends with a newline.
     fn end(&self, mut data: Vec<u8>, expected: Expected) -> Request {
         let Some(head) = &self.head else {
             data.push(b'\n');

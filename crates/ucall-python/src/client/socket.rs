@@ -1,15 +1,15 @@
-//! A connected socket in blocking mode, asked directly.
+//! A connected socket in blocking mode, used by system calls.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// When a call gives up.
+/// The time at which a call gives up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// So long from now; `None` never.
+    /// A deadline after a duration; `None` for no deadline.
     pub(super) fn after(timeout: Option<Duration>) -> Self {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
@@ -18,7 +18,7 @@ impl Deadline {
         self.0.is_some_and(|end| end <= Instant::now())
     }
 
-    /// In the milliseconds of poll(2), rounded up; -1 without a deadline.
+    /// The time left in milliseconds for poll(2), rounded up; -1 without a deadline.
     fn left_ms(self) -> libc::c_int {
         let Some(end) = self.0 else { return -1 };
         let left = end.saturating_duration_since(Instant::now());
@@ -26,20 +26,20 @@ impl Deadline {
     }
 }
 
-/// What a look at an idle connection shows.
+/// The state of an idle connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IdleState {
     Quiet,
-    /// Something came that nobody asked for: its first byte.
+    /// The first byte of data that no request asked for.
     Bytes(u8),
     Closed,
 }
 
-/// Looks without taking and without waiting.
+/// Peeks at the socket without waiting.
 pub(super) fn peek_idle(descriptor: RawFd) -> IdleState {
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: the buffer is one byte and so is the length; a descriptor that is none is refused.
+    // SAFETY: buffer and length are one byte; the system refuses an invalid descriptor.
     match unsafe { libc::recv(descriptor, (&raw mut byte).cast(), 1, flags) } {
         1 => IdleState::Bytes(byte),
         0 => IdleState::Closed,
@@ -50,17 +50,17 @@ pub(super) fn peek_idle(descriptor: RawFd) -> IdleState {
     }
 }
 
-/// Which way a socket is ready.
+/// The directions in which a socket is ready.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     pub(super) readable: bool,
 }
 
-/// A socket of its own.
+/// A socket that this owns.
 #[derive(Debug)]
 pub(super) struct Socket {
     descriptor: OwnedFd,
-    /// What a blocking receive waits for at most, as the system was last told.
+    /// The longest wait of a blocking receive, as the system was last told.
     receive_timeout: Option<Duration>,
 }
 
@@ -73,7 +73,7 @@ impl Socket {
         peek_idle(self.descriptor.as_raw_fd())
     }
 
-    /// Sends what the system takes at once.
+    /// Sends what the system takes without waiting.
     pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: pointer and length are of one slice, which outlives the call.
@@ -83,8 +83,8 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Appends up to `bytes_max` bytes; 0 at the end. Waits for the first of them as long as the
-    /// receive timeout says, or with `at_once` not at all.
+    /// Appends up to `bytes_max` bytes; 0 at the end. Waits for the first of them for the receive
+    /// timeout, or with `at_once` not at all.
     pub(super) fn receive(
         &self,
         target: &mut Vec<u8>,
@@ -95,28 +95,28 @@ impl Socket {
         let buffer = target.spare_capacity_mut();
         let len = bytes_max.min(buffer.len());
         let flags = if at_once { libc::MSG_DONTWAIT } else { 0 };
-        // SAFETY: `len` bytes from the pointer on are spare capacity of the vector.
+        // SAFETY: the pointer leads to `len` bytes of spare capacity of the vector.
         let received = unsafe {
             libc::recv(self.descriptor.as_raw_fd(), buffer.as_mut_ptr().cast(), len, flags)
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        // SAFETY: the system wrote so many bytes behind the present ones, within the capacity.
+        // SAFETY: the system wrote that many bytes after the present ones, within the capacity.
         unsafe { target.set_len(target.len() + received) };
         Ok(received)
     }
 
-    /// Tells the system how long a receive may wait, unless it knows.
+    /// Sets the receive timeout of the socket, unless it is set already.
     pub(super) fn set_receive_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if self.receive_timeout == timeout {
             return Ok(());
         }
-        // Zero would mean for ever.
+        // Zero would mean no timeout.
         let wait = timeout.map_or(Duration::ZERO, |timeout| timeout.max(Duration::from_micros(1)));
         let value = libc::timeval {
             tv_sec: wait.as_secs().try_into().unwrap_or(libc::time_t::MAX),
             tv_usec: wait.subsec_micros() as libc::suseconds_t,
         };
-        // SAFETY: the option takes a timeval, and is given one and its size.
+        // SAFETY: the option takes a timeval; pointer and size are those of one.
         let state = unsafe {
             libc::setsockopt(
                 self.descriptor.as_raw_fd(),
@@ -133,8 +133,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until bytes can be received, or also until bytes can be sent. Past the deadline it
-    /// does not even look, or a peer that is never silent could keep a call for ever.
+    /// Waits until the socket is readable, or also until it is writable. After the deadline it does
+    /// not poll at all, or a peer that keeps sending could keep a call forever.
     pub(super) fn wait(&self, to_send: bool, deadline: Deadline) -> io::Result<Ready> {
         if deadline.is_over() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -153,5 +153,5 @@ impl Socket {
     }
 }
 
-/// Room made for a receive whose length is not known.
+/// Reserves room for a receive of unknown length.
 const RECEIVE_BYTES_MIN: usize = 16 * 1024;

@@ -1,8 +1,7 @@
-//! Values that Python code builds: by `msgspec`, NumPy, Pillow, or a user's own decoder.
+//! Values that Python code builds: `msgspec`, NumPy, Pillow, or a user's own decoder.
 //!
-//! The decoder is called with what it needs and no more: the text of the value, or the bytes that
-//! the value is the base64 of. Only when it raises is `explain` asked what the caller should be
-//! told, and where in the value.
+//! The decoder gets the text of the value, or the bytes that the value is the base64 of. If it
+//! raises, `explain` turns its exception into the message and the position in the value.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -12,31 +11,31 @@ use ucall_proto::json::ValueKind;
 use super::{ConversionFault, Convert, Input};
 use crate::ffi;
 
-/// How a type is built that this crate knows nothing of.
+/// The decoder of a type that this crate does not know.
 #[derive(Debug)]
 pub(crate) struct Custom {
     form: Form,
     /// Called with the value in its form; returns the argument.
     decode: Py<PyAny>,
-    /// Called with the exception that `decode` raised and with what it was given. Returns what to
-    /// tell and the way to it, or None when the exception is no fault of the value.
+    /// Called with the exception of `decode` and the value. Returns the message and the path in the
+    /// value, or None if the value is not at fault.
     explain: Py<PyAny>,
-    /// The type as messages name it.
+    /// The name of the type in messages.
     pub(super) type_name: String,
 }
 
-/// What a decoder is given.
+/// The form in which a decoder gets the value.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     /// The JSON text of the value, as `bytes`.
     Text,
-    /// The value, as JSON has it.
+    /// The value as built from JSON.
     Value,
-    /// A `bytearray` of what a string is the base64 of; other values as JSON has them.
+    /// A `bytearray` decoded from base64, for a string; other values as built from JSON.
     Binary,
 }
 
-/// A step to a part of a value: a key or an index.
+/// A step of the path into a value: a key or an index.
 #[derive(FromPyObject)]
 enum PathStep {
     Index(usize),
@@ -44,14 +43,14 @@ enum PathStep {
 }
 
 impl Custom {
-    /// Reads a description: form, decoder, explainer and the type as messages name it.
+    /// Reads a description: form, decoder, explainer and the type's name in messages.
     pub(super) fn from_description(description: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (form, decode, explain, type_name) = description.extract::<(String, _, _, _)>()?;
         let form = match form.as_str() {
             "text" => Form::Text,
             "value" => Form::Value,
             "binary" => Form::Binary,
-            _ => return Err(PyTypeError::new_err(format!("no decoder is given {form:?}"))),
+            _ => return Err(PyTypeError::new_err(format!("unknown form of a decoder: {form:?}"))),
         };
         Ok(Self { form, decode, explain, type_name })
     }
@@ -71,7 +70,7 @@ impl Custom {
         input: &mut Input<'_, '_, 'py>,
     ) -> Result<Bound<'py, PyAny>, ConversionFault> {
         match (self.form, input.reader.kind()) {
-            // A copy, because what is built may hold on to it (`msgspec.Raw`).
+            // A copy, because the result may keep it (`msgspec.Raw`).
             (Form::Text, _) => Ok(PyBytes::new(input.py, input.reader.skip()).into_any()),
             (Form::Binary, ValueKind::String) => input.read(&Convert::ByteArray).map_err(|fault| {
                 fault.with_message(|| {
@@ -98,7 +97,7 @@ impl Custom {
 }
 
 impl ConversionFault {
-    /// The same, seen from the outermost of `steps`.
+    /// Puts the fault at the end of a path, of which `steps` starts at the outermost value.
     fn at(self, steps: Vec<PathStep>) -> Self {
         steps.into_iter().rev().fold(self, |fault, step| match step {
             PathStep::Index(index) => fault.at_index(index),

@@ -1,4 +1,4 @@
-//! What is wrong with a value, and where.
+//! Conversion errors: the fault and its position in the value.
 
 use std::fmt::Write;
 
@@ -6,21 +6,21 @@ use pyo3::prelude::*;
 
 use super::Convert;
 
-/// Why a value could not be converted.
+/// The reason that a value could not be converted.
 #[derive(Debug)]
 pub(crate) enum ConversionFault {
-    /// It is not what it should be.
+    /// The value does not have the expected type.
     Value(Box<Mismatch>),
-    /// The reply would grow past its limit.
+    /// The reply would exceed its limit.
     TooLarge,
     /// The interpreter raised.
     Raised(Box<PyErr>),
 }
 
-/// A value that does not fit, and the way to it.
+/// A fault and the path to it.
 #[derive(Debug)]
 pub(crate) struct Mismatch {
-    /// From the innermost outwards.
+    /// The path, from the innermost step outwards.
     steps: Vec<PathStep>,
     message: String,
 }
@@ -31,17 +31,17 @@ enum PathStep {
     Index(usize),
 }
 
-/// More of a key than this is not told back.
+/// Keys are quoted up to this length.
 const KEY_CHARACTERS_MAX: usize = 64;
 
 impl ConversionFault {
-    /// A value that is not what it should be.
+    /// A fault of the value itself.
     #[cold]
     pub(crate) fn value(message: impl Into<String>) -> Self {
         Self::Value(Box::new(Mismatch { steps: Vec::new(), message: message.into() }))
     }
 
-    /// The same, seen from the list that holds the value.
+    /// Adds the index of the list item that has the fault.
     #[cold]
     pub(crate) fn at_index(mut self, index: usize) -> Self {
         if let Self::Value(mismatch) = &mut self {
@@ -50,7 +50,7 @@ impl ConversionFault {
         self
     }
 
-    /// The same, seen from the dict that holds the value.
+    /// Adds the key of the dict member that has the fault.
     #[cold]
     pub(crate) fn at_key(mut self, key: &[u8]) -> Self {
         if let Self::Value(mismatch) = &mut self {
@@ -59,7 +59,7 @@ impl ConversionFault {
         self
     }
 
-    /// The same, told in other words.
+    /// Replaces the message.
     #[cold]
     pub(super) fn with_message(mut self, message: impl FnOnce() -> String) -> Self {
         if let Self::Value(mismatch) = &mut self {
@@ -68,7 +68,7 @@ impl ConversionFault {
         self
     }
 
-    /// The same, seen from an optional parameter of what `inner` takes.
+    /// Adds `None` to the expected types, for an optional parameter that takes `inner`.
     #[cold]
     pub(super) fn or_none(mut self, inner: &Convert) -> Self {
         if let Self::Value(mismatch) = &mut self

@@ -1,8 +1,8 @@
-//! JSON into Python values and back, without a tree in between.
+//! Converts JSON to Python values and back, without a tree in between.
 //!
-//! Params are built straight from the text of the request, each by the annotation it belongs to
-//! ([`Convert`]); results are written straight into the reply ([`write()`]). What goes wrong is a
-//! [`ConversionFault`] that says where and what was expected.
+//! Params are built straight from the text of the request, each by its annotation ([`Convert`]).
+//! Results are written straight into the reply ([`write()`]). Errors are [`ConversionFault`]s, with
+//! the position and the expected type.
 
 mod base64;
 mod custom;
@@ -24,8 +24,8 @@ use pyo3::types::{PyString, PyTuple};
 
 use custom::Custom;
 
-/// What a parameter takes, by its annotation. `python/ucall/types/annotations.py` describes
-/// it.
+/// The conversion of a parameter, by its annotation as `python/ucall/types/annotations.py`
+/// describes it.
 #[derive(Debug)]
 pub(crate) enum Convert {
     /// `Any`, `object`, or no annotation.
@@ -39,21 +39,21 @@ pub(crate) enum Convert {
     Str,
     /// Base64 in a string (RFC 4648 §4, with padding).
     Bytes,
-    /// As `Bytes`, and may be changed.
+    /// As `Bytes`, but mutable.
     ByteArray,
-    /// As `Bytes`, of which it is a view.
+    /// As `Bytes`, as a view.
     MemoryView,
     List(Box<Convert>),
-    /// Keys are `str`.
+    /// With keys of type `str`.
     Dict(Box<Convert>),
-    /// `None` besides.
+    /// Also takes `null`.
     Optional(Box<Convert>),
-    /// Whatever Python code builds.
+    /// Built by Python code.
     Custom(Box<Custom>),
 }
 
 impl Convert {
-    /// Reads a description: a name, or a tuple of a name and what it is made of.
+    /// Reads a description: a name, or a tuple of a name and its components.
     pub(crate) fn from_description(description: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(name) = description.cast::<PyString>() {
             return Self::of_name(name.to_str()?);
@@ -89,10 +89,10 @@ impl Convert {
 }
 
 fn unknown(name: &str) -> PyErr {
-    PyTypeError::new_err(format!("no conversion is named {name:?}"))
+    PyTypeError::new_err(format!("unknown conversion {name:?}"))
 }
 
-/// As an annotation is written.
+/// Writes the type as in an annotation.
 impl fmt::Display for Convert {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

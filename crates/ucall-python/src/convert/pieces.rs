@@ -1,4 +1,4 @@
-//! Bytes that lie in several places, to be written as one.
+//! Bytes in several pieces of memory, written as one value.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -7,10 +7,10 @@ use super::base64::GROUP_BYTES;
 use super::{ConversionFault, base64};
 use crate::ffi;
 
-/// Pieces of memory which follow one another: the header of a `.npy` and the items of an array.
+/// Consecutive pieces of memory: the header of a `.npy` and the items of an array.
 ///
-/// Returned in place of an object that JSON has no word for, they are written as the base64 of
-/// all, without being joined first. Each must be one contiguous piece that shows its bytes.
+/// Returned in place of an object that JSON does not have, they are written as one base64 text
+/// without being joined. Each piece must be a contiguous buffer.
 #[pyclass(frozen, module = "ucall._core")]
 #[derive(Debug)]
 pub(crate) struct Pieces {
@@ -27,13 +27,13 @@ impl Pieces {
 }
 
 impl Pieces {
-    /// How many bytes there are in all.
+    /// The number of bytes in all pieces.
     pub(super) fn len(&self, py: Python<'_>) -> PyResult<usize> {
         let pieces = self.pieces.bind(py).iter();
         pieces.map(|piece| ffi::with_buffer(&piece, <[u8]>::len)).sum()
     }
 
-    /// Appends the base64 of all, without quotes.
+    /// Appends the base64 of all pieces, without quotes.
     pub(super) fn encode(&self, py: Python<'_>, out: &mut Vec<u8>) -> Result<(), ConversionFault> {
         let mut group = Group::default();
         for piece in self.pieces.bind(py) {
@@ -44,7 +44,7 @@ impl Pieces {
     }
 }
 
-/// The bytes of a group that began in one piece and ends in another.
+/// The bytes of a group of base64 that spans two pieces.
 #[derive(Default)]
 struct Group {
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ impl Group {
         self.bytes.extend_from_slice(tail);
     }
 
-    /// Only the last group of all may be short, and is then padded.
+    /// Only the last group may be shorter than three bytes; it is padded.
     fn end(&mut self, out: &mut Vec<u8>) {
         base64::encode(out, &self.bytes);
         self.bytes.clear();

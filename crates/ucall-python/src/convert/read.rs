@@ -1,4 +1,4 @@
-//! Builds Python values from JSON text that was proven valid.
+//! Builds Python values from validated JSON text.
 
 use std::ffi::CStr;
 
@@ -12,11 +12,11 @@ use crate::ffi::{self, BytesType};
 
 type Built<'py> = Result<Bound<'py, PyAny>, ConversionFault>;
 
-/// Text to read values from, and what building them needs.
+/// The text to read values from, and memory for building them.
 pub(crate) struct Input<'text, 'scratch, 'py> {
     pub(crate) py: Python<'py>,
     pub(crate) reader: Reader<'text>,
-    /// Holds a string while its escapes are undone. Used again and again.
+    /// Scratch memory for strings while their escapes are decoded.
     scratch: &'scratch mut Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         Self { py, reader: Reader::new(text), scratch }
     }
 
-    /// The bytes that a string means, in UTF-8.
+    /// The decoded bytes of a string, in UTF-8.
     #[inline]
     pub(crate) fn unescaped<'a>(&'a mut self, text: Text<'text>) -> &'a [u8]
     where
@@ -40,7 +40,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         self.scratch
     }
 
-    /// Reads the next value as what `convert` takes.
+    /// Reads the next value by `convert`.
     #[inline]
     pub(crate) fn read(&mut self, convert: &Convert) -> Built<'py> {
         match (convert, self.reader.kind()) {
@@ -155,7 +155,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         Ok(list.into_any())
     }
 
-    /// Of a key that comes twice, the last value counts.
+    /// Of equal keys the last value counts.
     fn dict(&mut self, value: &Convert) -> Built<'py> {
         let dict = PyDict::new(self.py);
         self.reader.enter();
@@ -168,7 +168,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         Ok(dict.into_any())
     }
 
-    /// What the next value would become, as Python names it.
+    /// The Python type that the next value would have.
     #[cold]
     fn kind_name(&mut self, kind: ValueKind) -> &'static str {
         match kind {

@@ -11,10 +11,10 @@ use super::{ConversionFault, Pieces, base64};
 use crate::errors::Unwritable;
 use crate::ffi::{self, Value};
 
-/// Lists and dicts inside one another, as many as a request may have. A cycle ends here too.
+/// The nesting limit of lists and dicts, the same as for requests. It ends cycles too.
 const NESTING_MAX: usize = 128;
 
-/// Bytes kept free behind a long string.
+/// Capacity to keep after a long string.
 const TAIL_ROOM: usize = 64;
 
 type Written = Result<(), ConversionFault>;
@@ -28,8 +28,8 @@ pub(crate) fn write(out: &mut Vec<u8>, len_max: usize, object: &Bound<'_, PyAny>
     Writer { out, len_max, default: None, nesting_left: NESTING_MAX }.value(object)
 }
 
-/// The same; an object that cannot be written is first given to `default`, which returns another
-/// in its place.
+/// As `write`, but calls `default` with an object that JSON does not have, and writes what it
+/// returns.
 #[inline]
 pub(crate) fn write_with<'py>(
     out: &mut Vec<u8>,
@@ -43,7 +43,7 @@ pub(crate) fn write_with<'py>(
 struct Writer<'a, 'py> {
     out: &'a mut Vec<u8>,
     len_max: usize,
-    /// What to ask about objects that cannot be written.
+    /// Called with objects that JSON does not have.
     default: Option<&'a Bound<'py, PyAny>>,
     nesting_left: usize,
 }
@@ -73,14 +73,14 @@ impl<'py> Writer<'_, 'py> {
             return self.pieces(pieces);
         }
         let other = self.encode_default(object)?;
-        // One that is replaced for ever ends here.
+        // An object that is replaced without end stops at the nesting limit.
         self.enter_nesting()?;
         self.value(&other)?;
         self.nesting_left += 1;
         Ok(())
     }
 
-    /// What `default` has in place of an object that cannot be written.
+    /// Calls `default` with an object that JSON does not have.
     fn encode_default(
         &self,
         object: &Bound<'_, PyAny>,
@@ -150,7 +150,8 @@ impl<'py> Writer<'_, 'py> {
         Ok(())
     }
 
-    /// Begins a string of that many bytes in base64, and makes room for it and what ends a reply:
+    /// Starts a base64 string of that many bytes, and reserves capacity for it and the end of the
+    /// reply, so that a long output does not move for its last byte.
     /// a long output should not have to move for its last byte.
     fn open_base64(&mut self, bytes: usize) -> Written {
         let len = base64::encoded_len(bytes);
@@ -160,7 +161,7 @@ impl<'py> Writer<'_, 'py> {
         Ok(())
     }
 
-    /// A memoryview with steps in it is no single piece of memory, and is copied first.
+    /// A memoryview with steps is not contiguous, so it is copied first.
     fn buffer(&mut self, object: &Bound<'_, PyAny>) -> Written {
         match ffi::with_buffer(object, |bytes| self.bytes(bytes)) {
             Ok(written) => written,
@@ -189,7 +190,7 @@ impl<'py> Writer<'_, 'py> {
                 self.member(index, &key, &value)?;
             }
         } else {
-            // A derived class may have an order of its own, as OrderedDict has.
+            // A subclass may have an order of its own, as OrderedDict has.
             for (index, item) in dict.as_mapping().items()?.iter().enumerate() {
                 let (key, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
                 self.member(index, &key, &value)?;
@@ -272,7 +273,7 @@ impl<'py> Writer<'_, 'py> {
         Ok(())
     }
 
-    /// Whether `more` bytes may follow, looked at before they are made.
+    /// Checks the limit before `more` bytes are written.
     #[inline]
     fn fits(&self, more: usize) -> Written {
         match self.out.len().saturating_add(more) > self.len_max {
@@ -282,7 +283,7 @@ impl<'py> Writer<'_, 'py> {
     }
 }
 
-/// An exception of that type is a value which cannot be written; others stay what they are.
+/// An exception of that type means that a value cannot be written; others propagate.
 #[cold]
 fn explain<T: pyo3::PyTypeInfo>(py: Python<'_>, error: PyErr, message: &str) -> ConversionFault {
     match error.is_instance_of::<T>(py) {

@@ -1,4 +1,4 @@
-//! `bytes`, and what else shows its memory.
+//! `bytes` objects and buffers.
 
 use std::mem::MaybeUninit;
 
@@ -7,14 +7,14 @@ use pyo3::prelude::*;
 
 use super::owned;
 
-/// Which object holds bytes that came.
+/// The type of a new bytes object.
 #[derive(Clone, Copy)]
 pub(crate) enum BytesType {
     Bytes,
     ByteArray,
 }
 
-/// A new object of `len` bytes that `fill` writes; `None` when it says that it did not.
+/// Makes an object of `len` bytes that `fill` writes; `None` if it returns false.
 pub(crate) fn memory_filled<'py>(
     py: Python<'py>,
     memory: BytesType,
@@ -22,15 +22,15 @@ pub(crate) fn memory_filled<'py>(
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let (source, count) = (std::ptr::null(), len as ffi::Py_ssize_t);
-    // SAFETY: without a source, the bytes are left for the caller to write. A length that no
-    // object can have raises.
+    // SAFETY: without a source, the bytes are left for the caller to write. An invalid length
+    // raises.
     let object = owned(py, unsafe {
         match memory {
             BytesType::Bytes => ffi::PyBytes_FromStringAndSize(source, count),
             BytesType::ByteArray => ffi::PyByteArray_FromStringAndSize(source, count),
         }
     })?;
-    // SAFETY: the object is of that type and new: it has `len` bytes, and nobody else has seen it.
+    // SAFETY: the object has that type and `len` bytes, and no other code has a reference yet.
     let target = unsafe {
         let data = match memory {
             BytesType::Bytes => ffi::PyBytes_AsString(object.as_ptr()),
@@ -41,14 +41,14 @@ pub(crate) fn memory_filled<'py>(
     Ok(fill(target).then_some(object))
 }
 
-/// Shows `read` the memory of an object that has one contiguous piece of it; others raise
-/// `BufferError` (or `TypeError`, when they have none).
+/// Calls `read` with the memory of a contiguous buffer; others raise `BufferError`, or `TypeError`
+/// if they are no buffer.
 pub(crate) fn with_buffer<T>(
     object: &Bound<'_, PyAny>,
     read: impl FnOnce(&[u8]) -> T,
 ) -> PyResult<T> {
     let mut view = ffi::Py_buffer::new();
-    // SAFETY: fills the view, or raises and leaves nothing to give back.
+    // SAFETY: fills the view, or raises and leaves nothing to release.
     let state = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view, ffi::PyBUF_SIMPLE) };
     if state != 0 {
         return Err(PyErr::fetch(object.py()));
@@ -57,7 +57,7 @@ pub(crate) fn with_buffer<T>(
     Ok(read(view.bytes()))
 }
 
-/// A view to be given back, by a thread that is attached to the interpreter.
+/// A view that its drop releases, on a thread that is attached to the interpreter.
 struct BufferView(ffi::Py_buffer);
 
 impl BufferView {
@@ -65,15 +65,15 @@ impl BufferView {
         if self.0.len == 0 {
             return &[];
         }
-        // SAFETY: a simple view is one contiguous piece of `len` bytes that stays in place while
-        // it is held. No code of the interpreter runs meanwhile that could write to it.
+        // SAFETY: a simple view is one contiguous piece of `len` bytes that stays in place while it
+        // is held. No Python code runs meanwhile that could write to it.
         unsafe { std::slice::from_raw_parts(self.0.buf.cast(), self.0.len as usize) }
     }
 }
 
 impl Drop for BufferView {
     fn drop(&mut self) {
-        // SAFETY: the view was filled, is given back once, and never leaves `with_buffer`, whose
+        // SAFETY: the view was filled, is released once, and never leaves `with_buffer`, whose
         // object proves that this thread is attached.
         unsafe { ffi::PyBuffer_Release(&mut self.0) };
     }

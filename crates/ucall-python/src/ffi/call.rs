@@ -1,4 +1,4 @@
-//! Calls without a tuple of arguments.
+//! Calls of Python callables without a tuple of arguments (vectorcall).
 
 use std::ptr;
 
@@ -10,36 +10,36 @@ use smallvec::SmallVec;
 
 use super::{halt, owned};
 
-/// How many places there are on the stack, the free one in front of the arguments included.
+/// Slots on the stack, including the free one before the arguments.
 const INLINE: usize = 9;
 
-/// Arguments of one call, in order, behind one free place that the interpreter may use meanwhile
-/// (it puts the `self` of a bound method there).
+/// The arguments of one call, in order, after one free slot that the interpreter may use during the
+/// call (for the `self` of a bound method).
 pub(crate) struct Slots<'py> {
     slots: SmallVec<[Option<Bound<'py, PyAny>>; INLINE]>,
 }
 
 impl<'py> Slots<'py> {
-    /// No places yet.
+    /// Without slots.
     #[inline]
     pub(crate) fn new() -> Self {
         Self { slots: SmallVec::new() }
     }
 
-    /// Makes places for `count` arguments, none of them there yet. Made where they stay: a copy of
-    /// what was just written waits for that.
+    /// Makes `count` empty slots. They are made in place: copying them just after they were written
+    /// would stall.
     #[inline]
     pub(crate) fn make(&mut self, count: usize) {
         self.slots.resize_with(count + 1, || None);
     }
 
-    /// The places of the arguments.
+    /// The slots of the arguments.
     #[inline]
     pub(crate) fn as_mut_slice(&mut self) -> &mut [Option<Bound<'py, PyAny>>] {
         self.slots.get_mut(1..).unwrap_or_default()
     }
 
-    /// Inserts arguments at `index`, so that those from there on move further.
+    /// Inserts arguments at `index`; those from there on move up.
     pub(crate) fn insert_many(&mut self, index: usize, arguments: Vec<Bound<'py, PyAny>>) {
         self.slots.insert_many(index + 1, arguments.into_iter().map(Some));
     }
@@ -49,8 +49,8 @@ impl<'py> Slots<'py> {
         self.slots.drain(index + 1..).flatten().collect()
     }
 
-    /// The arguments as the interpreter wants them, and how many there are. A place left empty,
-    /// which would be a mistake of this crate, raises `SystemError`.
+    /// The arguments as vectorcall takes them, and their number. An empty slot, a bug of this
+    /// crate, raises `SystemError`.
     #[inline]
     fn arguments(&self) -> PyResult<(*const *mut ffi::PyObject, usize)> {
         if self.slots.iter().skip(1).any(Option::is_none) {
@@ -61,7 +61,7 @@ impl<'py> Slots<'py> {
     }
 }
 
-/// Calls with as many keyword arguments as there are `names`, and all before them by position.
+/// Calls with the last arguments named by `names`, the others by position.
 #[inline]
 pub(crate) fn call_with_slots<'py>(
     callable: &Bound<'py, PyAny>,
@@ -72,8 +72,8 @@ pub(crate) fn call_with_slots<'py>(
     let positional = count.saturating_sub(names.map_or(0, |names| names.len()));
     let names = names.map_or(ptr::null_mut(), |names| names.as_ptr());
     let flagged = positional | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
-    // SAFETY: `count` arguments follow one another, alive until the call returns, behind a place
-    // that the interpreter may use.
+    // SAFETY: `count` consecutive arguments, alive until the call returns, follow a slot that the
+    // interpreter may use.
     owned(callable.py(), unsafe { halt::vectorcall(callable.as_ptr(), arguments, flagged, names) })
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn call_with_keywords<'py>(
     })
 }
 
-/// Calls with arguments of which the last ones go by `names`.
+/// Calls with arguments of which the last ones are named by `names`.
 #[inline]
 pub(crate) fn call_with_names<'py, const COUNT: usize>(
     callable: &Bound<'py, PyAny>,
@@ -100,7 +100,7 @@ pub(crate) fn call_with_names<'py, const COUNT: usize>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let arguments = arguments.map(Bound::as_ptr);
     let positional = COUNT.saturating_sub(names.len());
-    // SAFETY: `COUNT` arguments follow one another, alive until the call returns.
+    // SAFETY: `COUNT` consecutive arguments, alive until the call returns.
     owned(callable.py(), unsafe {
         let names = names.as_ptr();
         halt::vectorcall(callable.as_ptr(), arguments.as_ptr(), positional, names)
@@ -126,6 +126,6 @@ pub(crate) fn call_with_tuple<'py>(
     callable: &Bound<'py, PyAny>,
     arguments: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: a tuple, which is alive until the call returns.
+    // SAFETY: it is a tuple, alive until the call returns.
     owned(callable.py(), unsafe { halt::call(callable.as_ptr(), arguments.as_ptr()) })
 }

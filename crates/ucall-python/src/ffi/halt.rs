@@ -1,14 +1,14 @@
-//! Calls of Python code that a thread may not come back from.
+//! Calls of Python code from threads that the interpreter may end.
 //!
 //! While the interpreter is finalised, a thread that asks for its lock is ended: before 3.14 by
-//! `pthread_exit`, which unwinds the thread's stack. Frames of Rust cannot be unwound like that;
-//! the whole process would abort. So the unwinding is stopped where it would enter the first of
-//! them: the thread sleeps there until the process ends, as from 3.14 on CPython has it. It costs
-//! the calls that come back nothing. pyo3 does the same where it attaches a thread.
+//! `pthread_exit`, which unwinds the thread's stack. Unwinding through Rust frames would abort the
+//! process. So these wrappers stop the unwinding before the first Rust frame: the thread sleeps
+//! until the process ends, as CPython does from 3.14 on. Calls that return cost nothing more. pyo3
+//! does the same where it attaches a thread.
 //!
-//! pyo3 declares the same functions as ones that never unwind. A whole program is optimised as one,
-//! where a name has one declaration, and that may be pyo3's; so these are called by addresses that
-//! the optimiser cannot see through.
+//! pyo3 declares the same functions as ones that never unwind. Link-time optimisation may merge the
+//! declarations of a name into that one, so these functions are called by addresses that are opaque
+//! to the optimiser.
 
 use std::arch::asm;
 use std::mem;
@@ -34,24 +34,24 @@ type Call = unsafe extern "C-unwind" fn(
     keywords: *mut PyObject,
 ) -> *mut PyObject;
 
-/// The same address, of which the optimiser knows nothing.
+/// The same address, opaque to the optimiser.
 #[inline(always)]
 fn hide(mut address: *const ()) -> *const () {
-    // SAFETY: it does nothing.
+    // SAFETY: the assembly is empty.
     unsafe {
         asm!("/* {0} */", inout(reg) address, options(pure, readonly, nostack, preserves_flags))
     }
     address
 }
 
-/// A function of CPython, as one that may unwind.
+/// A function of CPython, declared as one that may unwind.
 macro_rules! unwinding {
     ($function:ident as $signature:ty) => {
         mem::transmute::<*const (), $signature>(hide(ffi::$function as *const ()))
     };
 }
 
-/// Keeps a thread that is unwound from going any further.
+/// Stops the unwinding of its thread when dropped.
 struct Halt;
 
 impl Drop for Halt {

@@ -1,9 +1,8 @@
-//! Raw CPython calls of the hot path, each in a small safe wrapper.
+//! Safe wrappers of raw CPython calls, for the hot path.
 //!
-//! What pyo3 does as cheaply goes through pyo3. Here is what it has no cheap way for: calls
-//! without a tuple of arguments, values made and read without a temporary, and types told apart by
-//! one look. Every wrapper takes a token or an object that proves that this thread is attached to
-//! the interpreter.
+//! They cover what pyo3 has no cheap way for: calls without a tuple of arguments, conversion of
+//! values without temporaries, and classification of an object by its type. Each
+//! wrapper takes a token or an object that proves that this thread is attached to the interpreter.
 
 mod bytes;
 mod call;
@@ -12,6 +11,7 @@ mod members;
 mod number;
 mod text;
 mod value;
+pub(crate) mod variables;
 
 pub(crate) use bytes::{BytesType, memory_filled, with_buffer};
 pub(crate) use call::{
@@ -25,17 +25,16 @@ pub(crate) use value::{Value, type_name};
 
 use pyo3::prelude::*;
 
-/// Takes over a new reference, or the exception that stands in its place.
+/// Takes over a new reference; null means that an exception is set.
 #[inline]
 fn owned<'py>(py: Python<'py>, pointer: *mut pyo3::ffi::PyObject) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: every caller hands in what a function of the C API returned: a new reference or,
-    // with an exception set, null.
+    // SAFETY: every caller passes the result of a function of the C API: a new reference, or null
+    // with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, pointer) }
 }
 
-/// Whether this thread is attached to the first interpreter of the process, and not to one that
-/// was made within it.
+/// Whether this thread is attached to the main interpreter, not to a subinterpreter.
 pub(crate) fn is_main_interpreter(_py: Python<'_>) -> bool {
-    // SAFETY: the thread is attached, so that there is a present interpreter.
+    // SAFETY: the thread is attached, so it has an interpreter.
     unsafe { pyo3::ffi::PyInterpreterState_Get() == pyo3::ffi::PyInterpreterState_Main() }
 }

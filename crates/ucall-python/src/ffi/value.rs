@@ -1,10 +1,10 @@
-//! What an object is, as far as JSON can say it.
+//! Classifies objects by the JSON that they become.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
-/// An object seen as what it is written as. Objects of derived classes count as their base.
+/// An object by the JSON that it becomes. Objects of subclasses count as their base.
 pub(crate) enum Value<'a, 'py> {
     None,
     Bool(bool),
@@ -21,12 +21,12 @@ pub(crate) enum Value<'a, 'py> {
 }
 
 impl<'a, 'py> Value<'a, 'py> {
-    /// Tells by the object's address or by its type's flags, without a call.
+    /// Classifies an object by its address or its type's flags, without a call.
     #[inline]
     pub(crate) fn of(object: &'a Bound<'py, PyAny>) -> Self {
         let pointer = object.as_ptr();
-        // SAFETY: the object is alive and so is its type; the others are the interpreter's own.
-        // Each cast is to the type that was just found.
+        // SAFETY: the object and its type are alive; the singletons are the interpreter's own. Each
+        // cast is to the type that was just checked.
         unsafe {
             if ffi::PyLong_CheckExact(pointer) != 0 {
                 Self::Int(object.cast_unchecked())

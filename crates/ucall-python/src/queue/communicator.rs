@@ -71,7 +71,7 @@ impl QueueCore {
     ///     options: By the names of `ConnectionOptions`.
     ///     engine: "auto", "posix" or "uring".
     ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
-    ///     tls: What `ucall.queue.core.security.settings` returns; None for plaintext.
+    ///     tls: What `ucall.queue.core.options.tls_settings` returns; None for plaintext.
     ///     broker: ``(topic, user or None, password or None)``, if an MQTT broker listens at
     ///         ``location``.
     #[new]
@@ -210,7 +210,7 @@ impl QueueCore {
 
     /// Lines for the log.
     fn _log_lines(&self) -> QueueLog {
-        QueueLog { inbox: self.handle.inbox.clone() }
+        QueueLog { lines: self.handle.log_queue.clone() }
     }
 
     /// Begins to end in order, or ends at once.
@@ -227,11 +227,11 @@ impl QueueCore {
         if self.handle.is_forked() {
             return Ok(true);
         }
-        let inbox = &self.handle.inbox;
+        let notifier = &self.handle.notifier;
         let deadline = deadline_after(timeout)?;
-        let closed = || inbox.is_finished().then_some(());
+        let closed = || notifier.is_finished().then_some(());
         let waited =
-            wait_checking_signals(py, deadline, |until| inbox.progressed.wait(until, closed))?;
+            wait_checking_signals(py, deadline, |until| notifier.progressed.wait(until, closed))?;
         pinned_buffers::release_pending(py);
         Ok(waited.is_some())
     }
@@ -298,7 +298,7 @@ impl QueueCore {
         // SAFETY: it is only looked at, by a call that refuses what is no descriptor.
         let pipe = unsafe { BorrowedFd::borrow_raw(pipe) }.try_clone_to_owned()?;
         let (pipe, is_armed) = (File::from(pipe), self.is_armed.clone());
-        self.handle.inbox.set_callback(move |_| {
+        self.handle.notifier.set_callback(move || {
             fence(Ordering::SeqCst);
             if is_armed.load(Ordering::Relaxed) && is_armed.swap(false, Ordering::AcqRel) {
                 // A pipe that is full wakes as well.
@@ -317,23 +317,23 @@ impl QueueCore {
     /// Has `_next_changes` return a future once that is over.
     fn _watch(&self, receipt: &Bound<'_, Receipt>) {
         self.watched.add(receipt);
-        self.handle.inbox.progressed.notify();
+        self.handle.notifier.progressed.notify();
     }
 
     /// Waits for futures that are watched to be over, or for sessions to begin or end: the futures,
     /// and ``(began, id)`` of each session.
     #[pyo3(signature = (timeout = None))]
     fn _next_changes(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Changes> {
-        let inbox = &self.handle.inbox;
+        let Handle { notifier, events: session_events, .. } = &*self.handle;
         let mut events = Vec::new();
         let deadline = deadline_after(timeout)?;
         let changed = || {
-            let event = inbox.next_event();
-            let is_finished = || self.watched.has_finished() || inbox.is_finished();
+            let event = session_events.poll();
+            let is_finished = || self.watched.has_finished() || notifier.is_finished();
             (event.is_some() || is_finished()).then_some(event)
         };
         let found =
-            wait_checking_signals(py, deadline, |until| inbox.progressed.wait(until, changed))?;
+            wait_checking_signals(py, deadline, |until| notifier.progressed.wait(until, changed))?;
         let mut next = found.flatten();
         while let Some(event) = next {
             let (began, peer) = match event {
@@ -341,7 +341,7 @@ impl QueueCore {
                 Event::Ended(peer) => (false, peer),
             };
             events.push((began, self.id_object(py, peer)?));
-            next = inbox.next_event();
+            next = session_events.poll();
         }
         pinned_buffers::release_pending(py);
         Ok((self.watched.take(), events))

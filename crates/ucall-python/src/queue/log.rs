@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use ucall_queue::Inbox;
+use ucall_queue::LogQueue;
 
 use crate::detach::detached;
 
@@ -11,7 +11,7 @@ use crate::detach::detached;
 /// the communicator alive.
 #[pyclass(frozen, module = "ucall._core", name = "QueueLog")]
 pub(crate) struct QueueLog {
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) lines: Arc<LogQueue>,
 }
 
 #[pymethods]
@@ -22,6 +22,6 @@ impl QueueLog {
 
     fn __next__(&self, py: Python<'_>) -> Option<String> {
         // SAFETY: it waits for the communicator's thread, and touches no Python object.
-        unsafe { detached(py, || self.inbox.log_queue.next_line()) }
+        unsafe { detached(py, || self.lines.next_line()) }
     }
 }

@@ -113,7 +113,7 @@ impl Receipt {
             (false, (_, DeliveryStatus::Pending)) => None,
             (_, state) => Some(state),
         };
-        let event_count = &entry.handle.inbox.progressed;
+        let event_count = &entry.handle.notifier.progressed;
         let waited =
             wait_checking_signals(py, deadline, |until| event_count.wait(until, finished))?;
         Ok(waited.unwrap_or((None, DeliveryStatus::Pending)))
@@ -180,7 +180,7 @@ impl Receipt {
         let was_cancelled = entry.handle.outbox.cancel(delivery, *sequence);
         if was_cancelled {
             self.cancelled.store(true, Ordering::Release);
-            entry.handle.inbox.progressed.notify();
+            entry.handle.notifier.progressed.notify();
         }
         was_cancelled
     }

@@ -30,7 +30,7 @@ pub(super) enum TlsRole {
     ToBroker,
 }
 
-/// What `ucall.queue.core.security.settings` returns.
+/// What `ucall.queue.core.options.tls_settings` returns.
 pub(super) fn security(
     settings: &Bound<'_, PyAny>,
     tls_role: TlsRole,

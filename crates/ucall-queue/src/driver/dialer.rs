@@ -10,17 +10,17 @@ use super::endpoint::{self, Connection, Endpoint};
 #[cfg(target_os = "linux")]
 use crate::shared;
 
-/// An attempt that has come to nothing after so long is given up.
+/// The time limit of an attempt to connect.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 const WRITABLE: Readiness = Readiness { readable: false, writable: true };
 #[cfg(target_os = "linux")]
 const READABLE: Readiness = Readiness { readable: true, writable: false };
 
-/// What a client does to have a connection.
+/// Connects to an endpoint, one attempt at a time.
 pub(super) struct Dialer {
     endpoint: Endpoint,
     attempt: usize,
-    /// When to try next.
+    /// When to begin the next attempt.
     at: Option<Instant>,
     pending: Option<Pending>,
 }
@@ -28,7 +28,7 @@ pub(super) struct Dialer {
 struct Pending {
     watch: Id,
     socket: OwnedFd,
-    /// The other side has yet to greet.
+    /// The preamble of the server is expected.
     #[cfg(target_os = "linux")]
     is_connected: bool,
     until: Instant,
@@ -39,23 +39,23 @@ impl Dialer {
         Self { endpoint, attempt: 0, at: None, pending: None }
     }
 
-    /// Tries again after so long.
+    /// Begins an attempt at this time.
     pub(super) fn schedule(&mut self, at: Instant) {
         self.at = Some(at);
     }
 
-    /// When it has to be looked at.
+    /// When [`Dialer::poll`] is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let until = self.pending.as_ref().map(|pending| pending.until);
         [self.at, until].into_iter().flatten().min()
     }
 
-    /// Whether this is the watch of the attempt under way.
+    /// Whether this is the watch of the pending attempt.
     pub(super) fn is_waiting_for(&self, watch: Id) -> bool {
         self.pending.as_ref().is_some_and(|pending| pending.watch == watch)
     }
 
-    /// Begins an attempt that is due, or gives one up that took too long.
+    /// Begins an attempt that is due, or ends one that took too long.
     pub(super) fn poll<E: Engine>(&mut self, engine: &mut E, now: Instant) -> io::Result<()> {
         if let Some(pending) = self.pending.take_if(|pending| now >= pending.until) {
             engine.close(pending.watch);
@@ -65,21 +65,19 @@ impl Dialer {
             return Ok(());
         }
         self.attempt = self.attempt.wrapping_add(1);
-        if let Some(socket) = self.endpoint.dial(self.attempt - 1)? {
-            let watch = engine.watch(socket.as_fd(), WRITABLE)?;
-            let until = now + CONNECT_TIME_MAX;
-            self.pending = Some(Pending {
-                watch,
-                socket,
-                #[cfg(target_os = "linux")]
-                is_connected: false,
-                until,
-            });
-        }
+        let socket = self.endpoint.dial(self.attempt - 1)?;
+        let watch = engine.watch(socket.as_fd(), WRITABLE)?;
+        self.pending = Some(Pending {
+            watch,
+            socket,
+            #[cfg(target_os = "linux")]
+            is_connected: false,
+            until: now + CONNECT_TIME_MAX,
+        });
         Ok(())
     }
 
-    /// Goes on with the attempt under way; the connection, once there is one.
+    /// Continues the pending attempt; returns the connection once it is established.
     pub(super) fn handle_ready<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -93,7 +91,7 @@ impl Dialer {
         endpoint::connected(pending.socket).map(|socket| Some(Connection::plain(socket)))
     }
 
-    /// Waits for what the other side says first.
+    /// Waits for the preamble of the server.
     #[cfg(target_os = "linux")]
     fn await_preamble<E: Engine>(
         &mut self,
@@ -115,15 +113,15 @@ impl Dialer {
                 self.pending = Some(pending);
                 Ok(None)
             }
-            greeting => {
+            received => {
                 engine.close(pending.watch);
-                let channel = greeting?;
+                let channel = received?;
                 Ok(Some(Connection { socket: pending.socket, channel }))
             }
         }
     }
 
-    /// Gives everything up.
+    /// Ends the pending attempt, and begins no other.
     pub(super) fn stop<E: Engine>(&mut self, engine: &mut E) {
         self.at = None;
         if let Some(pending) = self.pending.take() {

@@ -1,4 +1,4 @@
-//! Where communicators meet: addresses, listeners and attempts to connect.
+//! Endpoints of communicators: addresses, listeners and attempts to connect.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -15,19 +15,19 @@ use ucall_engine::{UnixFile, bind, bind_unix};
 #[cfg(target_os = "linux")]
 use crate::shared::{self, Channel};
 
-/// Whoever may write to the file of a Unix socket may connect: its owner alone.
+/// Write permission on the file of a Unix socket permits to connect: the owner alone has it.
 const UNIX_FILE_MODE: u32 = 0o600;
 
-/// What may wait in a socket, each way, when the other side is on this host. The system would let
-/// that grow to many megabytes, as far networks need it; here it only grows out of the caches, and
-/// each copy of a long message then waits for memory. For epoll alone: io_uring, which goes on with
-/// a send by itself when there is room, was not quicker with less.
+/// The size of each buffer of a socket whose peer is on this host. By default the system lets them
+/// grow to many megabytes, as distant peers need; on one host they then outgrow the caches, and
+/// each copy of a long message waits for memory. For epoll alone: io_uring, which continues a send
+/// in the kernel, was not faster with less.
 const HOST_BUFFER_BYTES: usize = 1 << 20;
 
-/// Descriptors that are left to the rest of the process.
+/// Descriptors that the rest of the process keeps.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Where a communicator listens, or connects to.
+/// The address at which a communicator listens, or to which it connects.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
     /// A name or address, and a port.
@@ -37,7 +37,7 @@ pub enum Endpoint {
     /// A socket in the file system, beside which long messages go through shared memory.
     #[cfg(target_os = "linux")]
     Shared(PathBuf),
-    /// Somebody else makes the links.
+    /// The program makes the links.
     External,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Listener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Goes with it.
+        /// Removed with the listener.
         _file: UnixFile,
     },
     #[cfg(target_os = "linux")]
@@ -56,17 +56,17 @@ pub(super) enum Listener {
     },
 }
 
-/// A connection that was made.
+/// An established connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,
-    /// For shared memory, if both sides have that.
+    /// The channel for shared memory, if both sides have that.
     #[cfg(target_os = "linux")]
     pub(super) channel: Option<Channel>,
 }
 
 impl Connection {
-    /// One without anything beside it.
+    /// A connection without a channel.
     pub(super) fn plain(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -77,23 +77,23 @@ impl Connection {
 }
 
 impl Endpoint {
-    pub(super) fn listen(&self) -> io::Result<Option<Listener>> {
+    pub(super) fn listen(&self) -> io::Result<Listener> {
         Ok(match self {
-            Self::Tcp(..) => Some(Listener::Tcp(bind(self.resolve(0)?, false)?)),
+            Self::Tcp(..) => Listener::Tcp(bind(self.resolve(0)?, false)?),
             Self::Unix(path) => {
                 let (listener, _file) = bind_unix(path, UNIX_FILE_MODE)?;
-                Some(Listener::Unix { listener, _file })
+                Listener::Unix { listener, _file }
             }
             #[cfg(target_os = "linux")]
             Self::Shared(path) => {
                 let (listener, _file) = bind_unix(path, UNIX_FILE_MODE)?;
-                Some(Listener::Shared { listener, _file })
+                Listener::Shared { listener, _file }
             }
-            Self::External => None,
+            Self::External => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 
-    /// One of the addresses, another at each attempt.
+    /// One of the addresses, the next at each attempt.
     fn resolve(&self, attempt: usize) -> io::Result<SocketAddr> {
         let Self::Tcp(host, port) = self else { return Err(io::ErrorKind::Unsupported.into()) };
         let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
@@ -101,8 +101,8 @@ impl Endpoint {
         addresses.get(attempt % addresses.len().max(1)).copied().ok_or_else(nothing)
     }
 
-    /// Begins to connect; the socket becomes writable when it has, or could not.
-    pub(super) fn dial(&self, attempt: usize) -> io::Result<Option<OwnedFd>> {
+    /// Begins to connect. The socket becomes writable once it is connected or has failed.
+    pub(super) fn dial(&self, attempt: usize) -> io::Result<OwnedFd> {
         let (domain, protocol, address) = match self {
             Self::Tcp(..) => {
                 let address = self.resolve(attempt)?;
@@ -111,7 +111,7 @@ impl Endpoint {
             Self::Unix(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
             #[cfg(target_os = "linux")]
             Self::Shared(path) => (Domain::UNIX, None, SockAddr::unix(path)?),
-            Self::External => return Ok(None),
+            Self::External => return Err(io::ErrorKind::Unsupported.into()),
         };
         let socket = Socket::new(domain, Type::STREAM, protocol)?;
         socket.set_nonblocking(true)?;
@@ -119,12 +119,12 @@ impl Endpoint {
             Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => {
                 Err(error)
             }
-            _ => Ok(Some(socket.into())),
+            _ => Ok(socket.into()),
         }
     }
 }
 
-/// What became of an attempt to connect.
+/// The result of an attempt to connect.
 pub(super) fn connected(socket: OwnedFd) -> io::Result<OwnedFd> {
     let socket_ref = SockRef::from(&socket);
     match socket_ref.take_error()? {
@@ -136,7 +136,7 @@ pub(super) fn connected(socket: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// A connected socket as the engines want it.
+/// Sets a connected socket up for the engines.
 fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
     let socket_ref = SockRef::from(&socket);
     socket_ref.set_nonblocking(false)?;
@@ -146,13 +146,13 @@ fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Lets little wait in a connected socket, each way, if the other side is on this host.
+/// Bounds the buffers of a connected socket whose peer is on this host.
 pub(super) fn bound_buffers(socket: &OwnedFd) {
     let socket_ref = SockRef::from(socket);
     let ip = |address: io::Result<SockAddr>| Some(address.ok()?.as_socket()?.ip());
     let (ours, theirs) = (ip(socket_ref.local_addr()), ip(socket_ref.peer_addr()));
     if theirs.is_some_and(|it| it.is_loopback() || Some(it) == ours) {
-        // A system that refuses is one where it goes without, too.
+        // Without them the socket works, too.
         let _ = socket_ref.set_send_buffer_size(HOST_BUFFER_BYTES);
         let _ = socket_ref.set_recv_buffer_size(HOST_BUFFER_BYTES);
     }
@@ -187,8 +187,8 @@ impl Listener {
         })
     }
 
-    /// Connections at the same time: below the limit on descriptors of this process. One with
-    /// shared memory has its channel beside it.
+    /// The most connections at a time, below the descriptor limit of this process. A connection
+    /// with shared memory takes a second descriptor for its channel.
     pub(super) fn connections_max(&self) -> usize {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let each = if self.is_shared() { 2 } else { 1 };
@@ -196,7 +196,7 @@ impl Listener {
         usize::try_from(connections).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Whether those who come are to have knocked.
+    /// Whether clients send a preamble.
     pub(super) fn is_shared(&self) -> bool {
         #[cfg(target_os = "linux")]
         return matches!(self, Self::Shared { .. });
@@ -204,7 +204,7 @@ impl Listener {
         false
     }
 
-    /// Says what has to be said first on a connection that was accepted.
+    /// Sends the preamble, if there is one, on an accepted connection.
     pub(super) fn send_preamble(&self, socket: OwnedFd) -> io::Result<Connection> {
         #[cfg(target_os = "linux")]
         if let Self::Shared { .. } = self {
@@ -216,9 +216,9 @@ impl Listener {
 }
 
 impl Drop for Listener {
-    /// A ring may hold on to the socket for a moment longer. The address is free all the same.
+    /// Frees the address now, though a ring may keep the socket open a little longer.
     fn drop(&mut self) {
-        // What is not possible on this system is not necessary either.
+        // Where the system cannot do this, the address is free without it.
         let _ = rustix::net::shutdown(self.descriptor(), rustix::net::Shutdown::Both);
     }
 }
@@ -229,8 +229,8 @@ mod tests {
 
     use super::*;
 
-    /// What the system gives whoever asks for so much, as it tells it: twice that. `None` where its
-    /// limit is not to be read, as within some containers.
+    /// The buffer size that the system reports after a request: twice the bytes granted. `None`
+    /// where its limit cannot be read, as in some containers.
     fn granted(bytes: usize, limit: &str) -> Option<usize> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/core/{limit}")).ok()?;
         Some(2 * bytes.min(text.trim().parse().ok()?))

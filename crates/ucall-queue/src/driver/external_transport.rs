@@ -1,5 +1,5 @@
-//! A link that somebody else carries: its output until that is fetched, and how much of what came
-//! the communicator's thread has not taken in yet.
+//! A link that the program carries: its output until the program fetches it, and the number of
+//! received bytes that the communicator's thread has not handled yet.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -10,10 +10,10 @@ use ucall_buffer::Payload;
 
 use crate::session_manager::LinkKey;
 
-/// One link that somebody else carries.
+/// One link that the program carries.
 pub struct ExternalTransport {
     pub(super) key: OnceLock<LinkKey>,
-    /// Whom the other side's certificate names, if it had to show one.
+    /// The name in the peer's certificate, if one was required.
     pub(super) certificate_name: Option<Vec<u8>>,
     output: Mutex<Output>,
     input: Mutex<Input>,
@@ -25,16 +25,16 @@ pub struct ExternalTransport {
 struct Output {
     waiting: VecDeque<Bytes>,
     bytes: usize,
-    /// The hub has not been asked again since there was no room.
+    /// There was no room for output, and the manager was not polled since.
     is_paused: bool,
-    /// Nothing will follow.
+    /// No output follows.
     is_closed: bool,
 }
 
 #[derive(Default)]
 struct Input {
     bytes: usize,
-    /// Whoever hands it in waits to be woken.
+    /// The program waits for room for input.
     is_paused: bool,
 }
 
@@ -48,31 +48,31 @@ impl ExternalTransport {
         Self { key, certificate_name, output, input, in_flight_bytes_max, wake: Box::new(wake) }
     }
 
-    /// Whether the hub has given the link up, and everything was fetched.
+    /// Whether the manager has closed the link and all output was fetched.
     pub fn is_closed(&self) -> bool {
         let output = self.lock();
         output.is_closed && output.waiting.is_empty()
     }
 
-    /// Bytes that wait to be fetched.
+    /// Bytes of output that are not fetched.
     pub fn waiting_bytes(&self) -> usize {
         self.lock().bytes
     }
 
-    /// Whether so much waits to be taken in that whoever hands it in should wait. If so, it is
-    /// woken once half of it was.
+    /// Whether the program has to wait before it hands more input in. If so, it is woken once half
+    /// of the input is handled.
     pub fn is_full(&self) -> bool {
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         input.is_paused = input.bytes >= self.in_flight_bytes_max;
         input.is_paused
     }
 
-    /// Counts what was handed in.
+    /// Counts input that was handed in.
     pub(super) fn add_input(&self, bytes: usize) {
         self.input.lock().unwrap_or_else(PoisonError::into_inner).bytes += bytes;
     }
 
-    /// Counts what was taken in.
+    /// Counts input that was handled.
     pub(super) fn consume_input(&self, bytes: usize) {
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         input.bytes -= bytes;
@@ -84,21 +84,21 @@ impl ExternalTransport {
         }
     }
 
-    /// Whether there is room for more; if not, the hub is asked again once there is.
+    /// Whether there is room for output. If not, the link is marked ready once there is.
     pub(super) fn has_room(&self) -> bool {
         let mut output = self.lock();
         output.is_paused = output.bytes >= self.in_flight_bytes_max;
         !output.is_paused
     }
 
-    /// Has a payload wait, whose parts stay where they lie until they are fetched.
+    /// Enqueues a payload, whose parts are not copied before they are fetched.
     pub(super) fn push(&self, payload: &mut Payload) {
         let mut output = self.lock();
         let was_empty = output.waiting.is_empty();
         output.bytes += payload.len();
         output.waiting.extend(payload.drain());
         drop(output);
-        // Who fetches goes on until there is nothing: a wake for each part would pile up.
+        // The program fetches until nothing is left, so one wake is enough.
         if was_empty {
             (self.wake)();
         }
@@ -109,7 +109,7 @@ impl ExternalTransport {
         (self.wake)();
     }
 
-    /// The next bytes, and whether there is room for more now which there was not before.
+    /// The next bytes, and whether there is room for output again.
     pub(super) fn next(&self, bytes_max: usize) -> Option<(Vec<u8>, bool)> {
         let mut output = self.lock();
         let mut bytes = Vec::new();
@@ -137,7 +137,7 @@ impl ExternalTransport {
 
 impl std::fmt::Debug for ExternalTransport {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Foreign({:?})", self.key.get())
+        write!(formatter, "ExternalTransport({:?})", self.key.get())
     }
 }
 
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// A link for ten bytes each way, and how often its carrier was woken.
+    /// A link for ten bytes each way, and a counter of its wakes.
     fn link() -> (ExternalTransport, Arc<AtomicUsize>) {
         let wakes = Arc::new(AtomicUsize::new(0));
         let counted = wakes.clone();

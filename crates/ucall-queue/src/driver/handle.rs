@@ -1,77 +1,85 @@
-//! How other threads reach a communicator's thread.
+//! The handle by which other threads reach a communicator's thread.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use ucall_engine::Mailbox;
 
+use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::ReceiveCredit;
 use crate::driver::external_transport::ExternalTransport;
 use crate::driver::inherited::InheritedSockets;
 use crate::driver::secure::certificate_name;
+use crate::event_queue::EventQueue;
 use crate::failure::Failure;
 use crate::inbox::Inbox;
+use crate::log_queue::LogQueue;
 use crate::message::Incoming;
 use crate::outbox::Outbox;
-use crate::session_manager::Role;
-use crate::wake::WakeFlag;
+use crate::session_manager::{Role, SessionManager};
 
-/// Leads to one communicator's thread, from any other.
+/// Reaches one communicator's thread, from any other.
 #[derive(Debug)]
 pub struct Handle {
-    /// Where to put.
+    /// Where to put messages.
     pub outbox: Arc<Outbox>,
-    /// Where to take.
+    /// Where to take messages.
     pub inbox: Arc<Inbox>,
-    wake_flag: Arc<WakeFlag>,
-    commands: Arc<Commands>,
+    /// Starts and ends of sessions.
+    pub events: Arc<EventQueue>,
+    /// Lines for the program's log.
+    pub log_queue: Arc<LogQueue>,
+    /// Notifies of acknowledgements, failures, session events and the end.
+    pub notifier: Arc<DeliveryNotifier>,
+    mailbox: Mailbox<Command>,
     address: Option<SocketAddr>,
     inherited: Arc<InheritedSockets>,
     is_forked: AtomicBool,
 }
 
-/// What was asked of the thread.
+/// A request of another thread.
 #[derive(Debug)]
 pub(super) enum Command {
     Close,
     Abort,
-    Open(Role, Arc<ExternalTransport>),
-    Bytes(Arc<ExternalTransport>, Bytes),
-    /// There is room again for what it has to send.
-    Room(Arc<ExternalTransport>),
-    LinkClosed(Arc<ExternalTransport>),
-    /// Messages of this session were taken, or acknowledged.
+    /// Messages of this session were taken or acknowledged.
     Taken(u32),
+    /// An event of a link that the program carries.
+    Link(Arc<ExternalTransport>, LinkEvent),
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Commands {
-    waiting: Mutex<Vec<Command>>,
-}
-
-impl Commands {
-    fn push(&self, command: Command) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-    }
-
-    /// Moves all commands to the end of `commands`.
-    pub(super) fn take(&self, commands: &mut Vec<Command>) {
-        commands.append(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-    }
+/// What the program reports of a link that it carries.
+#[derive(Debug)]
+pub(super) enum LinkEvent {
+    Opened(Role),
+    Received(Bytes),
+    /// There is room for more output.
+    HasRoom,
+    Closed,
 }
 
 impl Handle {
     pub(super) fn new(
-        (outbox, inbox): (Arc<Outbox>, Arc<Inbox>),
-        (wake_flag, commands): (Arc<WakeFlag>, Arc<Commands>),
+        manager: &SessionManager,
+        mailbox: Mailbox<Command>,
         address: Option<SocketAddr>,
         inherited: Arc<InheritedSockets>,
     ) -> Self {
-        let is_forked = AtomicBool::new(false);
-        Self { outbox, inbox, wake_flag, commands, address, inherited, is_forked }
+        Self {
+            outbox: manager.outbox.clone(),
+            inbox: manager.inbox.clone(),
+            events: manager.events.clone(),
+            log_queue: manager.log_queue.clone(),
+            notifier: manager.notifier.clone(),
+            mailbox,
+            address,
+            inherited,
+            is_forked: AtomicBool::new(false),
+        }
     }
 
     /// Where a TCP server listens.
@@ -79,25 +87,25 @@ impl Handle {
         self.address
     }
 
-    /// Its sockets, and the numbers of the files behind them. A child that was forked off has to
-    /// close its copies, where these are still the same.
+    /// Its sockets with their inode numbers. A forked child has to close its copies, where the
+    /// number is still the same.
     pub fn inherited(&self) -> Vec<(RawFd, u64)> {
         self.inherited.list()
     }
 
-    /// Says that this is a child that was forked off: the thread is its parent's, and may have held
-    /// any lock when the child began.
+    /// Reports that this process is a forked child: the thread is its parent's, and may have held
+    /// any lock at the fork.
     pub fn mark_forked(&self) {
         self.is_forked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there is no thread in this process.
+    /// Whether the thread is in a parent process.
     #[inline]
     pub fn is_forked(&self) -> bool {
         self.is_forked.load(Ordering::Relaxed)
     }
 
-    /// Ends in order: what was put goes out, and what the peers have put comes in.
+    /// Ends in order: both sides receive all messages that were put.
     pub fn close(&self) {
         self.send(Command::Close);
     }
@@ -107,7 +115,7 @@ impl Handle {
         self.send(Command::Abort);
     }
 
-    /// Notes that `get` returns a message.
+    /// Records that `get` returns a message.
     #[inline]
     pub fn notify_taken(&self, message: &Incoming) {
         if message.credit.take(message.sequence, message.weight) {
@@ -115,7 +123,7 @@ impl Handle {
         }
     }
 
-    /// Acknowledges a message that came: see [`ReceiveCredit::acknowledge`].
+    /// Acknowledges a received message: see [`ReceiveCredit::acknowledge`].
     ///
     /// # Errors
     /// The session is over, and the message was not acknowledged before.
@@ -126,9 +134,9 @@ impl Handle {
         Ok(())
     }
 
-    /// Begins a link that somebody else carries. `in_flight_bytes_max` is what may wait to be
-    /// fetched; `certificate` is what the other side has shown, in DER, if it had to; `wake` is
-    /// called, on the communicator's thread, when there is something.
+    /// Opens a link that the program carries. `in_flight_bytes_max` bounds the bytes that wait each
+    /// way; `certificate` is the peer's, in DER, if one was required; the communicator's thread
+    /// calls `wake` when there is output, room for input, or the end.
     pub fn open_link(
         &self,
         role: Role,
@@ -141,41 +149,40 @@ impl Handle {
             certificate.map(certificate_name),
             wake,
         ));
-        self.send(Command::Open(role, link.clone()));
+        self.send(Command::Link(link.clone(), LinkEvent::Opened(role)));
         link
     }
 
-    /// Hands in what came on a link. Whoever does that waits while [`ExternalTransport::is_full`].
+    /// Hands received bytes of a link in. The caller waits while [`ExternalTransport::is_full`].
     pub fn link_received(&self, link: &Arc<ExternalTransport>, bytes: &[u8]) {
         link.add_input(bytes.len());
-        self.send(Command::Bytes(link.clone(), Bytes::copy_from_slice(bytes)));
+        let received = LinkEvent::Received(Bytes::copy_from_slice(bytes));
+        self.send(Command::Link(link.clone(), received));
     }
 
-    /// What a link is to send next, at most so many bytes.
+    /// The next output of a link, at most this many bytes.
     pub fn link_next(&self, link: &Arc<ExternalTransport>, bytes_max: usize) -> Option<Vec<u8>> {
         let (bytes, is_low) = link.next(bytes_max)?;
         if is_low {
-            self.send(Command::Room(link.clone()));
+            self.send(Command::Link(link.clone(), LinkEvent::HasRoom));
         }
         Some(bytes)
     }
 
-    /// A link has broken, or its carrier gives it up.
+    /// The stream of a link has ended or failed, or the program closes it.
     pub fn link_closed(&self, link: &Arc<ExternalTransport>) {
-        self.send(Command::LinkClosed(link.clone()));
+        self.send(Command::Link(link.clone(), LinkEvent::Closed));
     }
 
     fn send(&self, command: Command) {
-        if self.is_forked() {
-            return;
+        if !self.is_forked() {
+            self.mailbox.send(command);
         }
-        self.commands.push(command);
-        self.wake_flag.notify();
     }
 }
 
 impl Drop for Handle {
-    /// Nobody is left who could put or take. What was put goes out all the same.
+    /// No other thread can put or take any more. Messages that were put are still sent.
     fn drop(&mut self) {
         self.close();
     }

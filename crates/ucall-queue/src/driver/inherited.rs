@@ -1,10 +1,10 @@
-//! The sockets of a communicator, for a child that is forked off and does not want them.
+//! The sockets of a communicator, for a forked child to close.
 //!
-//! A child has copies of its parent's descriptors, and keeps connections open that the parent has
-//! left, or whose process was killed: no peer would hear of that, and an address would stay taken.
-//! So a child closes its copies, which ends nothing for the parent. It has no threads but the one
-//! that forked, and what it finds may have changed while it came to be; so nobody waits for the
-//! lock, and a descriptor is closed only if the socket behind it is still the one that was noted.
+//! A child has copies of its parent's descriptors. They would keep connections open that the parent
+//! has closed, or that its death should end, and the address taken. So a child closes its copies,
+//! which ends nothing for the parent. The parent's threads do not exist in the child and may have
+//! held the lock at the fork, so the child does not wait for the lock, and it closes a descriptor
+//! only if the inode is still the recorded one.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hashbrown::HashMap;
 use rustix::fs::fstat;
 
-/// All of them, by the number of the file behind each.
+/// The inode numbers of all sockets, by their descriptors.
 #[derive(Debug, Default)]
 pub(super) struct InheritedSockets {
     files: Mutex<HashMap<RawFd, u64>>,
 }
 
-/// Has a descriptor among them for as long as it lives.
+/// Keeps a descriptor in the list until it is dropped.
 #[derive(Debug)]
 pub(super) struct SocketGuard {
     all: Arc<InheritedSockets>,
@@ -37,8 +37,7 @@ impl InheritedSockets {
         guard
     }
 
-    /// All of them, and the numbers of their files. None while another thread is at it, which in a
-    /// child there may not be.
+    /// All sockets and their inode numbers. Empty if the list is locked.
     pub(super) fn list(&self) -> Vec<(RawFd, u64)> {
         let files = self.files.try_lock();
         files.map(|files| files.iter().map(|(&fd, &file)| (fd, file)).collect()).unwrap_or_default()

@@ -1,19 +1,26 @@
-//! Drives a hub with an engine, on a thread of its own.
+//! Drives a session manager with an engine, on a thread of its own.
 //!
-//! A turn sends what the hub has, waits, and hands in what came. Others reach the thread by
-//! [`Handle`]: they leave a command, a message in the outbox or the number of a session that was
-//! taken from, and ring the doorbell, which costs a system call only when the thread sleeps.
+//! A turn sends the output of the links, waits, and hands received bytes to the manager. One
+//! [`Transport`], chosen at the start, carries the links. Other threads reach this one by a
+//! [`Handle`]: they put a message into the outbox or send a command, and wake the thread, which
+//! costs a system call only when it sleeps.
 
+mod broker_links;
 mod dialer;
 mod endpoint;
+mod external_links;
 mod external_transport;
 mod handle;
 mod inherited;
 mod secure;
+mod socket_links;
+mod sockets;
+mod transport;
 mod turn;
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Instant;
@@ -21,88 +28,70 @@ use std::time::Instant;
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
 use ucall_engine::uring::{self, Uring};
-use ucall_engine::{Engine, Waker};
+use ucall_engine::{Engine, Mailbox, Waker};
 
-use crate::broker::Login;
+use crate::backoff::Backoff;
+use crate::broker::{Broker, Login};
 use crate::identity::Identity;
 use crate::options::Options;
 use crate::session_manager::SessionManager;
-use crate::wake::WakeFlag;
 
 pub use endpoint::Endpoint;
 pub use external_transport::ExternalTransport;
 pub use handle::Handle;
 pub use secure::Security;
 
+use broker_links::BrokerLinks;
+use dialer::Dialer;
 use endpoint::Listener;
-use handle::Commands;
+use external_links::ExternalLinks;
+use handle::Command;
 use inherited::InheritedSockets;
-use turn::{BrokerConnection, Driver};
+use socket_links::SocketLinks;
+use sockets::Sockets;
+use transport::{Context, Transport};
+use turn::Driver;
 
-/// What a communicator is to be.
+/// What a communicator is made from.
 #[derive(Debug)]
 pub struct Settings {
-    /// Who it is.
+    /// Its id.
     pub identity: Identity,
-    /// Whether others come to it, or it goes to them.
+    /// Whether it accepts links or makes one.
     pub is_server: bool,
-    /// Where.
+    /// The address.
     pub endpoint: Endpoint,
-    /// A broker listens at the endpoint, and this is who we are to it.
+    /// The credentials at a broker, if one listens at the endpoint.
     pub broker: Option<Login>,
     /// Its limits.
     pub options: Options,
-    /// TLS, if links of its own, or the connection to the broker, are to have that.
+    /// TLS of its own links or of the connection to the broker, if wanted.
     pub security: Option<Box<dyn Security>>,
-    /// io_uring with these features, if it is to run on that.
+    /// The features of io_uring, if that is the engine.
     #[cfg(target_os = "linux")]
     pub uring: Option<uring::Features>,
 }
 
 /// Starts a communicator's thread. A server listens when this returns; a client has not connected.
 pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
-    let listener = match settings.is_server && settings.broker.is_none() {
-        true => settings.endpoint.listen()?,
-        false => None,
-    };
-    let address = listener.as_ref().and_then(Listener::address);
     let waker = Arc::new(OnceLock::<Waker>::new());
     let waker_slot = waker.clone();
-    let wake_flag = Arc::new(WakeFlag::new(move || {
-        // Before there is an engine nobody sleeps; a wake that fails has nobody to tell.
+    let mailbox = Mailbox::new(move || {
+        // Before there is an engine the thread does not sleep. A failure cannot be reported.
         let _ = waker_slot.get().map(Waker::wake);
-    }));
-    let Settings { identity, is_server, options, security, endpoint, .. } = settings;
-    let now = Instant::now();
-    let broker_connection = match settings.broker {
-        Some(login) => Some(BrokerConnection::new(login, is_server, &options, random()?, now)),
-        None => None,
-    };
-    let manager =
-        SessionManager::new(identity, is_server, options, wake_flag.clone(), random()?, now);
-    let commands = Arc::new(Commands::default());
-    let (outbox, inbox) = (manager.outbox(), manager.inbox());
-    let inherited = Arc::<InheritedSockets>::default();
-    let handle = Handle::new(
-        (outbox, inbox),
-        (wake_flag.clone(), commands.clone()),
-        address,
-        inherited.clone(),
-    );
-    let thread = DriverParts {
-        manager,
-        wake_flag,
-        commands,
-        waker,
-        listener,
-        endpoint,
-        security,
-        broker_connection,
-        inherited,
-    };
-    let (report, started) = mpsc::channel();
+    });
     #[cfg(target_os = "linux")]
     let features = settings.uring;
+    let Settings { identity, is_server, options, security, endpoint, broker, .. } = settings;
+    let now = Instant::now();
+    let links = Links::new(is_server, endpoint, broker, &options, now)?;
+    let address = links.address();
+    let wake_flag = mailbox.wake_flag().clone();
+    let manager = SessionManager::new(identity, is_server, options, wake_flag, random()?, now);
+    let inherited = Arc::<InheritedSockets>::default();
+    let handle = Handle::new(&manager, mailbox.clone(), address, inherited.clone());
+    let thread = DriverParts { manager, mailbox, waker, links, security, inherited };
+    let (report, started) = mpsc::channel();
     thread::Builder::new().name("ucall-queue".to_owned()).spawn(move || {
         #[cfg(target_os = "linux")]
         if let Some(features) = features {
@@ -115,17 +104,50 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
     Ok(Arc::new(handle))
 }
 
-/// What the thread is made of.
-struct DriverParts {
-    manager: SessionManager,
-    wake_flag: Arc<WakeFlag>,
-    commands: Arc<Commands>,
-    waker: Arc<OnceLock<Waker>>,
-    listener: Option<Listener>,
-    endpoint: Endpoint,
-    security: Option<Box<dyn Security>>,
-    broker_connection: Option<BrokerConnection>,
-    inherited: Arc<InheritedSockets>,
+/// The transport of a communicator, before there is an engine.
+enum Links {
+    Sockets(Option<Listener>, Dialer),
+    Broker(Box<BrokerLinks>),
+    External,
+}
+
+impl Links {
+    fn new(
+        is_server: bool,
+        endpoint: Endpoint,
+        broker: Option<Login>,
+        options: &Options,
+        now: Instant,
+    ) -> io::Result<Self> {
+        if let Some(login) = broker {
+            let backoff = Backoff::new(options.reconnect);
+            let broker = Broker::new(login, is_server, options.keepalive, backoff, random()?, now);
+            let links = BrokerLinks::new(broker, Dialer::new(endpoint), now);
+            return Ok(Self::Broker(Box::new(links)));
+        }
+        if let Endpoint::External = endpoint {
+            return Ok(Self::External);
+        }
+        let listener = if is_server { Some(endpoint.listen()?) } else { None };
+        Ok(Self::Sockets(listener, Dialer::new(endpoint)))
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Sockets(listener, _) => listener.as_ref().and_then(Listener::address),
+            Self::Broker(..) | Self::External => None,
+        }
+    }
+
+    fn transport<E: Engine>(self, sockets: &mut Sockets<E>) -> io::Result<Box<dyn Transport<E>>> {
+        Ok(match self {
+            Self::Sockets(listener, dialer) => {
+                Box::new(SocketLinks::new(listener, dialer, sockets)?)
+            }
+            Self::Broker(links) => links,
+            Self::External => Box::new(ExternalLinks::default()),
+        })
+    }
 }
 
 /// Draws secrets.
@@ -135,22 +157,27 @@ fn random() -> io::Result<impl FnMut() -> u128 + Send + 'static> {
         let mut bytes = [0; 16];
         match source.read_exact(&mut bytes) {
             Ok(()) => u128::from_ne_bytes(bytes),
-            // It has been read before, and does not fail. Zero is nobody's secret.
+            // It has been read before, and does not fail. Zero is never a secret.
             Err(_) => 0,
         }
     })
 }
 
+/// What the thread needs to build its driver.
+struct DriverParts {
+    manager: SessionManager,
+    mailbox: Mailbox<Command>,
+    waker: Arc<OnceLock<Waker>>,
+    links: Links,
+    security: Option<Box<dyn Security>>,
+    inherited: Arc<InheritedSockets>,
+}
+
 impl DriverParts {
     fn run<E: Engine>(self, engine: io::Result<E>, report: &mpsc::Sender<io::Result<()>>) {
-        let driver = engine.and_then(|engine| {
-            // It is set once, here.
-            let _ = self.waker.set(engine.waker());
-            Driver::new(engine, self)
-        });
-        match driver {
+        match engine.and_then(|engine| self.driver(engine)) {
             Err(error) => {
-                // Whoever started us waits for this.
+                // `start` waits for this.
                 let _ = report.send(Err(error));
             }
             Ok(mut driver) => {
@@ -158,5 +185,15 @@ impl DriverParts {
                 driver.run();
             }
         }
+    }
+
+    fn driver<E: Engine>(self, engine: E) -> io::Result<Driver<E>> {
+        // It is set once, here.
+        let _ = self.waker.set(engine.waker());
+        let log_queue = self.manager.log_queue.clone();
+        let mut sockets = Sockets::new(engine, self.inherited, self.security, log_queue);
+        let transport = self.links.transport(&mut sockets)?;
+        let context = Context { manager: self.manager, sockets, now: Instant::now() };
+        Ok(Driver::new(context, transport, self.mailbox))
     }
 }

@@ -1,8 +1,8 @@
-//! One socket's end of TLS, between what a hub writes and what an engine sends.
+//! The TLS of one socket, between the output of a transport and the sends of an engine.
 //!
-//! What the hub writes stays as it is, where it lies, and is encrypted a piece at a time, each once
-//! the one before is out: a message of any length takes no more memory than a piece of it. The hub
-//! is asked for nothing before the handshake is over.
+//! Plaintext stays where it is and is encrypted piece by piece, each after the one before is sent.
+//! So a message of any length takes the memory of one piece. The transport is polled for output
+//! only after the handshake.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -10,22 +10,22 @@ use std::fmt;
 use ucall_buffer::Payload;
 use ucall_proto::tls::{CertificateSummary, TlsConnection, TlsError};
 
-/// Plaintext that is encrypted in one go.
+/// Bytes of plaintext that are encrypted for one send.
 const PIECE_BYTES_MAX: usize = 256 << 10;
-/// Records and their heads around that much.
+/// Bytes that TLS adds to one piece.
 const RECORDS_BYTES: usize = 1024;
-/// Of what TLS itself answers, this much may wait for a peer that takes nothing.
+/// Bytes of TLS's own output that may wait for a peer that does not read.
 const TLS_OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// Makes this side's end of the TLS of each connection.
+/// Makes the TLS of each connection.
 pub trait Security: Send {
-    /// Looks whether what it is made from has changed; why that cannot be used, if it cannot.
+    /// Reloads certificates and keys that have changed; returns why that failed, if it did.
     fn refresh(&self) -> Option<String>;
 
-    /// The end of a connection that begins. What it says first goes behind `out`.
+    /// Begins TLS on a connection, and appends its first bytes to `out`.
     ///
     /// # Errors
-    /// There is none.
+    /// TLS cannot begin with the current configuration.
     fn begin(&self, out: &mut Vec<u8>) -> Result<TlsConnection, TlsError>;
 }
 
@@ -35,21 +35,21 @@ impl fmt::Debug for dyn Security {
     }
 }
 
-/// What came over a connection.
+/// What was received under TLS.
 pub(super) enum TlsEvent<'a> {
-    /// The other side has shown a certificate, which names somebody. Before any plaintext.
+    /// The name in the peer's certificate, before any plaintext.
     PeerCertificate(Vec<u8>),
     Plaintext(&'a [u8]),
 }
 
 pub(super) struct Secure {
     tls: TlsConnection,
-    /// What TLS itself has to say.
+    /// TLS's own output.
     tls_output: Vec<u8>,
-    /// What the hub has written, of which so many bytes are encrypted.
+    /// The transport's output, of which `encrypted` bytes are encrypted.
     plaintext: Payload,
     encrypted: usize,
-    /// TLS itself has something to say, or its handshake is over, and nobody knows yet.
+    /// There may be output that the transport does not know of.
     is_due: bool,
     is_closing: bool,
 }
@@ -66,18 +66,17 @@ impl Secure {
         self.tls.is_handshaking()
     }
 
-    /// Whether the peer has said that nothing more follows.
+    /// Whether the peer has sent `close_notify`.
     pub(super) fn is_ended_by_peer(&self) -> bool {
         self.tls.has_received_close_notify()
     }
 
-    /// Whether there may be something to send that there was not before: once.
+    /// Whether there may be new output. Clears that.
     pub(super) fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.is_due)
     }
 
-    /// Takes records; what was in them goes to `take`. After an error only the rest of the output
-    /// is to be sent.
+    /// Decrypts records, in place. After an error only the rest of TLS's own output is to be sent.
     pub(super) fn receive(
         &mut self,
         bytes: &mut [u8],
@@ -85,7 +84,7 @@ impl Secure {
     ) -> Result<(), TlsError> {
         let was_handshaking = self.tls.is_handshaking();
         let received = if was_handshaking {
-            // Who it is from is known only when the handshake is over, which may be in one read.
+            // The certificate is known only after the handshake, which may end in this read.
             let mut early = Vec::new();
             let received =
                 self.tls.receive(bytes, &mut self.tls_output, |plaintext| early.extend(plaintext));
@@ -110,18 +109,18 @@ impl Secure {
         })
     }
 
-    /// Where the hub is to write what is sent next, once that is wanted.
+    /// Where the transport writes its next output, once that is wanted.
     pub(super) fn plaintext_buffer(&mut self) -> Option<&mut Payload> {
         let is_wanted = self.plaintext.is_empty() && !self.tls.is_handshaking();
         is_wanted.then_some(&mut self.plaintext)
     }
 
-    /// Lets nothing more follow what the hub has written.
+    /// Sends `close_notify` after the plaintext.
     pub(super) fn close(&mut self) {
         self.is_closing = true;
     }
 
-    /// Writes what is to be sent next, to an empty payload.
+    /// Writes the next bytes to send to an empty payload.
     pub(super) fn write_output(&mut self, output: &mut Payload) -> Result<(), TlsError> {
         let output = output.head_mut();
         output.append(&mut self.tls_output);
@@ -155,8 +154,8 @@ impl Secure {
     }
 }
 
-/// Whom a certificate in DER names, in bytes that are the same when it is renewed under the same
-/// names; of one that names nobody, itself.
+/// The names in a certificate in DER, which stay the same when it is renewed; for one without any
+/// names, the certificate itself.
 pub(super) fn certificate_name(certificate: &[u8]) -> Vec<u8> {
     let CertificateSummary { subject, mut names, .. } = CertificateSummary::of(certificate);
     if subject.is_empty() && names.is_empty() {

@@ -1,24 +1,24 @@
-//! How sessions end in order.
+//! The orderly end of sessions.
 //!
-//! Each side sends what it has, and then its end, which is numbered and acknowledged as messages
-//! are. Whatever is said last may be lost with its link, so one side has to wait for an answer, and
-//! that is the client, because it can ask again:
+//! Each side sends its messages and then its end, which is numbered and acknowledged as a message
+//! is. The last frame may be lost with its link, so one side has to wait for an answer. That is the
+//! client, because it can dial again:
 //!
-//! | | the server | the client |
+//! | event | the server | the client |
 //! |---|---|---|
-//! | knows that both ends have come | waits: the client may not know yet | says `Finish` |
-//! | hears `Finish` | answers it, and forgets the session | forgets the session |
-//! | loses the link before | waits, until `expire` | dials again, and says that it has finished |
-//! | is asked by who has finished for a session that there is not | answers that it is closed | |
-//! | hears that | | forgets the session |
+//! | both ends are received and acknowledged | waits for `Finish` | sends `Finish` |
+//! | `Finish` arrives | answers it, and forgets the session | forgets the session |
+//! | the link breaks before | waits, until `expire` | dials again with `has_finished` set |
+//! | a finished client asks for an unknown session | answers that it is closed | |
+//! | that answer arrives | | forgets the session |
 //!
-//! Messages that are acknowledged explicitly outlive an end of the side that got them. Where some
-//! are left, either side answers the end with `Finish` and closes the link, and keeps the session
-//! as it does for a peer that is gone; the one that has ended forgets the session. If it does not
-//! hear that, it connects again, or is connected to, and gets the same answer.
+//! Messages that are acknowledged explicitly outlive an end of their receiver. If some are left,
+//! either side answers the end with `Finish`, closes the link, and keeps the session as for a peer
+//! that is gone. The side that has ended forgets the session. If it misses the answer, it gets the
+//! same one on the next link.
 //!
-//! So a server that forgets a session knows that its client knows all that became of what it put.
-//! Where nobody listens any more, a client that waits for nothing but this goes without.
+//! So when a server forgets a session, its client knows the delivery of all its messages. If
+//! nothing listens any more, a client that waits only for this answer ends without it.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -27,11 +27,11 @@ use super::{Action, SessionManager};
 use crate::event_queue::Event;
 use crate::failure::Failure;
 use crate::frame::{Header, Hello, Kind, ProtocolError};
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::session::Ending;
 
 impl SessionManager {
-    /// Sends what a session has, then its end.
+    /// Sends the queue of a session, then its end.
     pub(super) fn flush_session(&mut self, index: u32, now: Instant) {
         let is_closing = self.is_closing;
         let outbox = self.outbox.clone();
@@ -50,20 +50,19 @@ impl SessionManager {
         }
     }
 
-    /// Answers the end of the other side, if that has come: with what is left and our own end; or,
-    /// where it has left messages that are acknowledged explicitly, by keeping them for another
-    /// life of it.
+    /// Answers the end of the peer, if it has arrived, with the rest of the queue and our own end.
+    /// Messages that are acknowledged explicitly are instead kept for the peer's next incarnation.
     pub(super) fn answer_end(&mut self, index: u32, now: Instant) {
         let (outbox, window) = (self.outbox.clone(), self.window());
         let Some(session) = self.session(index).filter(|it| it.peer_has_ended()) else { return };
-        if !session.keeps_for_another_life(&outbox) {
+        if !session.keeps_for_next_incarnation(&outbox) {
             self.flush_session(index, now);
             return self.send_finish_if_done(index);
         }
         let Some(key) = session.link else { return };
         let last = session.take_acknowledgement(window);
         let Some(link) = self.links.get_mut(&key) else { return };
-        // The other side has to know before that its end has come.
+        // The peer has to know first that its end was received.
         if let Some(progress) = last {
             progress.write(&mut link.control);
         }
@@ -72,7 +71,7 @@ impl SessionManager {
         self.mark_ready(key);
     }
 
-    /// Has a client say that it knows all, once on each link.
+    /// Has a client that has finished send `Finish`, once on each link.
     pub(super) fn send_finish_if_done(&mut self, index: u32) {
         let (is_server, window) = (self.is_server, self.window());
         let Some(session) = self.session(index).filter(|it| !is_server && it.is_closed()) else {
@@ -81,7 +80,7 @@ impl SessionManager {
         let Some(key) = session.link else { return };
         let last = session.take_acknowledgement(window);
         let Some(link) = self.links.get_mut(&key) else { return };
-        // The server has to know before that its end has come.
+        // The server has to know first that its end was received.
         if let Some(progress) = last {
             progress.write(&mut link.control);
         }
@@ -91,7 +90,7 @@ impl SessionManager {
         self.mark_ready(key);
     }
 
-    /// The other side knows all, and so does this one.
+    /// Handles `Finish`: both sides know that both have ended.
     pub(super) fn handle_finish(
         &mut self,
         key: LinkKey,
@@ -110,7 +109,7 @@ impl SessionManager {
         Ok(())
     }
 
-    /// Whether a client that has finished asks for a session that there is not any more.
+    /// Whether a client that has finished asks for a session that does not exist any more.
     pub(super) fn is_finished_session(&self, hello: &Hello) -> bool {
         let index = self.by_peer.get(&hello.identity);
         let session = index.and_then(|&index| self.sessions.get(index as usize)?.as_ref());
@@ -121,7 +120,7 @@ impl SessionManager {
         hello.has_finished && !is_known
     }
 
-    /// Whether nothing of ours is to be told to anybody but that it was the last.
+    /// Whether the session ends and all our messages are acknowledged.
     pub(super) fn is_flushed(&mut self, index: u32) -> bool {
         let (is_closing, outbox) = (self.is_closing, self.outbox.clone());
         self.session(index).is_some_and(|session| {
@@ -129,7 +128,7 @@ impl SessionManager {
         })
     }
 
-    /// Why nothing more comes when all is in order.
+    /// The reason of an orderly end.
     pub(super) fn closing_failure(&self) -> Failure {
         if self.is_closing { Failure::Closed } else { Failure::PeerClosed }
     }
@@ -137,7 +136,7 @@ impl SessionManager {
     pub(super) fn end_session(&mut self, index: u32, failure: Failure, now: Instant) {
         let position = self.sessions.get_mut(index as usize);
         let Some(mut session) = position.and_then(Option::take) else { return };
-        // What is due to be acknowledged still goes out.
+        // Acknowledgements that are due are still sent.
         if let Some(key) = session.link {
             let window = self.window();
             let last = session.take_acknowledgement(window);
@@ -157,7 +156,7 @@ impl SessionManager {
         }
         self.has_progress = true;
         if let Some(peer) = session.peer.filter(|_| session.start_reported) {
-            self.inbox.push_event(Event::Ended(peer), now);
+            self.push_event(Event::Ended(peer), now);
         }
         if !self.is_server {
             for key in self.links.keys().copied().collect::<Vec<_>>() {
@@ -166,22 +165,26 @@ impl SessionManager {
                 }
             }
             self.outbox.close(failure.clone());
-            self.inbox.push(&mut self.arrived);
-            self.inbox.close(failure);
+            self.close_inbox(failure);
         }
         self.check_closed();
     }
 
-    /// After a close, once no session is left, no message will come, and nobody has a word to say
-    /// to those who have not told who they are.
+    /// Closes the inbox and all links without a handshake, after a close, once no session is left.
     pub(super) fn check_closed(&mut self) {
         if self.is_closing && self.sessions.iter().all(Option::is_none) {
             for key in std::mem::take(&mut self.unidentified) {
                 self.links.remove(&key);
                 self.actions.push_back(Action::Close(key, false));
             }
-            self.inbox.push(&mut self.arrived);
-            self.inbox.close(Failure::Closed);
+            self.close_inbox(Failure::Closed);
         }
+    }
+
+    /// Closes the inbox after the messages that were received before.
+    fn close_inbox(&mut self, failure: Failure) {
+        self.inbox.push(&mut self.arrived);
+        self.inbox.close(failure);
+        self.has_progress = true;
     }
 }

@@ -1,4 +1,4 @@
-//! What the frames of a link do: messages, acknowledgements and handshakes.
+//! Handles the frames of a link: messages, acknowledgements and handshakes.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -15,11 +15,11 @@ use crate::message::{self, Body, Incoming};
 use crate::session::{Ending, Session};
 use crate::shared::SharedMemory;
 
-/// Why somebody new is refused for now: what those before have sent was not taken.
+/// Refuses a new incarnation for now, because earlier messages were not taken.
 const INBOX_FULL: &str = "busy: too much waits to be taken";
-/// Why somebody is refused who may be somebody else than he says. The log is told of these.
+/// Refuses a link whose peer may not have the id that it claims. These refusals are logged.
 const ID_IN_USE: &str = "busy: another communicator has this id just now";
-/// The same, once that one has shown to be alive since: there is no use in asking again.
+/// The same, once the peer with this id has answered a ping: another attempt would fail, too.
 const DUPLICATE_ID: &str = "another communicator has this id and is connected; give each an id of \
     its own, or close that one first";
 const CERTIFICATE_MISMATCH: &str = "the id is that of a peer with another certificate";
@@ -54,7 +54,7 @@ impl SessionManager {
                 Kind::Shared => self.handle_shared(key, header, &body),
                 Kind::Release => {
                     self.shared_memory_of(key)?.release(header.sequence)?;
-                    // A message may wait for it.
+                    // A message may wait for the slot.
                     self.mark_ready(key);
                     Ok(())
                 }
@@ -111,7 +111,7 @@ impl SessionManager {
         link.shared.as_mut().ok_or(ProtocolError::Unexpected)
     }
 
-    /// A message that lies in shared memory.
+    /// Handles a message in shared memory.
     fn handle_shared(
         &mut self,
         key: LinkKey,
@@ -123,7 +123,7 @@ impl SessionManager {
         self.handle_message(key, &Header { kind: Kind::Data, length, ..header }, body)
     }
 
-    /// A number without a message: cancelled, dropped, or the end.
+    /// Handles a number without a message: cancelled, dropped, or the end.
     fn handle_skipped(
         &mut self,
         key: LinkKey,
@@ -148,13 +148,13 @@ impl SessionManager {
         let outbox = self.outbox.clone();
         let (index, session) = self.session_of(key)?;
         self.has_progress |= session.progress(progress, &outbox)?;
-        // There may be room now for what had none.
+        // The window may have room for the next batch.
         self.mark_ready(key);
         self.send_finish_if_done(index);
         Ok(())
     }
 
-    /// Somebody begins a link to us.
+    /// Handles the handshake of a peer that made the link.
     fn handle_hello(
         &mut self,
         key: LinkKey,
@@ -170,7 +170,7 @@ impl SessionManager {
             Err(reason) => {
                 if [ID_IN_USE, DUPLICATE_ID, CERTIFICATE_MISMATCH].contains(&reason) {
                     let line = || format!("peer {} is refused: {reason}", hello.identity);
-                    self.inbox.log_queue.log(line, now);
+                    self.log_queue.log(line, now);
                 }
                 self.refuse(key, reason);
                 Ok(())
@@ -178,7 +178,7 @@ impl SessionManager {
         }
     }
 
-    /// The session that a newcomer goes on with, or a new one, or why neither.
+    /// The session to resume or a new one, or why the link is refused.
     fn choose_session(
         &mut self,
         key: LinkKey,
@@ -204,13 +204,13 @@ impl SessionManager {
                 return Err(INBOX_FULL);
             }
             match session.link {
-                // The same peer lost a link that looks whole from here.
+                // The peer has lost a link that is open here.
                 Some(old) if is_same => self.close_link(old, false, now),
                 Some(other) => return Err(self.reject_duplicate(other, hello.incarnation)),
                 None => {}
             }
-            // Another life of a peer that had ended begins anew. It still hears the end of a server
-            // that is closing, and what comes before that.
+            // Another incarnation of a peer that had ended begins a new session, unless the server
+            // is closing: then it gets the rest of the old one, and the end.
             let is_stale = self.session(index).is_some_and(|it| it.ending != Ending::Open);
             if is_same || !is_stale || self.is_closing {
                 return Ok(index);
@@ -234,9 +234,9 @@ impl SessionManager {
         Ok(index)
     }
 
-    /// Why a newcomer is not wanted who says to be the peer of this link. That one may be gone and
-    /// nobody has noticed: so it is asked, and the newcomer asks again meanwhile. If it answers,
-    /// there are two of one id. One that is about to end is waited for.
+    /// Why another communicator with the id of this link's peer is refused. The peer may be gone
+    /// without notice, so it gets a ping, and the other communicator retries meanwhile. If the peer
+    /// answers, two communicators have one id. A peer that is about to end is waited for.
     fn reject_duplicate(&mut self, other: LinkKey, new_incarnation: Incarnation) -> &'static str {
         let session = self.session_of(other);
         let is_open =
@@ -252,7 +252,7 @@ impl SessionManager {
         ID_IN_USE
     }
 
-    /// The other side of a link that we made has answered.
+    /// Handles the handshake of the peer of a link that we made.
     fn handle_welcome(
         &mut self,
         key: LinkKey,
@@ -266,7 +266,7 @@ impl SessionManager {
         let is_full = self.inbox_is_full();
         let (index, session) = self.session_of(key)?;
         if is_full && session.peer_incarnation != hello.incarnation {
-            // Closes the link; it is tried again later.
+            // Closes the link. The client retries later.
             return Err(ProtocolError::WindowExceeded);
         }
         if session.peer != Some(hello.identity) {
@@ -281,7 +281,7 @@ impl SessionManager {
         self.join(key, index, hello, None, now)
     }
 
-    /// Joins a link and a session, and answers if an answer is wanted.
+    /// Joins a link and a session, and sends the `answer` if there is one.
     fn join(
         &mut self,
         key: LinkKey,
@@ -313,7 +313,7 @@ impl SessionManager {
         session.link = Some(key);
         self.unidentified.remove(&key);
         if !std::mem::replace(&mut session.start_reported, true) {
-            self.inbox.push_event(Event::Started(hello.identity), now);
+            self.push_event(Event::Started(hello.identity), now);
         }
         self.has_progress = true;
         self.mark_ready(key);
@@ -321,7 +321,7 @@ impl SessionManager {
         Ok(())
     }
 
-    /// Tells the other side why it is not wanted, and closes the link behind that.
+    /// Sends a refusal, and closes the link after it.
     pub fn refuse(&mut self, key: LinkKey, reason: &str) {
         if let Some(link) = self.links.get_mut(&key) {
             link.control.extend(Header::control(Kind::Refuse, 0, reason.len()).write());
@@ -331,7 +331,7 @@ impl SessionManager {
         self.mark_ready(key);
     }
 
-    /// The other side will not have us: for now, or for good.
+    /// Handles a refusal, which is for now or final.
     fn handle_refuse(
         &mut self,
         key: LinkKey,
@@ -341,13 +341,13 @@ impl SessionManager {
         let (index, _) = self.session_of(key)?;
         let is_flushed = self.is_flushed(index);
         let outbox = self.outbox.clone();
-        let keeps = self.session(index).is_some_and(|it| it.keeps_for_another_life(&outbox));
-        // It is shown to people: nothing in it moves a cursor.
+        let keeps = self.session(index).is_some_and(|it| it.keeps_for_next_incarnation(&outbox));
+        // Terminals show it, so it may not hold control characters.
         let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
         let reason: String = String::from_utf8_lossy(reason).chars().map(printable).collect();
         self.set_dial_error(&reason);
         self.close_link(key, false, now);
-        // A server that is closing may be started again.
+        // A server that is closing may be restarted.
         let is_for_now = reason.starts_with("busy") || keeps && reason.starts_with("closed");
         if !is_for_now {
             let failure =

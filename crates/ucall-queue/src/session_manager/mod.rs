@@ -1,11 +1,10 @@
 //! The sessions and links of one communicator, without I/O.
 //!
-//! The caller opens a link for whatever carries bytes, hands in what comes, and sends what
+//! The caller opens a link for each stream, hands received bytes in, and sends what
 //! [`SessionManager::poll_output`] writes for the links that [`SessionManager::poll_ready`] names.
-//! What it has to do beyond that comes from [`SessionManager::poll_action`]. All of it is the same
-//! for sockets and for carriers of others (a broker, an RPC library): a link is a stream of bytes
-//! that keeps their order, and that ends whole. What was under way on a link that ended is sent
-//! again on the next.
+//! [`SessionManager::poll_action`] returns what else it has to do. A link is any stream that keeps
+//! the order of its bytes, over a socket, a broker or an RPC library. Messages that were in flight
+//! on a link that ended are sent again on the next.
 #![forbid(unsafe_code)]
 
 mod closing;
@@ -18,17 +17,22 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use ucall_buffer::Target;
+use ucall_engine::WakeFlag;
 
 use crate::backoff::Backoff;
 use crate::buffer_pool::BufferPool;
 use crate::decoder::{Decoder, ReadCopy};
+use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::DeliveryState;
+use crate::event_queue::{Event, EventQueue};
 use crate::failure::Failure;
 use crate::frame::{Header, Kind, ProtocolError};
 use crate::identity::{Identity, Incarnation};
 use crate::inbox::Inbox;
 use crate::link::Link;
-pub use crate::link::{LinkKey, Role};
+pub use crate::link::Role;
+pub use crate::link_key::LinkKey;
+use crate::log_queue::LogQueue;
 use crate::message::Incoming;
 use crate::options::Options;
 use crate::outbox::Outbox;
@@ -36,22 +40,23 @@ use crate::session::Session;
 use crate::shared::ReturnedSlots;
 #[cfg(target_os = "linux")]
 use crate::shared::{Channel, SharedMemory};
-use crate::wake::WakeFlag;
 
-/// A peer's window is never smaller.
+/// The smallest window of a peer.
 const WINDOW_BYTES_MIN: u64 = 64 * 1024;
-/// The inbox may have as many windows, however small a queue is.
+/// The inbox has room for this many windows, however small a queue is.
 const WINDOWS_KEPT: usize = 4;
-/// A link that is quiet for so many times `keepalive` is given up.
+/// A link that is silent for this many times `keepalive` is closed.
 const SILENT_KEEPALIVES: u32 = 3;
 
-/// What the caller is to do.
+const DROPPED_EVENTS: &str = "callbacks are slow: a session that has ended was told to neither \
+    on_start nor on_end";
+
+/// An action for the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Make a new connection, after waiting so long.
+    /// Make a new connection after this wait.
     Dial(Duration),
-    /// Close this link, which the hub has forgotten. With `true`, after what was written to it
-    /// went out.
+    /// Close this link, which the manager has forgotten. With `true`, after its output is sent.
     Close(LinkKey, bool),
 }
 
@@ -64,15 +69,23 @@ pub struct SessionManager {
     sessions: Vec<Option<Session>>,
     by_peer: HashMap<Identity, u32>,
     links: HashMap<LinkKey, Link>,
-    /// Links that others made and on which nobody has said yet who they are, the oldest first.
+    /// Accepted links without a handshake, the oldest first.
     unidentified: BTreeSet<LinkKey>,
     next_link: u64,
     ready: VecDeque<LinkKey>,
-    /// Links that go on in the next turn.
+    /// Links that continue in the next turn.
     continuing: Vec<LinkKey>,
     actions: VecDeque<Action>,
-    outbox: Arc<Outbox>,
-    inbox: Arc<Inbox>,
+    /// Where other threads put messages.
+    pub outbox: Arc<Outbox>,
+    /// Where other threads take messages.
+    pub inbox: Arc<Inbox>,
+    /// Starts and ends of sessions.
+    pub events: Arc<EventQueue>,
+    /// Lines for the program's log.
+    pub log_queue: Arc<LogQueue>,
+    /// Notified at the end of a turn.
+    pub notifier: Arc<DeliveryNotifier>,
     arrived: VecDeque<Incoming>,
     pool: Arc<BufferPool>,
     changed: Vec<u32>,
@@ -80,14 +93,14 @@ pub struct SessionManager {
     has_progress: bool,
     sweep_at: Instant,
     backoff: Backoff,
-    /// What kept the last attempt from succeeding.
+    /// Why the last attempt to connect failed.
     last_dial_error: Option<String>,
     is_closing: bool,
 }
 
 impl SessionManager {
-    /// The hub of a server, or of a client, which has one session and dials. `wake_flag` wakes
-    /// whoever drives it; `random` draws secrets.
+    /// The manager of a server, or of a client, which has one session and dials. `wake_flag` wakes
+    /// the thread that drives it; `random` draws secrets.
     pub fn new(
         identity: Identity,
         is_server: bool,
@@ -116,6 +129,9 @@ impl SessionManager {
             actions: VecDeque::new(),
             outbox,
             inbox: Arc::default(),
+            events: Arc::default(),
+            log_queue: Arc::default(),
+            notifier: Arc::default(),
             arrived: VecDeque::new(),
             pool,
             changed: Vec::new(),
@@ -133,54 +149,44 @@ impl SessionManager {
         manager
     }
 
-    /// Where others put.
-    pub fn outbox(&self) -> Arc<Outbox> {
-        self.outbox.clone()
-    }
-
-    /// Where others take.
-    pub fn inbox(&self) -> Arc<Inbox> {
-        self.inbox.clone()
-    }
-
-    /// Whether others come to it.
+    /// Whether it accepts links.
     pub fn is_server(&self) -> bool {
         self.is_server
     }
 
-    /// Whether everything is over after [`SessionManager::close`], and all is said.
+    /// Whether all sessions and links have ended after [`SessionManager::close`].
     pub fn is_closed(&self) -> bool {
         self.is_closing && self.sessions.iter().all(Option::is_none) && self.links.is_empty()
     }
 
-    /// Whether a client has no link, and has something to go on with.
+    /// Whether a client has a session and no link.
     pub fn wants_link(&self) -> bool {
         let has_session = matches!(self.sessions.first(), Some(Some(_)));
         !self.is_server && has_session && self.links.is_empty()
     }
 
-    /// Begins a link. When too many have not told who they are, the oldest of those makes room.
+    /// Opens a link. Above the limit of links without a handshake, the oldest of those is closed.
     pub fn open_link(&mut self, role: Role, now: Instant) -> LinkKey {
         let key = self.next_key(role, now);
         self.begin_link(key, Link::new(role, self.decoder(), now));
         key
     }
 
-    /// Notes whom the certificate names that the other side of a link has shown. Sessions that
-    /// begin on it are theirs alone.
+    /// Sets the name in the certificate of a link's peer. Sessions that begin on this link accept
+    /// no other name.
     pub fn set_certificate_name(&mut self, key: LinkKey, name: &[u8]) {
         if let Some(link) = self.links.get_mut(&key) {
             link.certificate_name = Some(name.into());
         }
     }
 
-    /// Begins a link that has a channel for shared memory beside its stream.
+    /// Opens a link that has a channel for shared memory beside its stream.
     #[cfg(target_os = "linux")]
     pub fn open_shared_link(&mut self, role: Role, channel: Channel, now: Instant) -> LinkKey {
         let key = self.next_key(role, now);
         let (trusts, returned) = (self.options.trusts_peers, self.returned.clone());
         let pool = self.pool.clone();
-        // As much as may be under way, and as much again that is looked at.
+        // A window of messages in flight, and as much again that has views.
         let kept = self.options.window_bytes.saturating_mul(2);
         let mut link = Link::new(role, self.decoder(), now);
         link.shared = Some(SharedMemory::new(channel, key, trusts, kept, returned, pool));
@@ -189,7 +195,7 @@ impl SessionManager {
         key
     }
 
-    /// The name of a link that is about to begin, for which there is room.
+    /// The key of a new link, after making room for it.
     fn next_key(&mut self, role: Role, now: Instant) -> LinkKey {
         if role == Role::Accepted && self.unidentified.len() >= self.options.handshakes_max {
             self.evict_oldest_unidentified(now);
@@ -217,23 +223,23 @@ impl SessionManager {
         }
         self.links.insert(key, link);
         self.mark_ready(key);
-        // Who comes when all is over is not waited for.
+        // A link that opens after the end does not delay the close.
         self.check_closed();
     }
 
-    /// Whether there are links on which nobody has said who they are.
-    pub fn has_strangers(&self) -> bool {
+    /// Whether there are links without a handshake yet.
+    pub fn has_unidentified(&self) -> bool {
         !self.unidentified.is_empty()
     }
 
-    /// Closes the link that has been open for longest without anybody saying who they are.
+    /// Closes the oldest link without a handshake.
     pub fn evict_oldest_unidentified(&mut self, now: Instant) {
         if let Some(&oldest) = self.unidentified.first() {
             self.close_link(oldest, false, now);
         }
     }
 
-    /// Takes in what came on a link. An error has closed the link.
+    /// Handles received bytes of a link. An error has closed the link.
     pub fn handle_received(
         &mut self,
         key: LinkKey,
@@ -258,7 +264,7 @@ impl SessionManager {
         now: Instant,
     ) -> Result<(), ProtocolError> {
         loop {
-            // It may have been closed by what came before.
+            // An earlier frame may have closed it.
             let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
             if link.is_closing {
                 return Ok(());
@@ -276,12 +282,12 @@ impl SessionManager {
         }
     }
 
-    /// Memory that the next bytes of a link are to be received into, if it wants that.
+    /// Memory to receive the next bytes of a link into, if it wants that.
     pub fn poll_target(&mut self, key: LinkKey) -> Option<Target> {
         self.links.get_mut(&key)?.decoder.poll_target()
     }
 
-    /// Takes a target back, as far as it was filled.
+    /// Takes a target back with its received bytes.
     pub fn return_target(
         &mut self,
         key: LinkKey,
@@ -293,15 +299,15 @@ impl SessionManager {
         self.handle_received(key, &tail, now)
     }
 
-    /// A link has broken, or could not be made.
+    /// The stream of a link has ended or failed.
     pub fn handle_link_closed(&mut self, key: LinkKey, now: Instant) {
         if let Some(link) = self.links.remove(&key) {
             self.detach_link(key, &link, now);
         }
     }
 
-    /// A link has broken for a reason that has a name. When that `is_final` and the other side was
-    /// never met, there is no session: asking again would end as it did.
+    /// A link has failed for this reason. If that `is_final` and the session has not started, the
+    /// session ends, because another attempt would fail in the same way.
     pub fn handle_link_failed(&mut self, key: LinkKey, reason: &str, is_final: bool, now: Instant) {
         self.set_dial_error(reason);
         if is_final {
@@ -310,14 +316,14 @@ impl SessionManager {
         self.handle_link_closed(key, now);
     }
 
-    /// A connection led to somebody who speaks otherwise.
+    /// A connection led to a peer with another protocol.
     pub fn handle_wrong_protocol(&mut self, reason: &str, now: Instant) {
         self.set_dial_error(reason);
         self.fail_unstarted(reason, now);
         self.redial();
     }
 
-    /// Ends the session of a client that has not met its server.
+    /// Ends the session of a client that has not started.
     fn fail_unstarted(&mut self, reason: &str, now: Instant) {
         let was_started =
             self.sessions.first().is_none_or(|it| it.as_ref().is_none_or(|it| it.start_reported));
@@ -326,36 +332,47 @@ impl SessionManager {
         }
     }
 
-    /// Keeps what a client that gives up in the end is to say of its last attempt.
+    /// Records why a client's last attempt to connect failed.
     pub fn set_dial_error(&mut self, reason: &str) {
         if !self.is_server {
             self.last_dial_error = Some(reason.to_owned());
         }
     }
 
-    /// A connection could not be made at all; `refused` when nobody is there.
+    /// A connection could not be made; `refused` if nothing listens at the address.
     pub fn handle_dial_failed(&mut self, refused: bool, now: Instant) {
-        // Nobody is there to hear an end that nothing of ours waits behind.
+        // No peer waits for our end, and no message of ours waits before it.
         if refused && self.is_flushed(0) {
             return self.end_session(0, self.closing_failure(), now);
         }
         self.redial();
     }
 
-    /// What the caller is to do next.
+    /// The next action for the caller.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Hands in what came, and tells who waits. To be called at the end of every turn.
+    /// Moves received messages to the inbox and notifies waiting threads. The driver calls it at
+    /// the end of each turn.
     pub fn finish_turn(&mut self) {
-        self.inbox.push(&mut self.arrived);
+        let has_messages = self.inbox.push(&mut self.arrived);
         if std::mem::take(&mut self.has_progress) {
-            self.inbox.notify_progress();
+            self.notifier.notify();
+        } else if has_messages {
+            self.notifier.call_callback();
         }
         for key in std::mem::take(&mut self.continuing) {
             self.mark_ready(key);
         }
+    }
+
+    /// Adds an event, which waiting threads are notified of at the end of the turn.
+    fn push_event(&mut self, event: Event, now: Instant) {
+        if !self.events.push(event) {
+            self.log_queue.log(|| DROPPED_EVENTS.to_owned(), now);
+        }
+        self.has_progress = true;
     }
 
     /// When [`SessionManager::handle_timeout`] is due.
@@ -364,19 +381,19 @@ impl SessionManager {
         (!is_idle || !self.pool.is_empty()).then_some(self.sweep_at)
     }
 
-    /// Whether [`SessionManager::handle_timeout`] has something to look after.
+    /// Whether [`SessionManager::handle_timeout`] is due.
     pub fn timeout_is_due(&self, now: Instant) -> bool {
         now >= self.sweep_at
     }
 
-    /// Notes a sign of life of a link whose bytes are not handed in yet.
+    /// Records that a link is alive whose bytes are not handed in yet.
     pub fn note_received(&mut self, key: LinkKey, now: Instant) {
         if let Some(link) = self.links.get_mut(&key) {
             link.received_at = now;
         }
     }
 
-    /// Looks after everything that depends on time, if that is due.
+    /// Handles all deadlines, if a sweep is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if !self.timeout_is_due(now) {
             return;
@@ -399,7 +416,7 @@ impl SessionManager {
         }
     }
 
-    /// Lets nothing more be put, sends what was, and ends every session in order.
+    /// Refuses further messages, sends the queues, and ends every session in order.
     pub fn close(&mut self, now: Instant) {
         if std::mem::replace(&mut self.is_closing, true) {
             return;
@@ -408,7 +425,7 @@ impl SessionManager {
         for index in 0..self.sessions.len() as u32 {
             self.flush_session(index, now);
         }
-        // Those who come to go on with a session find it later, too.
+        // A peer that wants to resume its session connects again.
         while !self.unidentified.is_empty() {
             self.evict_oldest_unidentified(now);
         }
@@ -439,24 +456,24 @@ impl SessionManager {
             }
             self.close_link(key, false, now);
         } else if link.is_open && now >= link.sent_at + keepalive {
-            // Who hears us well enough may hear nothing from us while he sends a long message.
+            // A peer that sends a long message is not asked for a pong.
             let is_silent = now >= link.received_at + keepalive;
             let kind = if is_silent { Kind::Ping } else { Kind::Pong };
             link.control.extend(Header::control(kind, 0, 0).write());
-            // One at a time.
+            // The next is due after another `keepalive`.
             link.sent_at = now;
             self.mark_ready(key);
         }
     }
 
-    /// Whether nobody may begin to send who has not yet: the window of a session counts only what
-    /// this life of its peer has sent, and that of others may still lie in the inbox.
+    /// Whether the inbox is too full for a new incarnation of any peer. The window of a session
+    /// counts one incarnation alone, and messages of earlier ones may still be in the inbox.
     fn inbox_is_full(&self) -> bool {
         let Options { queue_bytes_max, window_bytes, .. } = self.options;
         self.inbox.weight() > queue_bytes_max.max(window_bytes.saturating_mul(WINDOWS_KEPT))
     }
 
-    /// What each peer may have under way: less when there are many.
+    /// The window of each peer, which is smaller with many peers.
     fn window(&self) -> u64 {
         let sessions = self.by_peer.len().max(1);
         let share = (self.options.queue_bytes_max / sessions) as u64;
@@ -484,7 +501,7 @@ impl SessionManager {
         self.sessions.get_mut(index as usize)?.as_mut()
     }
 
-    /// Gives a link up, and has the caller close it.
+    /// Forgets a link, and has the caller close it.
     fn close_link(&mut self, key: LinkKey, after_output: bool, now: Instant) {
         if let Some(link) = self.links.remove(&key) {
             self.actions.push_back(Action::Close(key, after_output));
@@ -506,7 +523,7 @@ impl SessionManager {
         }
     }
 
-    /// Asks for another connection, for as long as there is a session to go on with.
+    /// Has the caller make another connection, if there is a session to resume.
     fn redial(&mut self) {
         if self.is_server || !matches!(self.sessions.first(), Some(Some(_))) {
             return;
@@ -518,6 +535,6 @@ impl SessionManager {
 
 impl std::fmt::Debug for SessionManager {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Hub({}, {} links)", self.identity, self.links.len())
+        write!(formatter, "SessionManager({}, {} links)", self.identity, self.links.len())
     }
 }

@@ -1,4 +1,4 @@
-//! What goes out: which links have something to send, and what.
+//! Output: the links that may have some, and what they send.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -8,13 +8,13 @@ use ucall_buffer::Payload;
 use super::{LinkKey, SessionManager};
 use crate::frame::{Header, Kind};
 
-/// One output is not begun with more than this behind it.
+/// An output takes no further batch at this many bytes.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// Parts of one output, which is what one system call takes.
+/// An output takes no further batch at this many parts, which is about what a system call takes.
 const OUTPUT_PARTS_MAX: usize = 60;
 
 impl SessionManager {
-    /// The next link that may have something to send.
+    /// The next link that may have output.
     pub fn poll_ready(&mut self) -> Option<LinkKey> {
         self.poll_outbox();
         self.release_slots();
@@ -27,13 +27,12 @@ impl SessionManager {
         None
     }
 
-    /// Whether [`SessionManager::poll_ready`] has a link, without looking at what others put.
+    /// Whether [`SessionManager::poll_ready`] has a link, apart from new messages in the outbox.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Writes what a link has to send, as much as goes out in one piece. It may have more: it is
-    /// asked again once that is out.
+    /// Writes the next output of a link. The link may have more once that is sent.
     pub fn poll_output(&mut self, key: LinkKey, output: &mut Payload, now: Instant) {
         let window = self.window();
         let Some(link) = self.links.get_mut(&key) else { return };
@@ -91,7 +90,7 @@ impl SessionManager {
         }
     }
 
-    /// Lists a link again, whose last output is out.
+    /// Marks a link as ready, after its last output was sent.
     pub fn handle_output_sent(&mut self, key: LinkKey) {
         self.mark_ready(key);
     }
@@ -108,7 +107,7 @@ impl SessionManager {
         self.changed = changed;
     }
 
-    /// Tells peers which slots of shared memory nobody looks at any more.
+    /// Reports to peers which slots of shared memory have no views any more.
     fn release_slots(&mut self) {
         for (key, slot) in self.returned.take() {
             if let Some(link) = self.links.get_mut(&key) {
@@ -118,7 +117,7 @@ impl SessionManager {
         }
     }
 
-    /// Lists the link of a session, because messages of it were taken.
+    /// Marks the link of a session as ready, after messages of it were taken or acknowledged.
     pub fn handle_taken(&mut self, index: u32) {
         if let Some(key) = self.session(index).and_then(|session| session.link) {
             self.mark_ready(key);

@@ -7,16 +7,10 @@
 
 use bytes::Bytes;
 
-use crate::frame::{Header, Kind, SEGMENT_ENTRY_BYTES, read_u64};
+use crate::frame::{Header, Kind, RECORD_HEAD_BYTES, SEGMENT_ENTRY_BYTES, read_u64, record_bytes};
 
 /// Arrays are read fastest from where a cache line begins.
 const ALIGNMENT: u64 = 64;
-const RECORD_HEAD_BYTES: usize = 16;
-
-/// Bytes of the body of a frame that tells of so many segments.
-pub(crate) fn record_bytes(segments: u16) -> u64 {
-    (RECORD_HEAD_BYTES + usize::from(segments) * SEGMENT_ENTRY_BYTES) as u64
-}
 
 /// Where the segments of a message lie.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -37,7 +37,7 @@ use ucall_buffer::Payload;
 
 use crate::buffer_pool::BufferPool;
 use crate::frame::{Header, Kind, ProtocolError, Sharing};
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::message::Body;
 use layout::Record;
 use receiver::SharedReceiver;
@@ -48,7 +48,6 @@ pub(crate) use channel::{
     is_client_preamble, is_server_preamble, match_client_preamble, receive_preamble,
     send_client_preamble, send_preamble,
 };
-pub(crate) use layout::record_bytes;
 pub(crate) use view::ReturnedSlots;
 pub use view::View;
 

@@ -15,7 +15,7 @@ use super::region::{self, Mapping, MemoryUse};
 use super::view::{Lease, ReturnedSlots, View};
 use crate::buffer_pool::BufferPool;
 use crate::frame::ProtocolError;
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::message::{Body, Segment};
 
 /// Slots of one link in each direction.

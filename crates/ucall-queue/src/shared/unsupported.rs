@@ -6,20 +6,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ucall_buffer::Payload;
+use ucall_engine::WakeFlag;
 
 use crate::frame::{ProtocolError, Sharing};
-use crate::link::LinkKey;
+use crate::link_key::LinkKey;
 use crate::message::Body;
-use crate::wake::WakeFlag;
 
 /// Fails: this system has none that can be sealed.
 pub fn shared_memory() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
-}
-
-/// A frame that tells of shared memory has no length that would do.
-pub(crate) fn record_bytes(_segments: u16) -> u64 {
-    u64::MAX
 }
 
 /// A piece of a message in shared memory.
@@ -105,7 +100,7 @@ impl SharedMemory {
 pub(crate) struct ReturnedSlots;
 
 impl ReturnedSlots {
-    pub(crate) fn new(_doorbell: Arc<WakeFlag>) -> Self {
+    pub(crate) fn new(_wake_flag: Arc<WakeFlag>) -> Self {
         Self
     }
 

@@ -1,11 +1,11 @@
 //! Pieces of messages that lie in shared memory, for whoever got them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ucall_engine::WakeFlag;
+
 use super::region::Mapping;
-use crate::link::LinkKey;
-use crate::wake::WakeFlag;
+use crate::link_key::LinkKey;
 
 /// A piece of a message in shared memory, which stays mapped for as long as a view of it is there.
 #[derive(Clone, Debug)]
@@ -99,30 +99,25 @@ impl Drop for Lease {
     }
 }
 
-/// Slots that nobody looks at any more, until the communicator's thread tells the peer.
+/// Slots without views, until the communicator's thread reports them to the peer.
 #[derive(Debug)]
 pub(crate) struct ReturnedSlots {
     slots: Mutex<Vec<(LinkKey, usize)>>,
-    is_nonempty: AtomicBool,
     wake_flag: Arc<WakeFlag>,
 }
 
 impl ReturnedSlots {
     pub(crate) fn new(wake_flag: Arc<WakeFlag>) -> Self {
-        Self { slots: Mutex::default(), is_nonempty: AtomicBool::new(false), wake_flag }
+        Self { slots: Mutex::default(), wake_flag }
     }
 
     fn push(&self, link: LinkKey, slot: usize) {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).push((link, slot));
-        self.is_nonempty.store(true, Ordering::Release);
         self.wake_flag.notify();
     }
 
     /// All that were returned since the last time.
     pub(crate) fn take(&self) -> Vec<(LinkKey, usize)> {
-        if !self.is_nonempty.swap(false, Ordering::AcqRel) {
-            return Vec::new();
-        }
         std::mem::take(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

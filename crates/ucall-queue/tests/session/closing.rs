@@ -92,8 +92,8 @@ impl ClosingSession {
             }
         }
         // It was one session, from its beginning to its end.
-        let server = &self.pair.server.inbox;
-        let events: Vec<_> = std::iter::from_fn(|| server.next_event()).collect();
+        let events = &self.pair.server.manager.events;
+        let events: Vec<_> = std::iter::from_fn(|| events.poll()).collect();
         assert_eq!(events, [Event::Started(CLIENT), Event::Ended(CLIENT)]);
     }
 }

@@ -323,8 +323,8 @@ fn a_side_that_closes_waits_until_all_is_acknowledged_wherever_it_is_cut() {
                 talk.pair.cut();
                 talk.run_until(|talk| talk.putter().manager.is_closed());
                 assert!(talk.put.iter().all(is_done));
-                let server = &talk.pair.server.inbox;
-                let events: Vec<_> = std::iter::from_fn(|| server.next_event()).collect();
+                let events = &talk.pair.server.manager.events;
+                let events: Vec<_> = std::iter::from_fn(|| events.poll()).collect();
                 assert_eq!(events, [Event::Started(CLIENT), Event::Ended(CLIENT)]);
             }
         }

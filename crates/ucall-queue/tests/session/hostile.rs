@@ -85,6 +85,48 @@ fn lengths_and_numbers_are_validated() {
     }
 }
 
+/// What a client says that goes on with the first session of a server: how far it is, and the
+/// oldest message that it still has.
+fn resuming(progress: [u64; 3], oldest: u64) -> Vec<u8> {
+    let mut bytes = hello(CLIENT);
+    bytes[64..80].copy_from_slice(&((1u128 << 64) + 1).to_le_bytes());
+    for (at, number) in progress.into_iter().chain([oldest]).enumerate() {
+        bytes[80 + 8 * at..][..8].copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn a_session_outlives_resumptions_with_invalid_progress() {
+    let (mut side, key, now) = server();
+    side.manager.handle_received(key, &hello(CLIENT), now).unwrap();
+    let receipt = side.put(b"first");
+    let mut output = Payload::new();
+    side.manager.poll_output(key, &mut output, now);
+    side.manager.handle_received(key, &header(4, 1, 1, 0), now).unwrap();
+    for (progress, oldest, expected) in [
+        ([2, 0, 1 << 20], 1, ProtocolError::OutOfOrder),
+        ([u64::MAX, 0, 0], 1, ProtocolError::OutOfOrder),
+        ([0, 1, 0], 1, ProtocolError::Malformed),
+        ([0, u64::MAX, u64::MAX], 1, ProtocolError::Malformed),
+        ([0, 0, 0], 0, ProtocolError::Malformed),
+    ] {
+        let key = side.manager.open_link(Role::Accepted, now);
+        let received = side.manager.handle_received(key, &resuming(progress, oldest), now);
+        assert_eq!(received, Err(expected), "{progress:?}");
+    }
+    // The peer may still keep messages that the server has received, and any window is valid.
+    let key = side.manager.open_link(Role::Accepted, now);
+    side.manager.handle_received(key, &resuming([1, 0, u64::MAX], u64::MAX), now).unwrap();
+    side.manager.handle_received(key, &header(4, 1, 1, 0), now).unwrap();
+    side.manager.handle_received(key, &header(4, 1, 2, 0), now).unwrap();
+    side.manager.finish_turn();
+    let sequences: Vec<_> = std::iter::from_fn(|| side.take()).map(|it| it.sequence).collect();
+    assert_eq!(sequences, [1, 2]);
+    let Receipt::One(state, number) = receipt else { panic!("to one peer") };
+    assert_eq!(state.progress(number), DeliveryStatus::Done);
+}
+
 #[test]
 fn the_servers_own_id_is_refused() {
     let (mut side, key, now) = server();
@@ -102,7 +144,7 @@ fn an_id_in_use_is_not_taken_over() {
     let receipt = pair.server.put(b"for the client");
     pair.run_until(|pair| !pair.client.take_all().is_empty());
     assert!(matches!(receipt, Receipt::One(..)));
-    let line = pair.server.inbox.log_queue.next_line().unwrap();
+    let line = pair.server.manager.log_queue.next_line().unwrap();
     assert_eq!(line, format!("peer {CLIENT} is {REFUSED_ID_IN_USE}"));
 }
 
@@ -193,7 +235,7 @@ fn a_session_is_bound_to_its_certificate() {
         }
         side.manager.handle_link_closed(link, now);
     }
-    let line = side.inbox.log_queue.next_line().unwrap();
+    let line = side.manager.log_queue.next_line().unwrap();
     assert!(line.ends_with("refused: the id is that of a peer with another certificate"), "{line}");
     // The same one goes on, in the same life and in another.
     for incarnation in [9, 9, 7] {
@@ -204,7 +246,7 @@ fn a_session_is_bound_to_its_certificate() {
         }
         side.manager.handle_link_closed(key, now);
     }
-    let events: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
+    let events: Vec<_> = std::iter::from_fn(|| side.manager.events.poll()).collect();
     assert_eq!(events, [Event::Started(CLIENT)]);
 }
 
@@ -301,7 +343,7 @@ fn unread_session_events_are_bounded_and_logged() {
         bytes[..2].copy_from_slice(&number.to_le_bytes());
         Identity(bytes)
     };
-    assert_eq!(side.inbox.next_event(), None);
+    assert_eq!(side.manager.events.poll(), None);
     let mut later = now;
     for number in 0..3000 {
         let key = side.manager.open_link(Role::Accepted, later);
@@ -312,14 +354,14 @@ fn unread_session_events_are_bounded_and_logged() {
             side.manager.handle_timeout(later);
         }
     }
-    let kept: Vec<_> = std::iter::from_fn(|| side.inbox.next_event()).collect();
+    let kept: Vec<_> = std::iter::from_fn(|| side.manager.events.poll()).collect();
     assert!((1000..=1024).contains(&kept.len()), "{}", kept.len());
     // Each is told whole, or not at all.
     for number in 0..3000 {
         let [began, ended] = [Event::Started, Event::Ended].map(|it| it(identity(number)));
         assert_eq!(kept.contains(&began), kept.contains(&ended));
     }
-    let line = side.inbox.log_queue.next_line().unwrap();
+    let line = side.manager.log_queue.next_line().unwrap();
     assert!(line.starts_with("callbacks are slow: a session that has ended"), "{line}");
 }
 
@@ -331,7 +373,7 @@ fn a_message_past_the_peers_limit_fails_alone() {
         pair.server = Side::new(SERVER, &small, 9, pair.now);
         let lengths = [most, most + 1, 5, most + 1];
         let receipts = lengths.map(|length| pair.client.put(&vec![7; length]));
-        pair.run_until(|pair| pair.client.inbox.next_event().is_some());
+        pair.run_until(|pair| pair.client.manager.events.poll().is_some());
         pair.run();
         let received: Vec<_> = pair.server.take_all().iter().map(Vec::len).collect();
         assert_eq!(received, [most, 5]);

@@ -49,7 +49,7 @@ impl Side {
         let is_server = identity == SERVER;
         let manager =
             SessionManager::new(identity, is_server, options.clone(), wake_flag, random, now);
-        let (outbox, inbox) = (manager.outbox(), manager.inbox());
+        let (outbox, inbox) = (manager.outbox.clone(), manager.inbox.clone());
         let wire = VecDeque::new();
         Self {
             manager,

@@ -1,14 +1,14 @@
-//! How connections begin and end.
+//! The beginning and the end of connections.
 //!
-//! | a connection | ends |
+//! | a connection | ends by |
 //! |---|---|
-//! | that has failed, or whose output is all sent | by `close`, at once |
-//! | with nothing under way | by `close_idle`, which sends TLS its close_notify |
-//! | that is idle, when there are too many | by `evict_idle`, which closes it so |
-//! | whose input is not read any more | by `discard_input`, until its peer ends it or a deadline |
+//! | that has failed, or whose output is all sent | `close`, at once |
+//! | without a request, in a drain or at the end | `close_idle`, which sends TLS's close_notify |
+//! | idle for longest, past the limit | `evict_idle`, which calls `close_idle` |
+//! | whose request was refused | `discard_input`, until its peer closes or a deadline passes |
 //!
-//! Past the limit on connections the longest idle one makes room. Which one that is is known only
-//! after a turn has read all that has arrived, so the end of the turn decides.
+//! Past the limit on connections the longest idle connection makes room for a new one. It is known
+//! after a turn has read all bytes that have arrived, so the end of the turn evicts.
 
 use std::io;
 use std::time::Instant;
@@ -22,7 +22,7 @@ use crate::drain::GRACE_PERIOD;
 use crate::handler::Handler;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
-    /// Accepts connections of `listener`.
+    /// Starts to accept connections at `listener`.
     pub(crate) fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.listeners.listen(listener, &mut self.engine)
     }
@@ -32,14 +32,14 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.listeners.shut_down(&mut self.engine);
     }
 
-    /// Takes in the connections that wait at the sockets, of which the engine reports nothing more.
+    /// Accepts the connections in the backlogs of sockets that are shut down for the engine.
     pub(crate) fn accept_waiting(&mut self) {
         for id in self.listeners.adopt_waiting(&mut self.engine) {
             self.accept(id);
         }
     }
 
-    /// Takes in a connection.
+    /// Adds a connection that the engine has accepted.
     #[inline(never)]
     pub(crate) fn accept(&mut self, id: Id) {
         let Some(connection) = self.context.new_connection() else {
@@ -50,8 +50,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.stats.connections = self.connections.len() as u64;
     }
 
-    /// Makes room after a turn that has accepted, or has failed to: evicts what `admission` and
-    /// `bound` allow (see [`ConnectionDriver::evict_idle`]), and pauses while that is not enough.
+    /// Ends a turn that has accepted connections, or has failed to: evicts idle connections past
+    /// the limit (see [`ConnectionDriver::evict_idle`]), and pauses accepting if they are too few.
     #[inline]
     pub(crate) fn end_accepting(
         &mut self,
@@ -69,7 +69,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Resumes accepting if it has paused and there is room, or some connections are idle by now.
+    /// Begins a sweep. Resumes accepting if there is room, or idle connections make room.
     pub(crate) fn begin_sweep(&mut self, admission: &mut AdmissionQueues, bound: Option<Instant>) {
         self.context.begin_sweep();
         self.send_queue.release_unused();
@@ -80,8 +80,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Whether more connections are open than may be. Those that show it, and for which none was
-    /// idle, are served all the same.
+    /// Whether more connections are open than the limit allows. Those past it are served, too, if
+    /// no idle connection could make room.
     fn is_over_connections_max(&self) -> bool {
         self.connections.len() > self.context.config().connections_max
     }
@@ -92,9 +92,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Closes connections until there are no more than may be: those whose peers have left, then
-    /// the longest idle ones since before `bound`, if any. One that was accepted after that does
-    /// not count: its request may have arrived, and just not be read yet.
+    /// Closes connections down to the limit: first those whose peers have left, then the longest
+    /// idle of those that were idle before `bound`. A later one is not idle: its request may have
+    /// arrived without being read yet.
     #[inline(never)]
     fn evict_idle(&mut self, admission: &mut AdmissionQueues, bound: Option<Instant>) {
         while self.is_over_connections_max() {
@@ -114,13 +114,13 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         idle.is_some()
     }
 
-    /// After a failure to accept, the longest idle connection gives its place to the newcomer. With
-    /// none idle, newcomers wait.
+    /// After a failure to accept, evicts the longest idle connection for the new one. If none is
+    /// idle, new connections wait.
     #[inline(never)]
     fn replace_longest_idle(&mut self, error: &io::Error, bound: Option<Instant>) {
         let has_evicted = self.evict_longest_idle(bound);
         if self.listeners.should_log_failure(!has_evicted) {
-            let line = format!("cannot accept a connection: {error}; will try again");
+            let line = format!("cannot accept a connection: {error}; will retry");
             self.context.handler().warn(&line);
         }
         if has_evicted {
@@ -128,21 +128,21 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Closes the connections that had been idle for the grace of a drain at `moment`.
+    /// Closes the connections that had been idle for [`GRACE_PERIOD`] at `moment`.
     pub(crate) fn close_all_idle(&mut self, moment: Instant) {
         for id in self.connections.idle_for(GRACE_PERIOD, moment) {
             self.close_idle(id);
         }
     }
 
-    /// Closes all connections, those with nothing under way with a goodbye.
+    /// Closes all connections.
     pub(crate) fn close_all(&mut self) {
         for id in self.connections.ids() {
             self.close_idle(id);
         }
     }
 
-    /// Ends our side and discards what the peer still sends, until it ends its own.
+    /// Shuts down our side, and discards input until the peer shuts down its own.
     #[inline(never)]
     pub(super) fn discard_input(&mut self, id: Id) {
         if self.connections.find(id).is_some_and(Entry::shut_down) {
@@ -151,8 +151,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.resume(id);
     }
 
-    /// Closes a connection. One with nothing under way says goodbye under TLS, if that goes out at
-    /// once: its peer then knows that the stream was not cut.
+    /// Closes a connection. If all its output is sent, TLS's close_notify tells the peer that the
+    /// stream is complete.
     #[inline(never)]
     fn close_idle(&mut self, id: Id) {
         if let Some(entry) = self.connections.find(id)

@@ -1,7 +1,7 @@
-//! Drives connections on an engine: what one of them receives, writes and asks for next.
+//! Drives connections on an engine.
 //!
-//! The worker passes events in (`receive`, `sent`, `filled`, …). Each lets the connection take a
-//! step, sends what the step has written, and applies the [`NextAction`] that follows.
+//! The worker passes events in (`receive`, `sent`, `filled`, …). For each, the driver runs a step
+//! of the connection, sends the output of the step, and applies the [`NextAction`] that follows.
 
 mod lifecycle;
 
@@ -31,12 +31,12 @@ pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
     send_queue: SendQueue,
     listeners: Listeners,
     waiters: MemoryWaiters,
-    /// Where the handler writes the result of a deferred call.
+    /// The result of a deferred call, written by the handler.
     text: Vec<u8>,
     stats: Stats,
 }
 
-/// What a turn needs.
+/// The parts of a turn that concern no single connection.
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(crate) fn new(engine: E, context: WorkerContext<H>) -> Self {
         let send_queue = SendQueue::new(context.budget().clone());
@@ -83,7 +83,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         &mut self.connections
     }
 
-    /// Whether sweeps have anything to do.
+    /// Whether a sweep has work to do.
     pub(crate) fn needs_sweeps(&self) -> bool {
         self.connections.len() > 0
             || self.listeners.is_paused()
@@ -97,12 +97,12 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         !self.waiters.is_empty()
     }
 
-    /// Whether they do although there is some.
+    /// Whether connections wait for memory although there is some.
     pub(crate) fn may_resume_waiters(&self) -> bool {
         self.has_waiters() && self.context.load() == LoadState::Normal
     }
 
-    /// Whether the next wait has to poll for the end of a send, once.
+    /// Whether the next wait has to poll for the end of a send. True once.
     #[inline]
     pub(crate) fn take_poll(&mut self) -> bool {
         self.send_queue.take_poll()
@@ -133,15 +133,15 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     }
 }
 
-/// What happens to one connection.
+/// The events of one connection.
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
-    /// Receives what has arrived on a connection, and answers it.
+    /// Receives bytes of a connection, and answers the requests in them.
     #[inline(always)]
     pub(crate) fn receive(&mut self, arrival: Arrival, admission: &mut AdmissionQueues) {
         let id = arrival.socket;
         let Some(entry) = self.connections.find(id) else { return };
         if !entry.may_read(self.stats.turns) {
-            // The engine reports again what is not received.
+            // The engine reports unreceived bytes again.
             return;
         }
         if self.context.wants_peers() && entry.caller.peer.is_none() {
@@ -178,7 +178,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Ends a connection whose peer is gone.
+    /// Handles a hang-up.
     pub(crate) fn hang_up(&mut self, hangup: Hangup) {
         match hangup {
             Hangup::Ended(id) => self.end(id),
@@ -186,7 +186,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Takes a step of a handshake that had to wait.
+    /// Takes a handshake step that had to wait for its turn.
     #[inline(never)]
     pub(crate) fn resume_handshake(&mut self, id: Id, mut input: HandshakeInput) {
         self.step(id, |connection, environment, out| {
@@ -214,7 +214,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// A send has ended: sends what is queued after it, and resumes a connection that waited.
+    /// Handles the end of a send: sends the output queued after it, and resumes a connection that
+    /// waited for it.
     #[inline(always)]
     pub(crate) fn sent(&mut self, id: Id, payload: Payload) {
         if self.send_queue.sent(self.connections.find(id), payload) {
@@ -232,14 +233,14 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.context.update_load();
     }
 
-    /// A send has failed.
+    /// Handles a failed send.
     #[cold]
     pub(crate) fn send_failed(&mut self, id: Id, payload: Payload) {
         self.send_queue.sent(None, payload);
         self.close(id);
     }
 
-    /// Sends the replies that wait for others, if there are any.
+    /// Sends the batch of the send queue, if there is one.
     #[inline]
     pub(crate) fn send_waiting(&mut self) {
         if self.send_queue.has_batch() {
@@ -252,34 +253,36 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.send_replies();
     }
 
-    /// The same at the end of a turn.
+    /// Sends the batch. Inlined at the end of a turn, where most replies leave.
     #[inline(always)]
     pub(crate) fn send_replies(&mut self) {
         let now = self.context.now();
         self.send_queue.send_batch(&mut self.engine, &mut self.connections, now);
     }
 
-    /// Sends the replies that the handler has for deferred calls.
+    /// Sends the handler's replies to deferred calls.
     #[inline]
     pub(crate) fn poll_replies(&mut self) {
-        let mut text = mem::take(&mut self.text);
-        while let Some((call, outcome)) = self.context.handler().poll_reply(&mut text) {
-            self.context.end_child();
-            self.complete(call, outcome.as_ref().map(|()| text.as_slice()));
-            text.clear();
+        while let Some((call, outcome)) = self.context.handler().poll_reply(&mut self.text) {
+            self.complete(call, &outcome);
         }
-        self.text = text;
     }
 
-    /// Sends the reply to a deferred call.
-    pub(crate) fn complete(&mut self, call: CallId, outcome: Result<&[u8], &RpcError>) {
+    #[inline(never)]
+    fn complete(&mut self, call: CallId, outcome: &Result<(), RpcError>) {
+        self.context.end_child();
+        let mut text = mem::take(&mut self.text);
+        let outcome = outcome.as_ref().map(|()| text.as_slice());
         self.step(call.connection, |connection, environment, out| {
             connection.complete(call.exchange, outcome, environment, out);
         });
         self.flush_and_apply(call.connection);
+        text.clear();
+        self.text = text;
     }
 
-    /// Resumes connections that waited for memory, as long as there is some, or else one of them.
+    /// Resumes connections that wait for memory while there is some, or one of them if there is
+    /// none.
     #[inline(never)]
     pub(crate) fn resume_waiters(&mut self) {
         for _ in 0..self.waiters.turn_len() {
@@ -298,21 +301,21 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// The peer has ended its side of the stream.
+    /// Handles the end of the peer's side of the stream.
     fn end(&mut self, id: Id) {
         self.step(id, |connection, environment, out| connection.handle_eof(environment, out));
         self.flush_and_apply(id);
     }
 
-    /// Continues with requests that had to wait.
+    /// Handles requests that had to wait.
     fn resume_requests(&mut self, id: Id) {
         self.step(id, |connection, environment, out| connection.resume(environment, out));
         self.flush_and_apply(id);
     }
 
-    /// Inspects the connection at `place` for a sweep, and ends it if that is due.
-    pub(crate) fn inspect(&mut self, place: usize, sweep: &mut Sweep) {
-        let Some(entry) = self.connections.at_mut(place) else { return };
+    /// Inspects the connection of `slot` for a sweep, and applies its deadlines.
+    pub(crate) fn inspect(&mut self, slot: usize, sweep: &mut Sweep) {
+        let Some(entry) = self.connections.at_mut(slot) else { return };
         let id = entry.id();
         self.engine.check(id);
         if entry.proto.is_filling() && entry.set_filled(self.engine.filled_bytes(id)) {
@@ -334,7 +337,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         sweep.count_ended();
     }
 
-    /// Lets a connection take a step that writes to the output.
+    /// Runs a step of a connection that writes to the output.
     fn step(
         &mut self,
         id: Id,
@@ -345,7 +348,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.context.step(entry, |connection, environment| step(connection, environment, out));
     }
 
-    /// Sends what a step has written, then applies what the connection wishes for.
+    /// Sends the output of a step, then applies the connection's next action.
     #[inline(never)]
     fn flush_and_apply(&mut self, id: Id) {
         loop {
@@ -366,7 +369,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Applies a wish once the output is on its way; `true` when that has led to more output.
+    /// Applies an action after the output is sent or queued; `true` if it has written more output.
     #[inline(never)]
     fn apply_action(&mut self, id: Id, next_action: NextAction) -> bool {
         let Some(entry) = self.connections.find(id) else { return false };
@@ -388,7 +391,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         false
     }
 
-    /// Lets the engine receive a large body straight to its place.
+    /// Has the engine receive a large body straight into its target.
     #[inline(never)]
     fn fill(&mut self, id: Id) {
         let mut target = None;
@@ -408,8 +411,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Goes on with a connection that paused for output which may all have gone out at once; `true`
-    /// when it has written more.
+    /// Resumes a connection that paused for output, after all of that is sent; `true` if it has
+    /// written more.
     fn proceed_or_pause(&mut self, id: Id) -> bool {
         self.step(id, |connection, environment, out| connection.resume(environment, out));
         if self.send_queue.output_is_empty() {

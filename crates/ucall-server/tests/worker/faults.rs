@@ -8,7 +8,6 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use ucall_engine::fake::{FakePeer, SendMode};
-use ucall_server::Message;
 
 use crate::harness::{Harness, call, post, reply, text};
 
@@ -47,9 +46,9 @@ fn exchanges() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Finishes all deferred calls, as if their handlers had taken until now.
 fn complete_all(harness: &mut Harness) {
-    for call in std::mem::take(&mut harness.worker.handler_mut().unfinished) {
-        harness.worker.mailbox().send(Message::Complete(call, Ok(b"true".to_vec())));
-    }
+    let handler = harness.worker.handler_mut();
+    let calls = std::mem::take(&mut handler.unfinished).into_iter();
+    handler.calls.outcomes().send_all(calls.map(|token| (token, Ok(b"true".to_vec()))).collect());
     harness.turn();
 }
 

@@ -11,7 +11,8 @@ use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
-    CallId, Caller, Handler, MemoryBudget, Message, Procedures, Reservation, Worker, WorkerConfig,
+    CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Procedures, Reservation, Token,
+    Worker, WorkerConfig,
 };
 
 /// What has not happened by then never will.
@@ -24,25 +25,41 @@ pub enum Procedure {
     Later,
 }
 
-#[derive(Default)]
+/// The outcome of a deferred call.
+pub type Outcome = Result<Vec<u8>, RpcError>;
+
 pub struct ScriptedHandler {
+    pub calls: DeferredCalls<(), Outcome>,
     /// By the text of its id.
-    pub deferred: HashMap<Vec<u8>, CallId>,
+    pub deferred: HashMap<Vec<u8>, Token>,
     /// In the order they came.
-    pub unfinished: Vec<CallId>,
+    pub unfinished: Vec<Token>,
     pub cancelled: Vec<Id>,
     pub warnings: Vec<String>,
     /// What happens between the end of a wait and the turn's look at the clock.
     pub after_wait: Option<Box<dyn FnOnce()>>,
-    pub budget: MemoryBudget,
     /// What deferred calls hold.
     reserved: Reservation,
 }
 
+impl Default for ScriptedHandler {
+    fn default() -> Self {
+        Self {
+            calls: DeferredCalls::new(10_000, "max_running_calls"),
+            deferred: HashMap::new(),
+            unfinished: Vec::new(),
+            cancelled: Vec::new(),
+            warnings: Vec::new(),
+            after_wait: None,
+            reserved: Reservation::default(),
+        }
+    }
+}
+
 impl ScriptedHandler {
-    /// Lets deferred calls hold so much.
+    /// Reserves `bytes` for deferred calls.
     pub fn reserve(&mut self, bytes: usize) {
-        self.reserved.resize(bytes, &self.budget);
+        self.reserved.resize(bytes, self.calls.budget());
     }
 }
 
@@ -69,17 +86,32 @@ impl Handler for ScriptedHandler {
                 out.push(b'"');
             }
             Procedure::Later => {
-                let id = caller.call_id(call);
-                self.unfinished.push(id);
-                self.deferred.insert(call.id.unwrap_or_default().to_vec(), id);
+                let caller = Some(caller.call_id(call));
+                let token = self.calls.insert(caller, None, Instant::now(), ());
+                self.unfinished.push(token);
+                self.deferred.insert(call.id.unwrap_or_default().to_vec(), token);
                 return CallOutcome::Deferred;
             }
         }
         CallOutcome::Done
     }
 
+    fn set_mailbox(&mut self, mailbox: Mailbox) {
+        self.calls.outcomes().set_mailbox(mailbox);
+    }
+
+    /// Keeps the calls, so that tests may reply to them late.
     fn cancel(&mut self, connection: Id) {
         self.cancelled.push(connection);
+    }
+
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+        loop {
+            let (token, outcome) = self.calls.next_outcome()?;
+            if let Some((caller, ())) = self.calls.finish(token, Instant::now()) {
+                return Some((caller?, outcome.map(|result| *text = result)));
+            }
+        }
     }
 
     const WAITING_COSTS: bool = true;
@@ -93,7 +125,7 @@ impl Handler for ScriptedHandler {
     }
 
     fn memory_budget(&self) -> MemoryBudget {
-        self.budget.clone()
+        self.calls.budget().clone()
     }
 
     fn warn(&mut self, line: &str) {
@@ -154,9 +186,10 @@ impl Harness {
         self.worker.counters().stats()
     }
 
-    pub fn complete(&mut self, id: &str, outcome: Result<Vec<u8>, RpcError>) {
-        let call = self.worker.handler_mut().deferred[id.as_bytes()];
-        self.worker.mailbox().send(Message::Complete(call, outcome));
+    /// Replies to a deferred call, as another thread does.
+    pub fn complete(&mut self, id: &str, outcome: Outcome) {
+        let handler = self.worker.handler_mut();
+        handler.calls.outcomes().send(handler.deferred[id.as_bytes()], outcome);
         self.turn();
     }
 }

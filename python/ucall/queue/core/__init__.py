@@ -1,4 +1,4 @@
-"""What all communicators have: the options, and the class itself."""
+"""The parts that all transports share: the options, the communicator and its futures."""
 
 from __future__ import annotations
 

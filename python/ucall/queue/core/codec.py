@@ -1,4 +1,4 @@
-"""Between a serializer and the core, which knows pieces of memory."""
+"""Adapts a serializer to the core, which sends and receives pieces of memory."""
 
 from __future__ import annotations
 
@@ -16,71 +16,69 @@ Codec = tuple[
     type, Callable[[Any], Pieces], Callable[[Any, list[Any]], Any], Callable[[Any], Any] | None
 ]
 
+#: Length of the chunks that `load` gets with ``get_merge=False``.
+_CHUNK_BYTES = 64 * 1024
+
 
 def codec_of(options: CommunicatorOptions, future: type) -> Codec:
-    """What the core is told about serializing."""
+    """The argument ``codec`` of `ucall._core.QueueCore`."""
     serialization, connection = options.serialization, options.connection
     dump, load = serialization.dump, serialization.load
-    dumper = _pickler(dump, "dump")
-    loader = _pickler(load, "load")
+    dumper, loader = _pickler(dump, "dump"), _pickler(load, "load")
     if dumper is not None and loader is not None:
-        # `bytes` and `str` go as they are: no serializer could say them shorter.
-        plain = None if dumper._plain and loader._plain else _wrap_load(load)
+        # Plain `bytes` and `str` need no pickle: the core sends their memory.
+        plain = None if dumper._plain and loader._plain else _plain_loader(load)
         return future, dumper._pieces, loader._restore, plain
     return (
         future,
-        _dumping(dump, connection.put_merge),
-        _loading(load, connection.get_merge),
-        _wrap_load(load),
+        _dumper(dump, connection.put_merge),
+        _loader(load, connection.get_merge),
+        _plain_loader(load),
     )
 
 
 def _pickler(method: object, name: str) -> PickleSerializer | None:
-    """The serializer that a method is of, if it is ours and not derived from it."""
+    """The `PickleSerializer` that the method is bound to; None for any other or derived class."""
     owner = getattr(method, "__self__", None)
     if type(owner) is PickleSerializer and method == getattr(owner, name):
         return owner
     return None
 
 
-def _wrap_load(load: Callable[[Stream], Any]) -> Callable[[Any], Any]:
-    """For what a peer sent as it is, and this side reads with a serializer of its own."""
+def _plain_loader(load: Callable[[Stream], Any]) -> Callable[[Any], Any]:
+    """Loads the plain `bytes` or `str` of a peer with a serializer other than the peer's."""
+    takes_bytes = isinstance(getattr(load, "__self__", None), BytesSerializer)
 
     def load_plain(data: bytes | str) -> Any:
-        is_bytes = isinstance(getattr(load, "__self__", None), BytesSerializer)
-        stream = data if is_bytes and isinstance(data, bytes) else pickle.dumps(data, 5)
-        return load(Stream([stream]))
+        is_raw = takes_bytes and isinstance(data, bytes)
+        return load(Stream([data if is_raw else pickle.dumps(data, 5)]))
 
     return load_plain
 
 
-def _dumping(dump: Callable[[Any], Any], merge: bool) -> Callable[[Any], Pieces]:
+def _dumper(dump: Callable[[Any], Any], merge: bool) -> Callable[[Any], Pieces]:
     def pieces(data: Any) -> Pieces:
-        dumped = dump(data)
+        dumped, buffers = dump(data), []
         if isinstance(dumped, Stream):
-            chunks: list[Any] = dumped.chunks
-            buffers: list[Any] = dumped.buffers
-        elif isinstance(dumped, bytes | bytearray | memoryview):
-            chunks, buffers = [dumped], []
-        elif isinstance(dumped, Iterable):
-            chunks, buffers = list(dumped), []
+            chunks, buffers = dumped.chunks, dumped.buffers
+        elif isinstance(dumped, Iterable) and not isinstance(
+            dumped, bytes | bytearray | memoryview
+        ):
+            chunks = list(dumped)
         else:
-            chunks, buffers = [dumped], []
+            chunks = [dumped]
         if merge and len(chunks) != 1:
-            return [b"".join(chunks)], buffers
+            chunks = [b"".join(chunks)]
         return chunks, buffers
 
     return pieces
 
 
-def _loading(load: Callable[[Stream], Any], merge: bool) -> Callable[[Any, list[Any]], Any]:
+def _loader(load: Callable[[Stream], Any], merge: bool) -> Callable[[Any, list[Any]], Any]:
     def restore(block: Any, buffers: list[Any]) -> Any:
         view = memoryview(block)
-        size = len(view) if merge else _CHUNK
+        size = len(view) if merge else _CHUNK_BYTES
         chunks = [view[at : at + size] for at in range(0, len(view), size or 1)]
         return load(Stream(chunks, [memoryview(buffer) for buffer in buffers]))
 
     return restore
-
-
-_CHUNK = 64 * 1024

@@ -1,4 +1,4 @@
-"""What a communicator is told when it is made."""
+"""The options of a communicator, and the checks of those for TLS."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
+from ucall import _tls
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
 __all__ = [
     "BrokerOptions",
+    "ClientTlsSettings",
     "CommunicatorOptions",
     "ConnectionOptions",
     "NetworkLocation",
     "SecurityOptions",
     "SerializationOptions",
+    "check_security",
+    "tls_settings",
 ]
 
 _serializer = PickleSerializer()
 
 
 class NetworkLocation(NamedTuple):
-    """Where the server is.
+    """The address of a server.
 
-    A Unix socket is at the path ``host``, if that has a slash; else at one of its own for this
-    user, made of host and port.
+    For a Unix socket, ``host`` is the socket's path if it contains a slash; else host and port name
+    a socket in a folder of this user.
     """
 
     host: str = "127.0.0.1"
@@ -35,39 +39,37 @@ class NetworkLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """Limits and habits.
+    """Limits, time limits and delivery of a communicator's connections.
 
     Args:
-        get_merge: Hands the serializer's stream to ``load`` as one block.
-        put_merge: Joins the pieces that ``dump`` makes into one block. Out-of-band buffers are sent
-            from where they lie, either way.
-        transport_size: Bytes that a peer may have under way to us: sent, and not returned by `get`.
-            No less than 64 KiB are told to a peer, and less than this when all peers together would
-            have more than ``queue_size``.
-        queue_size: Bytes of messages for one peer that are not acknowledged yet. Each counts 128
-            bytes more than its length, and 64 for each of its out-of-band buffers.
-        message_size: Bytes of one message, in either direction. Memory for one that comes is taken
-            as its bytes arrive.
+        get_merge: Passes ``load`` each message as one block of memory.
+        put_merge: Joins the chunks that ``dump`` returns into one block. Out-of-band buffers are
+            never joined or copied.
+        transport_size: Bytes that a peer may send before `get` returns them, at least 64 KiB. It is
+            less when all peers together would exceed ``queue_size``.
+        queue_size: Bytes of unacknowledged messages for one peer. A message counts 128 bytes more
+            than its length, and 64 bytes for each out-of-band buffer.
+        message_size: Bytes of one message, sent or received. Memory for a received message is
+            allocated as its bytes arrive.
         full: What `put` does when the queue is full: ``"error"`` raises `FullError`; ``"block"``
-            waits; ``"drop_oldest"`` makes room by failing the futures of what was put first and is
-            not on the wire; ``"drop_newest"`` fails the new one's.
-        ack: What acknowledges the messages that this side puts: ``"received"``, that the peer's
-            process has received them; ``"taken"``, that they were returned by the peer's `get`;
-            ``"explicit"``, that the peer's program has called `Message.ack` on them and on all
-            before them.
-        keepalive_s: After so many seconds without a byte a peer is asked for a sign of life; after
-            three times that its connection is given up.
-        expire_s: A peer that is gone for so many seconds is given up: its futures fail and its
-            memory is freed.
-        handshake_s: Time for a new connection to say who it is, that for TLS included; past it, it
-            is closed.
-        handshakes: Connections of a server that have not said yet who they are; past it, the one
-            that has been open for longest is closed.
-        reconnect: Seconds before a lost connection is made again: at first, and at most. In between
-            they double.
-        trusted: Over shared memory, has memory used again that a message lay in, if the other side
-            says so too, which makes long messages several times as quick. A peer could then write
-            to an array that was got from it, for as long as that is looked at.
+            waits; ``"drop_oldest"`` fails the futures of the oldest unsent messages; and
+            ``"drop_newest"`` fails the future of the new message.
+        ack: What acknowledges the messages that this side puts: ``"received"``, their receipt by
+            the peer's process; ``"taken"``, their return by the peer's `get`; ``"explicit"``, calls
+            of `Message.ack` for them and all messages before them.
+        keepalive_s: Seconds without a received byte after which the peer is pinged; after three
+            times as many, the connection is closed.
+        expire_s: Seconds without a connection after which the peer's session ends: its futures
+            fail, and its memory is freed.
+        handshake_s: Seconds in which a new connection must identify its peer, the TLS handshake
+            included. Past it, it is closed.
+        handshakes: Connections whose peers have not identified themselves yet, of one server. Past
+            it, the oldest one is closed.
+        reconnect: Seconds before a lost connection is made again: the first delay, and the longest.
+            Each delay is twice the one before.
+        trusted: Lets received arrays view shared memory that is written again later, if the peer
+            has the option too. Long messages are then several times as fast, but the peer could
+            change an array while the program reads it.
     """
 
     get_merge: bool = True
@@ -87,7 +89,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class SerializationOptions:
-    """How objects become bytes, and bytes objects."""
+    """The functions that turn an object into bytes, and bytes into an object."""
 
     load: Callable[[Stream], Any] = _serializer.load
     dump: Callable[[Any], Any] = _serializer.dump
@@ -95,21 +97,19 @@ class SerializationOptions:
 
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:
-    """TLS.
+    """TLS, by files in PEM.
 
-    Each has one meaning; where it would have none, it is refused with `ValueError`. Over MQTT both
-    sides are clients, of their broker. Over shared memory there is no TLS.
+    An option that has no effect on the given side or transport is refused with `ValueError`. Over
+    MQTT both sides are TLS clients of the broker. Shared memory has no TLS.
 
     Args:
-        key: The file of the private key of ``certificate``.
-        certificate: A file of certificates. A server needs both; a client may have both, to show
-            who it is.
-        authority: A file of the certificates that the other side's is checked against. A client
-            without it trusts the system's; a server with it takes only clients that show one.
-        name: The name that the server's certificate is to be for, told to clients alone. By default
-            that is the host of the location, a name or an IP address; ``"localhost"`` over a Unix
-            socket.
-        password: That of an encrypted ``key``; not over gRPC.
+        key: The private key of ``certificate``.
+        certificate: The certificate chain. A server needs it and its key; a client may have both.
+        authority: The authorities that sign the peer's certificate. A client uses the system's
+            authorities by default; a server with it requires a certificate of every client.
+        name: The name in the server's certificate, for clients alone. By default the host of the
+            location, a name or an IP address; ``"localhost"`` over a Unix socket.
+        password: The password of an encrypted ``key``. gRPC does not take one.
     """
 
     key: str | os.PathLike[str] | None = None
@@ -124,12 +124,12 @@ _LOCATION = NetworkLocation()
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """How peers meet at an MQTT broker.
+    """The topic and the login of an MQTT broker.
 
     Args:
-        topic: Under this all is published. Each server needs one of its own at its broker.
-        user: Who we are to the broker; None for nobody.
-        password: And our password.
+        topic: The prefix of all topics. Servers of one broker need different ones.
+        user: The name for the login; None for no login.
+        password: The password for the login.
     """
 
     topic: str = "ucall/queue"
@@ -139,19 +139,20 @@ class BrokerOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorOptions:
-    """Who a communicator is, where, and how it treats what it is given.
+    """All options of a communicator.
 
     Args:
-        id: Two communicators never have the same one at the same time; one that comes back with the
-            same id goes on with its queue.
-        netloc: Where the server is.
+        id: Identifies the communicator. No two that are open at the same time may have the same
+            one; a new one with the id of a closed one resumes its queue.
+        netloc: The address of the server, or of the broker.
         connection: See `ConnectionOptions`.
         serialization: See `SerializationOptions`.
-        security: TLS; None for none.
-        broker: See `BrokerOptions`; for MQTT alone.
-        workers: For programs that set it; any number changes nothing. Each communicator has one
-            thread that never holds the interpreter's lock; MQTT and gRPC have one more.
-        engine: ``"auto"`` takes io_uring where it may; ``"uring"`` and ``"posix"`` insist.
+        security: TLS; None for plaintext.
+        broker: See `BrokerOptions`; used by MQTT alone.
+        workers: Has no effect: net-queue has this option. Each communicator has one thread that
+            never holds the interpreter lock, and one more over MQTT and gRPC.
+        engine: ``"auto"`` uses io_uring if the system allows it, else epoll or kqueue; ``"uring"``
+            and ``"posix"`` require one of them.
     """
 
     id: uuid.UUID = field(default_factory=uuid.uuid4)
@@ -162,3 +163,59 @@ class CommunicatorOptions:
     broker: BrokerOptions = BrokerOptions()
     workers: int = 1
     engine: Literal["auto", "posix", "uring"] = "auto"
+
+
+class ClientTlsSettings(TypedDict):
+    """The argument ``tls`` of `ucall._core.QueueCore`, for a client."""
+
+    name: str
+    certificate: str | None
+    key: str | None
+    password: bytes | None
+    authority: str | None
+
+
+def check_security(security: SecurityOptions, is_server: bool, takes_password: bool) -> None:
+    """Refuses options of TLS that contradict each other, or have no effect.
+
+    Raises:
+        ValueError: The message names the option.
+    """
+    if (security.key is None) != (security.certificate is None):
+        raise ValueError("security: expected a key and a certificate, or neither")
+    if is_server and security.certificate is None:
+        raise ValueError("security: a server needs a key and a certificate")
+    if is_server and security.name is not None:
+        raise ValueError("security: name is for clients, which verify their server's")
+    if security.password is not None and security.key is None:
+        raise ValueError("security: expected a key for the password")
+    if security.password is not None and not takes_password:
+        raise ValueError("security: gRPC takes no password: its key must not be encrypted")
+
+
+def tls_settings(
+    security: SecurityOptions, is_server: bool, name: str
+) -> _tls.TlsSettings | ClientTlsSettings:
+    """The argument ``tls`` of `ucall._core.QueueCore`, of checked options.
+
+    Args:
+        name: The name that a client verifies unless the options have one.
+    """
+    if is_server:
+        files = _tls.tls_settings(
+            security.certificate, security.key, security.password, security.authority, None
+        )
+        assert files is not None  # `check_security` requires a certificate
+        return {**files, "tickets": None}
+    password = security.password
+    return {
+        "name": security.name or name,
+        "certificate": _path(security.certificate),
+        "key": _path(security.key),
+        "password": password.encode() if isinstance(password, str) else password,
+        "authority": _path(security.authority),
+    }
+
+
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)

@@ -1,1 +1,1 @@
-"""Tools that the queues are made of."""
+"""The serializers of the queues."""

@@ -1,8 +1,8 @@
-"""Names that a pickle may use beside the default ones.
+"""The classes and functions that a pickle may name besides the default ones.
 
-A pickle names classes and functions, calls them, and sets the state of what they return. The core
-has a table of names that are safe in anybody's hands; whatever else a program wants to receive it
-allows here, class by class or name by name.
+A pickle names classes and functions, calls them, and sets the state of the results. The core has a
+table of names that are safe whatever arguments a peer chooses. A program allows further classes
+with `allow`, and further names with `allow_by_name`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["AllowedNames", "allow", "allow_by_name", "find"]
 
 Class = TypeVar("Class", bound=type)
 
-# They give whoever names them the whole process, or build a name at run time.
+# With one of them a sender could run any code, or reach any name.
 _NEVER = frozenset(
     id(getattr(builtins, name))
     for name in (
@@ -41,19 +41,19 @@ _allowed: dict[tuple[str, str], type] = {}
 
 
 def allow(*classes: Class) -> Class:
-    """Lets messages hold instances of these classes, in every queue of this process.
+    """Allows messages to contain instances of these classes, in all queues of this process.
 
-    It is a class decorator, too. An instance is made by the class's ``__new__``, or by the class
-    itself if its ``__reduce__`` says so, and gets its state; a sender chooses the arguments and the
-    state, so ``__init__`` may not have run. What the class's own ``__setstate__``, ``__new__`` and
-    ``__reduce__`` do with them is the class's business. Enums and exceptions of your own are
-    allowed like this as well.
+    It is also a class decorator. An instance is made by the class's ``__new__``, or by a call of
+    the class if its ``__reduce__`` returns one, and then gets its state. The sender chooses the
+    arguments and the state, and ``__init__`` may not run, so the class's ``__new__``,
+    ``__setstate__`` and ``__reduce__`` must accept any values. Enums and exceptions of your own are
+    allowed in the same way.
 
     Returns:
         The first class.
 
     Raises:
-        TypeError: One of them is no class.
+        TypeError: An argument is not a class.
     """
     for found in classes:
         if not isinstance(found, type):
@@ -63,7 +63,7 @@ def allow(*classes: Class) -> Class:
 
 
 class AllowedNames:
-    """Whole modules, or single names in them. See `allow_by_name`."""
+    """A set of modules and of single names in modules. See `allow_by_name`."""
 
     __slots__ = ("_names",)
 
@@ -71,15 +71,15 @@ class AllowedNames:
         self._names = frozenset(names)
 
     def __call__(self, name: str) -> bool:
-        """Whether ``"module.name"`` is among them."""
+        """Whether ``"module.name"``, or a module that it is in, is in the set."""
         parts = name.split(".")
         return any(".".join(parts[:count]) in self._names for count in range(1, len(parts) + 1))
 
     def permits(self, module: str, name: str, found: object) -> bool:
-        """Whether an object that was found under this name may be used.
+        """Whether the object that has this name may be used.
 
-        Not an object that a module has only imported, unless it is listed itself; no modules; and
-        none of the functions that are never allowed, by whatever name.
+        Modules and the builtins that are never allowed may not, under any name. An object that the
+        module only imports may be used if the set has its name here.
         """
         if id(found) in _NEVER or isinstance(found, types.ModuleType):
             return False
@@ -87,28 +87,28 @@ class AllowedNames:
 
 
 def allow_by_name(*names: str) -> AllowedNames:
-    """An ``allow`` for `PickleSerializer`: whole modules, or single names.
+    """Makes an ``allow`` for `PickleSerializer` of modules and single names.
 
-    ``allow_by_name("fractions", "app.User")`` loads everything that is defined in one, and one
-    thing of the other; whoever sends may call it with any arguments. What a module imports,
-    attributes of what it defines (nested classes too), and ``eval``, ``exec``, ``compile``,
-    ``open``, ``getattr``, ``setattr``, ``delattr``, ``__import__``, ``globals``, ``vars``,
-    ``input`` and ``breakpoint`` are never allowed like this.
+    ``allow_by_name("fractions", "app.User")`` allows all that ``fractions`` defines, and ``User``
+    of ``app``. A sender may call these with any arguments. Never allowed in this way are objects
+    that a module imports, attributes of objects that it defines (nested classes included), and
+    ``eval``, ``exec``, ``compile``, ``open``, ``getattr``, ``setattr``, ``delattr``,
+    ``__import__``, ``globals``, ``vars``, ``input`` and ``breakpoint``.
     """
     return AllowedNames(names)
 
 
 def find(allow: Callable[[str], object] | None, module: str, name: str) -> Any:
-    """The object that a message names and the program has allowed.
+    """The object that a message names, if the program has allowed it.
 
     Raises:
-        pickle.UnpicklingError: It is not allowed.
+        pickle.UnpicklingError: The name is not allowed.
     """
     found = _allowed.get((module, name))
     if found is not None:
         return found
     if isinstance(allow, AllowedNames):
-        # A dotted name leads through attributes, to anything.
+        # A dotted name could reach any object through attributes.
         if "." not in name and allow(f"{module}.{name}"):
             found = _imported(module, name)
             if allow.permits(module, name, found):

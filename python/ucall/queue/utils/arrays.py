@@ -1,6 +1,6 @@
-"""How NumPy's arrays are written into a pickle, and the rare dtypes when they are read.
+"""Writes NumPy's arrays into a pickle, and makes the rarer dtypes of one that is read.
 
-NumPy is imported by whoever has an array, and not with this module.
+It imports NumPy on first use: a program without arrays need not have it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _UNIT = re.compile(r"[a-zA-Z]{1,7}")
 
 
 def array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
-    """An array over a buffer: what `reducers` write, for those who load it with plain pickle."""
+    """An array over a buffer. `reducers` write a call of it, which plain pickle can also load."""
     import numpy as np
 
     return np.ndarray(shape, dtype, buffer, order=order)
 
 
 def reducers(numpy: ModuleType) -> dict[type, Any]:
-    """What `pickle` calls for objects of these types in place of their own ``__reduce_ex__``."""
+    """The functions that `pickle` calls instead of the ``__reduce_ex__`` of these types."""
     return {numpy.ndarray: _reduced}
 
 
@@ -47,21 +47,22 @@ def _reduced(value: Any) -> Any:
     return value.__reduce_ex__(5)
 
 
-# The short name of each dtype, or "" if it has none.
+# A cache of `_name_of`.
 _names: dict[_Dtype, str] = {}
 _NAMES_MAX = 1000
 
 
 def _name_of(dtype: _Dtype) -> str:
+    """The text that makes the dtype again, such as ``"<f4"``; empty if no text does."""
     is_plain = dtype.char in "?bBhHiIlLqQefdgFDGSU" and dtype.itemsize and not dtype.metadata
     return dtype.str if is_plain else ""
 
 
 def dtype_of_state(name: str, state: tuple[Any, ...]) -> _Dtype:
-    """The dtype of a short name and of the state that NumPy writes for it.
+    """The dtype of a name and the state that NumPy pickles with it.
 
     Raises:
-        pickle.UnpicklingError: It has objects or subarrays, or is not as NumPy writes it.
+        pickle.UnpicklingError: It contains objects or subarrays, or NumPy does not write it so.
     """
     import numpy as np
 
@@ -74,7 +75,7 @@ def dtype_of_state(name: str, state: tuple[Any, ...]) -> _Dtype:
     if made.kind in "mM" and more:
         made = np.dtype(f"{made.kind}8[{_unit(more[0])}]")
     elif itemsize not in (-1, made.itemsize):
-        raise pickle.UnpicklingError("a dtype of another size than its name says")
+        raise pickle.UnpicklingError("the size of a dtype differs from its name's")
     return made.newbyteorder(order)
 
 
@@ -85,10 +86,10 @@ def _structured(names: Any, fields: Any, itemsize: Any) -> _Dtype:
     for name in names:
         kind, offset, *_ = fields[name]
         if not isinstance(kind, np.dtype):
-            raise pickle.UnpicklingError("something else where a dtype is expected")
+            raise pickle.UnpicklingError("a field's type is not a dtype")
         formats.append(kind)
         offsets.append(offset)
-    # NumPy checks that all fields are within the item.
+    # NumPy checks that all fields lie within the item.
     described = {"names": list(names), "formats": formats, "offsets": offsets}
     whole: Any = {**described, "itemsize": itemsize}
     made: _Dtype = np.dtype(whole)
@@ -100,5 +101,5 @@ def _unit(metadata: Any) -> str:
     unit, count, divisor, _ = metadata[1]
     unit = unit.decode() if isinstance(unit, bytes) else str(unit)
     if not _UNIT.fullmatch(unit) or type(count) is not int or divisor != 1:
-        raise pickle.UnpicklingError("a time in a unit that is none")
+        raise pickle.UnpicklingError("a time has an unknown unit")
     return f"{count}{unit}"

@@ -1,4 +1,4 @@
-"""Streams of bytes in pieces, and what turns objects into them and back."""
+"""Streams of bytes in chunks, and the serializers between objects and streams."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from ucall.queue.utils.arrays import reducers
 
 __all__ = ["BytesSerializer", "PickleSerializer", "Stream"]
 
-# What is long goes as a piece of its own, and is neither copied nor joined.
+#: Chunks of this length are sent from where they are; shorter neighbours are joined.
 _APART_BYTES = 64 * 1024
 
 
 class Stream:
-    """Bytes in pieces, to be read from the front, and the buffers that a serializer left out.
+    """Bytes in chunks, read from the front, and the out-of-band buffers of a pickle.
 
     Args:
-        chunks: Bytes-like objects, which are not copied.
-        buffers: Bytes-like objects beside the stream, in the order of the pickle protocol's
-            out-of-band buffers.
+        chunks: Bytes-like objects. They are not copied.
+        buffers: Bytes-like objects, in the order of their pickle (PEP 574).
     """
 
     __slots__ = ("_at", "_chunks", "buffers")
@@ -39,7 +38,7 @@ class Stream:
 
     @property
     def chunks(self) -> list[Any]:
-        """The pieces that were not read yet."""
+        """The chunks that are left to read."""
         if self._at and self._chunks:
             self._chunks[0] = self._chunks[0][self._at :]
             self._at = 0
@@ -47,45 +46,45 @@ class Stream:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that were not read yet."""
+        """How many bytes are left to read."""
         return sum(len(chunk) for chunk in self._chunks) - self._at
 
     def write(self, data: Any) -> int:
-        """Appends a bytes-like object, which is not copied; returns its length."""
+        """Appends a bytes-like object without a copy; returns its length in bytes."""
         view = memoryview(data).cast("B")
         self._chunks.append(view)
         return len(view)
 
     def read(self, size: int = -1) -> bytes:
-        """Up to ``size`` bytes from the front, all by default."""
+        """Reads up to ``size`` bytes; all bytes by default."""
         left = self.nbytes if size < 0 else size
         parts = []
         while left > 0 and self._chunks:
-            part = self._chunks[0][self._at : self._at + left]
-            parts.append(part)
-            left -= len(part)
-            self._at += len(part)
-            if self._at == len(self._chunks[0]):
-                del self._chunks[0]
-                self._at = 0
+            parts.append(self._read_part(left))
+            left -= len(parts[-1])
         return b"".join(parts)
 
     def readinto(self, target: Any) -> int:
-        """Fills a writable buffer from the front; returns how far."""
+        """Fills a writable buffer; returns the number of bytes read."""
         view = memoryview(target).cast("B")
         done = 0
         while done < len(view) and self._chunks:
-            part = self._chunks[0][self._at : self._at + len(view) - done]
+            part = self._read_part(len(view) - done)
             view[done : done + len(part)] = part
             done += len(part)
-            self._at += len(part)
-            if self._at == len(self._chunks[0]):
-                del self._chunks[0]
-                self._at = 0
         return done
 
+    def _read_part(self, size: int) -> memoryview:
+        """Reads up to ``size`` bytes of the first chunk."""
+        part = self._chunks[0][self._at : self._at + size]
+        self._at += len(part)
+        if self._at == len(self._chunks[0]):
+            del self._chunks[0]
+            self._at = 0
+        return part
+
     def readline(self) -> bytes:
-        """Up to and with the next newline."""
+        """Reads up to the next newline, and that."""
         parts = []
         while self._chunks:
             rest = bytes(self._chunks[0][self._at :])
@@ -96,7 +95,7 @@ class Stream:
         return b"".join(parts)
 
     def toview(self) -> memoryview:
-        """What was not read, as one piece: copied only if there are several."""
+        """The unread bytes as one view: a copy if there are several chunks."""
         chunks = self.chunks
         return memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
@@ -108,7 +107,7 @@ class Stream:
 
 
 class _NamingPickler(pickle.Pickler):
-    """A pickler with a given `persistent_id`, which Python 3.13.0 takes from a class alone."""
+    """A pickler with a given `persistent_id`: Python 3.13.0 ignores one set on an instance."""
 
     def __init__(self, file: Any, keep: Callable[[Any], Any], name: Callable[[Any], Any]) -> None:
         super().__init__(file, 5, buffer_callback=keep)
@@ -121,7 +120,7 @@ class _NamingPickler(pickle.Pickler):
 class PickleSerializer:
     """Pickle protocol 5 with out-of-band buffers: arrays and long bytes are not copied.
 
-    Reading runs nothing of the interpreter's own unpickler. It makes values of these types, from
+    Loading does not run the interpreter's unpickler. It makes values of these types, from
     arguments that it checks: ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``,
     ``bytes``, ``bytearray``, ``list``, ``tuple``, ``dict``, ``set``, ``frozenset``, ``range``,
     ``slice``, `Decimal`, `Fraction`, the types of ``datetime``, `ZoneInfo`, `UUID`, paths and pure
@@ -130,15 +129,18 @@ class PickleSerializer:
     Anything else raises `pickle.UnpicklingError`.
 
     Args:
-        allow: Called with ``"module.name"``; what it returns true for is loaded as well.
+        allow: Called with ``"module.name"``; returns whether that is loaded as well.
             `allow_by_name` makes one.
         dump: The pickler's `persistent_id`.
         load: The unpickler's `persistent_load`.
-        trust: Reads with plain `pickle.loads`, which gives whoever reaches this process full
-            control of it. It goes without ``allow``.
+        trust: Loads with `pickle.loads`, by which any peer gets full control of this process.
+            Excludes ``allow``.
         max_depth: Levels of nesting.
-        max_expansion: Bytes of objects for each byte of a pickle, beside 1 MiB.
-        max_alike: Keys of one dict, or members of one set, that have the same hash.
+        max_expansion: Bytes of objects per byte of pickle, plus 1 MiB.
+        max_collisions: Keys of one dict, or members of one set, with the same hash.
+
+    Raises:
+        ValueError: Both ``trust`` and ``allow`` are given.
     """
 
     __slots__ = ("_dump", "_load", "_plain", "_restore")
@@ -152,7 +154,7 @@ class PickleSerializer:
         trust: bool = False,
         max_depth: int = 1000,
         max_expansion: int = 128,
-        max_alike: int = 100,
+        max_collisions: int = 100,
     ) -> None:
         if trust and allow is not None:
             raise ValueError("trust=True loads every name: leave out allow=")
@@ -163,26 +165,26 @@ class PickleSerializer:
             self._restore_trusted
             if trust
             else PickleLoader(
-                functools.partial(find, allow), load, max_depth, max_expansion, max_alike
+                functools.partial(find, allow), load, max_depth, max_expansion, max_collisions
             )
         )
 
     allow_by_name = staticmethod(allow_by_name)
 
     def dump(self, data: Any) -> Stream:
-        """The stream of an object, with the buffers that were left out of it.
+        """Pickles an object: the stream has its pickle and its out-of-band buffers.
 
         Raises:
-            pickle.PicklingError, TypeError, ...: It cannot be pickled.
+            pickle.PicklingError, TypeError, ...: The object cannot be pickled.
         """
         return Stream(*self._pieces(data))
 
     def load(self, data: Stream) -> Any:
-        """The object of a stream.
+        """Makes the object of a stream.
 
         Raises:
-            pickle.UnpicklingError: It names what is not allowed, is no pickle of protocol 5,
-                exceeds a limit, or an object cannot be made of what it says.
+            pickle.UnpicklingError: The pickle names an object that is not allowed, is not of
+                protocol 5, exceeds a limit, or has arguments that its types refuse.
         """
         return self._restore(data.toview(), data.buffers)
 
@@ -209,7 +211,7 @@ class PickleSerializer:
         return unpickler.load()
 
 
-# `copyreg`'s table with a cheaper way to write arrays than their own, and what it was made of.
+# `copyreg`'s table with NumPy's cheaper reducers, and the copy of the table it was made from.
 _table: dict[type, Any] = {}
 _table_made_of: dict[type, Any] | None = None
 
@@ -221,7 +223,7 @@ def _make_table(numpy: ModuleType) -> None:
 
 
 class _Writer:
-    """The file that a pickler writes to."""
+    """The file that a pickler writes to: a list of chunks."""
 
     __slots__ = ("_chunks", "write")
 
@@ -230,7 +232,7 @@ class _Writer:
         self.write = self._chunks.append
 
     def joined(self) -> list[Any]:
-        """What was written: neighbours that are short as one piece, long ones as they are."""
+        """The chunks, with short neighbours joined."""
         chunks = self._chunks
         if len(chunks) == 1:
             return chunks
@@ -246,14 +248,14 @@ class _Writer:
 
 
 class BytesSerializer:
-    """No serializer: bytes-like objects go as they are, and come as `bytes`."""
+    """Sends bytes-like objects unchanged, and receives them as `bytes`."""
 
     __slots__ = ()
 
     def dump(self, data: Any) -> Stream:
-        """The memory of a bytes-like object. Raises TypeError for anything else."""
+        """A stream of one bytes-like object; raises TypeError for any other."""
         return Stream([data])
 
     def load(self, data: Stream) -> bytes:
-        """All bytes."""
+        """All bytes of the stream."""
         return data.read()

@@ -1,4 +1,4 @@
-//! may_minihttp, one worker: stackful coroutines, and hardly any HTTP.
+//! may_minihttp, one worker: stackful coroutines, and a minimal HTTP.
 
 use std::io::{self, BufRead};
 

@@ -1,4 +1,4 @@
-//! ntex, one worker. Its own runtime takes io_uring where it may.
+//! ntex, one worker. Its own runtime uses io_uring if the system allows it.
 
 use ntex::util::Bytes;
 use ntex::web::{App, HttpResponse, HttpServer, post};

@@ -1,15 +1,15 @@
-//! How long base64 is, and what it means, by its length and its end.
+//! Lengths of base64 text and of the bytes that it encodes.
 
-/// Bytes of a group, and characters that one is written as.
+/// The bytes of a group, and the characters that encode it.
 pub(crate) const GROUP_BYTES: usize = 3;
 const GROUP_CHARACTERS: usize = 4;
 
-/// How long the text of that many bytes is.
+/// The length of the text of that many bytes.
 pub(crate) fn encoded_len(bytes: usize) -> usize {
     bytes.div_ceil(GROUP_BYTES).saturating_mul(GROUP_CHARACTERS)
 }
 
-/// How many bytes a text means, if it is base64: its end tells.
+/// The number of bytes that a text encodes, by its length and padding.
 pub(super) fn decoded_len(text: &[u8]) -> Option<usize> {
     let padding = match text {
         [.., b'=', b'='] => 2,

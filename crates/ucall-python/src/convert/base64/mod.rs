@@ -1,8 +1,8 @@
 //! Bytes as base64 (RFC 4648 §4: the standard alphabet, with padding, and nothing else).
 //!
-//! Of a call that carries bytes this is the largest part, so the kernels are those of a library:
-//! simdutf where it was measured, else base64-simd. Both are told exactly how much memory there is,
-//! and take no text that is not the one form that its bytes have.
+//! Base64 is the largest cost of a call that carries bytes, so libraries do it: simdutf where it
+//! was measured, else base64-simd. Both write within the given memory, and accept only the one
+//! canonical text of given bytes.
 
 mod lengths;
 
@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use crate::ffi::{self, BytesType};
 pub(super) use lengths::{GROUP_BYTES, encoded_len};
 
-/// Decodes straight into a new object; `None` when the text is no base64.
+/// Decodes straight into a new object; `None` if the text is not base64.
 pub(super) fn decode<'py>(
     py: Python<'py>,
     memory: BytesType,

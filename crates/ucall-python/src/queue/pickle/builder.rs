@@ -2,7 +2,7 @@
 
 use std::os::raw::c_char;
 
-use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi as raw;
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -11,105 +11,16 @@ use pyo3::types::{
 };
 use ucall_pickle::{Budget, Builder, Error, Hash, Made};
 
+use super::error::{Refused, because};
 use super::names::{Global, Known, Placeholder};
+use super::numpy::is_memory;
+use super::objects::{Built, Objects, Pending};
 use super::{instances, names, numpy, values};
 use crate::ffi;
 
-/// Why a pickle is refused.
-pub(super) enum Refused {
-    /// By its operations or its cost.
-    Pickle(Error),
-    /// By what was to be made.
-    Because(String),
-    /// By what Python raised while it was made.
-    Raised(PyErr),
-}
-
-impl Refused {
-    /// `pickle.UnpicklingError`. What ends the program, such as `KeyboardInterrupt`, stays itself.
-    #[cold]
-    pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
-        let (text, cause) = match self {
-            Self::Raised(error) if !error.is_instance_of::<PyException>(py) => return error,
-            Self::Pickle(error) => (error.to_string(), None),
-            Self::Because(text) => (text, None),
-            Self::Raised(error) => {
-                let text =
-                    error.value(py).str().map_or_else(|_| String::new(), |it| it.to_string());
-                (text, Some(error))
-            }
-        };
-        match unpickling_error(py, &format!("refused: {text}")) {
-            Ok(error) | Err(error) => {
-                error.set_cause(py, cause);
-                error
-            }
-        }
-    }
-}
-
-fn unpickling_error(py: Python<'_>, text: &str) -> PyResult<PyErr> {
-    let class = py.import("pickle")?.getattr("UnpicklingError")?;
-    Ok(PyErr::from_value(class.call1((text,))?))
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Self {
-        Self::Pickle(error)
-    }
-}
-
-impl From<PyErr> for Refused {
-    fn from(error: PyErr) -> Self {
-        Self::Raised(error)
-    }
-}
-
-/// What was to be made cannot be made of that.
-#[cold]
-pub(super) fn because(text: impl Into<String>) -> Refused {
-    Refused::Because(text.into())
-}
-
-pub(super) type Built<'py> = Result<Bound<'py, PyAny>, Refused>;
-
-/// What waits for its state.
-pub(super) enum Pending<'py> {
-    Uuid,
-    /// A dtype, by its short name.
-    Dtype(Bound<'py, PyString>),
-    Array,
-}
-
-/// The builder of one pickle.
-pub(super) struct Objects<'a, 'py> {
-    pub(super) py: Python<'py>,
-    find: &'a Bound<'py, PyAny>,
-    persistent_load: Option<&'a Bound<'py, PyAny>>,
-    buffers: Bound<'py, PyList>,
-    buffers_taken: usize,
-}
-
-impl<'a, 'py> Objects<'a, 'py> {
-    pub(super) fn new(
-        find: &'a Bound<'py, PyAny>,
-        persistent_load: Option<&'a Bound<'py, PyAny>>,
-        buffers: Bound<'py, PyList>,
-    ) -> Self {
-        Self { py: find.py(), find, persistent_load, buffers, buffers_taken: 0 }
-    }
-
-    /// What the program allows under this name.
-    pub(super) fn find(&self, module: &str, name: &str) -> Built<'py> {
-        Ok(self.find.call1((module, name))?)
-    }
-
-    fn owned(&self, pointer: *mut raw::PyObject) -> Built<'py> {
-        // SAFETY: every caller hands in what a function of the C API returned: a new reference or,
-        // with an exception set, null.
-        Ok(unsafe { Bound::from_owned_ptr_or_err(self.py, pointer) }?)
-    }
-}
+/// Integers of more bytes and Decimals of more characters count as long.
+const LONG_INTEGER_BYTES: usize = 128;
+const LONG_DECIMAL_CHARACTERS: usize = 512;
 
 impl<'py> Builder for Objects<'_, 'py> {
     type Object = Bound<'py, PyAny>;
@@ -140,6 +51,7 @@ impl<'py> Builder for Objects<'_, 'py> {
             }
             return self.integer(i64::from_le_bytes(whole));
         }
+        self.has_long_number |= bytes.len() > LONG_INTEGER_BYTES;
         let keywords = PyDict::new(self.py);
         keywords.set_item("signed", true)?;
         let from_bytes = self.py.get_type::<PyInt>().getattr("from_bytes")?;
@@ -153,13 +65,13 @@ impl<'py> Builder for Objects<'_, 'py> {
     #[inline]
     fn text(&mut self, utf8: &[u8]) -> Built<'py> {
         let (start, length) = (utf8.as_ptr().cast::<c_char>(), utf8.len() as raw::Py_ssize_t);
-        // SAFETY: so many bytes can be read there, and the name of the handler ends with a NUL.
+        // SAFETY: `utf8` is valid for `length` bytes, and the error handler's name ends with NUL.
         self.owned(unsafe { raw::PyUnicode_DecodeUTF8(start, length, c"surrogatepass".as_ptr()) })
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Built<'py> {
         let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len() as raw::Py_ssize_t);
-        // SAFETY: so many bytes can be read there.
+        // SAFETY: `bytes` is valid for `length` bytes.
         self.owned(unsafe { raw::PyBytes_FromStringAndSize(start, length) })
     }
 
@@ -170,10 +82,15 @@ impl<'py> Builder for Objects<'_, 'py> {
     fn next_buffer(&mut self) -> Built<'py> {
         let buffer = self.buffers.get_item(self.buffers_taken);
         self.buffers_taken += 1;
-        buffer.map_err(|_| because("a pickle that wants more buffers than came with it"))
+        let buffer =
+            buffer.map_err(|_| because("the message has fewer buffers than its pickle reads"))?;
+        if is_memory(&buffer) { Ok(buffer) } else { Ok(PyMemoryView::from(&buffer)?.into_any()) }
     }
 
     fn read_only(&mut self, buffer: Self::Object) -> Built<'py> {
+        if !is_memory(&buffer) {
+            return Err(because("a buffer is expected, but the object has no buffer"));
+        }
         let view = PyMemoryView::from(&buffer)?;
         Ok(view.call_method0("toreadonly")?)
     }
@@ -219,7 +136,7 @@ impl<'py> Builder for Objects<'_, 'py> {
         match of.cast_exact::<PyDict>() {
             Ok(dict) => {
                 let (dict, key, value) = (dict.as_ptr(), key.as_ptr(), value.as_ptr());
-                // SAFETY: a dict and two objects, all alive; it takes references of its own.
+                // SAFETY: all three objects are alive, and the call takes its own references.
                 match unsafe { raw::PyDict_SetItem(dict, key, value) } {
                     0 => Ok(()),
                     _ => Err(PyErr::fetch(self.py).into()),
@@ -249,7 +166,7 @@ impl<'py> Builder for Objects<'_, 'py> {
     ) -> Result<Global<'py>, Refused> {
         let text = |object: &Self::Object| match object.cast_exact::<PyString>() {
             Ok(text) => Ok(text.clone()),
-            Err(_) => Err(because("a pickle with a name that is no str")),
+            Err(_) => Err(because("a module or name is not a str")),
         };
         names::resolve(self, &text(module)?, &text(name)?)
     }
@@ -259,9 +176,13 @@ impl<'py> Builder for Objects<'_, 'py> {
             Global::Class(found) | Global::Function(found) | Global::Value(found) => {
                 Some(found.clone())
             }
-            // The table says how it is called; whether it is a value the program says.
+            // The table defines the call; only the program can allow the name as a value.
             Global::Known(_, (module, name)) | Global::Exception(_, (module, name)) => {
-                self.find(&module.to_cow()?, &name.to_cow()?).ok()
+                match self.find(&module.to_cow()?, &name.to_cow()?) {
+                    Ok(found) => Some(found),
+                    Err(refused) if refused.ends_the_program(self.py) => return Err(refused),
+                    Err(_) => None,
+                }
             }
             Global::ZoneInfoByKey => None,
         })
@@ -276,18 +197,31 @@ impl<'py> Builder for Objects<'_, 'py> {
         }
     }
 
+    fn takes_globals(&self, global: &Global<'py>) -> bool {
+        matches!(global, Global::Known(Known::NumpyReconstruct | Known::GetAttr, _))
+    }
+
     fn call(
         &mut self,
         global: &Global<'py>,
         arguments: &Self::Object,
+        values: u32,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Refused> {
         let arguments = arguments.cast_exact::<PyTuple>().map_err(PyErr::from)?;
         match global {
             Global::Known(known, _) if known.is_of_numpy() => {
-                numpy::call(*known, arguments, budget)
+                numpy::call(*known, arguments, values, budget)
             }
-            Global::Known(known, _) => values::call(self, *known, arguments, budget),
+            Global::Known(known, _) => {
+                if *known == Known::Decimal {
+                    let text = arguments.get_item(0).ok();
+                    let characters = text.map_or(Ok(0), |text| text.len())?;
+                    self.has_decimal = true;
+                    self.has_long_number |= characters > LONG_DECIMAL_CHARACTERS;
+                }
+                values::call(self, *known, arguments, budget)
+            }
             Global::ZoneInfoByKey => values::zone_info(self, arguments, budget),
             Global::Exception(class, _) => values::exception(class, arguments, budget),
             Global::Class(callable) | Global::Function(callable) => {
@@ -322,19 +256,20 @@ impl<'py> Builder for Objects<'_, 'py> {
         &mut self,
         pending: Pending<'py>,
         state: &Self::Object,
+        values: u32,
         budget: &mut Budget,
     ) -> Result<Made<Self>, Refused> {
         match pending {
             Pending::Uuid => values::uuid(self, state),
-            Pending::Dtype(name) => numpy::dtype_of_state(self, &name, state),
-            Pending::Array => numpy::array_of_state(self, state, budget),
+            Pending::Dtype(name) => numpy::dtype_of_state(self, &name, state, values, budget),
+            Pending::Array => numpy::array_of_state(self, state, values, budget),
         }
     }
 
     fn persistent(&mut self, id: &Self::Object) -> Built<'py> {
         match self.persistent_load {
             Some(load) => Ok(ffi::call(load, [id])?),
-            None => Err(because("a pickle with a persistent id, and no load= to ask for it")),
+            None => Err(because("a persistent id is refused without PickleSerializer(load=...)")),
         }
     }
 
@@ -346,25 +281,33 @@ impl<'py> Builder for Objects<'_, 'py> {
         hash_of(key)
     }
 
+    fn before_comparing(&mut self) -> Result<(), Refused> {
+        // CPython converts an integer to compare it with a Decimal, in quadratic time.
+        match self.has_decimal && self.has_long_number {
+            true => Err(because("long numbers and Decimals are refused as keys of one hash")),
+            false => Ok(()),
+        }
+    }
+
     fn pause(&mut self) -> Result<(), Refused> {
         self.py.detach(|| ());
         Ok(self.py.check_signals()?)
     }
 }
 
-/// CPython hashes integers to their remainder by this number.
+/// CPython hashes an integer to its remainder modulo this number.
 const HASH_MODULUS: i64 = (1 << 61) - 1;
 
 #[inline(never)]
 fn hash_of(key: &Bound<'_, PyAny>) -> Result<Hash, Refused> {
     if let Ok(int) = key.cast_exact::<PyInt>() {
         let value = ffi::small_integer(int);
-        // -1 and -2 have one hash, as no other two of these have.
+        // Below the modulus only -1 and -2 share a hash.
         if value.is_some_and(|value| -HASH_MODULUS < value && value < HASH_MODULUS) {
             return Ok(Hash::Distinct);
         }
     }
-    // Hashed with a secret; or there are only so few of them.
+    // Hashed with a secret key, or too few values to collide.
     if key.is_exact_instance_of::<PyBytes>()
         || key.is_none()
         || key.is_exact_instance_of::<PyBool>()
@@ -372,7 +315,7 @@ fn hash_of(key: &Bound<'_, PyAny>) -> Result<Hash, Refused> {
         return Ok(Hash::Distinct);
     }
     if key.is_instance_of::<PyList>() || key.is_instance_of::<PyDict>() {
-        return Err(PyTypeError::new_err("a pickle with a key or member that has no hash").into());
+        return Err(PyTypeError::new_err("a key or member is not hashable").into());
     }
     Ok(Hash::Shared(key.hash()? as i64))
 }

@@ -1,8 +1,7 @@
-//! Objects of classes that the program has allowed, and the state of exceptions.
+//! Instances of classes that the program allows, and the state of exceptions.
 //!
-//! State is set on objects that this pickle made, and that nothing else refers to when they were
-//! just made; never on a class, a function or a module. What a class's own `__setstate__` and
-//! `__reduce__` do is the class's business.
+//! State is set only on objects that this pickle has just made and nothing else refers to; never on
+//! a class, a function or a module. A class's own `__setstate__` and `__reduce__` run as they are.
 
 use pyo3::exceptions::{PyAttributeError, PyBaseException, PyImportError, PyNameError};
 use pyo3::ffi as raw;
@@ -11,11 +10,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyModule, PyString, PyTuple, PyType};
 use ucall_pickle::{Accepts, Made, Product, Weight};
 
-use super::builder::{Objects, Refused, because};
+use super::error::{Refused, because};
+use super::objects::Objects;
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// What an allowed class or function returns for these arguments.
+/// Calls an allowed class or function.
 pub(super) fn call<'a, 'py>(
     callable: &Bound<'py, PyAny>,
     arguments: &Bound<'py, PyTuple>,
@@ -23,7 +23,7 @@ pub(super) fn call<'a, 'py>(
     Ok(instance(callable.call1(arguments)?))
 }
 
-/// What the `__new__` of an allowed class returns.
+/// Calls the `__new__` of an allowed class.
 pub(super) fn new<'a, 'py>(
     class: &Bound<'py, PyAny>,
     arguments: &Bound<'py, PyTuple>,
@@ -43,7 +43,7 @@ fn instance<'a, 'py>(object: Bound<'py, PyAny>) -> Made<Objects<'a, 'py>> {
     Made { product: Product::Object(object), accepts, weight }
 }
 
-/// Whether an object was just made: nothing else refers to it.
+/// Whether nothing else refers to the object.
 fn is_new(object: &Bound<'_, PyAny>) -> bool {
     let is_code = object.is_instance_of::<PyType>()
         || object.is_instance_of::<PyModule>()
@@ -53,7 +53,7 @@ fn is_new(object: &Bound<'_, PyAny>) -> bool {
 }
 
 fn is_hashed_by_address(object: &Bound<'_, PyAny>) -> bool {
-    // SAFETY: a type that is alive, and a static type, which nothing changes.
+    // SAFETY: both types are alive; the second one is static.
     unsafe {
         let hash = (*object.get_type_ptr()).tp_hash;
         let by_address = raw::PyBaseObject_Type.tp_hash;
@@ -61,7 +61,7 @@ fn is_hashed_by_address(object: &Bound<'_, PyAny>) -> bool {
     }
 }
 
-/// Appends to an object that is no plain list, as `pickle` does.
+/// Appends to an object other than a list, as `pickle` does.
 pub(super) fn append<'py>(
     to: &Bound<'py, PyAny>,
     items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
@@ -78,7 +78,7 @@ pub(super) fn append<'py>(
     Ok(())
 }
 
-/// Sets the state of an instance, as `pickle` does: by `__setstate__`, or by its attributes.
+/// Sets the state of an instance as `pickle` does: by `__setstate__`, or attribute by attribute.
 pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Result<()> {
     let py = of.py();
     let own = of.getattr_opt(intern!(py, "__setstate__"))?;
@@ -101,7 +101,8 @@ pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Resu
         let into = of.getattr(intern!(py, "__dict__"))?;
         let into = into.cast_exact::<PyDict>().map_err(|_| wrong())?;
         for (name, value) in named(&attributes)? {
-            into.set_item(interned(&name)?, value)?;
+            // Do not intern the name: CPython 3.12 never frees interned strings.
+            into.set_item(name, value)?;
         }
     }
     if let Some(slots) = slots.filter(|slots| !slots.is_none()) {
@@ -117,7 +118,7 @@ pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Resu
 
 #[cold]
 fn wrong() -> Refused {
-    because("a pickle with a state that is none")
+    because("the state of an object is invalid")
 }
 
 /// The names and values of a dict.
@@ -127,34 +128,59 @@ fn named<'py>(state: &Bound<'py, PyAny>) -> Result<Vec<(Bound<'py, PyString>, Bo
     state.iter().map(|(name, value)| Ok((name_of(name)?, value))).collect()
 }
 
-fn interned<'py>(name: &Bound<'py, PyString>) -> Result<Bound<'py, PyString>> {
-    Ok(PyString::intern(name.py(), &name.to_cow()?))
-}
-
 fn is_special(name: &Bound<'_, PyString>) -> Result<bool> {
     let name = name.to_cow()?;
     Ok(name.starts_with("__") && name.ends_with("__"))
 }
 
-/// Attributes of an exception. Those that its class computes are not set: for some of them any
-/// value is believed.
+/// Sets attributes of an exception, except those that its builtin base classes define: CPython
+/// does not check the values of some of them.
 fn set_state_of_exception(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Result<()> {
-    let class = of.get_type();
-    let has_own = of.is_instance_of::<PyImportError>()
-        || of.is_instance_of::<PyAttributeError>()
-        || of.is_instance_of::<PyNameError>();
+    let built_in = built_in_classes(of)?;
     for (name, value) in named(state)? {
-        let is_own = has_own && is_name_of_import(&name)?;
-        let is_free = !class.hasattr(&name)? && !is_special(&name)?;
-        let is_notes = name.to_cow()? == "__notes__" && value.is_exact_instance_of::<PyList>();
-        if !is_own && !is_free && !is_notes {
-            return Err(because(format!("a pickle that sets {name} of an exception")));
+        let text = name.to_cow()?;
+        let is_known = match text.as_ref() {
+            "msg" => of.is_instance_of::<PyImportError>(),
+            "name" | "name_from" | "path" => {
+                of.is_instance_of::<PyImportError>()
+                    || of.is_instance_of::<PyAttributeError>()
+                    || of.is_instance_of::<PyNameError>()
+            }
+            // CPython 3.12 and newer write them in the state of an AttributeError.
+            "args" => {
+                of.is_instance_of::<PyAttributeError>() && value.is_exact_instance_of::<PyTuple>()
+            }
+            "__notes__" => value.is_exact_instance_of::<PyList>(),
+            _ => !is_special(&name)? && !has_any(&built_in, &name)?,
+        };
+        if !is_known {
+            return Err(because(format!("the attribute {name} of an exception may not be set")));
         }
-        of.setattr(name, value)?;
+        of.setattr(&name, value)?;
     }
     Ok(())
 }
 
-fn is_name_of_import(name: &Bound<'_, PyString>) -> Result<bool> {
-    Ok(["msg", "name", "name_from", "path"].contains(&name.to_cow()?.as_ref()))
+/// The builtin classes among an exception's class and its bases.
+fn built_in_classes<'py>(of: &Bound<'py, PyAny>) -> Result<Vec<Bound<'py, PyType>>> {
+    let mut found = Vec::new();
+    for class in of.get_type().mro() {
+        let class = class.cast_into::<PyType>().map_err(PyErr::from)?;
+        // SAFETY: the type is alive, and its flags are read under the interpreter lock.
+        let is_made_at_run_time =
+            unsafe { raw::PyType_HasFeature(class.as_type_ptr(), raw::Py_TPFLAGS_HEAPTYPE) != 0 };
+        if !is_made_at_run_time {
+            found.push(class);
+        }
+    }
+    Ok(found)
+}
+
+fn has_any(classes: &[Bound<'_, PyType>], name: &Bound<'_, PyString>) -> Result<bool> {
+    for class in classes {
+        if class.hasattr(name)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

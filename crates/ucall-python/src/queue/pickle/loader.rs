@@ -1,4 +1,4 @@
-//! `PickleLoader`: what a `PickleSerializer` reads with.
+//! `PickleLoader`, the loader of `PickleSerializer`.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -6,16 +6,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use ucall_pickle::{Limits, Reader};
 
-use super::builder::{Objects, Refused};
+use super::error::Refused;
+use super::objects::Objects;
 use crate::ffi;
+
+/// CPython overflows the stack of some threads when it hashes more deeply nested tuples.
+const DEPTH_MAX: u16 = 10_000;
 
 /// Reads pickles as data; see `ucall.queue.PickleSerializer`.
 #[pyclass(frozen, module = "ucall._core", name = "PickleLoader")]
 pub(crate) struct PickleLoader {
-    /// Called with a module and a name that are not on the default list; returns what they stand
-    /// for, or raises.
+    /// Resolves a module and a name that are not on the default list, or raises.
     find: Py<PyAny>,
-    /// Called with a persistent id; `None`: they are refused.
+    /// Resolves a persistent id. `None` refuses them.
     persistent_load: Option<Py<PyAny>>,
     limits: Limits,
 }
@@ -23,30 +26,36 @@ pub(crate) struct PickleLoader {
 #[pymethods]
 impl PickleLoader {
     #[new]
-    #[pyo3(signature = (find, persistent_load, max_depth, max_expansion, max_alike))]
+    #[pyo3(signature = (find, persistent_load, max_depth, max_expansion, max_collisions))]
     fn new(
         find: Py<PyAny>,
         persistent_load: Option<Py<PyAny>>,
         max_depth: u16,
         max_expansion: u32,
-        max_alike: u32,
+        max_collisions: u32,
     ) -> PyResult<Self> {
-        if max_depth == 0 || max_alike == 0 {
-            return Err(PyValueError::new_err("max_depth and max_alike must be at least 1"));
+        if !(1..=DEPTH_MAX).contains(&max_depth) {
+            return Err(PyValueError::new_err("max_depth must be from 1 to 10,000"));
         }
-        let limits =
-            Limits { depth_max: max_depth, expansion_max: max_expansion, alike_max: max_alike };
+        if max_collisions == 0 {
+            return Err(PyValueError::new_err("max_collisions must be at least 1"));
+        }
+        let limits = Limits {
+            depth_max: max_depth,
+            expansion_max: max_expansion,
+            collisions_max: max_collisions,
+        };
         Ok(Self { find, persistent_load, limits })
     }
 
-    /// The object of a pickle and the buffers that travel beside it.
+    /// Reads a pickle with its out-of-band buffers.
     fn __call__<'py>(
         &self,
         data: &Bound<'py, PyAny>,
         buffers: Bound<'py, PyList>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = data.py();
-        // Other threads run now and then while it is read, so it must be bytes that cannot change.
+        // Other threads may run during the read, so the pickle must be immutable bytes.
         match data.cast::<PyBytes>() {
             Ok(bytes) => self.load(py, bytes.as_bytes(), buffers),
             Err(_) => {
@@ -63,7 +72,7 @@ impl PickleLoader {
 }
 
 impl PickleLoader {
-    /// The object of a pickle. Raises `pickle.UnpicklingError`.
+    /// Reads a pickle and returns its object. Raises `pickle.UnpicklingError`.
     pub(crate) fn load<'py>(
         &self,
         py: Python<'py>,

@@ -1,25 +1,26 @@
 //! The names that a pickle may use.
 //!
-//! A name leads to this table, or to what the program has allowed; to nothing else. The table's
-//! entries are constructors of ours, each of which takes the arguments that the type's own pickle
-//! has, and no others.
+//! A name resolves to an entry of this table or to an object that the program allows, and to
+//! nothing else. Each entry is a constructor that accepts exactly the arguments that CPython or
+//! NumPy pickles for the type.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
-use super::builder::{Objects, Refused, because};
+use super::error::{Refused, because};
+use super::objects::Objects;
 
-/// What a name stands for.
+/// The object that a name resolves to.
 #[derive(Clone)]
 pub(super) enum Global<'py> {
     Known(Known, Name<'py>),
     /// A class of `builtins` derived from `Exception`.
     Exception(Bound<'py, PyType>, Name<'py>),
-    /// `ZoneInfo._unpickle`, which takes a key.
+    /// `ZoneInfo._unpickle`.
     ZoneInfoByKey,
     /// A class that the program allows.
     Class(Bound<'py, PyAny>),
-    /// Something else to call that the program allows.
+    /// Another callable that the program allows.
     Function(Bound<'py, PyAny>),
     /// A value that the program allows.
     Value(Bound<'py, PyAny>),
@@ -58,7 +59,7 @@ pub(super) enum Known {
     NumpyFromBuffer,
     NumpyReconstruct,
     NumpyScalar,
-    /// Ours: an array from its buffer, the short name of its dtype, its shape and its order.
+    /// `ucall.queue.utils.arrays.array(buffer, dtype, shape, order)`.
     Array,
 }
 
@@ -75,7 +76,7 @@ impl Known {
         )
     }
 
-    /// The entry of a name.
+    /// Looks up a name.
     fn of(module: &str, name: &str) -> Option<Self> {
         Some(match (module, name) {
             ("ucall.queue.utils.arrays", "array") => Self::Array,
@@ -104,7 +105,7 @@ impl Known {
             ("decimal", "Decimal") => Self::Decimal,
             ("fractions", "Fraction") => Self::Fraction,
             ("ipaddress", name) => Self::IpAddress(listed(&IP_ADDRESSES, name)?),
-            // CPython 3.13 has moved them, and 3.14 back.
+            // CPython 3.13 has the classes in `pathlib._local`.
             ("pathlib" | "pathlib._local", name) => Self::Path(listed(&PATHS, name)?),
             ("uuid", "UUID") => Self::Uuid,
             ("zoneinfo", "ZoneInfo") => Self::ZoneInfo,
@@ -121,17 +122,17 @@ fn listed(names: &[&'static str], name: &str) -> Option<&'static str> {
     names.iter().copied().find(|&listed| listed == name)
 }
 
-/// Stands among the arguments of a call for a name that is no value.
+/// A stand-in among the arguments of a call for a name that is not a value.
 #[pyclass(frozen, module = "ucall._core")]
 pub(super) struct Placeholder(pub(super) Known);
 
-/// What a module's name stands for.
+/// Resolves a name.
 pub(super) fn resolve<'py>(
     objects: &Objects<'_, 'py>,
     module: &Bound<'py, PyString>,
     name: &Bound<'py, PyString>,
 ) -> Result<Global<'py>, Refused> {
-    let not_text = |_| because("a pickle with a name that is no text");
+    let not_text = |_| because("a module or name is not valid text");
     let both = || (module.clone(), name.clone());
     let (module, name) = (module.to_str().map_err(not_text)?, name.to_str().map_err(not_text)?);
     if let Some(known) = Known::of(module, name) {

@@ -1,55 +1,67 @@
-//! NumPy's arrays, scalars and dtypes, without objects.
+//! NumPy arrays, scalars and dtypes, never of Python objects.
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString, PyTuple, PyType};
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyDict, PyInt, PyMemoryView, PyString, PyTuple, PyType,
+};
 use ucall_pickle::{Accepts, Budget, Made, Product, Weight};
 
-use super::builder::{Built, Objects, Pending, Refused, because};
+use super::error::{Refused, because};
 use super::names::{Known, Placeholder};
+use super::objects::{Built, Objects, Pending};
 use super::values::made;
 use crate::ffi;
+use crate::queue::incoming::Block;
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// Bytes of an array beside its items.
+/// Bytes of an array without its items.
 const ARRAY: u64 = 256;
+/// Temporary bytes that NumPy needs to copy an item, per value in its dtype.
+const VALUE_OF_ARRAY: u64 = 16;
+/// Bytes of a dtype per value in its state.
+const VALUE_OF_DTYPE: u64 = 32;
 
 /// Calls an entry of the table.
 pub(super) fn call<'a, 'py>(
     known: Known,
     arguments: &Bound<'py, PyTuple>,
+    values: u32,
     budget: &mut Budget,
 ) -> Result<Made<Objects<'a, 'py>>> {
-    budget.allocate(ARRAY)?;
+    budget.allocate(ARRAY + VALUE_OF_ARRAY * u64::from(values))?;
     let product = match (known, arguments.as_slice()) {
         (Known::Array, [buffer, name, shape, order]) => {
             let dtype = dtype_of_name(text(name)?)?;
             Product::Object(over_buffer(buffer, &dtype, shape, order, budget)?)
         }
-        (Known::NumpyFromBuffer, [buffer, dtype, shape, order, rest @ ..]) => {
-            Product::Object(from_buffer(buffer, dtype, shape, order, rest.first(), budget)?)
+        (Known::NumpyFromBuffer, [buffer, dtype, shape, order]) => {
+            Product::Object(from_buffer(buffer, dtype, shape, order, None, budget)?)
         }
-        // NumPy writes the order of bytes, the unit and the fields as its state.
+        (Known::NumpyFromBuffer, [buffer, dtype, shape, order, axes]) => {
+            Product::Object(from_buffer(buffer, dtype, shape, order, Some(axes), budget)?)
+        }
+        // NumPy writes byte order, unit and fields as the state.
         (Known::NumpyDtype, [name, _, _]) => Product::Pending(Pending::Dtype(text(name)?.clone())),
         (Known::NumpyDtype, [name]) => Product::Object(dtype_of_name(text(name)?)?),
         (Known::NumpyReconstruct, [class, shape, _]) => {
             let is_plain =
                 class.cast::<Placeholder>().is_ok_and(|it| it.get().0 == Known::NumpyArrayClass);
             if !is_plain || !shape.cast_exact::<PyTuple>().is_ok_and(|it| it.len() == 1) {
-                return Err(because("a pickle with an array of a class of its own"));
+                return Err(because("an array must be a plain ndarray"));
             }
             Product::Pending(Pending::Array)
         }
         (Known::NumpyScalar, [dtype, data]) => return scalar(dtype, data, budget),
-        _ => return Err(because("a pickle with an array that NumPy does not write")),
+        _ => return Err(because("the arguments of an array are not those that NumPy writes")),
     };
     Ok(Made { product, accepts: Accepts::NOTHING, weight: Weight::Contents })
 }
 
 fn text<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Result<&'a Bound<'py, PyString>> {
-    object.cast_exact::<PyString>().map_err(|_| because("a pickle with a dtype that has no name"))
+    object.cast_exact::<PyString>().map_err(|_| because("a dtype has no name"))
 }
 
 fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
@@ -62,7 +74,12 @@ fn dtype_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     CLASS.import(py, "numpy", "dtype")
 }
 
-/// A dtype by its short name, such as `<f8`, `S5` or `M8[us]`. None of objects has one here.
+fn from_buffer_function(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FUNCTION.import(py, "numpy", "frombuffer")
+}
+
+/// The dtype of a short name, such as `<f8`, `S5` or `M8[us]`, but never of objects.
 fn dtype_of_name<'py>(name: &Bound<'py, PyString>) -> Built<'py> {
     let py = name.py();
     let known = known_dtypes(py)?;
@@ -71,10 +88,10 @@ fn dtype_of_name<'py>(name: &Bound<'py, PyString>) -> Built<'py> {
     }
     let short = name.to_cow()?;
     if !is_plain(&short) {
-        return Err(because("a pickle with a dtype that is not of numbers, bytes, text or times"));
+        return Err(because("a dtype must be of numbers, bytes, text or times"));
     }
     let dtype = dtype_class(py)?.call1((name,))?;
-    // Text and bytes have a dtype for each length; the others are few.
+    // Do not cache dtypes of text and bytes: there is one per length.
     if !short.contains(['S', 'U', 'V', 'M', 'm']) {
         known.set_item(name, &dtype)?;
     }
@@ -86,7 +103,7 @@ fn known_dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyDict>> {
     Ok(KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py))
 }
 
-/// An order of bytes if any, a kind, and the bytes or characters of one item.
+/// Parses an optional byte order, a kind, and the bytes or characters of one item.
 fn is_plain(name: &str) -> bool {
     let name = name.strip_prefix(['<', '>', '=', '|']).unwrap_or(name);
     let mut characters = name.chars();
@@ -101,29 +118,31 @@ fn is_plain(name: &str) -> bool {
     }
 }
 
-/// The dtype of a short name and the state that NumPy writes behind it.
+/// The dtype of a short name and the state that NumPy writes after it.
 pub(super) fn dtype_of_state<'a, 'py>(
     objects: &Objects<'a, 'py>,
     name: &Bound<'py, PyString>,
     state: &Bound<'py, PyAny>,
+    values: u32,
+    budget: &mut Budget,
 ) -> Result<Made<Objects<'a, 'py>>> {
     let py = objects.py;
-    let state = state
-        .cast_exact::<PyTuple>()
-        .map_err(|_| because("a pickle with a dtype that has no state"))?;
+    budget.allocate(VALUE_OF_DTYPE * u64::from(values))?;
+    let state =
+        state.cast_exact::<PyTuple>().map_err(|_| because("the state of a dtype is invalid"))?;
     if let Some(order) = order_alone(state) {
         let whole = PyString::new(py, &format!("{}{}", order.to_cow()?, name.to_cow()?));
         return Ok(made(Product::Object(dtype_of_name(&whole)?)));
     }
     if !is_plain(&name.to_cow()?) {
-        return Err(because("a pickle with a dtype that is not of numbers, bytes, text or times"));
+        return Err(because("a dtype must be of numbers, bytes, text or times"));
     }
     let module = py.import("ucall.queue.utils.arrays")?;
     let dtype = module.getattr("dtype_of_state")?.call1((name, state))?;
     Ok(made(Product::Object(dtype)))
 }
 
-/// The order of bytes, if a number's state has nothing else to say.
+/// The byte order of a number's state, if the state has nothing else.
 fn order_alone<'py>(state: &Bound<'py, PyTuple>) -> Option<Bound<'py, PyString>> {
     let [_, order, subarray, names, fields, size, alignment, _] = state.as_slice() else {
         return None;
@@ -155,20 +174,27 @@ fn from_buffer<'py>(
         .cast_exact::<PyTuple>()
         .is_ok_and(|axes| axes.iter().all(|axis| axis.is_exact_instance_of::<PyInt>()));
     if !is_axes {
-        return Err(because("a pickle with an array whose axes are none"));
+        return Err(because("the shape of an array is not a tuple of integers"));
     }
     let array = over_buffer(buffer, dtype, shape, intern!(py, "C").as_any(), budget)?;
     Ok(array.call_method1(intern!(py, "transpose"), (axes,))?)
 }
 
+/// Refuses a dtype with objects, which a class that the program allows may make.
 fn check_dtype(dtype: &Bound<'_, PyAny>) -> Result<()> {
-    if dtype.is_instance(dtype_class(dtype.py())?)? {
-        return Ok(());
+    let py = dtype.py();
+    if !dtype.is_instance(dtype_class(py)?)? {
+        return Err(because("a dtype is expected"));
     }
-    Err(because("a pickle with something else where a dtype is expected"))
+    let kind = dtype.getattr(intern!(py, "kind"))?;
+    let is_plain = "?bBiufcSUVmM".contains(kind.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
+    if !is_plain || dtype.getattr(intern!(py, "hasobject"))?.is_truthy()? {
+        return Err(because("an array of objects is refused"));
+    }
+    Ok(())
 }
 
-/// An array that looks at a buffer, which has exactly as many bytes.
+/// An array that is a view of a buffer of exactly its size.
 fn over_buffer<'py>(
     buffer: &Bound<'py, PyAny>,
     dtype: &Bound<'py, PyAny>,
@@ -180,48 +206,62 @@ fn over_buffer<'py>(
     let order = match order.cast_exact::<PyString>().map(|it| it.to_str()) {
         Ok(Ok("F")) => intern!(py, "F"),
         Ok(Ok("C" | "A" | "K")) => intern!(py, "C"),
-        _ => return Err(because("a pickle with an array of an order that is none")),
+        _ => return Err(because("the order of an array must be 'C' or 'F'")),
     };
+    if !is_memory(buffer) {
+        return Err(because("an array needs a buffer, but the object has no buffer"));
+    }
     let bytes = ffi::with_buffer(buffer, <[u8]>::len)?;
     check_size(dtype, shape, bytes, budget)?;
+    let may_move = buffer.is_exact_instance_of::<PyByteArray>()
+        || buffer.is_exact_instance_of::<PyMemoryView>();
+    if may_move && bytes > 0 {
+        // `frombuffer` exports the buffer, so that it cannot be resized; `ndarray` does not.
+        let flat = from_buffer_function(py)?.call1((buffer, dtype))?;
+        let keywords = PyDict::new(py);
+        keywords.set_item(intern!(py, "order"), order)?;
+        return Ok(flat.call_method(intern!(py, "reshape"), (shape,), Some(&keywords))?);
+    }
     let (zero, none) = (ffi::integer(py, 0)?, py.None().into_bound(py));
     let arguments = [shape, dtype, buffer, &zero, &none, order.as_any()];
     Ok(ffi::call(array_class(py)?, arguments)?)
 }
 
-/// Refuses a shape that does not fit the bytes. Dimensions of no bytes are charged: whoever walks
-/// through them takes as long.
+/// Refuses a shape that does not fit the bytes. Charges empty dimensions, which iteration visits,
+/// and one item, which NumPy allocates for an empty array.
 fn check_size(
     dtype: &Bound<'_, PyAny>,
     shape: &Bound<'_, PyAny>,
     bytes: usize,
     budget: &mut Budget,
 ) -> Result<()> {
-    let wrong = || because("a pickle with an array whose shape does not fit its bytes");
+    let wrong = || because("the shape of an array does not fit its bytes");
     let shape = shape.cast_exact::<PyTuple>().map_err(|_| wrong())?;
     let item: u64 = dtype.getattr(intern!(dtype.py(), "itemsize"))?.extract()?;
     let (mut whole, mut dimensions) = (item, 1_u64);
     for dimension in shape.iter() {
         let count = dimension.cast_exact::<PyInt>().ok().and_then(ffi::small_integer);
         let count = count.and_then(|count| u64::try_from(count).ok()).ok_or_else(wrong)?;
-        // A factor of nothing comes first or last: overflow is refused either way.
+        // A zero may come before or after the factors that overflow; both are refused.
         whole = whole.saturating_mul(count);
         dimensions = dimensions.saturating_mul(count.max(1));
     }
     if whole == 0 {
-        budget.allocate(dimensions)?;
+        budget.allocate(dimensions.saturating_add(item))?;
     }
     if whole == bytes as u64 && item > 0 { Ok(()) } else { Err(wrong()) }
 }
 
-/// The array of `_reconstruct`, from the state behind it: its bytes are within the pickle.
+/// The array of `_reconstruct` and its state, which has the array's bytes.
 pub(super) fn array_of_state<'a, 'py>(
     objects: &Objects<'a, 'py>,
     state: &Bound<'py, PyAny>,
+    values: u32,
     budget: &mut Budget,
 ) -> Result<Made<Objects<'a, 'py>>> {
     let py = objects.py;
-    let wrong = || because("a pickle with an array whose state is none");
+    budget.allocate(VALUE_OF_ARRAY * u64::from(values))?;
+    let wrong = || because("the state of an array is invalid");
     let state = state.cast_exact::<PyTuple>().map_err(|_| wrong())?;
     let [_, shape, dtype, is_fortran, data] = state.as_slice() else { return Err(wrong()) };
     check_dtype(dtype)?;
@@ -242,21 +282,27 @@ fn scalar<'a, 'py>(
 ) -> Result<Made<Objects<'a, 'py>>> {
     let py = dtype.py();
     check_dtype(dtype)?;
-    let data =
-        data.cast_exact::<PyBytes>().map_err(|_| because("a pickle with a scalar of no bytes"))?;
+    let data = data.cast_exact::<PyBytes>().map_err(|_| because("a scalar has no bytes"))?;
     let bytes = data.as_bytes().len();
     budget.allocate(bytes as u64)?;
     let item: usize = dtype.getattr(intern!(py, "itemsize"))?.extract()?;
     if item != bytes {
-        return Err(because("a pickle with a scalar of the wrong length"));
+        return Err(because("the bytes of a scalar do not match its dtype"));
     }
     let shape = PyTuple::empty(py);
     let array = match item {
-        // Empty text has no bytes to look at.
+        // Empty text has no buffer.
         0 => array_class(py)?.call1((&shape, dtype))?,
         _ => array_class(py)?.call1((&shape, dtype, data))?,
     };
     let object = array.get_item(shape)?;
-    let weight = Weight::Fixed(u32::try_from(2 + bytes / 8).unwrap_or(u32::MAX));
-    Ok(Made { weight, ..made(Product::Object(object)) })
+    Ok(made(Product::Object(object)))
+}
+
+/// Whether the object's memory stays in place while a view of it exists.
+pub(super) fn is_memory(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<Block>()
+        || object.is_exact_instance_of::<PyBytes>()
+        || object.is_exact_instance_of::<PyByteArray>()
+        || object.is_exact_instance_of::<PyMemoryView>()
 }

@@ -1,34 +1,38 @@
-//! Values of the standard library, from the arguments that their own pickles have.
+//! Values of the standard library, from the arguments that CPython pickles for them.
 
 use pyo3::exceptions::{PyUnicodeDecodeError, PyUnicodeEncodeError, PyUnicodeTranslateError};
+use pyo3::ffi as raw;
 use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyBytes, PyDelta, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType, PyTzInfo,
 };
 use ucall_pickle::{Accepts, Budget, Made, Product, Weight};
 
-use super::builder::{Objects, Refused, because};
+use super::error::{Refused, because};
 use super::names::{Global, Known, Placeholder};
+use super::objects::Objects;
 use crate::ffi;
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// Bits of a fraction's parts: their common divisor takes quadratic time.
-const FRACTION_BITS_MAX: usize = 16 * 1024;
+/// Bits of the parts of a fraction or a range, which CPython divides in quadratic time.
+const DIVIDED_BITS_MAX: usize = 16 * 1024;
 /// Characters of an IP address, network or zone key.
 const SHORT_TEXT_MAX: usize = 255;
-/// Bytes of what these objects take beside their arguments.
+/// Bytes of these objects without their arguments.
 const SMALL_OBJECT: u64 = 256;
 const DEQUE: u64 = 768;
 const ZONE: u64 = 16 * 1024;
-const KEY: u64 = 104;
+const KEY: u64 = 112;
+/// Bytes per character of a path, each of which may be a part of its own.
+const PATH_CHARACTER: u64 = 16;
 
-/// Something that changes no more, and is hashed from its contents.
+/// A complete value that is hashed by its contents.
 pub(super) fn made<'a, 'py>(product: Product<Objects<'a, 'py>>) -> Made<Objects<'a, 'py>> {
     Made { product, accepts: Accepts::NOTHING, weight: Weight::Contents }
 }
 
-/// What hashing a value takes whose class computes its hash in Python.
+/// The cost of a hash that is computed in Python.
 const HASHED_IN_PYTHON: Weight = Weight::Fixed(64);
 
 /// Calls an entry of the table.
@@ -59,11 +63,11 @@ pub(super) fn call<'a, 'py>(
             make("builtins", if is_set { "set" } else { "frozenset" })?
         }
         Known::Range => {
-            checked.all::<PyInt>(3..=3)?;
+            checked.divided(3, budget)?;
             make("builtins", "range")?
         }
         Known::Slice => {
-            checked.count(3..=3)?;
+            checked.slice()?;
             make("builtins", "slice")?
         }
         Known::Counter => {
@@ -90,8 +94,8 @@ pub(super) fn call<'a, 'py>(
             make("decimal", "Decimal")?
         }
         Known::Fraction => {
-            checked.fraction()?;
-            weight = Weight::Fixed(64 + FRACTION_BITS_MAX as u32 / 64);
+            checked.divided(2, budget)?;
+            weight = Weight::Fixed(64 + DIVIDED_BITS_MAX as u32 / 64);
             make("fractions", "Fraction")?
         }
         Known::IpAddress(name) => {
@@ -101,8 +105,9 @@ pub(super) fn call<'a, 'py>(
         }
         Known::Path(name) => {
             checked.all::<PyString>(0..=usize::MAX)?;
-            // Its path is put together again for each hash until it is kept.
-            budget.allocate(8 * arguments.len() as u64)?;
+            for part in arguments.iter() {
+                budget.allocate(PATH_CHARACTER * (part.len()? as u64 + 1))?;
+            }
             make("pathlib", name)?
         }
         Known::GetAttr => return attribute(arguments),
@@ -111,7 +116,7 @@ pub(super) fn call<'a, 'py>(
     Ok(Made { product: Product::Object(object), accepts, weight })
 }
 
-/// The arguments of one call, and what was called.
+/// The arguments of one call, and the entry that is called.
 struct Arguments<'a, 'py> {
     known: Known,
     items: &'a Bound<'py, PyTuple>,
@@ -120,7 +125,7 @@ struct Arguments<'a, 'py> {
 impl<'py> Arguments<'_, 'py> {
     #[cold]
     fn wrong(&self) -> Refused {
-        because(format!("a pickle with arguments that {:?} does not take", self.known))
+        because(format!("the arguments of {:?} are not those that CPython writes", self.known))
     }
 
     fn check(&self, is_right: bool) -> Result<()> {
@@ -135,13 +140,13 @@ impl<'py> Arguments<'_, 'py> {
         self.items.get_item(index).map_err(|_| self.wrong())
     }
 
-    /// So many, each of exactly this type.
+    /// All arguments, which must be `N` of exactly this type.
     fn all<T: pyo3::PyTypeInfo>(&self, count: std::ops::RangeInclusive<usize>) -> Result<()> {
         self.count(count)?;
         self.check(self.items.iter().all(|item| item.is_exact_instance_of::<T>()))
     }
 
-    /// The only one, of exactly this type.
+    /// The only argument, which must be of exactly this type.
     fn only<T: pyo3::PyTypeInfo>(&self) -> Result<Bound<'py, PyAny>> {
         self.all::<T>(1..=1)?;
         self.item(0)
@@ -157,23 +162,37 @@ impl<'py> Arguments<'_, 'py> {
         self.check(maxlen.is_none() || maxlen.is_exact_instance_of::<PyInt>())
     }
 
-    fn fraction(&self) -> Result<()> {
-        self.all::<PyInt>(2..=2)?;
+    /// `N` integers that CPython divides by each other; charges the division.
+    fn divided(&self, count: usize, budget: &mut Budget) -> Result<()> {
+        self.all::<PyInt>(count..=count)?;
+        let mut digits = 0;
         for part in self.items.iter() {
             let bits: usize = part.call_method0("bit_length")?.extract()?;
-            self.check(bits <= FRACTION_BITS_MAX)?;
+            self.check(bits <= DIVIDED_BITS_MAX)?;
+            digits += bits as u64 / 30;
         }
-        Ok(())
+        Ok(budget.hash(digits * digits / 64)?)
+    }
+
+    /// Refuses values that could contain a slice: CPython frees nested slices recursively.
+    fn slice(&self) -> Result<()> {
+        self.count(3..=3)?;
+        self.check(self.items.iter().all(|item| !may_hold_others(&item)))
     }
 
     fn ip_address(&self) -> Result<()> {
         self.count(1..=1)?;
         let address = self.item(0)?;
         let is_short = is_short_text(&address)?;
-        self.check(is_short || address.is_exact_instance_of::<PyInt>())
+        self.check(is_short || address.is_exact_instance_of::<PyInt>())?;
+        // `ipaddress` caches every spelling of a prefix for ever.
+        let text = if is_short { address.extract::<String>()? } else { String::new() };
+        let prefix = text.split_once('/').map_or("0", |(_, prefix)| prefix);
+        let is_digits = prefix.len() <= 3 && prefix.bytes().all(|it| it.is_ascii_digit());
+        self.check(is_digits && (prefix == "0" || !prefix.starts_with('0')))
     }
 
-    /// The class of `datetime` that takes these arguments.
+    /// A class of `datetime`, called with these arguments.
     fn of_datetime(&self) -> Result<&'static str> {
         Ok(match self.known {
             Known::TimeDelta => {
@@ -204,6 +223,12 @@ impl<'py> Arguments<'_, 'py> {
             }
         })
     }
+}
+
+/// Whether the garbage collector tracks its type.
+fn may_hold_others(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the object is alive, and its type's flags are read under the interpreter lock.
+    unsafe { raw::PyType_HasFeature(object.get_type_ptr(), raw::Py_TPFLAGS_HAVE_GC) != 0 }
 }
 
 fn is_short_text(object: &Bound<'_, PyAny>) -> Result<bool> {
@@ -251,13 +276,12 @@ fn class<'py>(py: Python<'py>, module: &str, name: &str) -> PyResult<Bound<'py, 
     py.import(module)?.getattr(name)
 }
 
-/// The state of a UUID: its number, and whether it was made in a way that is safe for several
-/// processes.
+/// The UUID of a state: an integer, and optionally `is_safe`.
 pub(super) fn uuid<'a, 'py>(
     objects: &Objects<'a, 'py>,
     state: &Bound<'py, PyAny>,
 ) -> Result<Made<Objects<'a, 'py>>> {
-    let wrong = || because("a pickle with the state of a UUID that is none");
+    let wrong = || because("the state of a UUID is invalid");
     let state = state.cast_exact::<PyDict>().map_err(|_| wrong())?;
     let number = state.get_item("int")?.ok_or_else(wrong)?;
     let is_safe = state.get_item("is_safe")?;
@@ -275,10 +299,10 @@ pub(super) fn uuid<'a, 'py>(
     Ok(Made { weight: HASHED_IN_PYTHON, ..made(Product::Object(object)) })
 }
 
-/// `getattr(ZoneInfo, "_unpickle")`, which pickles of zones have, and `getattr(enum, "MEMBER")`,
-/// which those of allowed enums have on CPython 3.11.
+/// `getattr(ZoneInfo, "_unpickle")`, which CPython pickles for zones, or `getattr(enum, "MEMBER")`,
+/// which CPython 3.11 pickles for enums.
 fn attribute<'a, 'py>(arguments: &Bound<'py, PyTuple>) -> Result<Made<Objects<'a, 'py>>> {
-    let wrong = || because("a pickle that asks for an attribute");
+    let wrong = || because("getattr is refused");
     let (owner, name) = match arguments.as_slice() {
         [owner, name] => (owner, name.cast_exact::<PyString>().map_err(|_| wrong())?),
         _ => return Err(wrong()),
@@ -304,7 +328,7 @@ pub(super) fn zone_info<'a, 'py>(
     arguments: &Bound<'py, PyTuple>,
     budget: &mut Budget,
 ) -> Result<Made<Objects<'a, 'py>>> {
-    let wrong = || because("a pickle with a time zone that has no plain name");
+    let wrong = || because("the key of a time zone is not a plain name");
     let [key, from_cache] = arguments.as_slice() else { return Err(wrong()) };
     let is_flag = from_cache.is_exact_instance_of::<PyBool>()
         || from_cache.cast_exact::<PyInt>().is_ok_and(|it| ffi::small_integer(it).is_some());
@@ -321,7 +345,7 @@ pub(super) fn zone_info<'a, 'py>(
     Ok(Made { weight: Weight::Fixed(1), ..made(Product::Object(object)) })
 }
 
-/// Such as `America/Argentina/Buenos_Aires`: never a path that leads out of the database.
+/// Whether a key is one like `America/Argentina/Buenos_Aires`, not a path out of the database.
 fn is_zone_key(key: &str) -> bool {
     let is_part = |part: &str| {
         let mut characters = part.bytes();
@@ -331,7 +355,7 @@ fn is_zone_key(key: &str) -> bool {
     key.len() <= SHORT_TEXT_MAX && key.split('/').all(is_part)
 }
 
-/// An exception of a class of `builtins`.
+/// An exception of a builtin class.
 pub(super) fn exception<'a, 'py>(
     class: &Bound<'py, PyType>,
     arguments: &Bound<'py, PyTuple>,
@@ -339,21 +363,21 @@ pub(super) fn exception<'a, 'py>(
 ) -> Result<Made<Objects<'a, 'py>>> {
     budget.allocate(2 * SMALL_OBJECT)?;
     for argument in arguments.iter() {
-        // Some keep a copy.
+        // Some classes keep a copy of their arguments.
         if let Ok(list) = argument.cast::<PyList>() {
             budget.allocate(8 * list.len() as u64)?;
         }
     }
     if !has_positions_within(class, arguments)? {
-        return Err(because("a pickle with an error of text that points outside of it"));
+        return Err(because("the positions of a Unicode error are outside of its text"));
     }
     let object = class.call1(arguments)?;
     let product = Product::Object(object);
     Ok(Made { product, accepts: Accepts::STATE, weight: Weight::Fixed(1) })
 }
 
-/// Whether an error of encoding has its object, and positions within it: some versions of CPython
-/// read there without a look.
+/// Checks the positions of a Unicode error: some versions of CPython do not check them when they
+/// format it.
 fn has_positions_within(class: &Bound<'_, PyType>, arguments: &Bound<'_, PyTuple>) -> Result<bool> {
     let py = class.py();
     let is_decode = class.is_subclass(&py.get_type::<PyUnicodeDecodeError>())?;

@@ -1,0 +1,102 @@
+//! Callbacks of the program, and how a worker runs them.
+
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ucall_engine::Id;
+use ucall_proto::{Call as Request, CallOutcome, Reply, RpcError};
+use ucall_server::{CallId, Caller, Handler, Mailbox, MemoryBudget};
+
+use crate::call::Call;
+use crate::callback_handler::CallbackHandler;
+
+/// `ucall_callback_t`. "unwind" because a C++ exception may leave it. Such an exception ends the
+/// process at this boundary; without "unwind" the behaviour would be undefined.
+pub type Function = unsafe extern "C-unwind" fn(*mut Call<'static, 'static>, *mut c_void);
+
+/// A registered function of the program.
+pub(crate) struct Callback {
+    pub(crate) name: Arc<str>,
+    pub(crate) function: Function,
+    pub(crate) tag: *mut c_void,
+}
+
+// SAFETY: the header asks the program that a callback may run, with its tag, on every thread that
+// serves.
+unsafe impl Send for Callback {}
+// SAFETY: as above.
+unsafe impl Sync for Callback {}
+
+impl Handler for CallbackHandler {
+    type Procedure = Callback;
+
+    #[inline(always)]
+    fn call(
+        &mut self,
+        callback: &Callback,
+        request: &Request<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let deadline = self.deadline_of(request);
+        if let Some(deadline) = deadline
+            && deadline.has_passed()
+        {
+            reply.error(&deadline.error());
+            return CallOutcome::Done;
+        }
+        let outcome = {
+            let call = Call::new(&callback.name, request, caller, reply, self, deadline);
+            // All of its fields are borrowed: there is nothing to drop.
+            let mut call = ManuallyDrop::new(call);
+            // SAFETY: the program promised that the function may be called with its tag. The call
+            // lives until it returns, and the header forbids to use it longer.
+            unsafe { (callback.function)((&raw mut *call).cast(), callback.tag) };
+            call.outcome()
+        };
+        self.buffers.reset();
+        outcome
+    }
+
+    fn set_mailbox(&mut self, mailbox: Mailbox) {
+        self.calls.outcomes().set_mailbox(mailbox);
+    }
+
+    fn cancel(&mut self, connection: Id) {
+        self.cancel_connection(connection);
+    }
+
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+        self.next_reply(text)
+    }
+
+    #[inline]
+    fn turn_began(&mut self, now: Instant) {
+        self.turn_began = now;
+    }
+
+    #[inline]
+    fn turn_ended(&mut self, now: Instant) {
+        if self.calls.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.expire(now);
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.calls.next_deadline()
+    }
+
+    fn running(&self) -> usize {
+        self.calls.running()
+    }
+
+    fn memory_budget(&self) -> MemoryBudget {
+        self.calls.budget().clone()
+    }
+
+    fn warn(&mut self, line: &str) {
+        self.log.warn(line);
+    }
+}

@@ -1,0 +1,219 @@
+//! The object by which Python code drives a worker: without an event loop, as the wait of the
+//! server's own loop, or as callbacks of a program's loop.
+//!
+//! [`LoopDriver::run`] serves while there is no async function. [`LoopDriver::turn`] is the wait of
+//! the server's own loop: it takes turns until a turn has given the loop something to do.
+//! [`LoopDriver::turn_embedded`] takes turns that wait for nothing.
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use ucall_engine::Listener;
+
+use super::runner::{Bounds, RunEnd, TurnOutcome, WorkerRunner};
+use super::tasks::Tasks;
+use crate::thread_bound::ThreadBound;
+
+/// The loop runs its callbacks for this long before the engine is polled again.
+const SLICE: Duration = Duration::from_micros(200);
+/// Turns in a row within a program's loop, before its other callbacks run.
+const EMBEDDED_TURNS_MAX: usize = 16;
+
+/// Drives a worker, on the thread that made it.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct LoopDriver {
+    inner: ThreadBound<Inner>,
+    /// The server's own loop has callbacks or timers that it did not have before its wait.
+    is_wait_over: AtomicBool,
+}
+
+struct Inner {
+    runner: WorkerRunner,
+    bounds: Bounds,
+    /// Bound, and not yet served.
+    listener: Option<Listener>,
+    ended: Option<RunEnd>,
+    /// `stop` of the server's own loop.
+    stop_loop: Option<Py<PyAny>>,
+}
+
+impl LoopDriver {
+    pub(crate) fn new(runner: WorkerRunner, bounds: Bounds, listener: Option<Listener>) -> Self {
+        let inner = Inner { runner, bounds, listener, ended: None, stop_loop: None };
+        Self { inner: ThreadBound::new(inner), is_wait_over: AtomicBool::new(false) }
+    }
+
+    /// Takes the worker out, and why its run ended.
+    pub(crate) fn take(&self) -> Option<(WorkerRunner, Option<RunEnd>)> {
+        self.inner.take().map(|inner| (inner.runner, inner.ended))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
+        let in_use =
+            || PyRuntimeError::new_err("the server is in a turn, or belongs to another thread");
+        self.inner.with(work).ok_or_else(in_use)?
+    }
+}
+
+#[pymethods]
+impl LoopDriver {
+    /// Starts to accept connections, unless an earlier run has.
+    fn listen(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(|inner| {
+            let Some(listener) = inner.listener.take() else { return Ok(()) };
+            inner.runner.worker.interpreter().take_variables(py)?;
+            Ok(inner.runner.worker.listen(listener)?)
+        })
+    }
+
+    /// Whether it has not listened yet.
+    #[getter]
+    fn is_new(&self) -> PyResult<bool> {
+        self.with(|inner| Ok(inner.listener.is_some()))
+    }
+
+    /// The event loop that async functions run on, if there is one.
+    #[getter]
+    fn event_loop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.with(|inner| {
+            let tasks = inner.runner.worker.interpreter().tasks.as_ref();
+            Ok(tasks.map(|tasks| tasks.event_loop(py).clone().unbind()))
+        })
+    }
+
+    /// Whether the run is over.
+    #[getter]
+    fn has_ended(&self) -> PyResult<bool> {
+        self.with(|inner| Ok(inner.ended.is_some()))
+    }
+
+    /// Whether the run was stopped, rather than bounded.
+    #[getter]
+    fn is_stopped(&self) -> PyResult<bool> {
+        self.with(|inner| Ok(inner.ended == Some(RunEnd::Stopped)))
+    }
+
+    /// Runs without an event loop, until the run is over or a call needs a loop.
+    fn run(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(|inner| {
+            let needs_loop =
+                |runner: &mut WorkerRunner, _: &_| runner.worker.interpreter().tasks.is_some();
+            inner.turn_until(py, None, needs_loop).map(drop)
+        })
+    }
+
+    /// Runs async functions on a loop of the server's own, whose wait is `turn`, and whose
+    /// descriptors `descriptor` watches.
+    fn attach(&self, event_loop: &Bound<'_, PyAny>, descriptor: RawFd) -> PyResult<()> {
+        self.with(|inner| {
+            // SAFETY: the selector that owns it stays open until `detach`.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+            inner.runner.watch_loop(descriptor)?;
+            inner.stop_loop = Some(event_loop.getattr("stop")?.unbind());
+            let interpreter = inner.runner.worker.interpreter();
+            if interpreter.tasks.is_none() {
+                interpreter.tasks = Some(Tasks::on_own_loop(event_loop)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs async functions on a program's loop. Returns the descriptor that is ready when a turn
+    /// is due. `wake` is called on the loop's thread for turns that no descriptor reports.
+    fn attach_embedded(&self, event_loop: &Bound<'_, PyAny>, wake: Py<PyAny>) -> PyResult<RawFd> {
+        self.with(|inner| {
+            let interpreter = inner.runner.worker.interpreter();
+            interpreter.tasks = Some(Tasks::on_program_loop(event_loop)?);
+            interpreter.outcomes.set_waker(Some(wake));
+            Ok(inner.runner.worker.descriptor())
+        })
+    }
+
+    /// Lets go of the event loop.
+    fn detach(&self) -> PyResult<()> {
+        self.with(|inner| {
+            inner.runner.unwatch_loop();
+            inner.stop_loop = None;
+            let interpreter = inner.runner.worker.interpreter();
+            interpreter.tasks = None;
+            interpreter.outcomes.set_waker(None);
+            Ok(())
+        })
+    }
+
+    /// Waits for the server's own loop, up to `timeout` seconds (`None`: no limit). Returns early
+    /// when the loop has something to do; `True` when its own descriptors are ready.
+    fn turn(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.is_wait_over.store(false, Ordering::Relaxed);
+        self.with(|inner| inner.wait(py, timeout, &self.is_wait_over))
+    }
+
+    /// Ends `turn` after the worker's turn that runs now.
+    fn end_wait(&self) {
+        self.is_wait_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes some turns that wait for nothing. Returns the seconds until the next turn is due,
+    /// `None` when only the descriptor reports it.
+    fn turn_embedded(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        self.with(|inner| inner.turn_embedded(py))
+    }
+}
+
+impl Inner {
+    /// Takes turns until the run is over, or `is_done` after a turn.
+    #[inline]
+    fn turn_until(
+        &mut self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+        mut is_done: impl FnMut(&mut WorkerRunner, &TurnOutcome) -> bool,
+    ) -> PyResult<TurnOutcome> {
+        let deadline = [self.bounds.deadline, deadline].into_iter().flatten().min();
+        loop {
+            let outcome = self.runner.turn(py, &mut self.bounds, deadline)?;
+            self.ended = outcome.ended;
+            if outcome.ended.is_some() || is_done(&mut self.runner, &outcome) {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    fn wait(
+        &mut self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        is_over: &AtomicBool,
+    ) -> PyResult<bool> {
+        let timeout = timeout.map(|it| Duration::try_from_secs_f64(it).unwrap_or(Duration::MAX));
+        if timeout == Some(Duration::ZERO) && self.runner.turn_began().elapsed() < SLICE {
+            return Ok(false);
+        }
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let outcome = self.turn_until(py, until, |_, outcome| {
+            let is_late = || until.is_some_and(|until| until <= Instant::now());
+            outcome.ready || is_over.load(Ordering::Relaxed) || is_late()
+        })?;
+        if let (Some(_), Some(stop_loop)) = (outcome.ended, &self.stop_loop) {
+            stop_loop.call0(py)?;
+        }
+        Ok(outcome.ready)
+    }
+
+    fn turn_embedded(&mut self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let (mut turns, mut may_wait) = (0, false);
+        self.turn_until(py, Some(Instant::now()), |runner, outcome| {
+            turns += 1;
+            may_wait = outcome.is_idle && runner.worker.prepare_to_wait();
+            may_wait || turns == EMBEDDED_TURNS_MAX
+        })?;
+        if !may_wait {
+            return Ok(Some(0.0));
+        }
+        let due = [self.bounds.deadline, self.runner.worker.deadline()].into_iter().flatten().min();
+        Ok(due.map(|due| due.saturating_duration_since(Instant::now()).as_secs_f64()))
+    }
+}

@@ -1,0 +1,134 @@
+//! A worker and the thread that drives it, turn by turn, until the run is stopped or bounded.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
+use pyo3::prelude::*;
+use ucall_server::{Drain, Message};
+
+use crate::engine::DynWorker;
+use crate::signals::{SignalHandlers, WakeupPipe};
+
+/// The limits after which a run ends by itself.
+pub(crate) struct Bounds {
+    turns_left: Option<u64>,
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Bounds {
+    /// Negative numbers are no bounds.
+    pub(crate) fn new(max_cycles: i64, max_seconds: f64) -> PyResult<Self> {
+        if max_seconds.is_nan() {
+            return Err(PyValueError::new_err("max_seconds: expected a number of seconds"));
+        }
+        // A time that the clock cannot represent is no bound either.
+        let time = Duration::try_from_secs_f64(max_seconds).ok();
+        Ok(Self {
+            turns_left: u64::try_from(max_cycles).ok(),
+            deadline: time.and_then(|time| Instant::now().checked_add(time)),
+        })
+    }
+
+    fn count_turn(&mut self) {
+        self.turns_left = self.turns_left.map(|left| left.saturating_sub(1));
+    }
+
+    fn are_reached(&self) -> bool {
+        self.turns_left == Some(0) || self.deadline.is_some_and(|it| Instant::now() >= it)
+    }
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RunEnd {
+    /// By `stop()`, Ctrl-C or SIGTERM.
+    Stopped,
+    /// By its bounds. The next run resumes the worker.
+    Bounded,
+}
+
+/// The outcome of one turn.
+pub(crate) struct TurnOutcome {
+    /// Set when the run is over.
+    pub(crate) ended: Option<RunEnd>,
+    /// The event loop's own descriptors are ready.
+    pub(crate) ready: bool,
+    /// Nothing happened.
+    pub(crate) is_idle: bool,
+}
+
+/// A worker on the thread that drives it, and the pipe that wakes it for signals.
+pub(crate) struct WorkerRunner {
+    pub(crate) worker: Box<dyn DynWorker>,
+    // After the worker, which watches the pipe until it is dropped.
+    wakeup_pipe: WakeupPipe,
+}
+
+impl WorkerRunner {
+    pub(crate) fn new(mut worker: Box<dyn DynWorker>) -> io::Result<Self> {
+        let wakeup_pipe = WakeupPipe::new()?;
+        worker.watch_signals(wakeup_pipe.descriptor())?;
+        Ok(Self { worker, wakeup_pipe })
+    }
+
+    /// Handles the signals of the process, if this is the main thread.
+    pub(crate) fn install_signal_handlers<'py>(
+        &mut self,
+        py: Python<'py>,
+    ) -> PyResult<Option<SignalHandlers<'py>>> {
+        let is_in_function = self.worker.interpreter().is_in_function();
+        SignalHandlers::install(py, &self.wakeup_pipe, &self.worker.mailbox(), is_in_function)
+    }
+
+    /// Takes one turn, unless the run has reached its bounds.
+    #[inline]
+    pub(crate) fn turn(
+        &mut self,
+        py: Python<'_>,
+        bounds: &mut Bounds,
+        deadline: Option<Instant>,
+    ) -> PyResult<TurnOutcome> {
+        if bounds.are_reached() {
+            return Ok(TurnOutcome { ended: Some(RunEnd::Bounded), ready: false, is_idle: true });
+        }
+        let turn = self.worker.turn(py, deadline)?;
+        let interpreter = self.worker.interpreter();
+        interpreter.yield_gil(py);
+        let interrupted = interpreter.take_interrupt();
+        if interrupted || turn.signalled && self.handle_signals(py)? {
+            self.worker.mailbox().send(Message::Drain(Drain::Refusing));
+        }
+        bounds.count_turn();
+        if turn.stopped {
+            self.worker.shut_down(py)?;
+        }
+        let ended = turn.stopped.then_some(RunEnd::Stopped);
+        Ok(TurnOutcome { ended, ready: turn.ready, is_idle: turn.idle })
+    }
+
+    /// When the last turn began, after its wait.
+    pub(crate) fn turn_began(&mut self) -> Instant {
+        self.worker.interpreter().turn_began
+    }
+
+    /// Watches the descriptor of an event loop, which stays open until
+    /// [`WorkerRunner::unwatch_loop`].
+    pub(crate) fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.worker.watch_loop(descriptor)
+    }
+
+    pub(crate) fn unwatch_loop(&mut self) {
+        self.worker.unwatch_loop();
+    }
+
+    /// Runs Python's signal handlers. Returns `true` for a Ctrl-C; other exceptions end the run.
+    fn handle_signals(&self, py: Python<'_>) -> PyResult<bool> {
+        self.wakeup_pipe.drain();
+        match py.check_signals() {
+            Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => Ok(true),
+            checked => checked.map(|()| false),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The deadline of a call.
+
+use std::time::{Duration, Instant};
+
+use ucall_proto::{Call, RpcError};
+
+/// When a call must be answered. Ordered by that moment.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Deadline {
+    /// The moment itself.
+    pub at: Instant,
+    /// The time that the call had, for the error.
+    timeout: Duration,
+}
+
+impl Deadline {
+    /// The deadline of a call that arrived at `arrived`: the caller's `Ucall-Timeout-Ms` or the
+    /// server's `timeout`, whichever is shorter.
+    #[inline]
+    pub fn of(call: &Call<'_>, timeout: Option<Duration>, arrived: Instant) -> Option<Self> {
+        let requested = call.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
+        Self::after([requested, timeout].into_iter().flatten().min()?, arrived)
+    }
+
+    #[inline]
+    pub(crate) fn after(timeout: Duration, arrived: Instant) -> Option<Self> {
+        Some(Self { at: arrived.checked_add(timeout)?, timeout })
+    }
+
+    /// Whether the deadline has passed. A call that is late already is not started.
+    #[inline]
+    pub fn has_passed(self) -> bool {
+        self.at <= Instant::now()
+    }
+
+    /// The error for a caller whose call has not been answered in time.
+    #[cold]
+    pub fn error(&self) -> RpcError {
+        let timeout_ms = self.timeout.as_millis();
+        RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed")
+            .expected(&format!("expected a reply within {timeout_ms} ms"))
+    }
+}

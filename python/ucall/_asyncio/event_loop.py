@@ -1,0 +1,155 @@
+"""The event loop of a server that has async functions: its selector takes turns of the worker.
+
+`asyncio.SelectorEventLoop` waits by its selector's ``select``, which here takes turns of a worker.
+A turn waits for connections and for asyncio's descriptors together: an ordinary selector holds
+asyncio's, and the engine watches the descriptor of that selector.
+
+``select`` takes turns until one of them has given the loop something to do. `call_soon` and
+`call_at`, which asyncio schedules everything by, report that. Other threads wake the loop through a
+descriptor of asyncio's own. Nothing here uses a private part of asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import selectors
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from typing import Any, TypeVarTuple
+
+from ucall import _core
+
+__all__ = ["Loop", "attach", "close", "new_task", "run"]
+
+Ts = TypeVarTuple("Ts")
+
+
+class WorkerSelector(selectors.BaseSelector):
+    """A selector whose wait is turns of a worker, while it has one."""
+
+    def __init__(self) -> None:
+        self._own = selectors.DefaultSelector()
+        self.driver: _core.LoopDriver | None = None
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when one of asyncio's is ready."""
+        descriptor: int = self._own.fileno()
+        return descriptor
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._own.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._own.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._own.modify(fileobj, events, data)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.driver is None:
+            return self._own.select(timeout)
+        if self.driver.turn(timeout):
+            return self._own.select(0)
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._own.get_map()
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._own.get_key(fileobj)
+
+    def close(self) -> None:
+        self._own.close()
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose wait is turns of a worker."""
+
+    def __init__(self) -> None:
+        self.worker_selector = WorkerSelector()
+        super().__init__(self.worker_selector)
+        #: The variables of a task that `new_task` makes, and its first step.
+        self.variables: Context | None = None
+        self.first_step: Callable[[], object] | None = None
+        #: Returned for callbacks that run outside the queue, whose callers keep no handle.
+        self._no_handle = asyncio.Handle(print, (), self)
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if context is not None and context is self.variables:
+            self.variables, self.first_step = None, callback
+            return self._no_handle
+        if type(callback) is _core.DoneCallback:
+            # Only hands in the outcome of a call, whose reply need not wait for an iteration.
+            callback(*args)
+            return self._no_handle
+        driver = self.worker_selector.driver
+        if driver is not None:
+            driver.end_wait()
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        driver = self.worker_selector.driver
+        if driver is not None:
+            driver.end_wait()
+        return super().call_at(when, callback, *args, context=context)
+
+
+def new_task(coroutine: Coroutine[Any, Any, object], *, loop: Loop, context: Context) -> Any:
+    """A task whose first step is taken at once, as ``eager_start`` does from CPython 3.12 on.
+
+    A task asks its loop by `call_soon` for its first step, with the variables that no other has.
+    """
+    if loop.worker_selector.driver is None:
+        return asyncio.Task(coroutine, loop=loop, context=context)
+    loop.variables = context
+    try:
+        task = asyncio.Task(coroutine, loop=loop, context=context)
+    finally:
+        first_step, loop.variables, loop.first_step = loop.first_step, None, None
+    if first_step is not None:
+        context.run(first_step)
+    return task
+
+
+def attach(driver: _core.LoopDriver, loop: Loop) -> None:
+    """Makes the worker's turns the loop's wait."""
+    driver.attach(loop, loop.worker_selector.fileno())
+    loop.worker_selector.driver = driver
+
+
+def run(driver: _core.LoopDriver, loop: Loop) -> None:
+    """Runs the loop until the worker's run is over.
+
+    A task that raises SystemExit fails its call and not the server.
+    """
+    while True:
+        try:
+            return loop.run_forever()
+        except SystemExit as raised:
+            if not _comes_from_coroutine(raised):
+                raise
+            if driver.has_ended:
+                return
+
+
+def _comes_from_coroutine(raised: BaseException) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(raised.__traceback__))
+    return any(frame.f_code.co_flags & inspect.CO_COROUTINE for frame in frames)
+
+
+def close(driver: _core.LoopDriver, loop: Loop) -> None:
+    """Cancels the tasks that still run, and closes the loop."""
+    loop.worker_selector.driver = None
+    driver.detach()
+    with asyncio.Runner(loop_factory=lambda: loop):
+        pass

@@ -1,0 +1,86 @@
+"""One run of a server, from its startup hooks to its shutdown hooks.
+
+A server without async functions runs in the core alone. From the first async function on, an event
+loop runs whose wait is the worker's turns (`event_loop`, which is imported only then).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ucall import _core
+
+if TYPE_CHECKING:
+    from ucall._asyncio.event_loop import Loop
+    from ucall.server import Server
+
+__all__ = ["run_server"]
+
+
+def run_server(
+    server: Server, on_start: Callable[[], object] | None, driver: _core.LoopDriver
+) -> None:
+    """Runs until stopped or bounded; a bounded run keeps its event loop for the next."""
+    is_new = driver.is_new
+    if is_new:
+        needs_loop = server._is_async or server._lifespan.is_async
+        _begin(server, driver, _attached_loop(driver) if needs_loop else None)
+    try:
+        if is_new:
+            driver.listen()
+        if on_start is not None:
+            on_start()
+        _take_turns(driver)
+    except BaseException:
+        _end(server, driver)
+        raise
+    if driver.is_stopped:
+        _end(server, driver)
+
+
+def _begin(server: Server, driver: _core.LoopDriver, loop: Loop | None) -> None:
+    if loop is None:
+        return server._lifespan.begin()
+    try:
+        loop.run_until_complete(server._lifespan.begin_async(server))
+    except BaseException:
+        _close(driver, loop)
+        raise
+
+
+def _take_turns(driver: _core.LoopDriver) -> None:
+    if driver.event_loop is None:
+        driver.run()
+    if not driver.has_ended:
+        from ucall._asyncio import event_loop
+
+        event_loop.run(driver, _attached_loop(driver))
+
+
+def _end(server: Server, driver: _core.LoopDriver) -> None:
+    for pool in server._pools.values():
+        pool.close()
+    loop: Loop | None = driver.event_loop
+    if loop is None:
+        return server._lifespan.end()
+    try:
+        loop.worker_selector.driver = None
+        loop.run_until_complete(server._lifespan.end_async())
+    finally:
+        _close(driver, loop)
+
+
+def _attached_loop(driver: _core.LoopDriver) -> Loop:
+    """The loop that the worker has already, or a new one."""
+    from ucall._asyncio import event_loop
+
+    loop: Loop = driver.event_loop or event_loop.Loop()
+    event_loop.attach(driver, loop)
+    return loop
+
+
+def _close(driver: _core.LoopDriver, loop: Loop) -> None:
+    from ucall._asyncio import event_loop
+
+    event_loop.close(driver, loop)

@@ -1,1 +1,0 @@
-"""Queues over gRPC."""

@@ -1,1 +1,0 @@
-"""Queues through a broker."""

@@ -1,1 +1,0 @@
-"""Queues over shared memory, between processes of one user on one host."""

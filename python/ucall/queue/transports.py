@@ -1,0 +1,200 @@
+"""The transports of a queue: TCP, Unix sockets, shared memory, an MQTT broker and gRPC.
+
+Each transport is a class that says where its communicators listen or connect. `COMMUNICATORS` has
+the server's and the client's class of every transport.
+
+Each class can also be imported as `ucall.queue.{protocol}.{purpose}.Communicator`, its path in
+net-queue. These modules have no files: they are made from the table of transports.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import stat
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
+
+from ucall._core import check_shared_memory
+from ucall.queue.core import Communicator, CommunicatorOptions, NetworkLocation
+
+if TYPE_CHECKING:
+    from ucall.queue.grpc_transport import Transport
+
+__all__ = ["COMMUNICATORS", "Protocol", "Purpose"]
+
+log = logging.getLogger("ucall")
+
+
+class Protocol(enum.StrEnum):
+    """The transport of a queue."""
+
+    TCP = "tcp"
+    UNIX = "unix"
+    SHM = "shm"
+    MQTT = "mqtt"
+    GRPC = "grpc"
+
+
+class Purpose(enum.StrEnum):
+    """The side of a queue that a communicator is on."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+class Tcp(Communicator):
+    """Listens on, or connects to, a host and a port. Port 0 picks a free one: see `address`."""
+
+
+class Unix(Communicator):
+    """Listens on, or connects to, a socket in the file system."""
+
+    @classmethod
+    def _location(cls, options: CommunicatorOptions) -> str:
+        return _socket_path(options.netloc)
+
+    @classmethod
+    def _verified_name(cls, options: CommunicatorOptions) -> str:
+        return "localhost"
+
+
+class Shm(Communicator):
+    """Sends short messages over a Unix socket and long ones through shared memory.
+
+    Where the system refuses shared memory, all messages go over the socket.
+    """
+
+    has_tls = False
+
+    @classmethod
+    def _location(cls, options: CommunicatorOptions) -> tuple[str, str]:
+        try:
+            check_shared_memory()
+        except OSError as error:
+            log.warning("no shared memory (%s): all messages go over the Unix socket", error)
+        return _socket_path(options.netloc), "shared"
+
+
+class Mqtt(Communicator):
+    """Exchanges messages with its peers through the MQTT broker at a host and a port."""
+
+    @classmethod
+    def _broker(cls, options: CommunicatorOptions) -> tuple[str, str | None, str | None]:
+        return options.broker.topic, options.broker.user, options.broker.password
+
+
+class Grpc(Communicator):
+    """Listens on, or connects to, a host and a port. Port 0 picks a free one: see `address`.
+
+    Raises:
+        ImportError: grpcio is not installed.
+    """
+
+    takes_password = False
+
+    #: None until it has started, and if it could not.
+    _transport: Transport | None = None
+
+    def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
+        made = super().__new__(cls, options)
+        try:
+            made._transport = _grpc_transport(made)
+        except BaseException:
+            made._close(True)
+            raise
+        return made
+
+    @classmethod
+    def _location(cls, options: CommunicatorOptions) -> None:
+        return None
+
+    def close(self, timeout: float | None = None) -> None:
+        """Closes the communicator: see `ucall.queue.Communicator.close`."""
+        super().close(timeout)
+        if self._transport is not None and not self._is_forked:
+            self._transport.close()
+
+    def __del__(self) -> None:
+        if self._transport is not None and not self._is_forked:
+            self._close(False)
+            self._transport.close_nowait()
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port that a server listens on; None for a client."""
+        return None if self._transport is None else self._transport.address
+
+
+def _grpc_transport(communicator: Grpc) -> Transport:
+    # grpcio is an optional dependency, and slow to import.
+    try:
+        from ucall.queue.grpc_transport import Transport
+    except ModuleNotFoundError as error:
+        raise ImportError("a queue over grpc needs grpcio: pip install grpcio") from error
+    return Transport(communicator)
+
+
+def _socket_path(netloc: NetworkLocation) -> str:
+    """The path of the Unix socket: ``host`` if it is a path, else one in this user's folder."""
+    host, port = netloc
+    return host if os.sep in host else os.path.join(_user_folder(), f"{host}-{port}.sock")
+
+
+def _user_folder() -> str:
+    """A folder that no other user may enter.
+
+    Raises:
+        PermissionError: Another user owns the folder of that name, or may enter it.
+    """
+    from tempfile import gettempdir
+
+    base = os.environ.get("XDG_RUNTIME_DIR") or gettempdir()
+    folder = os.path.join(base, f"ucall-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.lstat(folder)
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")
+    return folder
+
+
+_TRANSPORTS: dict[Protocol, type[Communicator]] = {
+    Protocol.TCP: Tcp,
+    Protocol.UNIX: Unix,
+    Protocol.SHM: Shm,
+    Protocol.MQTT: Mqtt,
+    Protocol.GRPC: Grpc,
+}
+
+
+def _make_communicators() -> dict[tuple[Protocol, Purpose], type[Communicator]]:
+    """Makes a class for each side of each transport, and the module that it is imported from."""
+    made = {}
+    for protocol, transport in _TRANSPORTS.items():
+        _add_module(f"ucall.queue.{protocol}")
+        for purpose in Purpose:
+            module = _add_module(f"ucall.queue.{protocol}.{purpose}")
+            attributes = {
+                "__doc__": Communicator.__doc__,
+                "__module__": module.__name__,
+                "is_server": purpose is Purpose.SERVER,
+            }
+            made[protocol, purpose] = type("Communicator", (transport,), attributes)
+            setattr(module, "Communicator", made[protocol, purpose])  # noqa: B010
+    return made
+
+
+def _add_module(name: str) -> ModuleType:
+    """An empty module that can be imported under a name, and is an attribute of its parent."""
+    module = sys.modules[name] = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    parent, _, child = name.rpartition(".")
+    setattr(sys.modules[parent], child, module)
+    return module
+
+
+COMMUNICATORS = _make_communicators()
