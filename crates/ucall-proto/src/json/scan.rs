@@ -152,8 +152,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Steps over an object or array, whose bracket `peek` returned, and notes its members or
-    /// items.
-    /// Their positions count from that bracket.
+    /// items. Their positions count from that bracket.
     #[inline(never)]
     fn members<const END: u8>(&mut self, members: &mut impl MemberSink) -> Result<(), JsonError> {
         let front = self.position;
