@@ -159,25 +159,30 @@ impl<E: Engine> Transport<E> for BrokerLinks {
         self.broker.dial_at(at);
     }
 
-    fn handle_ready(&mut self, context: &mut Context<E>, watch: Id) {
-        if self.dialer.is_waiting_for(watch)
-            && let Some(result) = self.dialer.handle_ready(&mut context.sockets.engine).transpose()
-        {
-            self.handle_connected(context, result.map(|connection| connection.socket));
-        }
-    }
-
-    fn handle_arrival(&mut self, context: &mut Context<E>, arrival: Arrival) {
-        if self.socket != Some(arrival.socket) {
-            context.sockets.discard_input(arrival);
-        } else if let Err(fault) = self.receive(context, arrival) {
-            self.fail(context, fault);
-        }
-    }
-
-    fn handle_sent(&mut self, context: &mut Context<E>, socket: Id, result: io::Result<()>) {
-        if result.is_err() && self.socket == Some(socket) {
-            self.fail(context, BrokerFault::Eof);
+    fn handle_completion(&mut self, context: &mut Context<E>, completion: Completion) {
+        match completion {
+            Completion::Received(arrival) if self.socket != Some(arrival.socket) => {
+                context.sockets.discard_input(arrival);
+            }
+            Completion::Received(arrival) => {
+                if let Err(fault) = self.receive(context, arrival) {
+                    self.fail(context, fault);
+                }
+            }
+            Completion::Sent { socket, payload, result } => {
+                let is_open = context.sockets.handle_sent(socket, payload, &result).is_some();
+                if is_open && result.is_err() {
+                    self.fail(context, BrokerFault::Eof);
+                }
+            }
+            Completion::Ready { watch, .. } if self.dialer.is_waiting_for(watch) => {
+                if let Some(result) =
+                    self.dialer.handle_ready(&mut context.sockets.engine).transpose()
+                {
+                    self.handle_connected(context, result.map(|connection| connection.socket));
+                }
+            }
+            _ => {}
         }
     }
 

@@ -233,32 +233,8 @@ impl SocketLinks {
             }
         }
     }
-}
 
-impl<E: Engine> Transport<E> for SocketLinks {
-    fn flush_link(&mut self, context: &mut Context<E>, key: LinkKey) {
-        let Some(&socket) = self.links.get(&key) else { return };
-        let now = context.now;
-        let Context { manager, sockets, .. } = context;
-        let flushed = sockets.flush(socket, |output| manager.poll_output(key, output, now));
-        if flushed.is_err() {
-            self.close_socket(context, socket);
-        }
-    }
-
-    fn close_link(&mut self, context: &mut Context<E>, key: LinkKey, after_output: bool) {
-        match self.links.remove(&key) {
-            Some(socket) if after_output => context.sockets.linger(socket, context.now),
-            Some(socket) => drop(context.sockets.close(socket)),
-            None => {}
-        }
-    }
-
-    fn dial_at(&mut self, at: Instant) {
-        self.dialer.schedule(at);
-    }
-
-    fn handle_ready(&mut self, context: &mut Context<E>, watch: Id) {
+    fn handle_ready<E: Engine>(&mut self, context: &mut Context<E>, watch: Id) {
         if !self.dialer.is_waiting_for(watch) {
             return self.accept(context);
         }
@@ -267,7 +243,7 @@ impl<E: Engine> Transport<E> for SocketLinks {
         }
     }
 
-    fn handle_arrival(&mut self, context: &mut Context<E>, arrival: Arrival) {
+    fn handle_arrival<E: Engine>(&mut self, context: &mut Context<E>, arrival: Arrival) {
         let id = arrival.socket;
         let now = context.now;
         let Context { manager, sockets, .. } = context;
@@ -295,19 +271,58 @@ impl<E: Engine> Transport<E> for SocketLinks {
         }
     }
 
-    fn handle_filled(&mut self, context: &mut Context<E>, id: Id, filled: io::Result<Target>) {
+    fn handle_filled<E: Engine>(
+        &mut self,
+        context: &mut Context<E>,
+        id: Id,
+        filled: io::Result<Target>,
+    ) {
         let Some(key) = context.sockets.open.get(&id).and_then(|socket| socket.key) else { return };
         let Ok(target) = filled else { return self.close_socket(context, id) };
         // An error has closed the link.
         let _ = context.manager.return_target(key, target, context.now);
         offer_target(context, key, id);
     }
+}
 
-    fn handle_sent(&mut self, context: &mut Context<E>, id: Id, result: io::Result<()>) {
-        match (result, context.sockets.open.get(&id).and_then(|socket| socket.key)) {
-            (Ok(()), Some(key)) => context.manager.handle_output_sent(key),
-            (Ok(()), None) => {}
-            (Err(_), _) => self.close_socket(context, id),
+impl<E: Engine> Transport<E> for SocketLinks {
+    fn flush_link(&mut self, context: &mut Context<E>, key: LinkKey) {
+        let Some(&socket) = self.links.get(&key) else { return };
+        let now = context.now;
+        let Context { manager, sockets, .. } = context;
+        let flushed = sockets.flush(socket, |output| manager.poll_output(key, output, now));
+        if flushed.is_err() {
+            self.close_socket(context, socket);
+        }
+    }
+
+    fn close_link(&mut self, context: &mut Context<E>, key: LinkKey, after_output: bool) {
+        match self.links.remove(&key) {
+            Some(socket) if after_output => context.sockets.linger(socket, context.now),
+            Some(socket) => drop(context.sockets.close(socket)),
+            None => {}
+        }
+    }
+
+    fn dial_at(&mut self, at: Instant) {
+        self.dialer.schedule(at);
+    }
+
+    fn handle_completion(&mut self, context: &mut Context<E>, completion: Completion) {
+        match completion {
+            Completion::Received(arrival) => self.handle_arrival(context, arrival),
+            Completion::Filled { socket, target, result } => {
+                self.handle_filled(context, socket, result.map(|()| target));
+            }
+            Completion::Sent { socket, payload, result } => {
+                match context.sockets.handle_sent(socket, payload, &result) {
+                    Some(_) if result.is_err() => self.close_socket(context, socket),
+                    Some(Some(key)) => context.manager.handle_output_sent(key),
+                    _ => {}
+                }
+            }
+            Completion::Ready { watch, .. } => self.handle_ready(context, watch),
+            _ => {}
         }
     }
 

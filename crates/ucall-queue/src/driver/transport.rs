@@ -4,12 +4,10 @@
 //! (`socket_links.rs`), a connection to a broker (`broker_links.rs`) or the program
 //! (`external_links.rs`).
 
-use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_buffer::Target;
-use ucall_engine::{Arrival, Completion, Engine, Id};
+use ucall_engine::{Completion, Engine};
 
 use super::external_transport::ExternalTransport;
 use super::handle::LinkEvent;
@@ -38,23 +36,8 @@ pub(super) trait Transport<E: Engine> {
     /// Begins a link at this time.
     fn dial_at(&mut self, _at: Instant) {}
 
-    /// A watched descriptor is ready.
-    fn handle_ready(&mut self, _context: &mut Context<E>, _watch: Id) {}
-
-    /// A socket has bytes, its end or an error.
-    fn handle_arrival(&mut self, _context: &mut Context<E>, _arrival: Arrival) {}
-
-    /// A target is full, or its socket has failed.
-    fn handle_filled(
-        &mut self,
-        _context: &mut Context<E>,
-        _socket: Id,
-        _filled: io::Result<Target>,
-    ) {
-    }
-
-    /// A send on a socket that does not linger has completed.
-    fn handle_sent(&mut self, _context: &mut Context<E>, _socket: Id, _result: io::Result<()>) {}
+    /// Handles a completion of the engine.
+    fn handle_completion(&mut self, _context: &mut Context<E>, _completion: Completion) {}
 
     /// The program reports an event of a link that it carries.
     fn handle_link_event(

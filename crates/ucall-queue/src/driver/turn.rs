@@ -120,26 +120,8 @@ impl<E: Engine> Driver<E> {
 
     fn handle_completions(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
-        let context = &mut self.context;
         for completion in completions.drain(..) {
-            match completion {
-                Completion::Received(arrival) => {
-                    self.transport.handle_arrival(context, arrival);
-                }
-                Completion::Filled { socket, target, result } => {
-                    self.transport.handle_filled(context, socket, result.map(|()| target));
-                }
-                Completion::Sent { socket, payload, result } => {
-                    let may_send = context.sockets.handle_sent(socket, payload, &result);
-                    if may_send {
-                        self.transport.handle_sent(context, socket, result);
-                    }
-                }
-                Completion::Ready { watch, .. } => {
-                    self.transport.handle_ready(context, watch);
-                }
-                _ => {}
-            }
+            self.transport.handle_completion(&mut self.context, completion);
         }
         self.completions = completions;
     }

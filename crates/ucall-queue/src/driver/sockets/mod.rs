@@ -131,24 +131,25 @@ impl<E: Engine> Sockets<E> {
         Ok(())
     }
 
-    /// Handles a completed send; `true` if the transport may send more.
+    /// Handles a completed send. Returns the link of the socket, if that has one, unless the socket
+    /// is closed or lingers.
     pub(super) fn handle_sent(
         &mut self,
         id: Id,
         payload: Payload,
         result: &io::Result<()>,
-    ) -> bool {
+    ) -> Option<Option<LinkKey>> {
         self.cached_payload = cleared(payload);
-        let Some(socket) = self.open.get_mut(&id) else { return false };
+        let socket = self.open.get_mut(&id)?;
         socket.is_sending = false;
         if !socket.is_lingering {
-            return true;
+            return Some(socket.key);
         }
         match result {
             Ok(()) => self.flush_lingering(id),
             Err(_) => drop(self.close(id)),
         }
-        false
+        None
     }
 
     /// Reads what arrived on a socket that is closed or lingers, and closes it at its end.
