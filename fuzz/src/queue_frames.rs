@@ -32,7 +32,7 @@ struct Came {
     messages: Vec<(u64, Encoding, bool, Vec<u8>)>,
 }
 
-/// Lets a hub receive `input` from a peer.
+/// Passes `input` to a session manager as the bytes of a peer.
 ///
 /// # Panics
 /// When a promise is broken.

@@ -1,4 +1,4 @@
-"""The engine room of the package, in Rust (crates/ucall-python)."""
+"""The extension module, in Rust (crates/ucall-python)."""
 
 import sys
 import uuid

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::http1::HeadLimits;
 
-/// Limits of one server. Each has a default, and the error for exceeding it names it.
+/// Limits of the connections of one worker. If a limit rejects a request, the error names it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {

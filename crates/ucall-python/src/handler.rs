@@ -1,6 +1,6 @@
 //! Runs Python functions for a worker: the `Handler` of this language.
 //!
-//! Calls that end within their turn are here, the others in `deferred`.
+//! Plain functions run here. `deferred` starts all others, including tasks that are done at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -17,7 +17,7 @@ enum LimitField<'a> {
     Time(&'a mut Duration),
 }
 
-/// Limits of calls rather than of bytes.
+/// Limits of calls and their results.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     /// Calls that run at once, of those that do not end within their turn.

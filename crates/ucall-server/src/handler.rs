@@ -51,7 +51,7 @@ pub trait Handler {
     /// Then the worker polls before it waits if events are likely.
     const WAITING_COSTS: bool = false;
 
-    /// Whether calls may end on the worker's own thread without [`Mailbox::wake`]. If so, the
+    /// Whether calls may end on the worker's own thread without a notification. If so, the
     /// worker polls for replies before and after each wait.
     const POLLS_EVERY_TURN: bool = false;
 
@@ -103,7 +103,7 @@ pub trait Handler {
     }
 
     /// The next reply to a deferred call: its error, or the JSON text of its result in `text`,
-    /// which is empty. After each [`Mailbox::wake`] the worker polls until there is none.
+    /// which is empty. After each notification of its wake flag the worker polls until there is none.
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
         let _ = text;
         None

@@ -35,7 +35,7 @@ pub(super) struct Secured {
 #[derive(Debug)]
 struct Tls {
     tls: TlsConnection,
-    /// What the stage holds.
+    /// The memory of `tls`.
     reserved: Reservation,
 }
 

@@ -142,7 +142,8 @@ impl ReplyWriter {
         digits
     }
 
-    /// Writes the head of a success; the caller appends the JSON body to `out`.
+    /// Writes the head of a 200, whose body may be a JSON-RPC error. The caller appends the body to
+    /// `out`.
     #[inline]
     pub fn begin(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) -> PendingReply {
         let start = out.len();

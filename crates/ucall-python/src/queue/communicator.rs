@@ -236,8 +236,8 @@ impl QueueCore {
         Ok(waited.is_some())
     }
 
-    /// Says that this process is a child, forked off, of the one with the communicator's thread.
-    /// Closes its copies of the communicator's sockets.
+    /// Marks this process as a forked child, which has no communicator thread, and closes its copies
+    /// of the sockets.
     fn _mark_forked(&self) {
         self.handle.mark_forked();
         for (descriptor, file) in self.handle.inherited() {
@@ -314,7 +314,7 @@ impl QueueCore {
         fence(Ordering::SeqCst);
     }
 
-    /// Has `_next_changes` return a future once that is over.
+    /// Makes `_next_changes` return this future when it is done.
     fn _watch(&self, receipt: &Bound<'_, Receipt>) {
         self.watched.add(receipt);
         self.handle.notifier.progressed.notify();

@@ -1,4 +1,4 @@
-//! Messages that came, as Python objects.
+//! Received messages as Python objects.
 
 use std::ffi::c_int;
 
@@ -12,7 +12,7 @@ use ucall_queue::{Body, Encoding, Segment};
 use super::pickle::PickleLoader;
 use crate::ffi;
 
-/// Memory that bytes were received into, shown through the buffer protocol.
+/// Received bytes, exported through the buffer protocol.
 #[pyclass(frozen, module = "ucall._core", name = "Block")]
 pub(crate) struct Block {
     segment: Segment,
@@ -35,7 +35,7 @@ impl Block {
             return Err(PyBufferError::new_err("there is no view to fill"));
         }
         let (start, length) = slf.get().segment.as_raw();
-        // What is shared, with other messages or another process, is not to be written.
+        // Memory that is shared with other messages or another process is read-only.
         let readonly = c_int::from(!matches!(slf.get().segment, Segment::Owned(_)));
         let (memory, len) = (start.cast_mut().cast(), length as raw::Py_ssize_t);
         // SAFETY: the memory belongs to the object, which the view holds a reference to, and stays
@@ -49,11 +49,11 @@ impl Block {
     unsafe fn __releasebuffer__(&self, _view: *mut raw::Py_buffer) {}
 }
 
-/// What knows how to read what a serializer wrote.
+/// The loaders of received messages.
 pub(super) struct Reader {
-    /// Takes the stream and the list of the buffers that it left out.
+    /// Called with the stream and the list of its out-of-band buffers.
     pub(super) load: Py<PyAny>,
-    /// Takes a `bytes` or `str` that the peer sent as it is; `None`: so it is returned.
+    /// Called with a `bytes` or `str` that the peer sent unchanged; `None` returns it as it is.
     pub(super) load_plain: Option<Py<PyAny>>,
 }
 

@@ -7,25 +7,22 @@ use ucall_queue::{ExternalTransport, Handle};
 
 use super::pinned_buffers;
 
-/// Carries a communicator's sessions over anything that Python can send bytes with.
+/// A link of a communicator over a transport that Python code provides.
 ///
-/// A link is a stream of bytes each way that keeps their order. Where it is cut into pieces does
-/// not matter, but nothing may be missing in the middle: when the carrier cannot tell, it calls
-/// `closed` and opens another link, which goes on where the session was. The side that connects
-/// opens a link with ``dialed=True``, the server with ``dialed=False`` for each peer that speaks.
+/// A link is an ordered stream of bytes in each direction, without gaps; it may be cut into pieces
+/// anywhere. After a gap, call `handle_closed()` and open another link: the session resumes. The
+/// side that connects opens a link with ``dialed=True``, the server one with ``dialed=False`` for
+/// each peer.
 ///
-/// - `receive(data)` hands in what came.
-/// - `next_frame()` gives the next bytes to send, or None when there are none just now. `wake` was
-///   called, without arguments, on a thread of ucall's, whenever there may be some, and when the
-///   link is over; it must be quick and must not raise (`event.set`, `loop.call_soon_threadsafe`).
-/// - `is_full`: so much was handed in that the communicator has not taken yet that the carrier is
-///   to receive no more for now. `wake` is called when that is over.
-/// - Flow control: at most about ``in_flight_size`` bytes wait in the link; the rest stays in the
-///   queue, where it may be cancelled or dropped, until they are fetched. So a carrier that fetches
-///   only as fast as it can send (so many publications without their acknowledgement) bounds the
-///   memory of both.
-/// - `is_closed`: ucall has given the link up and everything was fetched: close the carrier.
-///   `closed()`: the carrier has.
+/// - `receive(data)` takes received bytes.
+/// - `next_frame()` returns the next bytes to send, or None. ``wake`` is called without arguments on
+///   a thread of ucall when there may be bytes again, and when the link is closed. It must be quick
+///   and must not raise (`event.set`, `loop.call_soon_threadsafe`).
+/// - `is_full`: stop calling `receive` until ``wake`` is called.
+/// - Flow control: at most about ``in_flight_size`` bytes wait in the link. The rest stays in the
+///   queue, where it may be cancelled or dropped. So a transport that calls `next_frame` only as
+///   fast as it can send bounds the memory of both.
+/// - `is_closed`: ucall has closed the link and all output is fetched; close the stream.
 #[pyclass(frozen, module = "ucall._core", name = "QueueLink")]
 pub(crate) struct QueueLink {
     pub(super) handle: Arc<Handle>,

@@ -12,7 +12,7 @@ use super::errors::{failed, reject_forked};
 use super::pinned_buffers;
 use super::waiting::{deadline_after, wait_checking_signals};
 
-/// Asks, when it is asked itself, how far the peers are: no memory is kept for it elsewhere.
+/// A future that compares its number with the last acknowledged one, so that it keeps no state.
 #[pyclass(frozen, subclass, module = "ucall._core", name = "Receipt")]
 pub(crate) struct Receipt {
     entry: OnceLock<Entry>,

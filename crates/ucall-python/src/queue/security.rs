@@ -17,12 +17,12 @@ use ucall_server::{FileChangeDetector, Tls, TlsFilesError};
 
 use crate::tls::{TlsSettings, to_py_error};
 
-/// What queues speak inside of TLS. Who speaks something else under the same certificate is told.
+/// The ALPN protocol of queues. A peer that offers only others is rejected.
 const ALPN: &[&[u8]] = &[b"ucall-queue"];
-/// The registered name of MQTT.
+/// The ALPN protocol of MQTT.
 const BROKER_ALPN: &[&[u8]] = &[b"mqtt"];
 
-/// To whom TLS is spoken, and as what.
+/// The side of a TLS connection, and its peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TlsRole {
     AsServer,
@@ -42,7 +42,7 @@ pub(super) fn security(
     Ok(Box::new(Client::load(settings.extract::<ClientFiles>()?, alpn)?))
 }
 
-/// The certificates that the system trusts, in DER. What of them cannot be read is passed over.
+/// The certificates that the system trusts, in DER, without those that cannot be read.
 #[pyfunction]
 pub(crate) fn system_certificates(py: Python<'_>) -> Vec<Bound<'_, PyBytes>> {
     let certificates = rustls_native_certs::load_native_certs().certs;

@@ -58,7 +58,7 @@ pub struct DeferredCalls<C, O> {
     running_max: usize,
     /// The option that sets `running_max`.
     limit_name: &'static str,
-    /// A moving average of the microseconds that calls took.
+    /// A moving average of the microseconds from arrival to outcome, waiting included.
     average_micros: u64,
     budget: MemoryBudget,
 }
@@ -136,7 +136,7 @@ impl<C, O> DeferredCalls<C, O> {
         self.slots.len() - self.free_slots.len()
     }
 
-    /// Inserts a call that began at `started`. It is one of the calls of its `caller`'s connection,
+    /// Inserts a call that arrived at `started`. It is one of the calls of its `caller`'s connection,
     /// unless it has none because no reply is wanted.
     pub fn insert(
         &mut self,
