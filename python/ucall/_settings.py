@@ -45,7 +45,8 @@ class Settings:
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m ucall",
-        description="Serves the functions of a module. Options override the server's, except --threads.",
+        description="Serves the functions of a module. Options override the server's, except "
+        "--threads.",
         epilog="Each flag has a variable UCALL_… in the environment, such as UCALL_PORT. "
         "The command ucall calls functions: ucall --help",
     )

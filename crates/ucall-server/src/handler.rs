@@ -103,7 +103,8 @@ pub trait Handler {
     }
 
     /// The next reply to a deferred call: its error, or the JSON text of its result in `text`,
-    /// which is empty. After each notification of its wake flag the worker polls until there is none.
+    /// which is empty. After each notification of its wake flag the worker polls until there is
+    /// none.
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
         let _ = text;
         None

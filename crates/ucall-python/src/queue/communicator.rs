@@ -236,8 +236,8 @@ impl QueueCore {
         Ok(waited.is_some())
     }
 
-    /// Marks this process as a forked child, which has no communicator thread, and closes its copies
-    /// of the sockets.
+    /// Marks this process as a forked child, which has no communicator thread, and closes its
+    /// copies of the sockets.
     fn _mark_forked(&self) {
         self.handle.mark_forked();
         for (descriptor, file) in self.handle.inherited() {

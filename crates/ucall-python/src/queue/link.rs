@@ -15,9 +15,9 @@ use super::pinned_buffers;
 /// each peer.
 ///
 /// - `receive(data)` takes received bytes.
-/// - `next_frame()` returns the next bytes to send, or None. ``wake`` is called without arguments on
-///   a thread of ucall when there may be bytes again, and when the link is closed. It must be quick
-///   and must not raise (`event.set`, `loop.call_soon_threadsafe`).
+/// - `next_frame()` returns the next bytes to send, or None. ``wake`` is called without arguments,
+///   on a thread of ucall, when there may be bytes again and when the link is closed. It must be
+///   quick and must not raise (`event.set`, `loop.call_soon_threadsafe`).
 /// - `is_full`: stop calling `receive` until ``wake`` is called.
 /// - Flow control: at most about ``in_flight_size`` bytes wait in the link. The rest stays in the
 ///   queue, where it may be cancelled or dropped. So a transport that calls `next_frame` only as

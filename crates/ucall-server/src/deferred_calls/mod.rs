@@ -136,8 +136,8 @@ impl<C, O> DeferredCalls<C, O> {
         self.slots.len() - self.free_slots.len()
     }
 
-    /// Inserts a call that arrived at `started`. It is one of the calls of its `caller`'s connection,
-    /// unless it has none because no reply is wanted.
+    /// Inserts a call that arrived at `started`. It is one of the calls of its `caller`'s
+    /// connection, unless it has none because no reply is wanted.
     pub fn insert(
         &mut self,
         caller: Option<CallId>,
