@@ -137,6 +137,8 @@ class Communicator:
                 os.set_blocking(descriptor, False)
             self._queue._set_wake_pipe(self._pipe[1])
             loop.add_reader(self._pipe[0], self._handle_wake)
+            # Also asks to be woken: a `get` that finds a message does not.
+            self._poll_soon()
         elif self._loop is not loop:
             raise RuntimeError("a communicator belongs to the event loop that it was first used in")
         return loop

@@ -115,3 +115,17 @@ def test_a_raising_callback_delays_no_message(pairs: Pairs) -> None:
         assert told == [f"KeyError({client.id!r})"]
 
     asyncio.run(main())
+
+
+def test_a_get_that_finds_a_message_reports_sessions_too(pairs: Pairs) -> None:
+    async def main() -> None:
+        server = anq.Communicator(pairs.server())
+        began: asyncio.Queue[object] = asyncio.Queue()
+        server.on_start(began.put_nowait)
+        client = pairs.client(server._queue)
+        client.put("message").result(WAIT_S)
+        assert (await server.get(timeout=WAIT_S)).data == "message"
+        assert await asyncio.wait_for(began.get(), WAIT_S) == client.id
+        await server.close()
+
+    asyncio.run(main())
