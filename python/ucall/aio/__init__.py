@@ -1,4 +1,4 @@
-"""The client for asyncio: the same calls as `ucall.client`, awaited.
+"""The client for asyncio: `ucall.client` with awaitable calls.
 
 from ucall.aio import Client
 
@@ -72,7 +72,7 @@ class Client(ClientBase):
         self._pool = pool_for(address, max_reply_bytes, context, max_connections)
 
     async def __call__(self, request: dict[str, Any]) -> Response:
-        """Sends a request object as it is. ``jsonrpc`` and ``id`` are added when it has none.
+        """Sends a request object. ``jsonrpc`` and ``id`` are added if it has none.
 
         Raises:
             TypeError: It is no dict.
@@ -88,7 +88,7 @@ class Client(ClientBase):
         return await self._call(method, args, kwargs)
 
     async def notify(self, method: str, /, *args: object, **kwargs: object) -> None:
-        """Calls a method and asks for no reply, so that its outcome is not known."""
+        """Sends a notification: the server sends no reply, not even an error."""
         options = self._options
         request = options.writer.call(method, args, kwargs, None)
         await self._pool.exchange(request, (), options.timeout)
@@ -121,7 +121,7 @@ class Client(ClientBase):
 
 
 class Batch(BatchBase[Client]):
-    """Calls that are sent together, in one request, and replied to together.
+    """Calls that are sent in one request and get one reply.
 
     As a context manager it is sent at the end of the block::
 
@@ -134,7 +134,7 @@ class Batch(BatchBase[Client]):
     """
 
     async def send(self) -> list[Response]:
-        """Sends all calls that were added since it was last sent.
+        """Sends the calls that were added since the last `send`.
 
         See `ucall.client.Batch.send`.
         """
@@ -148,6 +148,6 @@ class Batch(BatchBase[Client]):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        """Sends, unless the block raised."""
+        """Sends the calls, unless the block raised."""
         if kind is None:
             await self.send()

@@ -1,4 +1,4 @@
-"""Queues for asyncio: the same puts and gets as `ucall.queue`, awaited.
+"""Queues for asyncio: `ucall.queue` with awaitable `put` and `get`.
 
 from ucall import queue as nq
 from ucall.aio import queue as anq
@@ -34,10 +34,10 @@ def new(
 
 
 class Communicator:
-    """Puts and gets without holding up an event loop: no thread waits for it.
+    """A communicator for one event loop, which it never blocks. It uses no further thread.
 
     Args:
-        queue: What it is made around. Nobody else may use that.
+        queue: The communicator to wrap. Do not use it elsewhere.
     """
 
     def __init__(self, queue: nq.Communicator) -> None:
@@ -45,35 +45,35 @@ class Communicator:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pipe: tuple[int, int] | None = None
         self._puts: dict[Any, asyncio.Future[None]] = {}
-        #: What came for gets that were cancelled.
+        #: Messages of `get` calls that were cancelled.
         self._requeued: deque[Message] = deque()
         self._gets: deque[tuple[tuple[uuid.UUID, ...], asyncio.Future[Message]]] = deque()
         self._is_polling = False
 
     @property
     def id(self) -> uuid.UUID:
-        """Who this is."""
+        """The id of this communicator."""
         return self._queue.id
 
     @property
     def options(self) -> CommunicatorOptions:
-        """What it was told when it was made."""
+        """The options that it was made with."""
         return self._queue.options
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where a TCP server listens."""
+        """The host and port that a TCP server listens on."""
         return self._queue.address
 
     def peers(self) -> list[uuid.UUID]:
-        """The ids of the peers that there are."""
+        """The ids of the current peers."""
         return self._queue.peers()
 
     def put(self, data: Any, *peers: uuid.UUID) -> asyncio.Future[None]:
-        """Puts an object in line, at once. What it returns may be awaited, or not.
+        """Enqueues an object and returns a future, which need not be awaited.
 
-        Cancelling it takes the message back, unless it is on the wire. With ``full="block"`` it
-        raises `FullError` when the queue is full: an event loop does not wait.
+        Cancelling the future cancels the message, unless it is on the wire. If the queue is full,
+        ``full="block"`` raises `FullError`, because an event loop must not wait.
         """
         loop = self._attach()
         receipt: Future = self._queue._put_nowait(data, *peers)
@@ -97,21 +97,21 @@ class Communicator:
             return await asyncio.wait_for(awaited, timeout)
         except BaseException:
             if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
-                # It came just as this was cancelled, and is the next one's.
+                # The message arrived as this was cancelled: the next `get` returns it.
                 self._requeued.append(awaited.result())
                 self._poll_soon()
             raise
 
     def on_start(self, callback: Callable[[uuid.UUID], object]) -> None:
-        """Has ``callback(peer)`` called, by the event loop, whenever a session begins."""
+        """Calls ``callback(peer)`` in the event loop when a session begins."""
         self._queue._notifier.on_start.append(callback)
 
     def on_end(self, callback: Callable[[uuid.UUID], object]) -> None:
-        """Has ``callback(peer)`` called, by the event loop, whenever a session is over for good."""
+        """Calls ``callback(peer)`` in the event loop when a session has ended for good."""
         self._queue._notifier.on_end.append(callback)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Ends in order. See `ucall.queue.Communicator.close`."""
+        """Closes in order: see `ucall.queue.Communicator.close`."""
         await asyncio.to_thread(self._queue.close, timeout)
         self._poll()
         if self._loop is not None and self._pipe is not None:
@@ -137,14 +137,14 @@ class Communicator:
                 os.set_blocking(descriptor, False)
             self._queue._set_wake_pipe(self._pipe[1])
             loop.add_reader(self._pipe[0], self._handle_wake)
-            # Also asks to be woken: a `get` that finds a message does not.
+            # `_poll` arms the pipe. A `get` that finds a message does not call it.
             self._poll_soon()
         elif self._loop is not loop:
             raise RuntimeError("a communicator belongs to the event loop that it was first used in")
         return loop
 
     def _poll_soon(self) -> None:
-        # Once for all that is put in one step of the event loop.
+        # One poll for all calls in one iteration of the event loop.
         if not self._is_polling and self._loop is not None:
             self._is_polling = True
             self._loop.call_soon(self._poll)
@@ -156,7 +156,7 @@ class Communicator:
         self._poll()
 
     def _poll(self) -> None:
-        """Gives all that there is, and asks to be woken for the rest."""
+        """Resolves all finished futures, and arms the pipe for the others."""
         self._is_polling = False
         self._queue._arm_wake()
         while self._resolve_puts() or self._resolve_gets():
@@ -176,7 +176,7 @@ class Communicator:
         notifier = self._queue._notifier
         for began, peer in sessions:
             for callback in list(notifier.on_start if began else notifier.on_end):
-                # One that raises keeps nobody else from what is theirs.
+                # A callback that raises must not stop the others.
                 if self._loop is not None:
                     self._loop.call_soon(callback, peer)
         return bool(futures or sessions)
@@ -200,7 +200,7 @@ class Communicator:
             except TimeoutError:
                 self._gets.append((peers, awaited))
                 if not peers:
-                    # Nothing is there for those behind it either, whoever they wait for.
+                    # No message is left for the calls after it either.
                     self._gets.rotate(1)
                     break
             except Exception as error:

@@ -34,38 +34,38 @@ use crate::detach::detached;
 use crate::engine::EngineKind;
 use crate::ffi;
 
-/// Bytes up to this length are copied; longer ones are sent from where they lie.
+/// Bytes up to this length are copied; longer ones are sent from the object's memory.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
-/// Ids that are kept as objects.
+/// The number of ids that are cached as objects.
 const CACHED_IDS_MAX: usize = 4096;
 
-/// Futures that are over, and sessions that began (`true`) or ended.
+/// Finished futures, and sessions that began (`true`) or ended.
 type Changes = (Vec<Py<Receipt>>, Vec<(bool, Py<PyAny>)>);
 
-/// A communicator's thread, and its two queues.
+/// A communicator's thread, its outbox and its inbox.
 #[pyclass(frozen, subclass, module = "ucall._core", name = "QueueCore")]
 pub(crate) struct QueueCore {
     handle: Arc<Handle>,
     reader: Reader,
-    /// Makes the chunks and the left-out buffers of an object.
+    /// Returns the chunks and the out-of-band buffers of an object.
     dump: Py<PyAny>,
-    /// `bytes` and `str` go as they are.
+    /// Whether `bytes` and `str` are sent unchanged.
     is_plain: bool,
     future_type: Py<PyType>,
     blocks: bool,
     watched: WatchedFutures,
-    /// Whether whoever reads the descriptor given to `_set_wake_pipe` sleeps.
+    /// Whether the reader of the pipe of `_set_wake_pipe` waits for a byte.
     is_armed: Arc<AtomicBool>,
     ids: Mutex<HashMap<Identity, Py<PyAny>>>,
 }
 
 #[pymethods]
 impl QueueCore {
-    /// Starts. A server listens when this returns.
+    /// Starts the communicator. A server listens when this returns.
     ///
     /// Args:
     ///     id: A uuid.UUID.
-    ///     is_server: Whether others come to it.
+    ///     is_server: Whether it listens, rather than connects.
     ///     location: ``(host, port)``, a path, ``(path, "shared")`` for shared memory beside it, or
     ///         None when links are opened by `_open_link`.
     ///     options: By the names of `ConnectionOptions`.
@@ -93,7 +93,7 @@ impl QueueCore {
         let options = settings::options(options)?;
         let blocks = options.full == FullPolicy::Block;
         let tls_role = match (&broker, is_server) {
-            // The broker is the server of both.
+            // Both sides are clients of the broker.
             (Some(_), _) => TlsRole::ToBroker,
             (None, true) => TlsRole::AsServer,
             (None, false) => TlsRole::ToServer,
@@ -111,7 +111,7 @@ impl QueueCore {
                 EngineKind::Posix => None,
             },
         };
-        // SAFETY: starting a thread and binding a socket touch no Python object.
+        // SAFETY: starting a thread and binding a socket access no Python object.
         let handle = unsafe { detached(py, || ucall_queue::start(settings)) }?;
         let (future_type, dump, load, load_plain) = codec;
         Ok(Self {
@@ -127,9 +127,9 @@ impl QueueCore {
         })
     }
 
-    /// Puts an object in line for these peers, or for all. Never waits, unless ``full="block"``.
+    /// Enqueues an object for these peers, or for all. Waits only with ``full="block"``.
     ///
-    /// The object is not changed; leave it alone until the future is done.
+    /// Do not change the object until the future is done.
     ///
     /// Raises:
     ///     ucall.queue.FullError: The queue is full.
@@ -144,7 +144,7 @@ impl QueueCore {
         self.enqueue(py, data, peers, self.blocks)
     }
 
-    /// As `put`, but raises `FullError` where that would wait.
+    /// Like `put`, but raises `FullError` instead of waiting.
     #[pyo3(signature = (data, *peers))]
     fn _put_nowait<'py>(
         &self,
@@ -155,9 +155,9 @@ impl QueueCore {
         self.enqueue(py, data, peers, false)
     }
 
-    /// Waits for the next message, or for the next one from any of these peers.
+    /// Waits for the next message, of these peers if there are any.
     ///
-    /// What ``load`` raises, `get` raises too; the message, without its data, is the exception's
+    /// An exception of ``load`` is raised with the message, without its data, as its
     /// ``queue_message``.
     ///
     /// Raises:
@@ -195,14 +195,14 @@ impl QueueCore {
         }
     }
 
-    /// The ids of the peers that there are.
+    /// The ids of the current peers.
     fn peers(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         reject_forked(&self.handle)?;
         let peers = self.handle.outbox.peers();
         peers.into_iter().map(|peer| self.id_object(py, peer)).collect()
     }
 
-    /// Where a TCP server listens.
+    /// The host and port that a TCP server listens on.
     #[getter]
     fn address(&self) -> Option<(String, u16)> {
         self.handle.address().map(|address| (address.ip().to_string(), address.port()))
@@ -213,7 +213,7 @@ impl QueueCore {
         QueueLog { lines: self.handle.log_queue.clone() }
     }
 
-    /// Begins to end in order, or ends at once.
+    /// Starts an orderly close, or closes at once.
     fn _close(&self, at_once: bool) {
         match at_once {
             true => self.handle.abort(),
@@ -221,7 +221,7 @@ impl QueueCore {
         }
     }
 
-    /// Waits until everything has ended. `False` if it has not in time.
+    /// Waits until the communicator has ended; `False` after the timeout.
     #[pyo3(signature = (timeout = None))]
     fn _wait_closed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         if self.handle.is_forked() {
@@ -241,8 +241,8 @@ impl QueueCore {
     fn _mark_forked(&self) {
         self.handle.mark_forked();
         for (descriptor, file) in self.handle.inherited() {
-            // SAFETY: it is only looked at, by calls that refuse what is no descriptor, unless it
-            // is still that socket, whose owner, the communicator's thread, is not in this process.
+            // SAFETY: the calls only inspect the descriptor and fail if it is closed. If it is
+            // still the socket, its owner, the communicator's thread, is not in this process.
             let socket = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
             if socket.metadata().is_ok_and(|found| found.ino() == file) {
                 drop(ManuallyDrop::into_inner(socket));
@@ -256,7 +256,7 @@ impl QueueCore {
         self.handle.is_forked()
     }
 
-    /// Shows the collector what the serializer and the callbacks may lead back to.
+    /// Visits the serializer and the callbacks, which may refer to the communicator.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.dump)?;
         visit.call(&self.future_type)?;
@@ -265,14 +265,14 @@ impl QueueCore {
         self.watched.traverse(&visit)
     }
 
-    /// Whether no message will come any more.
+    /// Whether no further message will arrive.
     #[getter]
     fn _is_closed(&self) -> bool {
         self.handle.inbox.closed().is_some()
     }
 
-    /// Opens a link that the caller carries: see `QueueLink`. `certificate` is what the other side
-    /// had to show, in DER.
+    /// Opens a link over a transport of the caller: see `QueueLink`. `certificate` is the peer's
+    /// verified certificate, in DER.
     #[pyo3(signature = (dialed, wake, in_flight_size = 1 << 20, certificate = None))]
     fn _open_link(
         &self,
@@ -292,23 +292,22 @@ impl QueueCore {
         QueueLink { handle: self.handle.clone(), link }
     }
 
-    /// Has a byte written to this pipe when something has changed after `_arm_wake`. Only the first
-    /// pipe counts.
+    /// Sets the pipe that gets a byte at the first change after `_arm_wake`. The first pipe stays.
     fn _set_wake_pipe(&self, pipe: i32) -> PyResult<()> {
-        // SAFETY: it is only looked at, by a call that refuses what is no descriptor.
+        // SAFETY: the call only inspects the descriptor and fails if it is closed.
         let pipe = unsafe { BorrowedFd::borrow_raw(pipe) }.try_clone_to_owned()?;
         let (pipe, is_armed) = (File::from(pipe), self.is_armed.clone());
         self.handle.notifier.set_callback(move || {
             fence(Ordering::SeqCst);
             if is_armed.load(Ordering::Relaxed) && is_armed.swap(false, Ordering::AcqRel) {
-                // A pipe that is full wakes as well.
+                // A full pipe wakes its reader as well.
                 let _ = (&pipe).write(&[1]);
             }
         });
         Ok(())
     }
 
-    /// Asks for the next byte. What came before is to be looked for after this.
+    /// Requests a byte at the next change. Check for earlier changes after this call.
     fn _arm_wake(&self) {
         self.is_armed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -320,7 +319,7 @@ impl QueueCore {
         self.handle.notifier.progressed.notify();
     }
 
-    /// Waits for futures that are watched to be over, or for sessions to begin or end: the futures,
+    /// Waits for watched futures to finish and for sessions to begin or end. Returns the futures,
     /// and ``(began, id)`` of each session.
     #[pyo3(signature = (timeout = None))]
     fn _next_changes(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Changes> {
@@ -380,7 +379,7 @@ impl QueueCore {
         Ok(future)
     }
 
-    /// Puts what the serializer makes of an object.
+    /// Serializes and enqueues an object.
     fn put_dumped(
         &self,
         py: Python<'_>,
@@ -391,7 +390,7 @@ impl QueueCore {
         let dumped = ffi::call(self.dump.bind(py), [data])?;
         let (chunks, buffers) = dumped.extract::<(Bound<'_, PyList>, Bound<'_, PyList>)>()?;
         let encoding = Encoding::Serialized;
-        // The usual one: one short piece.
+        // Most objects are one short piece.
         if chunks.len() == 1
             && buffers.is_empty()
             && let Ok(only) = chunks.get_item(0)?.cast::<PyBytes>()
@@ -465,13 +464,13 @@ impl QueueCore {
     }
 }
 
-/// What goes as it is: exactly `bytes` or `str`.
+/// The bytes of an exact `bytes` or `str`, which are sent unchanged.
 #[inline]
 fn plain<'a>(data: &'a Bound<'_, PyAny>) -> Option<(Encoding, &'a [u8])> {
     if let Ok(bytes) = data.cast_exact::<PyBytes>() {
         return Some((Encoding::Bytes, bytes.as_bytes()));
     }
-    // One with lone surrogates is left to the serializer.
+    // The serializer encodes text with lone surrogates.
     let text = data.cast_exact::<PyString>().ok()?.to_str().ok()?;
     Some((Encoding::Text, text.as_bytes()))
 }
@@ -504,7 +503,7 @@ fn endpoint(location: &Bound<'_, PyAny>) -> PyResult<Endpoint> {
     }
 }
 
-/// Raises OSError where this system gives no memory that processes can share and seal.
+/// Raises OSError if this system has no memory that processes can share and seal.
 #[pyfunction]
 pub(crate) fn check_shared_memory() -> PyResult<()> {
     Ok(ucall_queue::shared_memory()?)

@@ -7,7 +7,7 @@ use ucall_queue::{Failure, Handle, Identity};
 
 use crate::ffi;
 
-/// In a child that was forked off nobody would carry anything.
+/// A forked child has no communicator thread.
 pub(super) fn reject_forked(handle: &Handle) -> PyResult<()> {
     match handle.is_forked() {
         true => Err(PyRuntimeError::new_err("a queue stays with the process that made it")),
@@ -44,6 +44,6 @@ pub(super) fn or_none<'py>(
 /// An id as a `uuid.UUID`.
 pub(super) fn uuid(py: Python<'_>, id: Identity) -> PyResult<Bound<'_, PyAny>> {
     let kind = py.import("uuid")?.getattr("UUID")?;
-    // No text, but bytes.
+    // `UUID(bytes=...)`, without parsing text.
     ffi::call(&kind, [&py.None().into_bound(py), PyBytes::new(py, &id.0).as_any()])
 }

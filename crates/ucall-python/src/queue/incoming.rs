@@ -25,7 +25,7 @@ impl Block {
     }
 
     /// # Safety
-    /// As the buffer protocol asks: `view` is to be filled.
+    /// `view` must be a buffer structure to fill, as the buffer protocol defines.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut raw::Py_buffer,
@@ -38,9 +38,8 @@ impl Block {
         // Memory that is shared with other messages or another process is read-only.
         let readonly = c_int::from(!matches!(slf.get().segment, Segment::Owned(_)));
         let (memory, len) = (start.cast_mut().cast(), length as raw::Py_ssize_t);
-        // SAFETY: the memory belongs to the object, which the view holds a reference to, and stays
-        // where it is. Memory of its own may be written by whoever has the object: nothing else in
-        // Rust looks at it any more.
+        // SAFETY: the object owns the memory, and the view holds a reference to the object. Python
+        // code may write the memory of an owned segment, because no Rust code reads it any more.
         let state =
             unsafe { raw::PyBuffer_FillInfo(view, slf.as_ptr(), memory, len, readonly, flags) };
         if state == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
@@ -75,11 +74,11 @@ impl Reader {
         let plain = match encoding {
             Encoding::Bytes => {
                 let (start, length) = first.as_raw();
-                // SAFETY: so many bytes can be read there for as long as `first` is here. They are
-                // copied once, whatever they are.
+                // SAFETY: `first` keeps the memory readable. Its bytes are copied once, whatever
+                // they are.
                 unsafe { PyBytes::from_ptr(py, start, length) }.into_any()
             }
-            // Copied first if they could change behind the check.
+            // Memory that could change after the check is copied first.
             Encoding::Text => match std::str::from_utf8(&first.bytes()) {
                 Ok(text) => PyString::new(py, text).into_any(),
                 Err(_) => return Err(PyValueError::new_err("a peer sent text that is no UTF-8")),

@@ -1,4 +1,4 @@
-//! A link that a transport in Python carries.
+//! A link over a transport in Python.
 
 use std::sync::Arc;
 
@@ -31,18 +31,18 @@ pub(crate) struct QueueLink {
 
 #[pymethods]
 impl QueueLink {
-    /// Hands in bytes that came, in their order.
+    /// Takes received bytes, in order.
     fn receive(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
         crate::ffi::with_buffer(data, |bytes| self.handle.link_received(&self.link, bytes))
     }
 
-    /// Whether nothing more is to be handed in until `wake` is called.
+    /// Whether `receive` must not be called until `wake` is called.
     #[getter]
     fn is_full(&self) -> bool {
         self.link.is_full()
     }
 
-    /// The next bytes to send, at most ``size`` of them; None when there are none just now.
+    /// The next bytes to send, at most ``size``, or None.
     #[pyo3(signature = (size = 65_536))]
     fn next_frame<'py>(
         &self,
@@ -54,19 +54,19 @@ impl QueueLink {
         Some(pyo3::types::PyBytes::new(py, &bytes))
     }
 
-    /// Bytes that wait to be fetched.
+    /// The bytes that wait for `next_frame`.
     #[getter]
     fn in_flight(&self) -> usize {
         self.link.waiting_bytes()
     }
 
-    /// Whether ucall has given the link up, and everything was fetched.
+    /// Whether ucall has closed the link and all output is fetched.
     #[getter]
     fn is_closed(&self) -> bool {
         self.link.is_closed()
     }
 
-    /// Says that the carrier has broken, or was closed.
+    /// Reports that the transport's stream failed or was closed.
     fn handle_closed(&self) {
         self.handle.link_closed(&self.link);
     }

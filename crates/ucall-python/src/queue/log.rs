@@ -1,4 +1,4 @@
-//! What a communicator's thread has for the log.
+//! The log lines of a communicator's thread.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use ucall_queue::LogQueue;
 
 use crate::detach::detached;
 
-/// Lines for the log, each once it is there, until the communicator has ended. It does not keep
-/// the communicator alive.
+/// Iterates over log lines as they are written, until the communicator ends. Does not keep the
+/// communicator alive.
 #[pyclass(frozen, module = "ucall._core", name = "QueueLog")]
 pub(crate) struct QueueLog {
     pub(super) lines: Arc<LogQueue>,
@@ -21,7 +21,7 @@ impl QueueLog {
     }
 
     fn __next__(&self, py: Python<'_>) -> Option<String> {
-        // SAFETY: it waits for the communicator's thread, and touches no Python object.
+        // SAFETY: the call waits for the communicator's thread and accesses no Python object.
         unsafe { detached(py, || self.lines.next_line()) }
     }
 }

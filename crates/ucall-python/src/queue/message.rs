@@ -1,4 +1,4 @@
-//! What `get` returns.
+//! The messages that `get` returns.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,23 +10,23 @@ use ucall_queue::{Failure, Handle, Identity, Incoming, ReceiveCredit};
 use super::errors::{failed, reject_forked};
 use super::incoming::Reader;
 
-/// What came, and from whom.
+/// A received object and its sender.
 #[pyclass(frozen, module = "ucall.queue", name = "Message", generic)]
 pub(crate) struct Message {
-    /// The id of who sent it.
+    /// The id of the sender.
     #[pyo3(get)]
     peer: Py<PyAny>,
-    /// What was put.
+    /// The object.
     #[pyo3(get)]
     data: Py<PyAny>,
-    /// Whether an earlier life of this communicator may have got it already.
+    /// Whether an earlier process with this id may have received it already.
     #[pyo3(get)]
     redelivered: bool,
-    /// For who waits until `ack` is called.
+    /// Acknowledges the message to its sender, if the sender waits for `ack`.
     acknowledgement: Option<Box<Acknowledgement>>,
 }
 
-/// What acknowledges one message.
+/// Acknowledges one message.
 struct Acknowledgement {
     /// A message does not keep its communicator open.
     handle: Weak<Handle>,
@@ -37,7 +37,7 @@ struct Acknowledgement {
 }
 
 impl Message {
-    /// Reads a message that came.
+    /// Loads a received message.
     pub(super) fn read(
         py: Python<'_>,
         reader: &Reader,
@@ -54,8 +54,8 @@ impl Message {
                 Ok(made)
             }
             Err(error) => {
-                // Without it nobody could acknowledge a message that cannot be read. An exception
-                // that takes no attributes goes without.
+                // The program needs it to acknowledge a message that cannot be loaded. An exception
+                // without attributes does not get it.
                 let _ = error.value(py).setattr("queue_message", made);
                 Err(error)
             }
@@ -110,9 +110,8 @@ impl Message {
 
     /// Acknowledges a message that was put with ``ack="explicit"``. Never waits.
     ///
-    /// Messages may be acknowledged in any order and by any thread; a second time does nothing. A
-    /// message with another ``ack`` was acknowledged before `get` returned it, and this does
-    /// nothing.
+    /// Acknowledge messages in any order, on any thread. A second call does nothing. A message with
+    /// another ``ack`` was acknowledged before `get` returned it, so this does nothing.
     ///
     /// Raises:
     ///     ConnectionError: The session with its ``peer`` is over, or this side has closed. The

@@ -1,10 +1,10 @@
-//! The core of `ucall.queue`: a communicator's thread, and what Python puts and gets.
+//! The core of `ucall.queue`: a communicator's thread, and its interface to Python.
 //!
-//! The thread never touches the interpreter. A put writes into the outbox and makes a `Receipt`,
-//! which asks how far the peer is only when somebody asks it; a get takes from the inbox. Objects
-//! whose memory was sent are let go of by the next call from Python (`pinned_buffers`).
+//! The thread never uses the interpreter. `put` writes into the outbox and makes a `Receipt`, which
+//! reads the delivery state when it is polled; `get` takes from the inbox. The next call from
+//! Python releases objects whose memory was sent (`pinned_buffers`).
 //!
-//! `QueueLink` lets a transport in Python carry the sessions: see there.
+//! `QueueLink` is a link over a transport in Python.
 
 mod communicator;
 mod errors;

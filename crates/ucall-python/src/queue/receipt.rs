@@ -1,4 +1,4 @@
-//! What became of a put: the core of `ucall.queue.Future`.
+//! The result of a `put`: the core of `ucall.queue.Future`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -26,7 +26,7 @@ struct Entry {
 
 impl Receipt {
     pub(super) fn fill(&self, handle: Arc<Handle>, receipt: ucall_queue::Receipt) {
-        // It is filled once, right after it was made.
+        // The entry is set once, right after the object was made.
         let _ = self.entry.set(Entry { handle, receipt });
     }
 
@@ -34,7 +34,7 @@ impl Receipt {
         self.cancelled.load(Ordering::Acquire) || !matches!(self.state().1, DeliveryStatus::Pending)
     }
 
-    /// Where it stands among others, when it went to one peer.
+    /// The order among the messages to the same peer, if there is one peer.
     pub(super) fn position(&self) -> Option<(usize, u64)> {
         match &self.entry.get()?.receipt {
             ucall_queue::Receipt::One(delivery, sequence) => {
@@ -44,7 +44,7 @@ impl Receipt {
         }
     }
 
-    /// What became of it, and at which peer if it failed.
+    /// The state of the message, and the peer that failed it.
     fn state(&self) -> (Option<Identity>, DeliveryStatus) {
         let Some(entry) = self.entry.get() else { return (None, DeliveryStatus::Pending) };
         match &entry.receipt {
@@ -73,7 +73,7 @@ impl Receipt {
         }
     }
 
-    /// Waits; the failure, or nothing when it arrived.
+    /// Waits for the result: a failure, or `None` after delivery.
     fn outcome(
         &self,
         py: Python<'_>,
@@ -127,7 +127,7 @@ impl Receipt {
         Self { entry: OnceLock::new(), cancelled: AtomicBool::new(false) }
     }
 
-    /// Whether it has arrived, failed or was cancelled.
+    /// Whether the message was delivered, failed or was cancelled.
     fn done(&self, py: Python<'_>) -> bool {
         let finished = self.is_finished();
         if finished {
@@ -141,7 +141,7 @@ impl Receipt {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// Waits until it has arrived, in the way that ``ack`` says.
+    /// Waits until the message is acknowledged, at the point that ``ack`` chooses.
     ///
     /// Raises:
     ///     ConnectionError: A peer, or this side, has closed for good.
@@ -156,7 +156,7 @@ impl Receipt {
         }
     }
 
-    /// As `result`, but returns what that would raise.
+    /// Like `result`, but returns the exception.
     #[pyo3(signature = (timeout = None))]
     fn exception<'py>(
         &self,
@@ -169,13 +169,13 @@ impl Receipt {
         }
     }
 
-    /// Takes the message back, unless it is on the wire. `True` if nobody will get it.
+    /// Cancels the message unless it is on the wire. `True` if no peer will get it.
     fn _cancel(&self) -> bool {
         if self.cancelled.load(Ordering::Acquire) {
             return true;
         }
         let Some(entry) = self.entry.get() else { return false };
-        // One that went to several may be on the wire to some of them.
+        // A message to several peers may be on the wire to some of them.
         let ucall_queue::Receipt::One(delivery, sequence) = &entry.receipt else { return false };
         let was_cancelled = entry.handle.outbox.cancel(delivery, *sequence);
         if was_cancelled {

@@ -1,4 +1,4 @@
-//! TLS of a queue, by the names that Python has for it.
+//! TLS settings of a queue, by their Python names.
 
 use std::cell::RefCell;
 use std::fs;
@@ -30,7 +30,7 @@ pub(super) enum TlsRole {
     ToBroker,
 }
 
-/// What `ucall.queue.core.options.tls_settings` returns.
+/// Reads the result of `ucall.queue.core.options.tls_settings`.
 pub(super) fn security(
     settings: &Bound<'_, PyAny>,
     tls_role: TlsRole,
@@ -61,7 +61,7 @@ impl Security for Server {
     }
 }
 
-/// The files of a client, and the name that its server's certificate is to have.
+/// The files of a client, and the expected name of its server's certificate.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct ClientFiles {
@@ -76,7 +76,7 @@ struct Client {
     files: ClientFiles,
     name: ServerName<'static>,
     alpn: &'static [&'static [u8]],
-    /// Whom the system trusts, if that is asked for.
+    /// The system's certificates, if the client uses them.
     store: Vec<CertificateDer<'static>>,
     current: RefCell<Arc<ClientConfig>>,
     watched: FileChangeDetector,
@@ -89,7 +89,7 @@ impl Client {
             PyValueError::new_err(format!("security: {name:?} is no name that can be verified"))
         })?;
         let store = match files.authority {
-            // What of it cannot be read is passed over.
+            // Certificates that cannot be read are skipped.
             None => rustls_native_certs::load_native_certs().certs,
             Some(_) => Vec::new(),
         };
@@ -146,7 +146,7 @@ impl ClientFiles {
         })
     }
 
-    /// Names the file that cannot be used.
+    /// Adds the name of the file to an error.
     fn check(&self, identity: Option<&Identity<'_>>) -> Result<(), TlsFilesError> {
         let Some(identity) = identity else { return Ok(()) };
         let Err(error) = identity.check() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What a communicator is told when it is made, by the names that Python has for it.
+//! The options of a communicator, by their Python names.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_queue::{Acknowledge, FullPolicy, Identity, Options};
 
-/// Reads the options that there are in `given`.
+/// Reads the options in `given`.
 pub(super) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
     let mut options = Options::default();
     for (name, value) in given {
@@ -63,7 +63,7 @@ fn count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
 
 fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     match Duration::try_from_secs_f64(value.extract::<f64>()?) {
-        // What is too long for a clock is as good as for ever.
+        // A duration that overflows the clock means no limit.
         Ok(time) if !time.is_zero() => Ok(time.min(Duration::from_secs(1 << 32))),
         _ => Err(PyValueError::new_err(format!("{name}: expected a number of seconds above 0"))),
     }
@@ -71,7 +71,7 @@ fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
 
 /// The id in a `uuid.UUID`.
 pub(super) fn identity(uuid: &Bound<'_, PyAny>) -> PyResult<Identity> {
-    // Not its `bytes`, which Python code makes.
+    // `UUID.bytes` runs Python code; `int` is an attribute.
     let number = uuid.getattr("int").and_then(|number| number.extract::<u128>());
     match number {
         Ok(number) => Ok(Identity(number.to_be_bytes())),

@@ -10,7 +10,7 @@ use crate::detach::detached;
 /// A wait on the thread that handles signals polls for them this often.
 pub(super) const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// When a wait of so many seconds ends; `None` never.
+/// The end of a wait of this many seconds; `None` for no limit.
 pub(super) fn deadline_after(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     let Some(timeout) = timeout else { return Ok(None) };
     let timeout = Duration::try_from_secs_f64(timeout.max(0.0))
@@ -18,8 +18,7 @@ pub(super) fn deadline_after(timeout: Option<f64>) -> PyResult<Option<Instant>> 
     Ok(Instant::now().checked_add(timeout))
 }
 
-/// Waits without the interpreter's lock. Where signals are handled, looks now and then whether one
-/// has come.
+/// Waits without the interpreter's lock. On the thread that handles signals it also polls for them.
 pub(super) fn wait_checking_signals<T>(
     py: Python<'_>,
     deadline: Option<Instant>,
@@ -30,8 +29,7 @@ pub(super) fn wait_checking_signals<T>(
         let until = Instant::now() + WAIT_SLICE;
         let is_last = !checks_signals || deadline.is_some_and(|deadline| deadline <= until);
         let until = if is_last { deadline } else { Some(until) };
-        // SAFETY: every caller waits for what the communicator's thread does, and touches no
-        // Python object meanwhile.
+        // SAFETY: every caller waits for the communicator's thread and accesses no Python object.
         if let Some(found) = unsafe { detached(py, || wait(until)) } {
             return Ok(Some(found));
         }
@@ -42,11 +40,11 @@ pub(super) fn wait_checking_signals<T>(
     }
 }
 
-/// Whether this is the thread that Python handles signals on: the program's first, or the one that
-/// was forked. Where that is not to be told, any may be.
+/// Whether Python handles signals on this thread: the program's first one, or the one that called
+/// fork. `true` on platforms that cannot tell.
 fn handles_signals() -> bool {
     #[cfg(target_os = "linux")]
-    // SAFETY: these take nothing, and cannot fail.
+    // SAFETY: the calls have no arguments and cannot fail.
     return unsafe { libc::gettid() == libc::getpid() };
     #[cfg(not(target_os = "linux"))]
     true

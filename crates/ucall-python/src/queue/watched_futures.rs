@@ -1,4 +1,4 @@
-//! Futures that somebody wants to be called for.
+//! Futures with callbacks, or with an asyncio future that waits for them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 
 use super::receipt::Receipt;
 
-/// Those that were not over when they were last looked at. Those of one peer end in their order,
-/// so that only the first of them is looked at.
+/// The futures that were not finished at the last check. Those of one peer finish in order, so a
+/// check reads only the first.
 #[derive(Default)]
 pub(super) struct WatchedFutures {
     waiting: Mutex<Waiting>,
@@ -35,22 +35,22 @@ impl WatchedFutures {
         }
     }
 
-    /// Shows the collector the futures, whose callbacks may lead anywhere.
+    /// Visits the futures, whose callbacks may refer to anything.
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Whoever holds the lock is at work with them, and they are not garbage.
+        // A thread that holds the lock uses the futures, so they are not garbage.
         let Ok(waiting) = self.waiting.try_lock() else { return Ok(()) };
         let ordered = waiting.ordered.values().flat_map(BTreeMap::values).flatten();
         ordered.chain(&waiting.others).try_for_each(|held| visit.call(held))
     }
 
-    /// Whether one is over. Needs no interpreter.
+    /// Whether a future has finished. Does not need the interpreter.
     pub(super) fn has_finished(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let firsts = waiting.ordered.values().filter_map(BTreeMap::first_key_value);
         firsts.flat_map(|(_, held)| held).chain(&waiting.others).any(|it| it.get().is_finished())
     }
 
-    /// Takes out those that are over.
+    /// Removes the finished futures.
     pub(super) fn take(&self) -> Vec<Py<Receipt>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let Waiting { ordered, others } = &mut *waiting;
