@@ -87,7 +87,7 @@ def code_in(text: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Peer:
+class LimitedServer:
     """A server under test."""
 
     port: int
@@ -133,7 +133,7 @@ def chunked(body: bytes, extension: str = "") -> bytes:
     return head + b"%x%s\r\n%s\r\n0\r\n\r\n" % (len(body), extension.encode(), body)
 
 
-Check = Callable[[Peer, int], None]
+Check = Callable[[LimitedServer, int], None]
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ def _pairs(*forms: tuple[Callable[[int], bytes], str, str]) -> Check:
     """Requests of a given length or number, with the replies to the last allowed and the first
     rejected one."""
 
-    def check(peer: Peer, limit: int) -> None:
+    def check(server: LimitedServer, limit: int) -> None:
         for form, allowed, refused in forms:
-            assert peer.ask(form(limit)) == allowed
-            assert peer.ask(form(limit + 1)) == refused
+            assert server.ask(form(limit)) == allowed
+            assert server.ask(form(limit + 1)) == refused
 
     return check
 
@@ -193,36 +193,36 @@ def _id(length: int) -> bytes:
     return call("served", id="x" * (length - 2))
 
 
-def _pipeline(peer: Peer, limit: int) -> None:
-    with peer.wires(1) as [wire]:
+def _pipeline(server: LimitedServer, limit: int) -> None:
+    with server.wires(1) as [wire]:
         wire.send(call("hold") * (limit + 1))
-        assert _eventually(lambda: peer.result("held") == limit)
+        assert _eventually(lambda: server.result("held") == limit)
         time.sleep(0.05)
-        assert peer.result("held") == limit
-        peer.result("release")
+        assert server.result("held") == limit
+        server.result("release")
         assert [wire.summary() for _ in range(limit)] == ["ok"] * limit
-        assert _eventually(lambda: peer.result("held") == 1)
-        peer.result("release")
+        assert _eventually(lambda: server.result("held") == 1)
+        server.result("release")
         assert wire.summary() == "ok"
 
 
-def _running(peer: Peer, limit: int) -> None:
-    with peer.wires(limit + 1) as wires:
+def _running(server: LimitedServer, limit: int) -> None:
+    with server.wires(limit + 1) as wires:
         for wire in wires[:limit]:
             wire.send(call("hold"))
-        assert _eventually(lambda: peer.result("held") == limit)
+        assert _eventually(lambda: server.result("held") == limit)
         assert wires[limit].ask(call("hold")) == "-32003"
-        peer.result("release")
+        server.result("release")
         assert {wire.summary() for wire in wires[:limit]} == {"ok"}
 
 
-def _output(peer: Peer, limit: int) -> None:
+def _output(server: LimitedServer, limit: int) -> None:
     """Replies that the client does not read: the kernel's buffers, and at most this much more."""
     asked, length = 100, 200_000
-    with peer.wires(1) as [wire]:
+    with server.wires(1) as [wire]:
         wire.send(call("text", length=length) * asked)
         count = 0
-        while (before := count) != (count := peer.result("served")) or count == 0:
+        while (before := count) != (count := server.result("served")) or count == 0:
             time.sleep(0.2)
         # The kernel buffers up to 4 MiB on one side and 6 MiB on the other.
         assert 0 < count < asked - 30
@@ -230,31 +230,31 @@ def _output(peer: Peer, limit: int) -> None:
     assert before == count
 
 
-def _held(peer: Peer, limit: int) -> None:
-    with peer.wires(1) as [wire]:
+def _held(server: LimitedServer, limit: int) -> None:
+    with server.wires(1) as [wire]:
         wire.send(post(b" " * limit * 4)[: limit // 2])
-        assert peer.ask(post(call("served"))) == "200 ok"
-    with peer.wires(1) as [wire]:
+        assert server.ask(post(call("served"))) == "200 ok"
+    with server.wires(1) as [wire]:
         wire.send(post(b" " * limit * 4)[: limit * 2])
-        assert _eventually(lambda: peer.ask(post(call("served"))) == "503, closed")
-        with peer.wires(1) as [raw]:
+        assert _eventually(lambda: server.ask(post(call("served"))) == "503, closed")
+        with server.wires(1) as [raw]:
             assert raw.ask(call("served")) == "-32003"
-    assert _eventually(lambda: peer.ask(post(call("served"))) == "200 ok")
+    assert _eventually(lambda: server.ask(post(call("served"))) == "200 ok")
 
 
-def _connections(peer: Peer, limit: int) -> None:
-    with peer.wires(limit) as wires:
+def _connections(server: LimitedServer, limit: int) -> None:
+    with server.wires(limit) as wires:
         for wire in wires:
             assert wire.ask(call("served")) == "ok"
-        with peer.wires(1) as [new_wire]:
+        with server.wires(1) as [new_wire]:
             assert new_wire.ask(call("served")) == "ok"
             assert wires[0].summary() == "closed"
             assert {wire.ask(call("served")) for wire in wires[1:]} == {"ok"}
 
 
-def _discarded(peer: Peer, limit: int) -> None:
+def _discarded(server: LimitedServer, limit: int) -> None:
     def are_allowed() -> bool:
-        with peer.wires(1) as [wire]:
+        with server.wires(1) as [wire]:
             assert wire.ask(b"BAD\n") == "400"
             plain = _under(wire)
             passed = _sends(plain, b"x" * limit)
@@ -365,21 +365,21 @@ TIMEOUTS = [
 TIMEOUT_S = 1.0
 
 
-def check_timeouts(peer: Peer) -> None:
+def check_timeouts(server: LimitedServer) -> None:
     """Requests within the limit and beyond it, for each time limit."""
     requests = post(call("served")), chunked(call("served")), call("served")
     checks = [
-        *(_in_two(peer, data, len(data) - 60, "ok") for data in requests),
-        _in_two(peer, post(call("served")), 20, "ok"),
-        *(_half(peer, data[:-5], "408, closed") for data in requests[:2]),
-        _half(peer, requests[0][:20], "408, closed"),
-        _half(peer, requests[2][:-5], "-32700, closed"),
-        _half(peer, b"", "closed"),
-        _half(peer, requests[2], "ok, closed"),
-        _in_time(lambda: _times_out(peer)),
-        _in_time(lambda: _reads_all(peer, TIMEOUT_S / 2)),
-        _in_time(lambda: _sends_behind_an_error(peer)),
-        lambda: _silent(peer),
+        *(_in_two(server, data, len(data) - 60, "ok") for data in requests),
+        _in_two(server, post(call("served")), 20, "ok"),
+        *(_half(server, data[:-5], "408, closed") for data in requests[:2]),
+        _half(server, requests[0][:20], "408, closed"),
+        _half(server, requests[2][:-5], "-32700, closed"),
+        _half(server, b"", "closed"),
+        _half(server, requests[2], "ok, closed"),
+        _in_time(lambda: _times_out(server)),
+        _in_time(lambda: _reads_all(server, TIMEOUT_S / 2)),
+        _in_time(lambda: _sends_behind_an_error(server)),
+        lambda: _silent(server),
     ]
     with ThreadPoolExecutor(len(checks)) as pool:
         for done in [pool.submit(check) for check in checks]:
@@ -401,11 +401,11 @@ def _in_time(is_allowed: Callable[[], bool]) -> Callable[[], None]:
     return check
 
 
-def _in_two(peer: Peer, data: bytes, cut: int, expected: str) -> Callable[[], None]:
+def _in_two(server: LimitedServer, data: bytes, cut: int, expected: str) -> Callable[[], None]:
     """A request that stops, and continues within the limit."""
 
     def is_answered() -> bool:
-        with peer.wires(1) as [wire]:
+        with server.wires(1) as [wire]:
             wire.send(data[:cut])
             time.sleep(TIMEOUT_S / 2)
             return wire.ask(data[cut:]).endswith(expected)
@@ -413,11 +413,11 @@ def _in_two(peer: Peer, data: bytes, cut: int, expected: str) -> Callable[[], No
     return _in_time(is_answered)
 
 
-def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
+def _half(server: LimitedServer, data: bytes, expected: str) -> Callable[[], None]:
     """A request that stops and does not continue."""
 
     def is_as_expected() -> bool:
-        with peer.wires(1) as [wire]:
+        with server.wires(1) as [wire]:
             start = time.monotonic()
             wire.send(data)
             return wire.rest() == expected and time.monotonic() - start > 0.9 * TIMEOUT_S
@@ -425,15 +425,15 @@ def _half(peer: Peer, data: bytes, expected: str) -> Callable[[], None]:
     return _in_time(is_as_expected)
 
 
-def _times_out(peer: Peer) -> bool:
+def _times_out(server: LimitedServer) -> bool:
     """Replies that the client reads too late; the server has closed, possibly late as well."""
     pauses_s = [1.1 + 2 * TIMEOUT_S * more for more in (1, 4, 16)]
-    return not all(_reads_all(peer, pause_s) for pause_s in pauses_s)
+    return not all(_reads_all(server, pause_s) for pause_s in pauses_s)
 
 
-def _reads_all(peer: Peer, pause_s: float) -> bool:
+def _reads_all(server: LimitedServer, pause_s: float) -> bool:
     """Reads replies, which exceed the kernel's buffers, only after a while."""
-    with peer.wires(1) as [wire]:
+    with server.wires(1) as [wire]:
         wire.send(call("text", length=4_000_000) * 5)
         time.sleep(pause_s)
         lines = 0
@@ -443,8 +443,8 @@ def _reads_all(peer: Peer, pause_s: float) -> bool:
         return lines == 5
 
 
-def _sends_behind_an_error(peer: Peer) -> bool:
-    with peer.wires(1) as [wire]:
+def _sends_behind_an_error(server: LimitedServer) -> bool:
+    with server.wires(1) as [wire]:
         assert wire.ask(b"BAD\n") == "400"
         plain = _under(wire)
         passed = _sends(plain)
@@ -454,9 +454,9 @@ def _sends_behind_an_error(peer: Peer) -> bool:
         return passed
 
 
-def _silent(peer: Peer) -> None:
+def _silent(server: LimitedServer) -> None:
     """In the clear this is an idle connection."""
     start = time.monotonic()
-    with socket.create_connection((HOST, peer.port), timeout=WAIT_S) as idle:
+    with socket.create_connection((HOST, server.port), timeout=WAIT_S) as idle:
         assert idle.recv(1) == b""
     assert time.monotonic() - start > 0.9 * TIMEOUT_S

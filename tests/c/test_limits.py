@@ -5,7 +5,7 @@ import ssl
 import limits
 import pytest
 import trustme
-from limits import LIMITS, TIMEOUT_S, TIMEOUTS, Peer
+from limits import LIMITS, TIMEOUT_S, TIMEOUTS, LimitedServer
 
 import harness
 from harness import serving
@@ -31,7 +31,7 @@ def test_every_limit_by_its_field(built, engine, security, limit):
     flags, context = security
     command = [built(PROGRAM), "--engine", engine, *flags, f"--{limit.c}", limit.value]
     with serving(command) as server:
-        limit.check(Peer(server.port, context), limit.value)
+        limit.check(LimitedServer(server.port, context), limit.value)
 
 
 def test_every_limit_in_time_by_its_field(built, engine, security):
@@ -39,4 +39,4 @@ def test_every_limit_in_time_by_its_field(built, engine, security):
     for name in TIMEOUTS:
         flags = [*flags, f"--{name}_ms", round(TIMEOUT_S * 1000)]
     with serving([built(PROGRAM), "--engine", engine, *flags]) as server:
-        limits.check_timeouts(Peer(server.port, context))
+        limits.check_timeouts(LimitedServer(server.port, context))

@@ -52,7 +52,7 @@ fn identity(found: &fs::Metadata) -> FileIdentity {
 /// ten until the kernel has closed the socket of a dead server.
 ///
 /// # Errors
-/// `AddrInUse` if a server listens there, or if the file is no socket; `TimedOut` if another
+/// `AddrInUse` if a server listens there, or if the file is not a socket; `TimedOut` if another
 /// process holds the folder's lock.
 pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
     let explain = |error: io::Error| {
@@ -252,7 +252,7 @@ mod tests {
         fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink(&precious, &path).unwrap();
         let error = set_mode(&path, 0o666).unwrap_err();
-        assert!(error.to_string().contains("somebody else"), "{error}");
+        assert!(error.to_string().contains("another process has replaced"), "{error}");
         assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o600);
         fs::remove_file(&path).unwrap();
     }
@@ -286,7 +286,7 @@ mod tests {
         let path = folder.path().join("socket");
         fs::write(&path, "precious").unwrap();
         let error = bind_unix(&path, 0o600).unwrap_err();
-        assert!(error.to_string().contains("no socket"), "{error}");
+        assert!(error.to_string().contains("not a socket"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         let error = bind_unix(Path::new("/nowhere/at/all"), 0o600).unwrap_err();
         assert!(error.to_string().contains("/nowhere/at/all"), "{error}");

@@ -16,7 +16,7 @@ use ucall_proto::RpcError;
 use ucall_server::Token;
 
 use crate::arguments::Failure;
-use crate::calls::{CallOutcome, Calls, Deferred, Entry};
+use crate::calls::{Calls, Deferred, DeferredOutcome, Entry};
 use crate::convert::ConversionFault;
 use crate::ffi;
 use crate::procedure::{BatchRules, Procedure};
@@ -164,19 +164,19 @@ pub(crate) fn outcomes(
     procedure: &Procedure,
     items: Vec<Token>,
     result: PyResult<Bound<'_, PyAny>>,
-) -> Vec<(Token, CallOutcome)> {
+) -> Vec<(Token, DeferredOutcome)> {
     let as_list = result.map_err(Failure::Raised).and_then(|result| as_list(&result, items.len()));
     match as_list {
         Ok(results) => {
             let outcome = |(token, item): (Token, Bound<'_, PyAny>)| {
-                (token, CallOutcome::Item(item.unbind()))
+                (token, DeferredOutcome::Item(item.unbind()))
             };
             items.into_iter().zip(results.iter()).map(outcome).collect()
         }
         Err(failure) => {
             // The exception is logged once, and each caller gets the error.
             let (error, _): (RpcError, _) = report.fail(py, procedure, failure, usize::MAX);
-            let outcome = |token| (token, CallOutcome::Text(Err(error.clone())));
+            let outcome = |token| (token, DeferredOutcome::Text(Err(error.clone())));
             items.into_iter().map(outcome).collect()
         }
     }

@@ -12,7 +12,7 @@ use crate::job_input::JobInput;
 use crate::procedure::Procedure;
 
 /// The deferred calls and the running batches of one worker.
-pub(crate) type Calls = DeferredCalls<Entry, CallOutcome>;
+pub(crate) type Calls = DeferredCalls<Entry, DeferredOutcome>;
 
 /// A call or a batch that runs.
 pub(crate) struct Entry {
@@ -77,7 +77,7 @@ impl Deferred {
 }
 
 /// How a call or a batch ended.
-pub(crate) enum CallOutcome {
+pub(crate) enum DeferredOutcome {
     /// A task or a future that is done.
     Future(Py<PyAny>),
     /// The item of one call in the result of its batch; an exception is raised for that call.
@@ -91,7 +91,7 @@ pub(crate) enum CallOutcome {
 /// A function may fork. Its child ends as soon as it reports an outcome: it would go on as a copy
 /// of the worker's thread, or of a pool's, with its parent's connections.
 pub(crate) struct Outcomes {
-    queue: Arc<OutcomeQueue<CallOutcome>>,
+    queue: Arc<OutcomeQueue<DeferredOutcome>>,
     /// Schedules a turn of a worker that is embedded in another event loop.
     waker: Mutex<Option<Py<PyAny>>>,
     process: OwningProcess,
@@ -108,7 +108,7 @@ impl Outcomes {
     }
 
     /// Reports an outcome on the worker's own thread.
-    pub(crate) fn push(&self, py: Python<'_>, token: Token, outcome: CallOutcome) {
+    pub(crate) fn push(&self, py: Python<'_>, token: Token, outcome: DeferredOutcome) {
         self.process.end_child();
         if !self.queue.push(token, outcome) {
             return;
@@ -125,13 +125,13 @@ impl Outcomes {
     }
 
     /// Reports an outcome on any thread, and wakes the worker.
-    pub(crate) fn send(&self, token: Token, outcome: CallOutcome) {
+    pub(crate) fn send(&self, token: Token, outcome: DeferredOutcome) {
         self.process.end_child();
         self.queue.send(token, outcome);
     }
 
     /// Reports the outcomes of a batch on any thread, and wakes the worker once.
-    pub(crate) fn send_all(&self, outcomes: Vec<(Token, CallOutcome)>) {
+    pub(crate) fn send_all(&self, outcomes: Vec<(Token, DeferredOutcome)>) {
         self.process.end_child();
         self.queue.send_all(outcomes);
     }
@@ -157,8 +157,8 @@ impl DoneCallback {
     #[pyo3(signature = (future, /))]
     pub(crate) fn __call__(&self, py: Python<'_>, future: Py<PyAny>) {
         match self.is_local {
-            true => self.outcomes.push(py, self.token, CallOutcome::Future(future)),
-            false => self.outcomes.send(self.token, CallOutcome::Future(future)),
+            true => self.outcomes.push(py, self.token, DeferredOutcome::Future(future)),
+            false => self.outcomes.send(self.token, DeferredOutcome::Future(future)),
         }
     }
 }

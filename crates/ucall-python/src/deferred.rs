@@ -7,13 +7,13 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_engine::Id;
-use ucall_proto::{Call, CallOutcome as HandlerOutcome, Reply, RpcError};
+use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{CallId, Caller, Deadline, Reservation, RunPermit, Token};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::{self, Tasks};
 use crate::batch::{self, Batch};
-use crate::calls::{CallOutcome, Deferred, DoneCallback, Entry, EntryKind, RetainedParams};
+use crate::calls::{Deferred, DeferredOutcome, DoneCallback, Entry, EntryKind, RetainedParams};
 use crate::context::Context;
 use crate::convert;
 use crate::errors;
@@ -41,19 +41,19 @@ impl Interpreter {
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
-    ) -> HandlerOutcome {
+    ) -> CallOutcome {
         let deadline = self.deadline_of(procedure, call);
         if let Some(deadline) = deadline
             && deadline.has_passed()
         {
             reply.error(&deadline.error());
-            return HandlerOutcome::Done;
+            return CallOutcome::Done;
         }
         let permit = match self.calls.admit() {
             Ok(permit) => permit,
             Err(error) => {
                 reply.error(&error);
-                return HandlerOutcome::Done;
+                return CallOutcome::Done;
             }
         };
         let start = CallStart { procedure, call, caller, deadline, permit };
@@ -66,7 +66,7 @@ impl Interpreter {
         started.unwrap_or_else(|failure| {
             let error = self.fail(py, procedure, failure, reply.len_max());
             reply.error(&error);
-            HandlerOutcome::Done
+            CallOutcome::Done
         })
     }
 
@@ -99,7 +99,7 @@ impl Interpreter {
         py: Python<'_>,
         start: CallStart<'_, '_>,
         reply: &mut Reply<'_>,
-    ) -> Result<HandlerOutcome, Failure> {
+    ) -> Result<CallOutcome, Failure> {
         let procedure = start.procedure;
         let (context, cancelled) = self.context(py, &start)?;
         let started = self.start_task(py, &start, context);
@@ -108,12 +108,12 @@ impl Interpreter {
         if tasks::is_done(&task).map_err(Failure::Raised)? {
             let result = tasks::result_of(&task).map_err(Failure::Raised)?;
             self.write(procedure, &result, reply)?;
-            return Ok(HandlerOutcome::Done);
+            return Ok(CallOutcome::Done);
         }
         let retained = RetainedParams::Params { _reserved: self.reserve(start.call) };
         let token = self.insert_call(start, cancelled, retained);
         self.watch_future(&task, token, true)?;
-        Ok(HandlerOutcome::Deferred)
+        Ok(CallOutcome::Deferred)
     }
 
     fn start_task<'py>(
@@ -135,13 +135,13 @@ impl Interpreter {
         &mut self,
         py: Python<'_>,
         start: CallStart<'_, '_>,
-    ) -> Result<HandlerOutcome, Failure> {
+    ) -> Result<CallOutcome, Failure> {
         let CallStart { procedure, call, .. } = start;
         let future = arguments::call(py, procedure, call.params, None, &mut self.scratch)?;
         let retained = RetainedParams::Params { _reserved: self.reserve(call) };
         let token = self.insert_call(start, None, retained);
         self.watch_future(&future, token, false)?;
-        Ok(HandlerOutcome::Deferred)
+        Ok(CallOutcome::Deferred)
     }
 
     /// Has a task or a future report its outcome when it is done.
@@ -169,7 +169,7 @@ impl Interpreter {
         &mut self,
         py: Python<'_>,
         start: CallStart<'_, '_>,
-    ) -> Result<HandlerOutcome, Failure> {
+    ) -> Result<CallOutcome, Failure> {
         let CallStart { procedure, call, .. } = start;
         let (context, cancelled) = self.context(py, &start)?;
         let input = Arc::new(JobInput::new(Contents {
@@ -180,7 +180,7 @@ impl Interpreter {
         let work = Work::Call(input.clone());
         let token = self.insert_call(start, cancelled, RetainedParams::Input(input));
         self.submit(py, Job { token, procedure: procedure.clone(), work })?;
-        Ok(HandlerOutcome::Deferred)
+        Ok(CallOutcome::Deferred)
     }
 
     fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
@@ -200,7 +200,7 @@ impl Interpreter {
         py: Python<'_>,
         start: CallStart<'_, '_>,
         rules: BatchRules,
-    ) -> Result<HandlerOutcome, Failure> {
+    ) -> Result<CallOutcome, Failure> {
         let CallStart { procedure, call, .. } = start;
         let (context, cancelled) = self.context(py, &start)?;
         let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
@@ -208,7 +208,7 @@ impl Interpreter {
         let retained = RetainedParams::Arguments { arguments, _reserved };
         let token = self.insert_call(start, cancelled, retained);
         self.batches.push(procedure, rules, token, self.turn_began, &self.calls);
-        Ok(HandlerOutcome::Deferred)
+        Ok(CallOutcome::Deferred)
     }
 
     /// The context of a call, if its function takes one, and the flag behind `ctx.cancelled`.
@@ -345,15 +345,15 @@ impl Interpreter {
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         items: Vec<Token>,
-        outcome: CallOutcome,
+        outcome: DeferredOutcome,
     ) {
         match outcome {
-            CallOutcome::Future(task) => {
+            DeferredOutcome::Future(task) => {
                 let result = tasks::result_of(task.bind(py));
                 self.finish_batch(py, procedure, items, result);
             }
             // The thread has reported the outcomes of its calls.
-            CallOutcome::Text(_) | CallOutcome::Item(_) => self.batches.finished(procedure),
+            DeferredOutcome::Text(_) | DeferredOutcome::Item(_) => self.batches.finished(procedure),
         }
     }
 
@@ -361,18 +361,18 @@ impl Interpreter {
         &mut self,
         py: Python<'_>,
         procedure: &Procedure,
-        outcome: CallOutcome,
+        outcome: DeferredOutcome,
         text: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         let result = match outcome {
-            CallOutcome::Text(written) => {
+            DeferredOutcome::Text(written) => {
                 *text = written?;
                 return Ok(());
             }
-            CallOutcome::Future(future) => {
+            DeferredOutcome::Future(future) => {
                 tasks::result_of(future.bind(py)).map_err(Failure::Raised)
             }
-            CallOutcome::Item(item) => batch::item_result(item.into_bound(py)),
+            DeferredOutcome::Item(item) => batch::item_result(item.into_bound(py)),
         };
         let (len_max, encode) = (self.rules.reply_bytes_max, procedure.encode.bind(py));
         let written = result.and_then(|result| {
@@ -382,8 +382,8 @@ impl Interpreter {
     }
 
     /// Logs the exception of a task whose call has ended before it.
-    fn log_abandoned(&mut self, py: Python<'_>, outcome: CallOutcome) {
-        let CallOutcome::Future(future) = outcome else { return };
+    fn log_abandoned(&mut self, py: Python<'_>, outcome: DeferredOutcome) {
+        let DeferredOutcome::Future(future) = outcome else { return };
         if let Err(error) = tasks::result_of(future.bind(py))
             && !errors::is_cancelled(py, &error)
         {
@@ -404,7 +404,7 @@ impl Interpreter {
         match error {
             // In front of an outcome that may have come after the deadline.
             Some(error) => {
-                let outcome = CallOutcome::Text(Err(error));
+                let outcome = DeferredOutcome::Text(Err(error));
                 self.calls.push_front(std::iter::once((token, outcome)));
             }
             None => drop(self.calls.remove(token)),

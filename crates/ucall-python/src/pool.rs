@@ -14,7 +14,7 @@ use ucall_server::Token;
 
 use crate::arguments::{self, Failure};
 use crate::batch;
-use crate::calls::{CallOutcome, Outcomes};
+use crate::calls::{DeferredOutcome, Outcomes};
 use crate::convert;
 use crate::errors;
 use crate::ffi::variables::in_own_variables;
@@ -166,7 +166,7 @@ impl Shared {
                     let context = context.map(|it| it.into_bound(py));
                     let params = params.as_deref();
                     let outcome = self.call(py, &job.procedure, params, context, scratch);
-                    self.outcomes.send(job.token, CallOutcome::Text(outcome));
+                    self.outcomes.send(job.token, DeferredOutcome::Text(outcome));
                 }
             }
             Work::Batch { columns, items } => {
@@ -174,14 +174,14 @@ impl Shared {
                 let result = in_own_variables(py, || run_untracked(py, run));
                 let outcomes = batch::outcomes(py, &self.report, &job.procedure, items, result);
                 let written = |(token, outcome)| match outcome {
-                    CallOutcome::Item(item) => {
+                    DeferredOutcome::Item(item) => {
                         let outcome = self.write_item(py, &job.procedure, item.into_bound(py));
-                        (token, CallOutcome::Text(outcome))
+                        (token, DeferredOutcome::Text(outcome))
                     }
                     outcome => (token, outcome),
                 };
                 let mut outcomes: Vec<_> = outcomes.into_iter().map(written).collect();
-                outcomes.push((job.token, CallOutcome::Text(Ok(Vec::new()))));
+                outcomes.push((job.token, DeferredOutcome::Text(Ok(Vec::new()))));
                 self.outcomes.send_all(outcomes);
             }
         }

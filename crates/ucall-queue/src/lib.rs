@@ -47,7 +47,7 @@ pub use broker::Login;
 pub use buffer_pool::PooledBuffer;
 pub use delivery_notifier::DeliveryNotifier;
 pub use delivery_state::{DeliveryState, DeliveryStatus, ReceiveCredit};
-pub use driver::{Endpoint, ExternalTransport, Handle, Security, Settings, start};
+pub use driver::{Endpoint, ExternalLink, Handle, Security, Settings, start};
 pub use event_queue::{Event, EventQueue};
 pub use failure::Failure;
 pub use frame::{Encoding, ProtocolError};

@@ -28,7 +28,7 @@ pub(crate) struct WorkerContext<H: Handler> {
     drain: Drain,
     load: LoadState,
     /// Derived from `drain` and `load`.
-    drain_error: Option<Refusing>,
+    rejection: Option<Rejection>,
     scratch: Scratch,
     /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
@@ -55,7 +55,7 @@ impl<H: Handler> WorkerContext<H> {
             calls: 0,
             drain: Drain::No,
             load: LoadState::Normal,
-            drain_error: None,
+            rejection: None,
             process: OwningProcess::current(),
         }
     }
@@ -127,9 +127,9 @@ impl<H: Handler> WorkerContext<H> {
 
     #[cold]
     fn update_refusal(&mut self) {
-        self.drain_error = match (self.drain, self.load) {
-            (Drain::Refusing, _) => Some(Refusing::Drain),
-            (_, LoadState::Overloaded) => Some(Refusing::Overload),
+        self.rejection = match (self.drain, self.load) {
+            (Drain::Refusing, _) => Some(Rejection::Drain),
+            (_, LoadState::Overloaded) => Some(Rejection::Overload),
             _ => None,
         };
     }
@@ -185,7 +185,7 @@ impl<H: Handler> WorkerContext<H> {
             procedures: &self.procedures,
             handler: &mut self.handler,
             caller: &entry.caller,
-            drain_error: self.drain_error,
+            rejection: self.rejection,
             calls: &mut self.calls,
             process: self.process,
         };
@@ -206,7 +206,7 @@ impl<H: Handler> WorkerContext<H> {
 
 /// Why calls are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refusing {
+enum Rejection {
     Drain,
     Overload,
 }
@@ -216,7 +216,7 @@ pub(crate) struct Dispatch<'a, H: Handler> {
     procedures: &'a ProcedureCache<H::Procedure>,
     handler: &'a mut H,
     caller: &'a Caller,
-    drain_error: Option<Refusing>,
+    rejection: Option<Rejection>,
     calls: &'a mut u64,
     process: OwningProcess,
 }
@@ -227,8 +227,8 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline(always)]
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         *self.calls += 1;
-        if let Some(refusing) = self.drain_error {
-            reply.error(&drain_error(refusing));
+        if let Some(cause) = self.rejection {
+            reply.error(&rejection_error(cause));
             return CallOutcome::Done;
         }
         let found = match call.method.is_escaped() {
@@ -265,12 +265,12 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 }
 
 #[cold]
-fn drain_error(refusing: Refusing) -> RpcError {
-    match refusing {
-        Refusing::Drain => {
+fn rejection_error(cause: Rejection) -> RpcError {
+    match cause {
+        Rejection::Drain => {
             RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop")
         }
-        Refusing::Overload => RpcError::overloaded(),
+        Rejection::Overload => RpcError::overloaded(),
     }
 }
 
@@ -313,17 +313,17 @@ mod tests {
         let procedures = Arc::new(Procedures::new());
         let mut context = WorkerContext::new(Silent, procedures, config, Instant::now());
         let (mut held, budget) = (Reservation::default(), context.budget().clone());
-        for (bytes, drain, load, drain_error) in [
+        for (bytes, drain, load, rejection) in [
             (100, Drain::No, LoadState::Normal, None),
-            (101, Drain::No, LoadState::Overloaded, Some(Refusing::Overload)),
-            (101, Drain::Serving, LoadState::Overloaded, Some(Refusing::Overload)),
-            (101, Drain::Refusing, LoadState::Overloaded, Some(Refusing::Drain)),
-            (0, Drain::Refusing, LoadState::Normal, Some(Refusing::Drain)),
+            (101, Drain::No, LoadState::Overloaded, Some(Rejection::Overload)),
+            (101, Drain::Serving, LoadState::Overloaded, Some(Rejection::Overload)),
+            (101, Drain::Refusing, LoadState::Overloaded, Some(Rejection::Drain)),
+            (0, Drain::Refusing, LoadState::Normal, Some(Rejection::Drain)),
         ] {
             held.resize(bytes, &budget);
             context.update_load();
             context.set_drain(drain);
-            assert_eq!((context.load(), context.drain_error), (load, drain_error));
+            assert_eq!((context.load(), context.rejection), (load, rejection));
         }
     }
 }

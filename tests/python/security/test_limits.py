@@ -11,7 +11,7 @@ from typing import Any
 import limits
 import pytest
 import trustme
-from limits import LIMITS, TIMEOUT_S, TIMEOUTS, Limit, Peer
+from limits import LIMITS, TIMEOUT_S, TIMEOUTS, Limit, LimitedServer
 from serving import Serve
 
 from ucall import _core
@@ -68,14 +68,14 @@ def functions() -> list[Callable[..., Any]]:
 def test_every_limit_by_its_option(serve: Serve, security: Security, limit: Limit) -> None:
     options, context = security
     server = serve(*functions(), **options, **{limit.python: limit.value})
-    limit.check(Peer(server.port, context), limit.value)
+    limit.check(LimitedServer(server.port, context), limit.value)
 
 
 def test_every_timeout_by_its_option(serve: Serve, security: Security) -> None:
     options, context = security
     times = {f"{name}_s": TIMEOUT_S for name in TIMEOUTS}
     server = serve(*functions(), **options, **times)
-    limits.check_timeouts(Peer(server.port, context))
+    limits.check_timeouts(LimitedServer(server.port, context))
 
 
 def test_every_limit_is_tested() -> None:

@@ -51,8 +51,8 @@ impl PlainConnection {
             environment.service.set_identity(identity);
         }
         let request = self.requests + 1;
-        let origin = RequestContext { request, head: None, session: self.session.as_ref() };
-        match run_document(window, origin, environment, out) {
+        let context = RequestContext { request, head: None, session: self.session.as_ref() };
+        match run_document(window, context, environment, out) {
             Ok((ran, len)) => {
                 self.requests = request;
                 match ran {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use ucall_queue::{ExternalTransport, Handle};
+use ucall_queue::{ExternalLink, Handle};
 
 use super::pinned_buffers;
 
@@ -26,7 +26,7 @@ use super::pinned_buffers;
 #[pyclass(frozen, module = "ucall._core", name = "QueueLink")]
 pub(crate) struct QueueLink {
     pub(super) handle: Arc<Handle>,
-    pub(super) link: Arc<ExternalTransport>,
+    pub(super) link: Arc<ExternalLink>,
 }
 
 #[pymethods]

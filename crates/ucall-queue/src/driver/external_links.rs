@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use ucall_buffer::Payload;
 use ucall_engine::Engine;
 
-use super::external_transport::ExternalTransport;
+use super::external_link::ExternalLink;
 use super::handle::LinkEvent;
 use super::transport::{Context, Transport};
 use crate::session_manager::LinkKey;
@@ -15,7 +15,7 @@ use crate::session_manager::LinkKey;
 /// All links that the program carries.
 #[derive(Default)]
 pub(super) struct ExternalLinks {
-    links: HashMap<LinkKey, Arc<ExternalTransport>>,
+    links: HashMap<LinkKey, Arc<ExternalLink>>,
 }
 
 impl<E: Engine> Transport<E> for ExternalLinks {
@@ -40,7 +40,7 @@ impl<E: Engine> Transport<E> for ExternalLinks {
     fn handle_link_event(
         &mut self,
         context: &mut Context<E>,
-        link: &Arc<ExternalTransport>,
+        link: &Arc<ExternalLink>,
         event: LinkEvent,
     ) {
         let (manager, now) = (&mut context.manager, context.now);

@@ -11,7 +11,7 @@ use ucall_engine::Mailbox;
 
 use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::ReceiveCredit;
-use crate::driver::external_transport::ExternalTransport;
+use crate::driver::external_link::ExternalLink;
 use crate::driver::inherited::InheritedSockets;
 use crate::driver::secure::certificate_name;
 use crate::event_queue::EventQueue;
@@ -49,7 +49,7 @@ pub(super) enum Command {
     /// Messages of this session were taken or acknowledged.
     Taken(u32),
     /// An event of a link that the program carries.
-    Link(Arc<ExternalTransport>, LinkEvent),
+    Link(Arc<ExternalLink>, LinkEvent),
 }
 
 /// What the program reports of a link that it carries.
@@ -143,8 +143,8 @@ impl Handle {
         in_flight_bytes_max: usize,
         certificate: Option<&[u8]>,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Arc<ExternalTransport> {
-        let link = Arc::new(ExternalTransport::new(
+    ) -> Arc<ExternalLink> {
+        let link = Arc::new(ExternalLink::new(
             in_flight_bytes_max,
             certificate.map(certificate_name),
             wake,
@@ -153,15 +153,15 @@ impl Handle {
         link
     }
 
-    /// Hands received bytes of a link in. The caller waits while [`ExternalTransport::is_full`].
-    pub fn link_received(&self, link: &Arc<ExternalTransport>, bytes: &[u8]) {
+    /// Hands received bytes of a link in. The caller waits while [`ExternalLink::is_full`].
+    pub fn link_received(&self, link: &Arc<ExternalLink>, bytes: &[u8]) {
         link.add_input(bytes.len());
         let received = LinkEvent::Received(Bytes::copy_from_slice(bytes));
         self.send(Command::Link(link.clone(), received));
     }
 
     /// The next output of a link, at most this many bytes.
-    pub fn link_next(&self, link: &Arc<ExternalTransport>, bytes_max: usize) -> Option<Vec<u8>> {
+    pub fn link_next(&self, link: &Arc<ExternalLink>, bytes_max: usize) -> Option<Vec<u8>> {
         let (bytes, is_low) = link.next(bytes_max)?;
         if is_low {
             self.send(Command::Link(link.clone(), LinkEvent::HasRoom));
@@ -170,7 +170,7 @@ impl Handle {
     }
 
     /// The stream of a link has ended or failed, or the program closes it.
-    pub fn link_closed(&self, link: &Arc<ExternalTransport>) {
+    pub fn link_closed(&self, link: &Arc<ExternalLink>) {
         self.send(Command::Link(link.clone(), LinkEvent::Closed));
     }
 

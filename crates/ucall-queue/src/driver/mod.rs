@@ -8,8 +8,8 @@
 mod broker_links;
 mod dialer;
 mod endpoint;
+mod external_link;
 mod external_links;
-mod external_transport;
 mod handle;
 mod inherited;
 mod secure;
@@ -37,7 +37,7 @@ use crate::options::Options;
 use crate::session_manager::SessionManager;
 
 pub use endpoint::Endpoint;
-pub use external_transport::ExternalTransport;
+pub use external_link::ExternalLink;
 pub use handle::Handle;
 pub use secure::Security;
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ucall_engine::{Completion, Engine};
 
-use super::external_transport::ExternalTransport;
+use super::external_link::ExternalLink;
 use super::handle::LinkEvent;
 use super::sockets::Sockets;
 use crate::session_manager::{LinkKey, SessionManager};
@@ -43,7 +43,7 @@ pub(super) trait Transport<E: Engine> {
     fn handle_link_event(
         &mut self,
         _context: &mut Context<E>,
-        _link: &Arc<ExternalTransport>,
+        _link: &Arc<ExternalLink>,
         _event: LinkEvent,
     ) {
     }

@@ -56,26 +56,30 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(crate) fn end_accepting(
         &mut self,
         admission: &mut AdmissionQueues,
-        bound: Option<Instant>,
+        idle_before: Option<Instant>,
     ) {
         if admission.has_accepted() && self.is_over_connections_max() {
-            self.evict_idle(admission, bound);
+            self.evict_idle(admission, idle_before);
             if self.is_over_connections_max() {
                 self.listeners.pause(&mut self.engine);
             }
         }
         if let Some(error) = self.listeners.take_failure() {
-            self.replace_longest_idle(&error, bound);
+            self.replace_longest_idle(&error, idle_before);
         }
     }
 
     /// Begins a sweep. Resumes accepting if there is room, or idle connections make room.
-    pub(crate) fn begin_sweep(&mut self, admission: &mut AdmissionQueues, bound: Option<Instant>) {
+    pub(crate) fn begin_sweep(
+        &mut self,
+        admission: &mut AdmissionQueues,
+        idle_before: Option<Instant>,
+    ) {
         self.context.begin_sweep();
         self.send_queue.release_unused();
         self.listeners.allow_log();
         if self.listeners.is_paused() {
-            self.evict_idle(admission, bound);
+            self.evict_idle(admission, idle_before);
             self.resume_accepting();
         }
     }
@@ -93,21 +97,21 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     }
 
     /// Closes connections down to the limit: first those whose peers have left, then the longest
-    /// idle of those that were idle before `bound`. A later one is not idle: its request may have
+    /// idle of those that were idle before `idle_before`. The request of a later one may have
     /// arrived without being read yet.
     #[inline(never)]
-    fn evict_idle(&mut self, admission: &mut AdmissionQueues, bound: Option<Instant>) {
+    fn evict_idle(&mut self, admission: &mut AdmissionQueues, idle_before: Option<Instant>) {
         while self.is_over_connections_max() {
             if let Some(hangup) = admission.next_hangup_over_limit() {
                 self.hang_up(hangup);
-            } else if !self.evict_longest_idle(bound) {
+            } else if !self.evict_longest_idle(idle_before) {
                 return;
             }
         }
     }
 
-    fn evict_longest_idle(&mut self, bound: Option<Instant>) -> bool {
-        let idle = bound.and_then(|bound| self.connections.longest_idle(bound));
+    fn evict_longest_idle(&mut self, idle_before: Option<Instant>) -> bool {
+        let idle = idle_before.and_then(|idle_before| self.connections.longest_idle(idle_before));
         if let Some(id) = idle {
             self.close_idle(id);
         }
@@ -117,8 +121,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// After a failure to accept, evicts the longest idle connection for the new one. If none is
     /// idle, new connections wait.
     #[inline(never)]
-    fn replace_longest_idle(&mut self, error: &io::Error, bound: Option<Instant>) {
-        let has_evicted = self.evict_longest_idle(bound);
+    fn replace_longest_idle(&mut self, error: &io::Error, idle_before: Option<Instant>) {
+        let has_evicted = self.evict_longest_idle(idle_before);
         if self.listeners.should_log_failure(!has_evicted) {
             let line = format!("cannot accept a connection: {error}; will retry");
             self.context.handler().warn(&line);

@@ -11,7 +11,7 @@ use ucall_buffer::Payload;
 use crate::session_manager::LinkKey;
 
 /// One link that the program carries.
-pub struct ExternalTransport {
+pub struct ExternalLink {
     pub(super) key: OnceLock<LinkKey>,
     /// The name in the peer's certificate, if one was required.
     pub(super) certificate_name: Option<Vec<u8>>,
@@ -38,7 +38,7 @@ struct Input {
     is_paused: bool,
 }
 
-impl ExternalTransport {
+impl ExternalLink {
     pub(super) fn new(
         in_flight_bytes_max: usize,
         certificate_name: Option<Vec<u8>>,
@@ -135,9 +135,9 @@ impl ExternalTransport {
     }
 }
 
-impl std::fmt::Debug for ExternalTransport {
+impl std::fmt::Debug for ExternalLink {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "ExternalTransport({:?})", self.key.get())
+        write!(formatter, "ExternalLink({:?})", self.key.get())
     }
 }
 
@@ -149,13 +149,13 @@ mod tests {
     use super::*;
 
     /// A link for ten bytes each way, and a counter of its wakes.
-    fn link() -> (ExternalTransport, Arc<AtomicUsize>) {
+    fn link() -> (ExternalLink, Arc<AtomicUsize>) {
         let wakes = Arc::new(AtomicUsize::new(0));
         let counted = wakes.clone();
         let count = move || {
             counted.fetch_add(1, Ordering::Relaxed);
         };
-        (ExternalTransport::new(10, None, count), wakes)
+        (ExternalLink::new(10, None, count), wakes)
     }
 
     fn payload(bytes: &'static [u8]) -> Payload {
