@@ -321,25 +321,24 @@ class Block:
 
 @final
 class Message:
-    """What came, and from whom."""
+    """A received object and its sender."""
 
     __match_args__: tuple[str, ...]
     def __new__(cls, peer: uuid.UUID, data: Any, redelivered: bool = False) -> Self: ...
     @property
     def peer(self) -> uuid.UUID:
-        """The id of who sent it."""
+        """The id of the sender."""
     @property
     def data(self) -> Any:
-        """What was put."""
+        """The object."""
     @property
     def redelivered(self) -> bool:
-        """Whether an earlier life of this communicator may have got it already."""
+        """Whether an earlier process with this id may have received it already."""
     def ack(self) -> None:
         """Acknowledges a message that was put with ``ack="explicit"``. Never waits.
 
-        Messages may be acknowledged in any order and by any thread; a second time does nothing. A
-        message with another ``ack`` was acknowledged before `get` returned it, and this does
-        nothing.
+        Acknowledge messages in any order, on any thread. A second call does nothing. A message with
+        another ``ack`` was acknowledged before `get` returned it, so this does nothing.
 
         Raises:
             ConnectionError: The session with its ``peer`` is over, or this side has closed. The
@@ -351,15 +350,15 @@ class Message:
 
 @disjoint_base
 class Receipt:
-    """Asks, when it is asked itself, how far the peers are: no memory is kept for it elsewhere."""
+    """A future that compares its number with the last acknowledged one; it keeps no state."""
 
     def __new__(cls) -> Self: ...
     def done(self) -> bool:
-        """Whether it has arrived, failed or was cancelled."""
+        """Whether the message was delivered, failed or was cancelled."""
     def cancelled(self) -> bool:
         """Whether it was cancelled."""
     def result(self, timeout: float | None = None) -> None:
-        """Waits until it has arrived, in the way that ``ack`` says.
+        """Waits until the message is acknowledged, at the point that ``ack`` chooses.
 
         Raises:
             ConnectionError: A peer, or this side, has closed for good.
@@ -368,7 +367,7 @@ class Receipt:
             TimeoutError: It has not, within ``timeout`` seconds.
         """
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As `result`, but returns what that would raise."""
+        """Like `result`, but returns the exception."""
     def _cancel(self) -> bool: ...
 
 @final
@@ -390,7 +389,7 @@ class QueueLog:
 
 @disjoint_base
 class QueueCore:
-    """A communicator's thread, and its two queues."""
+    """A communicator's thread, its outbox and its inbox."""
 
     def __new__(
         cls,
@@ -409,9 +408,9 @@ class QueueCore:
         broker: tuple[str, str | None, str | None] | None = None,
     ) -> Self: ...
     def put(self, data: Any, *peers: uuid.UUID) -> Future:
-        """Puts an object in line for these peers, or for all. Never waits, unless ``full="block"``.
+        """Enqueues an object for these peers, or for all. Waits only with ``full="block"``.
 
-        The object is not changed; leave it alone until the future is done.
+        Do not change the object until the future is done.
 
         Raises:
             ucall.queue.FullError: The queue is full.
@@ -419,9 +418,9 @@ class QueueCore:
         """
     def _put_nowait(self, data: Any, *peers: uuid.UUID) -> Future: ...
     def get(self, *peers: uuid.UUID, timeout: float | None = None) -> Message:
-        """Waits for the next message, or for the next one from any of these peers.
+        """Waits for the next message, of these peers if there are any.
 
-        What ``load`` raises, `get` raises too; the message, without its data, is the exception's
+        An exception of ``load`` is raised with the message, without its data, as its
         ``queue_message``.
 
         Raises:
@@ -429,10 +428,10 @@ class QueueCore:
             TimeoutError: None came within ``timeout`` seconds.
         """
     def peers(self) -> list[uuid.UUID]:
-        """The ids of the peers that there are."""
+        """The ids of the current peers."""
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where a TCP server listens."""
+        """The host and port that a TCP server listens on."""
     def _log_lines(self) -> QueueLog: ...
     def _close(self, at_once: bool) -> None: ...
     def _wait_closed(self, timeout: float | None = None) -> bool: ...

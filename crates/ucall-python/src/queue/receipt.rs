@@ -12,7 +12,7 @@ use super::errors::{failed, reject_forked};
 use super::pinned_buffers;
 use super::waiting::{deadline_after, wait_checking_signals};
 
-/// A future that compares its number with the last acknowledged one, so that it keeps no state.
+/// A future that compares its number with the last acknowledged one; it keeps no state.
 #[pyclass(frozen, subclass, module = "ucall._core", name = "Receipt")]
 pub(crate) struct Receipt {
     entry: OnceLock<Entry>,
