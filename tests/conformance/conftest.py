@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trustme
-from limits import Peer
+from limits import LimitedServer
 
 import ucall
 
@@ -40,9 +40,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def peer(engine: str) -> Iterator[Peer]:
+def peer(engine: str) -> Iterator[LimitedServer]:
     for port in _serving(engine):
-        yield Peer(port)
+        yield LimitedServer(port)
 
 
 @pytest.fixture(scope="session")
@@ -53,11 +53,11 @@ def authority() -> trustme.CA:
 @pytest.fixture(scope="session")
 def secure_peer(
     engine: str, authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Peer]:
+) -> Iterator[LimitedServer]:
     path = Path(tmp_path_factory.mktemp("certificate")) / "server.pem"
     issued = authority.issue_cert(HOST, "localhost")
     issued.private_key_and_cert_chain_pem.write_to_path(path)
     context = ssl.create_default_context()
     authority.configure_trust(context)
     for port in _serving(engine, ssl_certfile=path):
-        yield Peer(port, context)
+        yield LimitedServer(port, context)
