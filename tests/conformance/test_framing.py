@@ -15,7 +15,7 @@ from collections import Counter
 
 import h11
 import httptools
-from limits import Peer, call, chunked, post
+from limits import LimitedServer, call, chunked, post
 
 ROUNDS = 6_000
 BODY = call("echo", value=[1])
@@ -101,7 +101,7 @@ def by_httptools(data: bytes) -> bytes | None:
     return seen.body
 
 
-def ours(peer: Peer, data: bytes) -> tuple[str, bytes | None]:
+def ours(peer: LimitedServer, data: bytes) -> tuple[str, bytes | None]:
     """The status and result of the first reply; no status if the server waits for more bytes."""
     with peer.wires(1) as [wire]:
         wire.send(data)
@@ -115,7 +115,7 @@ def ours(peer: Peer, data: bytes) -> tuple[str, bytes | None]:
         return found[1].decode(), body[0] if body else None
 
 
-def test_accepted_requests_are_accepted_by_strict_parsers(peer: Peer) -> None:
+def test_accepted_requests_are_accepted_by_strict_parsers(peer: LimitedServer) -> None:
     rng = random.Random(9)
     refused_alone: Counter[str] = Counter()
     served = 0

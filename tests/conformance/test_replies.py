@@ -5,7 +5,7 @@ from __future__ import annotations
 import h11
 import pytest
 from httplint import HttpResponseLinter, levels
-from limits import Peer, call, post
+from limits import LimitedServer, call, post
 
 #: Requests, and the status of their replies.
 REQUESTS = {
@@ -40,7 +40,7 @@ REQUESTS = {
 NO_FAULTS = {"FRESHNESS_HEURISTIC", "STATUS_BAD_REQUEST", "STATUS_VERSION_NOT_SUPPORTED"}
 
 
-def _reply(peer: Peer, data: bytes) -> tuple[h11.Response, bytes]:
+def _reply(peer: LimitedServer, data: bytes) -> tuple[h11.Response, bytes]:
     """The reply as h11 parses it."""
     connection = h11.Connection(h11.CLIENT)
     method = data.split()[0].decode()
@@ -65,7 +65,7 @@ def _reply(peer: Peer, data: bytes) -> tuple[h11.Response, bytes]:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_reply_is_well_formed(name: str, peer: Peer) -> None:
+def test_reply_is_well_formed(name: str, peer: LimitedServer) -> None:
     data, status = REQUESTS[name]
     response, body = _reply(peer, data)
     assert response.status_code == status

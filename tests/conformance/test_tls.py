@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from limits import Peer
+from limits import LimitedServer
 
 TESTSSL = shutil.which("testssl") or shutil.which("testssl.sh")
 #: The authority is made for the test: no store trusts it, it has no revocation, and its
@@ -26,7 +26,7 @@ WORSE_THAN_LOW = ("MEDIUM", "HIGH", "CRITICAL", "FATAL")
 
 
 @pytest.mark.skipif(not TESTSSL, reason="testssl.sh is not installed")
-def test_testssl_finds_no_weakness(secure_peer: Peer, tmp_path: Path) -> None:
+def test_testssl_finds_no_weakness(secure_peer: LimitedServer, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     checks = ["--protocols", "--server-defaults", "--vulnerable", "--fs", "--server-preference"]
     command = [str(TESTSSL), "--quiet", "--warnings", "off", "--nodns", "none", "--ip", "127.0.0.1"]
