@@ -87,6 +87,9 @@ fn fraction_len(text: &[u8]) -> Option<usize> {
     Some(count_digits(text)).filter(|&len| len > 0)
 }
 
+/// Deeper values are the scanner's: the fast path recurses, and stacks are short.
+const NESTING_MAX: usize = 32;
+
 /// The length of the object or array that `text` starts with. Notes its members.
 ///
 /// Not inlined, so that its loop stays in registers.
@@ -96,7 +99,7 @@ pub(crate) fn container(
     nesting_max: usize,
     members: &mut impl MemberSink,
 ) -> Option<usize> {
-    let nesting_left = nesting_max.checked_sub(1)?;
+    let nesting_left = nesting_max.min(NESTING_MAX).checked_sub(1)?;
     let (bracket, inside) = text.split_first()?;
     let (rest, is_open) = match bracket {
         b'{' => members_of::<b'}'>(inside, 1, Some(nesting_left), members),
