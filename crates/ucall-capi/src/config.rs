@@ -12,7 +12,7 @@ use ucall_engine::Address;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::tls::{ClientAuth, TicketSecret};
-use ucall_server::{IdentityFiles, Tls, TlsFiles, WorkerConfig};
+use ucall_server::{IdentityFiles, Tls, TlsFiles, WorkerConfig, connections_allowed};
 
 use crate::boundary::string;
 use crate::descriptor::is_open_for_writing;
@@ -33,8 +33,6 @@ const CLIENT_AUTH_REQUIRED: u32 = 3;
 pub(crate) const NESTING_MAX: usize = 1_024;
 /// Larger than the configuration of any version.
 const SIZE_MAX: usize = 64 << 10;
-/// Descriptors reserved for the rest of the process.
-const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// `ucall_config_t`; the header explains each field. Zero means the default.
 #[derive(Clone, Copy, Debug)]
@@ -151,10 +149,8 @@ impl Config {
         self.logs_format = or_else(self.logs_format, c"human".as_ptr());
         default(&mut self.max_concurrent_connections, WorkerConfig::CONNECTIONS_MAX as u32);
         default(&mut self.max_deferred_calls, DEFERRED_MAX);
-        let descriptors =
-            ucall_engine::raise_descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
-        let descriptors = u32::try_from(descriptors).unwrap_or(u32::MAX).max(1);
-        self.max_concurrent_connections = self.max_concurrent_connections.min(descriptors);
+        let allowed = u32::try_from(connections_allowed()).unwrap_or(u32::MAX);
+        self.max_concurrent_connections = self.max_concurrent_connections.min(allowed);
         if self.max_nesting as usize > NESTING_MAX {
             return Err(format!("max_nesting: expected at most {NESTING_MAX}"));
         }

@@ -33,8 +33,8 @@ const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
 
 /// The interpreter as one worker uses it, on a thread that stays attached through a whole turn.
 ///
-/// It uses Python objects without a token: its caller must be attached, as `DynWorker::turn`
-/// requires.
+/// It uses Python objects without a token: its caller must be attached, as
+/// `WorkerRunner::turn` requires.
 pub(crate) struct Interpreter {
     /// The server's number.
     pub(crate) server: u64,
@@ -353,7 +353,7 @@ impl Handler for Interpreter {
 /// The token of this thread, valid through the worker's turn.
 #[inline]
 fn attached() -> Python<'static> {
-    // SAFETY: only the turn of a worker calls a handler, and only `DynWorker::turn`, which takes a
-    // token, runs that turn.
+    // SAFETY: only the turn of a worker calls a handler, and only `WorkerRunner::turn`, which takes
+    // a token, runs that turn.
     unsafe { Python::assume_attached() }
 }

@@ -9,15 +9,18 @@ use std::time::Duration;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use ucall_engine::{Address, Listener, UnixFile};
+use ucall_engine::{Address, EngineKind, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
-use ucall_server::{Counters, Drain, Mailbox, Message, Procedures, Stats, Tls, WorkerConfig};
+use ucall_server::{
+    AnyWorker, Counters, Drain, Mailbox, Message, Procedures, Stats, Tls, WorkerConfig,
+    connections_allowed,
+};
 
 use crate::asyncio::loop_driver::LoopDriver;
 use crate::asyncio::runner::{Bounds, RunEnd, WorkerRunner};
 use crate::asyncio::suspended_workers;
 use crate::batch::BatchSizes;
-use crate::engine::EngineKind;
+use crate::engine;
 use crate::ffi;
 use crate::handler::Interpreter;
 use crate::options::Rules;
@@ -89,7 +92,7 @@ impl Server {
         tls: Option<TlsSettings>,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
-        let engine = EngineKind::choose(py, engine)?;
+        let engine = engine::choose(py, engine)?;
         let address = py.detach(|| Address::resolve(host, port, uds_mode))?;
         let access = AccessRules::new(address.is_loopback(), &allowed_hosts, &allow_origins)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
@@ -135,7 +138,7 @@ impl Server {
         tls: Option<TlsSettings>,
     ) -> PyResult<()> {
         let tls = tls.map(TlsSettings::load).transpose()?;
-        let engine = engine.map(|name| EngineKind::choose(py, name)).transpose()?;
+        let engine = engine.map(|name| engine::choose(py, name)).transpose()?;
         let before = self.state().address.clone();
         let host = host.map_or_else(|| before.host(), str::to_owned);
         let port = port.unwrap_or(before.port());
@@ -380,7 +383,8 @@ impl Server {
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
-        let mut worker = engine.worker(interpreter, procedures, config)?;
+        config.connections_max = config.connections_max.min(connections_allowed());
+        let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)?;
         if let Some(page) = page {
             worker.set_counters(page);
         }

@@ -14,6 +14,8 @@ use pyo3::exceptions::{PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+#[cfg(target_os = "linux")]
+use ucall_engine::EngineKind;
 use ucall_queue::{
     Encoding, Endpoint, Event, FullPolicy, Handle, Identity, Login, Outgoing, PutError, Role,
     Settings, TakeResult,
@@ -31,7 +33,7 @@ use super::settings;
 use super::waiting::{deadline_after, wait_checking_signals};
 use super::watched_futures::WatchedFutures;
 use crate::detach::detached;
-use crate::engine::EngineKind;
+use crate::engine;
 use crate::ffi;
 
 /// Bytes up to this length are copied; longer ones are sent from the object's memory.
@@ -106,7 +108,7 @@ impl QueueCore {
             security: tls.map(|tls| security(tls, tls_role)).transpose()?,
             broker: broker.map(|(topic, user, password)| Login { topic, user, password }),
             #[cfg(target_os = "linux")]
-            uring: match EngineKind::choose(py, engine)? {
+            uring: match engine::choose(py, engine)? {
                 EngineKind::Uring(features) => Some(features),
                 EngineKind::Posix => None,
             },
