@@ -18,7 +18,7 @@ PROGRAM = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin
 START_S = 60
 
 
-class Broker:
+class Mosquitto:
     """Runs during the block; can be killed and started again on its port.
 
     Args:
