@@ -11,7 +11,7 @@ use super::exchange::{ExchangeReply, ReplyPart};
 use crate::http1::Head;
 use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member};
 use crate::rpc::{
-    Batch, Call, CallOutcome, Content, ExchangeId, Reply, ReplyLimit, Request, RpcError, Service,
+    Batch, Call, CallNumber, CallOutcome, Content, Reply, ReplyLimit, Request, RpcError, Service,
     scan_document, write_error_reply,
 };
 use crate::tls::TlsSession;
@@ -212,7 +212,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
             params: request.params,
             members: request.members(self.members),
             id,
-            exchange: ExchangeId { request: self.context.request, item },
+            number: CallNumber { request: self.context.request, item },
             head: self.context.head,
             session: self.context.session,
         };
