@@ -23,7 +23,7 @@ use crate::batch::BatchSizes;
 use crate::engine;
 use crate::ffi;
 use crate::handler::Interpreter;
-use crate::options::Rules;
+use crate::options::CallLimits;
 use crate::procedure::{CallMode, Procedure, Signature};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
@@ -35,7 +35,7 @@ use crate::{options, pool};
 pub(crate) struct Server {
     number: u64,
     config: WorkerConfig,
-    rules: Rules,
+    call_limits: CallLimits,
     debug: bool,
     /// The program's function that identifies callers.
     auth: Option<Py<PyAny>>,
@@ -98,8 +98,8 @@ impl Server {
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         let mut config = WorkerConfig::new(access);
         config.challenge = challenge;
-        let mut rules = Rules::default();
-        options::apply(&mut config, &mut rules, limits)?;
+        let mut call_limits = CallLimits::default();
+        options::apply(&mut config, &mut call_limits, limits)?;
         let procedures = Arc::new(Procedures::new());
         if auth.is_some() {
             procedures.want_peers();
@@ -111,7 +111,7 @@ impl Server {
         Ok(Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             config,
-            rules,
+            call_limits,
             debug,
             auth,
             timeout: options::timeout(timeout_ms)?,
@@ -377,9 +377,9 @@ impl Server {
             (state.engine, state.tls.clone(), state.listener.take(), page)
         };
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
-        let (rules, sizes) = (self.rules.clone(), self.batch_sizes.clone());
+        let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
         let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
-        let interpreter = Interpreter::new(py, self.number, self.debug, auth, rules, sizes)?;
+        let interpreter = Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes)?;
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
