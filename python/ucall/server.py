@@ -68,7 +68,7 @@ class Server:
         max_headers: Headers of one request. Past it, 431.
         max_body_bytes: Body of a request, or a raw document. Past it, 413.
         max_chunk_overhead_bytes: Chunk extensions and trailers of one body. Past it, 400.
-        max_nesting: Nested lists and dicts. Past it, -32700.
+        max_nesting: Nested lists and dicts, at most 1,024. Past it, -32700.
         max_batch_calls: Calls in one batch. Past it, -32600.
         max_reply_bytes: A reply, of a batch as a whole. Past it, -32603.
         max_id_bytes: Text of an id. Past it, -32600.

@@ -278,6 +278,7 @@ def test_documented_defaults_are_the_defaults() -> None:
     [
         ({"max_body_bytes": 0}, "max_body_bytes"),
         ({"max_nesting": -1}, "max_nesting"),
+        ({"max_nesting": 1_025}, "max_nesting: expected at most 1024"),
         ({"max_image_pixels": 0}, "max_image_pixels"),
         ({"max_held_image_pixels": 0}, "max_held_image_pixels"),
         ({"max_connections": 1.5}, "max_connections"),

@@ -91,6 +91,11 @@ pub(crate) fn apply(
             LimitField::Time(time) => **time = parse_time(&name, &value)?,
         }
     }
+    let nesting = config.limits.nesting_max;
+    if nesting > Limits::NESTING_MAX {
+        let expected = format!("max_nesting: expected at most {}", Limits::NESTING_MAX);
+        return Err(PyValueError::new_err(format!("{expected}, got {nesting}")));
+    }
     call_limits.reply_bytes_max = config.limits.reply_bytes_max;
     Ok(())
 }
