@@ -116,14 +116,14 @@ def test_the_explicit_call(server: ucall.Server, image: PIL.Image.Image) -> None
 
     with Client(port=server.port) as client:
         with pytest.raises(ucall.RPCError, match=MISNAMED):
-            client(request("image")).json
+            client(request("image")).raise_for_status()
         assert client(request("photo")).numpy.tolist() == [3, 4, 3]
 
 
 def test_the_call_by_name(server: ucall.Server, image: PIL.Image.Image) -> None:
     with Client(port=server.port) as client:
         with pytest.raises(ucall.RPCError, match=MISNAMED):
-            client.vectorize(description="red", image=image).json
+            client.vectorize(description="red", image=image).raise_for_status()
         assert client.vectorize(description="red", photo=image).numpy.tolist() == [3, 4, 3]
 
 
@@ -179,11 +179,11 @@ def test_net_queue_has_another_name_here() -> None:
 
 
 def test_net_queue_s_names() -> None:
-    for name in (
+    names = (
         "new Protocol.TCP Protocol.MQTT Protocol.GRPC Purpose.SERVER Purpose.CLIENT "
-        "CommunicatorOptions ConnectionOptions SerializationOptions SecurityOptions "
-        "NetworkLocation"
-    ).split():
+        "CommunicatorOptions ConnectionOptions SerializationOptions SecurityOptions NetworkLocation"
+    )
+    for name in names.split():
         found: Any = nq
         for part in name.split("."):
             found = getattr(found, part)
