@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -125,6 +126,35 @@ def test_the_call_by_name(server: ucall.Server, image: PIL.Image.Image) -> None:
         with pytest.raises(ucall.RPCError, match=MISNAMED):
             client.vectorize(description="red", image=image).raise_for_status()
         assert client.vectorize(description="red", photo=image).numpy.tolist() == [3, 4, 3]
+
+
+# What the test clients of the earlier project depend on, which docs/coming-from-ucall.md lists.
+
+
+def test_a_param_that_the_function_does_not_have(serve: Serve) -> None:
+    def strict(a: int) -> int:
+        return a
+
+    def tolerant(a: int, **others: object) -> int:
+        return a
+
+    server = serve(strict, tolerant)
+    with Client(port=server.port) as client:
+        with pytest.raises(ucall.RPCError, match="text: unexpected"):
+            client.strict(a=1, text="x").raise_for_status()
+        assert client.tolerant(a=1, text="x").json == 1
+
+
+def test_a_raw_client_that_reads_to_the_end(server: ucall.Server) -> None:
+    call = b'{"jsonrpc":"2.0","method":"auth","params":{"id":1},"id":0}'
+    reply = b'{"jsonrpc":"2.0","id":0,"result":"int 1"}\n'
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+        raw.sendall(call)
+        lines = raw.makefile("rb")
+        assert lines.readline() == reply
+        raw.sendall(call)
+        raw.shutdown(socket.SHUT_WR)
+        assert lines.read() == reply
 
 
 # The command line.
