@@ -385,7 +385,7 @@ class QueueLink:
 @final
 class QueueLog:
     def __iter__(self) -> Self: ...
-    def __next__(self) -> str: ...
+    def __next__(self) -> tuple[int, str]: ...
 
 @disjoint_base
 class QueueCore:
@@ -430,6 +430,12 @@ class QueueCore:
     def peers(self) -> list[uuid.UUID]:
         """The ids of the current peers."""
     @property
+    def state(self) -> Literal["connecting", "listening", "connected", "closing", "closed"]:
+        """``"connected"`` if this side has a connection with a peer. Without one, a client is
+        ``"connecting"`` and a server ``"listening"``. After `close` it is ``"closing"``, until
+        all messages are acknowledged. It is ``"closed"`` once no further message can arrive.
+        """
+    @property
     def address(self) -> tuple[str, int] | None:
         """The host and port that a TCP server listens on."""
     def _log_lines(self) -> QueueLog: ...
@@ -452,4 +458,4 @@ class QueueCore:
     def _watch(self, receipt: Receipt) -> None: ...
     def _next_changes(
         self, timeout: float | None = None
-    ) -> tuple[list[Receipt], list[tuple[bool, uuid.UUID]]]: ...
+    ) -> tuple[list[Receipt], list[tuple[str, uuid.UUID | None, str | None]]]: ...

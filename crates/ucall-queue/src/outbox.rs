@@ -174,6 +174,9 @@ impl Outbox {
         if let Some(queue) = queues.queues.get_mut(position) {
             *queue = Some(SendQueue::new(delivery));
         }
+        drop(queues);
+        // The queue that was there before may have been full.
+        self.room.notify();
     }
 
     /// Sets the peer of a queue, which was unknown or another one.

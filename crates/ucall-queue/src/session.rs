@@ -43,6 +43,9 @@ pub(crate) struct Session {
     pub(crate) disconnected_at: Instant,
     /// Its start was reported as an event.
     pub(crate) start_reported: bool,
+    /// It took the place of a client's session that expired, and waits for the server without a
+    /// limit.
+    pub(crate) awaits_server: bool,
     pub(crate) ending: Ending,
     outgoing: SendHalf,
     incoming: ReceiveHalf,
@@ -132,6 +135,7 @@ impl Session {
             link: None,
             disconnected_at: now,
             start_reported: false,
+            awaits_server: false,
             ending: Ending::Open,
             outgoing: SendHalf { acknowledge, message_bytes_max: u64::MAX, ..SendHalf::default() },
             incoming: ReceiveHalf {

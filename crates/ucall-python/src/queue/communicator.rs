@@ -15,8 +15,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 use ucall_queue::{
-    Encoding, Endpoint, Event, FullPolicy, Handle, Identity, Login, Outgoing, PutError, Role,
-    Settings, TakeResult,
+    ConnectionState, Encoding, Endpoint, Event, FullPolicy, Handle, Identity, Login, Outgoing,
+    PutError, Role, Settings, TakeResult,
 };
 
 use super::errors::{failed, or_none, reject_forked, uuid};
@@ -39,8 +39,10 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// The number of ids that are cached as objects.
 const CACHED_IDS_MAX: usize = 4096;
 
-/// Finished futures, and sessions that began (`true`) or ended.
-type Changes = (Vec<Py<Receipt>>, Vec<(bool, Py<PyAny>)>);
+/// The kind of an event, its peer if that is known, and its reason if it has one.
+type EventItem = (&'static str, Option<Py<PyAny>>, Option<String>);
+/// Finished futures, and events of sessions and connections.
+type Changes = (Vec<Py<Receipt>>, Vec<EventItem>);
 
 /// A communicator's thread, its outbox and its inbox.
 #[pyclass(frozen, subclass, module = "ucall._core", name = "QueueCore")]
@@ -53,6 +55,7 @@ pub(crate) struct QueueCore {
     is_plain: bool,
     future_type: Py<PyType>,
     blocks: bool,
+    is_server_side: bool,
     watched: WatchedFutures,
     /// Whether the reader of the pipe of `_set_wake_pipe` waits for a byte.
     is_armed: Arc<AtomicBool>,
@@ -121,6 +124,7 @@ impl QueueCore {
             dump,
             future_type,
             blocks,
+            is_server_side: is_server,
             watched: WatchedFutures::default(),
             is_armed: Arc::default(),
             ids: Mutex::default(),
@@ -200,6 +204,20 @@ impl QueueCore {
         reject_forked(&self.handle)?;
         let peers = self.handle.outbox.peers();
         peers.into_iter().map(|peer| self.id_object(py, peer)).collect()
+    }
+
+    /// ``"connected"`` if this side has a connection with a peer. Without one, a client is
+    /// ``"connecting"`` and a server ``"listening"``. After `close` it is ``"closing"``, until
+    /// all messages are acknowledged. It is ``"closed"`` once no further message can arrive.
+    #[getter]
+    fn state(&self) -> &'static str {
+        match self.handle.state() {
+            ConnectionState::Disconnected if self.is_server_side => "listening",
+            ConnectionState::Disconnected => "connecting",
+            ConnectionState::Connected => "connected",
+            ConnectionState::Closing => "closing",
+            ConnectionState::Closed => "closed",
+        }
     }
 
     /// The host and port that a TCP server listens on.
@@ -319,8 +337,8 @@ impl QueueCore {
         self.handle.notifier.progressed.notify();
     }
 
-    /// Waits for watched futures to finish and for sessions to begin or end. Returns the futures,
-    /// and ``(began, id)`` of each session.
+    /// Waits for watched futures to finish and for events of sessions and connections. Returns the
+    /// futures, and ``(kind, peer, reason)`` of each event.
     #[pyo3(signature = (timeout = None))]
     fn _next_changes(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Changes> {
         let Handle { notifier, events: session_events, .. } = &*self.handle;
@@ -335,11 +353,9 @@ impl QueueCore {
             wait_checking_signals(py, deadline, |until| notifier.progressed.wait(until, changed))?;
         let mut next = found.flatten();
         while let Some(event) = next {
-            let (began, peer) = match event {
-                Event::Started(peer) => (true, peer),
-                Event::Ended(peer) => (false, peer),
-            };
-            events.push((began, self.id_object(py, peer)?));
+            let (kind, peer, reason) = described(event);
+            let peer = peer.map(|peer| self.id_object(py, peer)).transpose()?;
+            events.push((kind, peer, reason));
             next = session_events.poll();
         }
         pinned_buffers::release_pending(py);
@@ -473,6 +489,18 @@ fn plain<'a>(data: &'a Bound<'_, PyAny>) -> Option<(Encoding, &'a [u8])> {
     // The serializer encodes text with lone surrogates.
     let text = data.cast_exact::<PyString>().ok()?.to_str().ok()?;
     Some((Encoding::Text, text.as_bytes()))
+}
+
+/// The kind of an event, its peer and its reason.
+fn described(event: Event) -> (&'static str, Option<Identity>, Option<String>) {
+    match event {
+        Event::Started(peer) => ("started", Some(peer), None),
+        Event::Lost(peer, reason) => ("lost", Some(peer), Some(reason)),
+        Event::Resumed(peer) => ("resumed", Some(peer), None),
+        Event::Expired(peer, reason) => ("expired", peer, Some(reason)),
+        Event::Refused(peer, reason) => ("refused", peer, Some(reason)),
+        Event::Ended(peer) => ("ended", Some(peer), None),
+    }
 }
 
 fn identities(peers: &Bound<'_, PyTuple>) -> PyResult<Vec<Identity>> {

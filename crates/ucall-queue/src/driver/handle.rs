@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use ucall_engine::Mailbox;
@@ -29,8 +29,10 @@ pub struct Handle {
     pub outbox: Arc<Outbox>,
     /// Where to take messages.
     pub inbox: Arc<Inbox>,
-    /// Starts and ends of sessions.
+    /// Events of sessions and their connections.
     pub events: Arc<EventQueue>,
+    connected: Arc<AtomicUsize>,
+    is_closing: AtomicBool,
     /// Lines for the program's log.
     pub log_queue: Arc<LogQueue>,
     /// Notifies of acknowledgements, failures, session events and the end.
@@ -39,6 +41,19 @@ pub struct Handle {
     address: Option<SocketAddr>,
     inherited: Arc<InheritedSockets>,
     is_forked: AtomicBool,
+}
+
+/// The connections of a communicator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnectionState {
+    /// No peer is connected. A client connects, and a server listens.
+    Disconnected,
+    /// A peer is connected.
+    Connected,
+    /// It closes, and waits until all messages are acknowledged.
+    Closing,
+    /// No message will arrive any more.
+    Closed,
 }
 
 /// A request of another thread.
@@ -73,6 +88,8 @@ impl Handle {
             outbox: manager.outbox.clone(),
             inbox: manager.inbox.clone(),
             events: manager.events.clone(),
+            connected: manager.connected.clone(),
+            is_closing: AtomicBool::new(false),
             log_queue: manager.log_queue.clone(),
             notifier: manager.notifier.clone(),
             mailbox,
@@ -105,13 +122,28 @@ impl Handle {
         self.is_forked.load(Ordering::Relaxed)
     }
 
+    /// Whether the communicator is connected, to any peer, or has closed.
+    pub fn state(&self) -> ConnectionState {
+        if self.inbox.closed().is_some() {
+            ConnectionState::Closed
+        } else if self.is_closing.load(Ordering::Relaxed) {
+            ConnectionState::Closing
+        } else if self.connected.load(Ordering::Relaxed) > 0 {
+            ConnectionState::Connected
+        } else {
+            ConnectionState::Disconnected
+        }
+    }
+
     /// Ends in order: both sides receive all messages that were put.
     pub fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
         self.send(Command::Close);
     }
 
     /// Ends at once.
     pub fn abort(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
         self.send(Command::Abort);
     }
 

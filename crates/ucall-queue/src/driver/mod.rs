@@ -38,7 +38,7 @@ use crate::session_manager::SessionManager;
 
 pub use endpoint::Endpoint;
 pub use external_link::ExternalLink;
-pub use handle::Handle;
+pub use handle::{ConnectionState, Handle};
 pub use secure::Security;
 
 use broker_links::BrokerLinks;

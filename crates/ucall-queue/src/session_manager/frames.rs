@@ -1,23 +1,26 @@
 //! Handles the frames of a link: messages, acknowledgements and handshakes.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{LinkKey, Role, SessionManager};
+use super::{CONNECTED_AGAIN, LinkKey, Role, SessionManager};
 use crate::decoder::Frame;
 use crate::event_queue::Event;
 use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
-use crate::identity::Incarnation;
+use crate::identity::{Identity, Incarnation};
 use crate::message::{self, Body, Incoming};
 use crate::session::{Ending, Session};
 use crate::shared::SharedMemory;
 
 /// Refuses a new incarnation for now, because earlier messages were not taken.
 const INBOX_FULL: &str = "busy: too much waits to be taken";
-/// Refuses a link whose peer may not have the id that it claims. These refusals are logged.
+/// Answers a client that has finished, which is no refusal to it.
+const SESSION_OVER: &str = "closed: the session is over";
+/// Refuses a link whose peer may not have the id that it claims.
 const ID_IN_USE: &str = "busy: another communicator has this id just now";
 /// The same, once the peer with this id has answered a ping: another attempt would fail, too.
 const DUPLICATE_ID: &str = "another communicator has this id and is connected; give each an id of \
@@ -171,9 +174,11 @@ impl SessionManager {
         match self.choose_session(key, hello, now) {
             Ok(index) => self.join(key, index, hello, Some(Kind::Welcome), now),
             Err(reason) => {
-                if [ID_IN_USE, DUPLICATE_ID, CERTIFICATE_MISMATCH].contains(&reason) {
+                if reason != SESSION_OVER {
                     let line = || format!("peer {} is refused: {reason}", hello.identity);
-                    self.log_queue.log(line, now);
+                    self.log_queue.warn(line, now);
+                    let event = Event::Refused(Some(hello.identity), reason.to_owned());
+                    self.push_event(event, now);
                 }
                 self.refuse(key, reason);
                 Ok(())
@@ -192,7 +197,7 @@ impl SessionManager {
             return Err("the id is the server's own");
         }
         if self.is_finished_session(hello) {
-            return Err("closed: the session is over");
+            return Err(SESSION_OVER);
         }
         let is_full = self.inbox_is_full();
         if let Some(&index) = self.by_peer.get(&hello.identity) {
@@ -208,7 +213,10 @@ impl SessionManager {
             }
             match session.link {
                 // The peer has lost a link that is open here.
-                Some(old) if is_same => self.close_link(old, false, now),
+                Some(old) if is_same => {
+                    self.set_close_reason(old, CONNECTED_AGAIN);
+                    self.close_link(old, false, now);
+                }
                 Some(other) => return Err(self.reject_duplicate(other, hello.incarnation)),
                 None => {}
             }
@@ -314,14 +322,25 @@ impl SessionManager {
         link.is_open = true;
         link.decoder.handshake_done();
         session.link = Some(key);
+        session.awaits_server = false;
+        let was_started = std::mem::replace(&mut session.start_reported, true);
+        self.connected.fetch_add(1, Ordering::Relaxed);
         self.unidentified.remove(&key);
-        if !std::mem::replace(&mut session.start_reported, true) {
-            self.push_event(Event::Started(hello.identity), now);
-        }
+        self.report_connected(hello.identity, was_started, now);
         self.has_progress = true;
         self.mark_ready(key);
         self.answer_end(index, now);
         Ok(())
+    }
+
+    fn report_connected(&mut self, peer: Identity, is_resumed: bool, now: Instant) {
+        let line = || match is_resumed {
+            true => format!("the connection with peer {peer} is resumed"),
+            false => format!("the session with peer {peer} has started"),
+        };
+        self.log_queue.info(line, now);
+        let event = if is_resumed { Event::Resumed(peer) } else { Event::Started(peer) };
+        self.push_event(event, now);
     }
 
     /// Sends a refusal, and closes the link after it.
@@ -348,7 +367,11 @@ impl SessionManager {
         // Terminals show it, so it may not hold control characters.
         let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
         let reason: String = String::from_utf8_lossy(reason).chars().map(printable).collect();
-        self.set_dial_error(&reason);
+        let peer = self.session(index).and_then(|session| session.peer);
+        if self.replace_dial_error(&reason) && reason != SESSION_OVER {
+            self.log_queue.warn(|| format!("the server refuses this side: {reason}"), now);
+            self.push_event(Event::Refused(peer, reason.clone()), now);
+        }
         self.close_link(key, false, now);
         // A server that is closing may be restarted.
         let is_for_now = reason.starts_with("busy") || keeps && reason.starts_with("closed");

@@ -6,4 +6,5 @@ mod contract;
 mod cuts;
 mod explicit;
 mod hostile;
+mod outage;
 mod pair;

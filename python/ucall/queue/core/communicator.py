@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 
 from ucall._core import QueueCore
 from ucall.queue.core.codec import codec_of
+from ucall.queue.core.events import ConnectionEvent
 from ucall.queue.core.future import Future, Notifier
 from ucall.queue.core.options import CommunicatorOptions, check_security, tls_settings
 
@@ -84,11 +85,10 @@ class Communicator(QueueCore):
         made._notifier = Notifier(made)
         setattr(kind, "_notifier", made._notifier)  # noqa: B010
         cls._open.add(made)
-        if cls.is_server or tls is not None or broker is not None:
-            arguments = made._log_lines(), options.id
-            threading.Thread(
-                target=_write_log, args=arguments, name="ucall-queue-log", daemon=True
-            ).start()
+        arguments = made._log_lines(), options.id
+        threading.Thread(
+            target=_write_log, args=arguments, name="ucall-queue-log", daemon=True
+        ).start()
         return made
 
     def __init__(self, options: CommunicatorOptions | None = None) -> None:
@@ -129,6 +129,11 @@ class Communicator(QueueCore):
         self._notifier.on_end.append(callback)
         self._notifier.start()
 
+    def on_connection(self, callback: Callable[[ConnectionEvent], object]) -> None:
+        """Calls ``callback(event)``, on ucall's thread, for each change of a connection."""
+        self._notifier.on_connection.append(callback)
+        self._notifier.start()
+
     def close(self, timeout: float | None = None) -> None:
         """Waits until all messages, sent and received, are acknowledged, then closes.
 
@@ -157,11 +162,11 @@ class Communicator(QueueCore):
         return f"<{type(self).__module__}.{type(self).__name__} {self.id}>"
 
 
-def _write_log(lines: Iterable[str], id: uuid.UUID) -> None:
-    """Logs refused connections and their reasons, until the communicator closes."""
+def _write_log(lines: Iterable[tuple[int, str]], id: uuid.UUID) -> None:
+    """Logs the events of connections and their reasons, until the communicator closes."""
     log = logging.getLogger("ucall")
-    for line in lines:
-        log.warning("queue %s: %s", id, line)
+    for level, line in lines:
+        log.log(level, "queue %s: %s", id, line)
 
 
 @atexit.register
