@@ -16,6 +16,7 @@
 //!
 //! The crate imports `ucall-buffer`, `ucall-engine`, and TLS from `ucall-proto`.
 
+mod accepted_names;
 mod backoff;
 mod broker;
 mod buffer_pool;
@@ -43,6 +44,7 @@ mod shared;
 mod shared;
 mod unacknowledged;
 
+pub use accepted_names::AcceptedNames;
 pub use broker::Login;
 pub use buffer_pool::PooledBuffer;
 pub use delivery_notifier::DeliveryNotifier;

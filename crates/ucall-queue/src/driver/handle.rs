@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use ucall_engine::Mailbox;
 
+use crate::accepted_names::AcceptedNames;
 use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::ReceiveCredit;
 use crate::driver::external_link::ExternalLink;
@@ -63,6 +65,8 @@ pub(super) enum Command {
     Abort,
     /// Messages of this session were taken or acknowledged.
     Taken(u32),
+    /// The program accepts these names from now on.
+    Announce(AcceptedNames),
     /// An event of a link that the program carries.
     Link(Arc<ExternalLink>, LinkEvent),
 }
@@ -153,6 +157,23 @@ impl Handle {
         if message.credit.take(message.sequence, message.weight) {
             self.send(Command::Taken(message.credit.index));
         }
+    }
+
+    /// Records that `get` returns no message, because it could not be read for this reason.
+    pub fn reject(&self, credit: &ReceiveCredit, sequence: u64, weight: usize, reason: String) {
+        credit.reject(sequence, reason);
+        credit.take(sequence, weight);
+        self.send(Command::Taken(credit.index));
+    }
+
+    /// Announces the names that the program accepts in messages.
+    pub fn announce(&self, names: AcceptedNames) {
+        self.send(Command::Announce(names));
+    }
+
+    /// Logs a warning.
+    pub fn warn(&self, line: impl FnOnce() -> String) {
+        self.log_queue.warn(line, Instant::now());
     }
 
     /// Acknowledges a received message: see [`ReceiveCredit::acknowledge`].

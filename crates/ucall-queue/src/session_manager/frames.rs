@@ -1,12 +1,14 @@
 //! Handles the frames of a link: messages, acknowledgements and handshakes.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
 
 use super::{CONNECTED_AGAIN, LinkKey, Role, SessionManager};
+use crate::accepted_names::AcceptedNames;
 use crate::decoder::Frame;
 use crate::event_queue::Event;
 use crate::failure::Failure;
@@ -67,6 +69,8 @@ impl SessionManager {
                     Ok(())
                 }
                 Kind::Finish => self.handle_finish(key, now),
+                Kind::Accepts => self.handle_accepts(key, &AcceptedNames::read(&header, &body)?),
+                Kind::Rejected => self.handle_rejected(key, header.sequence, &body, now),
                 Kind::Cancelled | Kind::Gap | Kind::End | Kind::Data => {
                     self.handle_skipped(key, &header, &body, now)
                 }
@@ -157,6 +161,38 @@ impl SessionManager {
         // The window may have room for the next batch.
         self.mark_ready(key);
         self.send_finish_if_done(index);
+        Ok(())
+    }
+
+    /// Handles the names that the peer accepts.
+    fn handle_accepts(
+        &mut self,
+        key: LinkKey,
+        accepted: &AcceptedNames,
+    ) -> Result<(), ProtocolError> {
+        let outbox = self.outbox.clone();
+        let (index, session) = self.session_of(key)?;
+        session.awaits_names = false;
+        outbox.set_accepted(index, Arc::new(accepted.clone()));
+        // Messages may have failed, and others waited.
+        self.has_progress = true;
+        self.mark_ready(key);
+        Ok(())
+    }
+
+    /// Handles the report that the peer's program could not read a message of ours.
+    fn handle_rejected(
+        &mut self,
+        key: LinkKey,
+        sequence: u64,
+        reason: &Bytes,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let reason = frame::read_reason(reason);
+        let (_, session) = self.session_of(key)?;
+        let peer = session.peer.ok_or(ProtocolError::Unexpected)?;
+        self.has_progress |= session.handle_rejected(sequence, &reason)?;
+        self.log_queue.warn(|| format!("peer {peer} cannot read a message: {reason}"), now);
         Ok(())
     }
 
@@ -315,6 +351,9 @@ impl SessionManager {
             hello.sharing = link.sharing();
             hello.write(kind, &mut link.control);
         }
+        if hello.takes_names {
+            self.announced.write(&mut link.control);
+        }
         if let Some(shared) = &mut link.shared {
             shared.set_peer_sharing(hello.sharing);
         }
@@ -346,8 +385,7 @@ impl SessionManager {
     /// Sends a refusal, and closes the link after it.
     pub fn refuse(&mut self, key: LinkKey, reason: &str) {
         if let Some(link) = self.links.get_mut(&key) {
-            link.control.extend(Header::control(Kind::Refuse, 0, reason.len()).write());
-            link.control.extend(reason.as_bytes());
+            frame::write_reason(Kind::Refuse, 0, reason, &mut link.control);
             link.is_closing = true;
         }
         self.mark_ready(key);
@@ -364,9 +402,7 @@ impl SessionManager {
         let is_flushed = self.is_flushed(index);
         let outbox = self.outbox.clone();
         let keeps = self.session(index).is_some_and(|it| it.keeps_for_next_incarnation(&outbox));
-        // Terminals show it, so it may not hold control characters.
-        let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
-        let reason: String = String::from_utf8_lossy(reason).chars().map(printable).collect();
+        let reason = frame::read_reason(reason);
         let peer = self.session(index).and_then(|session| session.peer);
         if self.replace_dial_error(&reason) && reason != SESSION_OVER {
             self.log_queue.warn(|| format!("the server refuses this side: {reason}"), now);

@@ -21,6 +21,7 @@ use hashbrown::HashMap;
 use ucall_buffer::Target;
 use ucall_engine::WakeFlag;
 
+use crate::accepted_names::AcceptedNames;
 use crate::backoff::Backoff;
 use crate::buffer_pool::BufferPool;
 use crate::decoder::{Decoder, ReadCopy};
@@ -96,6 +97,8 @@ pub struct SessionManager {
     has_progress: bool,
     sweep_at: Instant,
     backoff: Backoff,
+    /// The names that this side accepts.
+    announced: AcceptedNames,
     /// Why the last attempt to connect failed.
     last_dial_error: Option<String>,
     is_closing: bool,
@@ -143,6 +146,7 @@ impl SessionManager {
             has_progress: false,
             sweep_at: now,
             backoff,
+            announced: AcceptedNames::default(),
             last_dial_error: None,
             is_closing: false,
         };
@@ -151,6 +155,18 @@ impl SessionManager {
             manager.actions.push_back(Action::Dial(Duration::ZERO));
         }
         manager
+    }
+
+    /// Announces the names that this side accepts to all peers, now and when they connect.
+    pub fn announce(&mut self, names: AcceptedNames) {
+        self.announced = names;
+        let connected = self.sessions.iter().flatten().filter(|session| session.peer_takes_names);
+        for key in connected.filter_map(|session| session.link).collect::<Vec<_>>() {
+            if let Some(link) = self.links.get_mut(&key) {
+                self.announced.write(&mut link.control);
+            }
+            self.mark_ready(key);
+        }
     }
 
     /// Whether it accepts links.

@@ -73,6 +73,7 @@ impl Side {
             copied: &[],
             parts: segments.iter().cloned().map(Into::into).collect(),
             segments: segments.iter().map(|segment| segment.len() as u64).collect(),
+            names: &[],
         };
         self.outbox.put(&[], &outgoing).unwrap()
     }
