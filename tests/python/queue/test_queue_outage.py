@@ -254,6 +254,7 @@ def test_an_asyncio_client_outlives_an_outage(outage: Outage) -> None:
 ABSENT = [(protocol, "server") for protocol in PROTOCOLS] + [("mqtt", "broker")]
 
 
+@pytest.mark.timeout(AWAY_S + 300)
 @pytest.mark.parametrize(
     ("pairs", "outage"), ABSENT, indirect=True, ids=[f"{it[0]}, {it[1]} away" for it in ABSENT]
 )

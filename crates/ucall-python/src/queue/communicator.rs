@@ -15,8 +15,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 use ucall_queue::{
-    ConnectionState, Encoding, Endpoint, Event, FullPolicy, Handle, Identity, Login, Outgoing,
-    PutError, Role, Settings, TakeResult,
+    AcceptedNames, ConnectionState, Encoding, Endpoint, Event, Failure, FullPolicy, Handle,
+    Identity, Login, Outgoing, PutError, Role, Settings, TakeResult,
 };
 
 use super::errors::{failed, or_none, reject_forked, uuid};
@@ -27,6 +27,7 @@ use super::message::Message;
 use super::pinned_buffers;
 use super::receipt::Receipt;
 use super::security::{TlsRole, security};
+use super::sent_names::{is_accepted_here, sent_names};
 use super::settings;
 use super::waiting::{deadline_after, wait_checking_signals};
 use super::watched_futures::WatchedFutures;
@@ -39,6 +40,8 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// The number of ids that are cached as objects.
 const CACHED_IDS_MAX: usize = 4096;
 
+/// The future type, `dump`, `load`, the loader of plain objects, and the accepted names.
+type Codec = (Py<PyType>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Vec<String>>);
 /// The kind of an event, its peer if that is known, and its reason if it has one.
 type EventItem = (&'static str, Option<Py<PyAny>>, Option<String>);
 /// Finished futures, and events of sessions and connections.
@@ -73,7 +76,8 @@ impl QueueCore {
     ///         None when links are opened by `_open_link`.
     ///     options: By the names of `ConnectionOptions`.
     ///     engine: "auto", "posix" or "uring".
-    ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
+    ///     codec: ``(future type, dump, load, load of plain bytes and str or None, names)``; for
+    ///         the names see `_announce`.
     ///     tls: What `ucall.queue.core.options.tls_settings` returns; None for plaintext.
     ///     broker: ``(topic, user or None, password or None)``, if an MQTT broker listens at
     ///         ``location``.
@@ -89,10 +93,11 @@ impl QueueCore {
         location: &Bound<'_, PyAny>,
         options: &Bound<'_, PyDict>,
         engine: &str,
-        codec: (Py<PyType>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>),
+        codec: Codec,
         tls: Option<&Bound<'_, PyAny>>,
         broker: Option<(String, Option<String>, Option<String>)>,
     ) -> PyResult<Self> {
+        let (future_type, dump, load, load_plain, names) = codec;
         let options = settings::options(options)?;
         let blocks = options.full == FullPolicy::Block;
         let tls_role = match (&broker, is_server) {
@@ -106,6 +111,7 @@ impl QueueCore {
             is_server,
             endpoint: endpoint(location)?,
             options,
+            accepted: accepted_names(names),
             security: tls.map(|tls| security(tls, tls_role)).transpose()?,
             broker: broker.map(|(topic, user, password)| Login { topic, user, password }),
             #[cfg(target_os = "linux")]
@@ -116,7 +122,6 @@ impl QueueCore {
         };
         // SAFETY: starting a thread and binding a socket access no Python object.
         let handle = unsafe { detached(py, || ucall_queue::start(settings)) }?;
-        let (future_type, dump, load, load_plain) = codec;
         Ok(Self {
             handle,
             is_plain: load_plain.is_none(),
@@ -137,6 +142,7 @@ impl QueueCore {
     ///
     /// Raises:
     ///     ucall.queue.FullError: The queue is full.
+    ///     ucall.queue.RefusedError: A peer does not allow a class or a function in it.
     ///     ValueError: It is longer than ``message_size``.
     #[pyo3(signature = (data, *peers))]
     fn put<'py>(
@@ -161,10 +167,11 @@ impl QueueCore {
 
     /// Waits for the next message, of these peers if there are any.
     ///
-    /// An exception of ``load`` is raised with the message, without its data, as its
-    /// ``queue_message``.
+    /// An exception of ``load`` has the sender as its ``peer``, and the message, without its data,
+    /// as its ``queue_message``. The next call returns the next message.
     ///
     /// Raises:
+    ///     ucall.queue.RefusedError: The message contains an object that is not allowed.
     ///     ConnectionError: None will come any more: this side has closed, or the server has.
     ///     TimeoutError: None came within ``timeout`` seconds.
     #[pyo3(signature = (*peers, timeout = None))]
@@ -190,7 +197,6 @@ impl QueueCore {
         }
         match taken {
             TakeResult::Message(message) => {
-                self.handle.notify_taken(&message);
                 let peer = self.id_object(py, message.peer)?;
                 Message::read(py, &self.reader, &self.handle, peer, message)
             }
@@ -224,6 +230,13 @@ impl QueueCore {
     #[getter]
     fn address(&self) -> Option<(String, u16)> {
         self.handle.address().map(|address| (address.ip().to_string(), address.port()))
+    }
+
+    /// Announces the names of classes and functions that ``load`` accepts, besides the default
+    /// ones; None if that cannot be known.
+    #[pyo3(signature = (names))]
+    fn _announce(&self, names: Option<Vec<String>>) {
+        self.handle.announce(accepted_names(names));
     }
 
     /// Lines for the log.
@@ -381,7 +394,7 @@ impl QueueCore {
                 self.send(py, &peers, &Outgoing::copied(encoding, bytes), waits)?
             } else if encoding == Encoding::Bytes {
                 let parts = vec![pinned_buffers::pin(data)?];
-                let message = Outgoing { encoding, copied: &[], parts, segments: Vec::new() };
+                let message = Outgoing { parts, ..Outgoing::copied(encoding, &[]) };
                 self.send(py, &peers, &message, waits)?
             } else {
                 self.send(py, &peers, &Outgoing::copied(encoding, bytes), waits)?
@@ -412,7 +425,8 @@ impl QueueCore {
             && let Ok(only) = chunks.get_item(0)?.cast::<PyBytes>()
             && only.as_bytes().len() <= COPIED_BYTES_MAX
         {
-            let message = Outgoing::copied(encoding, only.as_bytes());
+            let names = &sent_names(py, &[only.as_bytes()])?;
+            let message = Outgoing { names, ..Outgoing::copied(encoding, only.as_bytes()) };
             return self.send(py, peers, &message, waits);
         }
         if buffers.len() >= usize::from(u16::MAX) {
@@ -422,6 +436,7 @@ impl QueueCore {
         for chunk in &chunks {
             parts.push(pinned_buffers::pin(&chunk)?);
         }
+        let names = &sent_names(py, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>())?;
         let mut segments = Vec::new();
         if !buffers.is_empty() {
             segments.push(parts.iter().map(|part| part.len() as u64).sum());
@@ -431,7 +446,8 @@ impl QueueCore {
                 parts.push(part);
             }
         }
-        self.send(py, peers, &Outgoing { encoding, copied: &[], parts, segments }, waits)
+        let message = Outgoing { encoding, copied: &[], parts, segments, names };
+        self.send(py, peers, &message, waits)
     }
 
     fn send(
@@ -454,6 +470,15 @@ impl QueueCore {
                     })?;
                 }
                 PutError::Full(peer) => return Err(full(py, peer)?),
+                PutError::NotAccepted(peer, position) => {
+                    let name = message.names.get(position).cloned().unwrap_or_default();
+                    if !is_accepted_here(py, peer, &name)? {
+                        let failure = Failure::NotAccepted(name);
+                        return Err(PyErr::from_value(failed(py, peer, &failure)?));
+                    }
+                    let unchecked = Outgoing { names: &[], ..message.clone() };
+                    return self.send(py, peers, &unchecked, waits);
+                }
                 PutError::TooLong(most) => {
                     let length = message.len();
                     return Err(PyValueError::new_err(format!(
@@ -489,6 +514,12 @@ fn plain<'a>(data: &'a Bound<'_, PyAny>) -> Option<(Encoding, &'a [u8])> {
     // The serializer encodes text with lone surrogates.
     let text = data.cast_exact::<PyString>().ok()?.to_str().ok()?;
     Some((Encoding::Text, text.as_bytes()))
+}
+
+fn accepted_names(names: Option<Vec<String>>) -> AcceptedNames {
+    names.map_or(AcceptedNames::Unknown, |names| {
+        AcceptedNames::Listed(names.into_iter().map(Into::into).collect())
+    })
 }
 
 /// The kind of an event, its peer and its reason.

@@ -20,7 +20,6 @@ use crate::event_queue::EventQueue;
 use crate::failure::Failure;
 use crate::inbox::Inbox;
 use crate::log_queue::LogQueue;
-use crate::message::Incoming;
 use crate::outbox::Outbox;
 use crate::session_manager::{Role, SessionManager};
 
@@ -153,9 +152,9 @@ impl Handle {
 
     /// Records that `get` returns a message.
     #[inline]
-    pub fn notify_taken(&self, message: &Incoming) {
-        if message.credit.take(message.sequence, message.weight) {
-            self.send(Command::Taken(message.credit.index));
+    pub fn notify_taken(&self, credit: &ReceiveCredit, sequence: u64, weight: usize) {
+        if credit.take(sequence, weight) {
+            self.send(Command::Taken(credit.index));
         }
     }
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar, Self
 
 from ucall._core import QueueCore
-from ucall.queue.core.codec import codec_of
+from ucall.queue.core.codec import announced_names, codec_of
 from ucall.queue.core.events import ConnectionEvent
 from ucall.queue.core.future import Future, Notifier
 from ucall.queue.core.options import CommunicatorOptions, check_security, tls_settings
+from ucall.queue.utils.allow import on_change
 
 __all__ = ["Communicator"]
 
@@ -187,4 +188,16 @@ def _mark_all_forked() -> None:
     Communicator._open.clear()
 
 
+def _announce_all() -> None:
+    for communicator in list(Communicator._open):
+        communicator._announce(announced_names(communicator._options))
+
+
+def accepts_here(peer: uuid.UUID | None, name: str) -> bool:
+    """Whether the peer is in this process and accepts the name by now."""
+    open_here = [it for it in list(Communicator._open) if it.id == peer]
+    return any(name in (announced_names(it._options) or ()) for it in open_here)
+
+
+on_change.append(_announce_all)
 os.register_at_fork(after_in_child=_mark_all_forked)
