@@ -2,8 +2,8 @@
 
 use crate::operation::{Bytes, Operation};
 
-/// Calls `visit` with the module and the name of each lookup in a pickle of CPython's pickler, which
-/// is in several chunks. Stops at an operation that the pickler does not write.
+/// Calls `visit` with the module and the name of each lookup in a pickle of CPython's pickler. The
+/// pickle is in chunks. Stops at an operation that the pickler does not write.
 ///
 /// The body of a long `bytes` or `str` may go on in the next chunks, as the pickler writes it. No
 /// other operation is split.

@@ -1,9 +1,9 @@
 //! Events of sessions and connections that the program has not polled yet.
 //!
-//! A program may poll slowly, or never. Up to [`EVENTS_MAX`] events are all kept. Above that, events
-//! of connections are dropped, and a session that ends before its start was polled loses all of its
-//! events. So the queue is bounded by the number of sessions that exist, and a program that has
-//! polled all events knows them all.
+//! A program may poll slowly, or never. Up to [`EVENTS_MAX`] events are all kept. Above that,
+//! events of connections are dropped, and a session that ends before its start was polled loses all
+//! of its events. So the queue is bounded by the number of sessions that exist, and a program that
+//! has polled all events knows them all.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

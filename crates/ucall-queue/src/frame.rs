@@ -194,7 +194,9 @@ pub(crate) fn record_bytes(segments: u16) -> u64 {
 
 /// Writes a frame whose body is a reason, of which the peer gets [`REASON_BYTES_MAX`] bytes.
 pub(crate) fn write_reason(kind: Kind, sequence: u64, reason: &str, output: &mut Vec<u8>) {
-    let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
+    let mut ends = (0..=REASON_BYTES_MAX.min(reason.len())).rev();
+    let end = ends.find(|&end| reason.is_char_boundary(end));
+    let reason = end.and_then(|end| reason.get(..end)).unwrap_or_default();
     output.extend(Header::control(kind, sequence, reason.len()).write());
     output.extend(reason.as_bytes());
 }

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from broker import Broker
@@ -152,7 +152,12 @@ def test_a_server_takes_a_client_back(pairs: Pairs) -> None:
     assert server.get(timeout=WAIT_S).data == "again"
     server.put("welcome", client.id).result(WAIT_S)
     assert client.get(timeout=WAIT_S).data == "welcome"
-    assert [kind for kind in kinds if kind != "resumed"][-4:] == ["lost", "expired", "ended", "started"]
+    assert [kind for kind in kinds if kind != "resumed"][-4:] == [
+        "lost",
+        "expired",
+        "ended",
+        "started",
+    ]
 
 
 @pytest.mark.parametrize("pairs", ["tcp", "grpc"], indirect=True)
@@ -185,7 +190,8 @@ def test_the_log_and_the_callback_tell_of_an_outage(
     found = [
         (record.levelname, record.getMessage())
         for record in caplog.records
-        if f"queue {client.id}: " in record.getMessage() and "cannot connect" not in record.msg % record.args
+        if f"queue {client.id}: " in record.getMessage()
+        and "cannot connect" not in record.msg % record.args
     ]
     for (level, text), (found_level, line) in zip(lines, found, strict=True):
         assert (level, text in line) == (found_level, True), line

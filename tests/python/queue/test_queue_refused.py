@@ -96,9 +96,7 @@ def test_what_the_peer_allows_arrives(pair: Pair, monkeypatch: pytest.MonkeyPatc
 def test_allow_by_name_is_announced(pairs: Pairs) -> None:
     by_name = nq.PickleSerializer.allow_by_name("argparse", "types.SimpleNamespace")
     serializer = nq.PickleSerializer(by_name)
-    server = pairs.server(
-        serialization=nq.SerializationOptions(serializer.load, serializer.dump)
-    )
+    server = pairs.server(serialization=nq.SerializationOptions(serializer.load, serializer.dump))
     client = pairs.client(server)
     connect(server, client)
     for value in (Namespace(a=1), SimpleNamespace(b=2)):
@@ -133,10 +131,13 @@ def test_get_tells_and_the_sender_is_told(
     server = pairs.server(serialization=custom())
     client = pairs.client(server, ack=ack)
     client.put("first")
-    assert (first := server.get(timeout=WAIT_S)).data == "first"
+    first = server.get(timeout=WAIT_S)
+    assert first.data == "first"
     first.ack()
     future, after = client.put(Job()), client.put("next")
-    with pytest.raises(nq.RefusedError, match=rf"{NAME} is not allowed: .*nq\.allow\(Job\)") as caught:
+    with pytest.raises(
+        nq.RefusedError, match=rf"{NAME} is not allowed: .*nq\.allow\(Job\)"
+    ) as caught:
         server.get(timeout=WAIT_S)
     error = caught.value
     assert isinstance(error, pickle.UnpicklingError)
@@ -144,7 +145,8 @@ def test_get_tells_and_the_sender_is_told(
     message = error.queue_message  # type: ignore[attr-defined]
     assert (message.peer, message.data) == (client.id, None)
     message.ack()
-    assert (following := server.get(timeout=WAIT_S)).data == "next"
+    following = server.get(timeout=WAIT_S)
+    assert following.data == "next"
     following.ack()
     after.result(WAIT_S)
     if ack == "received":
@@ -179,9 +181,7 @@ def test_an_error_of_a_custom_load_has_the_peer(pairs: Pairs) -> None:
 def test_a_callable_allow_is_asked_by_the_receiver_alone(pairs: Pairs) -> None:
     asked: list[str] = []
     serializer = nq.PickleSerializer(lambda name: asked.append(name) or name == NAME)
-    server = pairs.server(
-        serialization=nq.SerializationOptions(serializer.load, serializer.dump)
-    )
+    server = pairs.server(serialization=nq.SerializationOptions(serializer.load, serializer.dump))
     client = pairs.client(server)
     connect(server, client)
     client.put(Job(7)).result(WAIT_S)
@@ -193,9 +193,7 @@ def test_a_callable_allow_is_asked_by_the_receiver_alone(pairs: Pairs) -> None:
 def test_a_long_list_is_not_announced(pairs: Pairs) -> None:
     names = [f"module{number}.{'x' * 100}" for number in range(1000)]
     serializer = nq.PickleSerializer(nq.PickleSerializer.allow_by_name(*names, NAME))
-    server = pairs.server(
-        serialization=nq.SerializationOptions(serializer.load, serializer.dump)
-    )
+    server = pairs.server(serialization=nq.SerializationOptions(serializer.load, serializer.dump))
     client = pairs.client(server, ack="taken")
     connect(server, client)
     client.put(Job(7))

@@ -2,7 +2,7 @@
 //!
 //! | without a link for `expire` | then |
 //! |---|---|
-//! | a session of a server, or of a side that is closing | ends; a peer that returns begins another |
+//! | a session of a server or of a side that closes | ends; a peer that returns begins another |
 //! | a session of a client | fails its messages, and another takes its place |
 //! | the session that took its place | keeps its messages until the server is back |
 //!

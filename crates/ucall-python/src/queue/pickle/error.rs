@@ -15,7 +15,7 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// Converts it to `RefusedError`, a `pickle.UnpicklingError`, except for exceptions that end the program, such as
+    /// Converts it to `RefusedError`, except for exceptions that end the program, such as
     /// `KeyboardInterrupt`.
     #[cold]
     pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
