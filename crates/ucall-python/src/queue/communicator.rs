@@ -58,7 +58,7 @@ pub(crate) struct QueueCore {
     is_plain: bool,
     future_type: Py<PyType>,
     blocks: bool,
-    is_server_side: bool,
+    is_server: bool,
     watched: WatchedFutures,
     /// Whether the reader of the pipe of `_set_wake_pipe` waits for a byte.
     is_armed: Arc<AtomicBool>,
@@ -129,7 +129,7 @@ impl QueueCore {
             dump,
             future_type,
             blocks,
-            is_server_side: is_server,
+            is_server,
             watched: WatchedFutures::default(),
             is_armed: Arc::default(),
             ids: Mutex::default(),
@@ -218,7 +218,7 @@ impl QueueCore {
     #[getter]
     fn state(&self) -> &'static str {
         match self.handle.state() {
-            ConnectionState::Disconnected if self.is_server_side => "listening",
+            ConnectionState::Disconnected if self.is_server => "listening",
             ConnectionState::Disconnected => "connecting",
             ConnectionState::Connected => "connected",
             ConnectionState::Closing => "closing",

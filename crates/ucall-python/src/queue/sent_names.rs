@@ -12,6 +12,8 @@ const FRAME: u8 = 0x95;
 const FRAME_HEAD_BYTES: usize = 9;
 const MEMOIZE: u8 = 0x94;
 const STACK_GLOBAL: u8 = 0x93;
+/// The name that `ucall.queue.utils.arrays.reducers` write for each array, which all sides accept.
+const ARRAY: &[u8] = b"\x8c\x18ucall.queue.utils.arrays\x94\x8c\x05array\x94";
 /// The pickler writes a longer chunk only for one long object.
 const FRAME_BYTES_MAX: usize = 256 * 1024;
 
@@ -34,8 +36,8 @@ pub(super) fn sent_names(py: Python<'_>, chunks: &[&[u8]]) -> PyResult<Vec<Strin
     outcome.map(|()| names)
 }
 
-/// Whether a lookup may be in a chunk. The pickler memoizes the result of each, which follows a
-/// memoized name, a name from the memo or the head of a frame.
+/// Whether a lookup may be in a chunk, other than that of an array. The pickler memoizes the result
+/// of each, which follows a memoized name, a name from the memo or the head of a frame.
 fn may_look_up(chunk: &[u8]) -> bool {
     if chunk.len() > FRAME_BYTES_MAX {
         return false;
@@ -50,6 +52,7 @@ fn may_look_up(chunk: &[u8]) -> bool {
                 || is_before(at, 2, b'h')
                 || is_before(at, 5, b'j')
                 || at == FRAME_HEAD_BYTES && is_before(at, FRAME_HEAD_BYTES, FRAME))
+            && !chunk.get(..at).is_some_and(|before| before.ends_with(ARRAY))
     })
 }
 
