@@ -1,4 +1,4 @@
-"""Message queues: `put` and `get` of any object, between a server and its clients.
+"""Message queues: `put` and `get` of objects, between a server and its clients.
 
     from ucall import queue as nq
 
@@ -21,6 +21,7 @@ from ucall.queue.core import (
     BrokerOptions,
     Communicator,
     CommunicatorOptions,
+    ConnectionEvent,
     ConnectionOptions,
     Future,
     Message,
@@ -28,7 +29,7 @@ from ucall.queue.core import (
     SecurityOptions,
     SerializationOptions,
 )
-from ucall.queue.errors import ConnectionError, FullError
+from ucall.queue.errors import ConnectionError, FullError, RefusedError
 from ucall.queue.transports import COMMUNICATORS, Protocol, Purpose
 from ucall.queue.utils.allow import allow
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
@@ -39,6 +40,7 @@ __all__ = [
     "Communicator",
     "CommunicatorOptions",
     "ConnectionError",
+    "ConnectionEvent",
     "ConnectionOptions",
     "FullError",
     "Future",
@@ -47,6 +49,7 @@ __all__ = [
     "PickleSerializer",
     "Protocol",
     "Purpose",
+    "RefusedError",
     "SecurityOptions",
     "SerializationOptions",
     "Stream",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import uuid
 
 from ucall import errors
 
-__all__ = ["ConnectionError", "FullError"]
+__all__ = ["ConnectionError", "FullError", "RefusedError"]
 
 
 class _PeerError(Exception):
@@ -44,3 +45,21 @@ class FullError(_PeerError, queue.Full):
 
     def __init__(self, peer: uuid.UUID | None = None, reason: str = "the queue is full") -> None:
         super().__init__(peer, reason)
+
+
+class RefusedError(_PeerError, pickle.UnpicklingError):
+    """A message contains an object that its receiver does not allow, or cannot read.
+
+    `put` raises it, or the future, if the receiver has announced what it allows. Else `get` raises
+    it, and the future if ``ack`` is ``"taken"`` or ``"explicit"``.
+
+    Attributes:
+        peer: The id of the receiver; in the receiver's `get`, that of the sender.
+    """
+
+    def __init__(self, peer: uuid.UUID | None = None, reason: str = "refused") -> None:
+        super().__init__(peer, reason)
+
+    def __str__(self) -> str:
+        reason = str(self.args[1])
+        return reason if self.peer is None else f"{reason} (peer {self.peer})"

@@ -21,6 +21,7 @@
 //! nothing listens any more, a client that waits only for this answer ends without it.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Action, SessionManager};
@@ -40,6 +41,9 @@ impl SessionManager {
         if session.ending == Ending::Open {
             session.ending = Ending::Flushing;
             outbox.end(index);
+        }
+        if std::mem::take(&mut session.awaits_server) {
+            session.disconnected_at = now;
         }
         let was_started = session.start_reported;
         let link = session.link;
@@ -142,6 +146,9 @@ impl SessionManager {
         }
         let position = self.sessions.get_mut(index as usize);
         let Some(mut session) = position.and_then(Option::take) else { return };
+        if session.link.is_some() {
+            self.connected.fetch_sub(1, Ordering::Relaxed);
+        }
         session.close(&failure);
         self.outbox.remove(index);
         if let Some(peer) = session.peer.filter(|peer| self.by_peer.get(peer) == Some(&index)) {

@@ -10,7 +10,7 @@ use ucall_queue::{
 use crate::hostile::hello;
 use crate::pair::{CLIENT, Pair, SERVER, bytes};
 
-fn progress(receipt: &Receipt) -> DeliveryStatus {
+pub fn progress(receipt: &Receipt) -> DeliveryStatus {
     match receipt {
         Receipt::One(delivery, number) => delivery.progress(*number),
         Receipt::None(_, failure) => DeliveryStatus::Failed(failure.clone()),

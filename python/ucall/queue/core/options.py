@@ -60,7 +60,8 @@ class ConnectionOptions:
         keepalive_s: Seconds without a received byte after which the peer is pinged; after three
             times as many, the connection is closed.
         expire_s: Seconds without a connection after which the peer's session ends: its futures
-            fail, and its memory is freed.
+            fail, and its memory is freed. A client goes on connecting, and what it puts from then
+            on waits for the server.
         handshake_s: Seconds in which a new connection must identify its peer, the TLS handshake
             included. Past it, it is closed.
         handshakes: Connections whose peers have not identified themselves yet, of one server. Past
