@@ -149,8 +149,8 @@ class CommunicatorOptions:
         serialization: See `SerializationOptions`.
         security: TLS; None for plaintext.
         broker: See `BrokerOptions`; used by MQTT alone.
-        workers: Has no effect: net-queue has this option. Each communicator has one thread that
-            never holds the interpreter lock, and one more over MQTT and gRPC.
+        workers: Only 1: one thread, which never holds the interpreter lock, serves all connections
+            of a communicator. All gRPC communicators of a process share one more.
         engine: ``"auto"`` uses io_uring if the system allows it, else epoll or kqueue; ``"uring"``
             and ``"posix"`` require one of them.
     """
