@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, Self, final
 
@@ -344,7 +344,9 @@ class Message:
             ConnectionError: The session with its ``peer`` is over, or this side has closed. The
                 message is not acknowledged, and comes again if the peer still has it.
         """
+    def __iter__(self) -> Iterator[Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
     @classmethod
     def __class_getitem__(cls, key: Any) -> Any: ...
 

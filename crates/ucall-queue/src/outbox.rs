@@ -78,8 +78,8 @@ struct SendQueues {
     by_peer: HashMap<Identity, u32>,
     /// Queues with new messages.
     changed: Vec<u32>,
-    /// Why no message may be put any more.
-    closed: Option<Failure>,
+    /// Why no message may be put any more, and the only peer of a client.
+    closed: Option<(Option<Identity>, Failure)>,
 }
 
 #[derive(Debug)]
@@ -208,8 +208,8 @@ impl Outbox {
     }
 
     /// Refuses messages for all queues from now on.
-    pub(crate) fn close(&self, failure: Failure) {
-        self.lock().closed.get_or_insert(failure);
+    pub(crate) fn close(&self, peer: Option<Identity>, failure: Failure) {
+        self.lock().closed.get_or_insert((peer, failure));
         self.room.notify();
     }
 
@@ -291,8 +291,9 @@ impl SendQueues {
 
     /// The queues of these peers, or all.
     fn select(&self, peers: &[Identity]) -> Result<Vec<u32>, Receipt> {
-        if let Some(failure) = &self.closed {
-            return Err(Receipt::None(None, failure.clone()));
+        if let Some((peer, failure)) = &self.closed {
+            let peer = peers.first().or(peer.as_ref());
+            return Err(Receipt::None(peer.copied(), failure.clone()));
         }
         let mut chosen = Vec::with_capacity(peers.len().max(1));
         if peers.is_empty() {

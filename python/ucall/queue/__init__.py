@@ -17,6 +17,9 @@ guarantees.
 
 from __future__ import annotations
 
+from importlib import import_module
+
+from ucall.queue import grpc, mqtt, shm, tcp, unix
 from ucall.queue.core import (
     BrokerOptions,
     Communicator,
@@ -30,7 +33,7 @@ from ucall.queue.core import (
     SerializationOptions,
 )
 from ucall.queue.errors import ConnectionError, FullError, RefusedError
-from ucall.queue.transports import COMMUNICATORS, Protocol, Purpose
+from ucall.queue.transports import Protocol, Purpose
 from ucall.queue.utils.allow import allow
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
 
@@ -54,7 +57,12 @@ __all__ = [
     "SerializationOptions",
     "Stream",
     "allow",
+    "grpc",
+    "mqtt",
     "new",
+    "shm",
+    "tcp",
+    "unix",
 ]
 
 
@@ -72,4 +80,6 @@ def new(
         OSError: The server cannot listen at its location.
         ValueError: The protocol or the purpose is unknown, or an option is invalid.
     """
-    return COMMUNICATORS[Protocol(protocol), Purpose(purpose)](options)
+    module = import_module(f"ucall.queue.{Protocol(protocol)}.{Purpose(purpose)}")
+    made: Communicator = module.Communicator(options)
+    return made

@@ -29,7 +29,9 @@ class ConnectionError(_PeerError, errors.ConnectionError):
     """The peer or this communicator has closed, and will not reconnect.
 
     Attributes:
-        peer: The id of the peer; None if it never connected, or if this communicator closed.
+        peer: The id of the peer. If this communicator has closed, and the error concerns no single
+            peer, its own id. None if no peer is known: a client has had no session with its server,
+            or a server has no client to put to.
     """
 
     def __init__(self, peer: uuid.UUID | None = None, reason: str = "closed") -> None:

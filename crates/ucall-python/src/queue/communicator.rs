@@ -203,7 +203,10 @@ impl QueueCore {
                 Message::read(py, &self.reader, &self.handle, peer, message)
             }
             TakeResult::Empty => Err(PyTimeoutError::new_err("no message came in time")),
-            TakeResult::Closed(failure) => Err(PyErr::from_value(failed(py, None, &failure)?)),
+            TakeResult::Closed(peer, failure) => {
+                let peer = self.handle.failed_id(peer, &failure);
+                Err(PyErr::from_value(failed(py, peer, &failure)?))
+            }
         }
     }
 

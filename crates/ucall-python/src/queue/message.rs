@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBool, PyIterator, PyTuple};
 use ucall_queue::{Failure, Handle, Identity, Incoming, ReceiveCredit};
 
 use super::errors::{failed, reject_forked};
@@ -39,6 +39,10 @@ struct Acknowledgement {
 }
 
 impl Message {
+    fn pair<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, [&self.peer, &self.data])
+    }
+
     /// Loads a received message.
     pub(super) fn read(
         py: Python<'_>,
@@ -144,10 +148,23 @@ impl Message {
         self.acknowledgement.as_ref().map_or(Ok(()), |it| it.give(py))
     }
 
-    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let Ok(other) = other.cast::<Self>() else { return Ok(false) };
-        let other = other.get();
-        Ok(self.peer.bind(py).eq(&other.peer)? && self.data.bind(py).eq(&other.data)?)
+    /// Unpacks as ``peer, data = message``.
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.pair(py)?.try_iter()
+    }
+
+    fn __eq__<'py>(
+        &self,
+        py: Python<'py>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Ok(other) = other.cast::<Self>() else { return Ok(py.NotImplemented().into_bound(py)) };
+        let is_equal = self.pair(py)?.eq(other.get().pair(py)?)?;
+        Ok(PyBool::new(py, is_equal).to_owned().into_any())
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        self.pair(py)?.hash()
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

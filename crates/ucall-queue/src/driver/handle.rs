@@ -18,6 +18,7 @@ use crate::driver::inherited::InheritedSockets;
 use crate::driver::secure::certificate_name;
 use crate::event_queue::EventQueue;
 use crate::failure::Failure;
+use crate::identity::Identity;
 use crate::inbox::Inbox;
 use crate::log_queue::LogQueue;
 use crate::outbox::Outbox;
@@ -26,6 +27,7 @@ use crate::session_manager::{Role, SessionManager};
 /// Reaches one communicator's thread, from any other.
 #[derive(Debug)]
 pub struct Handle {
+    identity: Identity,
     /// Where to put messages.
     pub outbox: Arc<Outbox>,
     /// Where to take messages.
@@ -88,6 +90,7 @@ impl Handle {
         inherited: Arc<InheritedSockets>,
     ) -> Self {
         Self {
+            identity: manager.identity(),
             outbox: manager.outbox.clone(),
             inbox: manager.inbox.clone(),
             events: manager.events.clone(),
@@ -100,6 +103,12 @@ impl Handle {
             inherited,
             is_forked: AtomicBool::new(false),
         }
+    }
+
+    /// The id that an error carries: the peer's if it concerns one peer, this communicator's own if
+    /// it has closed.
+    pub fn failed_id(&self, peer: Option<Identity>, failure: &Failure) -> Option<Identity> {
+        peer.or_else(|| (*failure == Failure::Closed).then_some(self.identity))
     }
 
     /// Where a TCP server listens.

@@ -28,6 +28,7 @@ use super::{Action, SessionManager};
 use crate::event_queue::Event;
 use crate::failure::Failure;
 use crate::frame::{Header, Hello, Kind, ProtocolError};
+use crate::identity::Identity;
 use crate::link::Link;
 use crate::link_key::LinkKey;
 use crate::session::Ending;
@@ -164,8 +165,8 @@ impl SessionManager {
                     self.close_link(key, false, now);
                 }
             }
-            self.outbox.close(failure.clone());
-            self.close_inbox(failure);
+            self.outbox.close(session.peer, failure.clone());
+            self.close_inbox(session.peer, failure);
         }
         self.check_closed();
     }
@@ -177,14 +178,14 @@ impl SessionManager {
                 self.links.remove(&key);
                 self.actions.push_back(Action::Close(key, false));
             }
-            self.close_inbox(Failure::Closed);
+            self.close_inbox(None, Failure::Closed);
         }
     }
 
     /// Closes the inbox after the messages that were received before.
-    fn close_inbox(&mut self, failure: Failure) {
+    fn close_inbox(&mut self, peer: Option<Identity>, failure: Failure) {
         self.inbox.push(&mut self.arrived);
-        self.inbox.close(failure);
+        self.inbox.close(peer, failure);
         self.has_progress = true;
     }
 }

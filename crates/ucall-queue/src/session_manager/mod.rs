@@ -179,6 +179,17 @@ impl SessionManager {
         self.is_closing && self.sessions.iter().all(Option::is_none) && self.links.is_empty()
     }
 
+    /// Its own id.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// The server of a client, once it is known.
+    fn server(&self) -> Option<Identity> {
+        let client_session = self.sessions.first().filter(|_| !self.is_server)?;
+        client_session.as_ref()?.peer
+    }
+
     /// Whether a client has a session and no link.
     pub fn wants_link(&self) -> bool {
         let has_session = matches!(self.sessions.first(), Some(Some(_)));
@@ -417,7 +428,7 @@ impl SessionManager {
         if std::mem::replace(&mut self.is_closing, true) {
             return;
         }
-        self.outbox.close(Failure::Closed);
+        self.outbox.close(self.server(), Failure::Closed);
         for index in 0..self.sessions.len() as u32 {
             self.flush_session(index, now);
         }
@@ -431,7 +442,7 @@ impl SessionManager {
     /// Ends everything at once.
     pub fn abort(&mut self, now: Instant) {
         self.is_closing = true;
-        self.outbox.close(Failure::Closed);
+        self.outbox.close(self.server(), Failure::Closed);
         for index in 0..self.sessions.len() as u32 {
             self.end_session(index, Failure::Closed, now);
         }

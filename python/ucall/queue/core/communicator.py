@@ -65,8 +65,7 @@ class Communicator(QueueCore):
 
     def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
         options = CommunicatorOptions() if options is None else options
-        if options.security is not None and not cls.has_tls:
-            raise ValueError(f"security: {cls.__module__} has no TLS")
+        cls._check(options)
         connection = options.connection
         given = {name: getattr(connection, name) for name in _CORE_OPTIONS}
         # The futures of one communicator share a class, which has their notifier.
@@ -94,6 +93,21 @@ class Communicator(QueueCore):
 
     def __init__(self, options: CommunicatorOptions | None = None) -> None:
         super().__init__()
+
+    @classmethod
+    def _check(cls, options: CommunicatorOptions) -> None:
+        if not hasattr(cls, "is_server"):
+            raise TypeError(
+                f"{cls.__name__} has no transport: use ucall.queue.new(protocol, purpose, options) "
+                "or a class such as ucall.queue.tcp.client.Communicator"
+            )
+        if options.workers != 1:
+            raise ValueError(
+                f"workers: expected 1, got {options.workers}: a communicator has one thread, which "
+                "needs no interpreter lock and serves all its connections"
+            )
+        if options.security is not None and not cls.has_tls:
+            raise ValueError(f"security: {cls.__module__} has no TLS")
 
     @classmethod
     def _location(cls, options: CommunicatorOptions) -> tuple[str, int | str] | str | None:
