@@ -16,7 +16,7 @@ WHEELS := $(VENV)/wheels
 SOURCES := Cargo.toml Cargo.lock pyproject.toml $(wildcard LICENSE*) $(wildcard README.md) \
 	$(shell find crates python -type f -not -name '*.pyc' -not -name '*.so')
 # The folders and files that exist.
-PYTHON_CODE := $(wildcard python tests bench tools examples)
+PYTHON_CODE := $(wildcard python tests bench tools examples deploy)
 TYPED_CODE := $(wildcard python/ucall/*.py)
 STUBS := $(wildcard python/ucall/_core.pyi)
 
@@ -168,6 +168,7 @@ slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connectio
 
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
 lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check
+lint: lint-workflows
 
 lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
@@ -381,7 +382,7 @@ wheels: export CFLAGS = $(REMAP_C)
 wheels: export CXXFLAGS = $(REMAP_C)
 wheels: export RUSTFLAGS = $(REMAP_RUST)
 # A folder of its own, because these flags compile everything again.
-wheels: export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target)/release-packages)
+wheels: export CARGO_TARGET_DIR := $(abspath $(TARGET_DIR)/release-packages)
 
 $(STAMPS)/release-tools: pyproject.toml $(STAMPS)/maturin
 	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
@@ -396,7 +397,7 @@ wheels: $(STAMPS)/release-tools ## Build and check the wheels in dist/, where ru
 
 sdist: $(STAMPS)/release-tools ## Make the source distribution in dist/, build and call it in a new environment
 	@rm -rf $(DIST)/sdist
-	$(VENV)/bin/maturin sdist --quiet --out $(DIST)/sdist
+	$(VENV)/bin/maturin sdist --out $(DIST)/sdist
 	$(VENV)/bin/twine check --strict $(DIST)/sdist/*
 	"$$(tools/find-python.sh)" tools/test-wheel.py --package $(DIST)/sdist/*
 
@@ -404,3 +405,10 @@ test-wheel: ## Run the Python tests on a wheel of dist/ in a new environment (PY
 	@tools/install-test-tools.sh
 	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
 		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
+
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+.PHONY: lint-workflows
+lint-workflows: ## Check the workflows of GitHub, if Go can install actionlint
+	@if GOBIN=$(abspath .bench/bin) go install $(ACTIONLINT) 2>/dev/null; then \
+		.bench/bin/actionlint && echo "workflows: good"; \
+	else echo "workflows: not checked; needs Go and its module proxy"; fi
