@@ -378,11 +378,11 @@ WHEEL_PYTHONS ?=
 CARGO_FOLDER := $(or $(CARGO_HOME),$(HOME)/.cargo)
 REMAP_C = -ffile-prefix-map=$(CARGO_FOLDER)=/cargo -ffile-prefix-map=$(CURDIR)=/ucall
 REMAP_RUST = --remap-path-prefix=$(CARGO_FOLDER)=/cargo --remap-path-prefix=$(CURDIR)=/ucall
-wheels: export CFLAGS = $(REMAP_C)
-wheels: export CXXFLAGS = $(REMAP_C)
-wheels: export RUSTFLAGS = $(REMAP_RUST)
+wheels dist-c: export CFLAGS = $(REMAP_C)
+wheels dist-c: export CXXFLAGS = $(REMAP_C)
+wheels dist-c: export RUSTFLAGS = $(REMAP_RUST)
 # A folder of its own, because these flags compile everything again.
-wheels: export CARGO_TARGET_DIR := $(abspath $(TARGET_DIR)/release-packages)
+wheels dist-c: export CARGO_TARGET_DIR := $(abspath $(TARGET_DIR)/release-packages)
 
 $(STAMPS)/release-tools: pyproject.toml $(STAMPS)/maturin
 	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
@@ -405,6 +405,18 @@ test-wheel: ## Run the Python tests on a wheel of dist/ in a new environment (PY
 	@tools/install-test-tools.sh
 	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
 		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
+
+.PHONY: dist-c test-dist-c sbom
+dist-c: $(STAMPS)/release-tools ## Pack the C library in dist/, for any folder and glibc 2.17
+	@tools/pack-c-library.sh $(abspath $(PY)) $(DIST)
+
+test-dist-c: $(STAMPS)/test-tools dist-c ## Unpack it elsewhere, and build and call the examples there
+	UCALL_C_TARBALL="$$(ls $(abspath $(DIST))/ucall-c-*.tar.gz)" \
+		$(PY) -m pytest $(PYTEST_FLAGS) tests/c/test_packaging.py \
+		-k "pkg_config or find_package or tarball or exports or installed or major_version"
+
+sbom: ## List the crates that are compiled in, as CycloneDX, in dist/
+	@tools/write-sboms.sh $(DIST)
 
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 .PHONY: lint-workflows
