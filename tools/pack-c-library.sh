@@ -17,7 +17,8 @@ system=$(uname -s | tr '[:upper:]' '[:lower:]')
 name=ucall-c-$version-$system-$machine
 mkdir -p "$CARGO_TARGET_DIR" "$folder"
 
-# cargo's cc names a target that zig does not know.
+# The crate `cc` names a target that zig does not know. zig instruments code that is compiled without
+# optimisation, such as aws-lc's source of entropy, unless told not to.
 if [ "$system" = linux ]; then
     CC=$CARGO_TARGET_DIR/zig-cc
     cat >"$CC" <<WRAPPER
@@ -26,7 +27,7 @@ for word; do
     shift
     case \$word in --target=*) ;; *) set -- "\$@" "\$word" ;; esac
 done
-exec "$python" -m ziglang cc -target $machine-linux-gnu.2.17 "\$@"
+exec "$python" -m ziglang cc -target $machine-linux-gnu.2.17 -fno-sanitize=undefined "\$@"
 WRAPPER
     chmod +x "$CC"
     export CC
