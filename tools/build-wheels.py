@@ -50,11 +50,26 @@ def environment() -> dict[str, str]:
     return {name: it for name, it in os.environ.items() if name != "PYO3_PYTHON"} | {"PATH": path}
 
 
+def unwinder(target: str) -> Path:
+    """A stand-in for the system's unwinder, libgcc_s, for zig to link against."""
+    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "unwinder" / target
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "libgcc_s.so.1"
+    machine = target.partition("-")[0]
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.2.17"]
+    command += ["-shared", f"-Wl,-soname,{library.name}", "-o", str(library)]
+    subprocess.run([*command, ROOT / "tools" / "libgcc_s.c"], check=True)
+    return library
+
+
 def build(target: str, pythons: list[str], out: Path) -> None:
     interpreters = [f"python{version}" for version in pythons]
     command = ["maturin", "build", "--quiet", "--release", "--locked", "--zig", "--strip"]
     command += ["--compatibility", POLICIES[target], "--target", target, "--out", str(out)]
     command += ["--interpreter", *interpreters]
+    # musl ends threads without unwinding.
+    if target.endswith("gnu"):
+        command += ["--", "-C", f"link-arg={unwinder(target)}"]
     subprocess.run(command, cwd=ROOT, env=environment(), check=True)
 
 
@@ -88,6 +103,8 @@ def complaints_about(wheel: Path, policy: str) -> list[str]:
             found.append("no SBOM")
         [library] = [name for name in names if name.endswith(".so")]
         contents = archive.read(library)
+    if policy.startswith("manylinux") and b"libgcc_s.so.1" not in contents:
+        found.append("links an unwinder of its own: see tools/libgcc_s.c")
     folders = (ROOT, Path.home() / ".cargo")
     found += [f"{library} names {it}" for it in folders if str(it).encode() in contents]
     return found

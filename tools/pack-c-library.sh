@@ -17,15 +17,22 @@ system=$(uname -s | tr '[:upper:]' '[:lower:]')
 name=ucall-c-$version-$system-$machine
 mkdir -p "$CARGO_TARGET_DIR" "$folder"
 
-# The crate `cc` names a target that zig does not know. zig instruments code that is compiled without
-# optimisation, such as aws-lc's source of entropy, unless told not to.
+# The crate `cc` names a target that zig does not know. zig instruments code that is compiled
+# without optimisation, such as aws-lc's source of entropy, unless told not to.
 if [ "$system" = linux ]; then
     CC=$CARGO_TARGET_DIR/zig-cc
+    unwinder=$CARGO_TARGET_DIR/libgcc_s.so.1
+    "$python" -m ziglang cc -target "$machine-linux-gnu.2.17" -shared \
+        -Wl,-soname,libgcc_s.so.1 -o "$unwinder" tools/libgcc_s.c
     cat >"$CC" <<WRAPPER
 #!/bin/sh
 for word; do
     shift
-    case \$word in --target=*) ;; *) set -- "\$@" "\$word" ;; esac
+    case \$word in
+    --target=*) ;;
+    -lgcc_s) set -- "\$@" "$unwinder" ;;
+    *) set -- "\$@" "\$word" ;;
+    esac
 done
 exec "$python" -m ziglang cc -target $machine-linux-gnu.2.17 -fno-sanitize=undefined "\$@"
 WRAPPER
