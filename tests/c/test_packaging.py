@@ -18,9 +18,20 @@ VERSION = re.search(r'^version = "(.*)"', (harness.ROOT / "Cargo.toml").read_tex
 MAJOR = VERSION.partition(".")[0]
 
 
+# A tarball of `make dist-c`, to test instead of what `make install-c` installs.
+TARBALL = os.environ.get("UCALL_C_TARBALL")
+needs_tarball = pytest.mark.skipif(not TARBALL, reason="tests what make dist-c packs")
+
+
 @pytest.fixture(scope="session")
-def prefix(library, tmp_path_factory) -> Path:
-    """The library, installed with `make install-c`."""
+def prefix(request, tmp_path_factory) -> Path:
+    """The library, installed with `make install-c` or unpacked from the tarball."""
+    if TARBALL:
+        folder = tmp_path_factory.mktemp("elsewhere")
+        harness.run(["tar", "--extract", "--file", TARBALL, "--directory", folder])
+        [unpacked] = folder.iterdir()
+        return unpacked
+    request.getfixturevalue("library")
     prefix = tmp_path_factory.mktemp("prefix") / "a b & c"
     harness.run(
         ["make", "--no-print-directory", "install-c", f"PREFIX={prefix}"],
@@ -74,6 +85,22 @@ def test_the_shared_library_is_named_by_its_major_version(prefix):
     assert (prefix / f"lib/libucall.so.{MAJOR}").resolve().name == f"libucall.so.{VERSION}"
     needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
     assert not any("ucall" in name for name in needed)
+    # The unwinder by which glibc ends threads: two on one stack crash.
+    assert "libgcc_s.so.1" in needed
+
+
+@needs_tarball
+def test_the_tarball_names_no_folder_of_the_build(prefix):
+    files = [path for path in prefix.rglob("*") if path.is_file()]
+    for folder in (harness.ROOT, Path.home()):
+        assert [path.name for path in files if bytes(folder) in path.read_bytes()] == []
+
+
+@needs_tarball
+def test_the_tarball_runs_with_glibc_2_17(prefix):
+    symbols = harness.run(["objdump", "--dynamic-syms", prefix / "lib/libucall.so"])
+    versions = {tuple(map(int, it.split("."))) for it in re.findall(r"GLIBC_([\d.]+)", symbols)}
+    assert (2,) < max(versions) <= (2, 17)
 
 
 @pytest.mark.parametrize("standard", ["c99", "c11", "c17", "gnu2x"])

@@ -88,6 +88,13 @@ class Future(Receipt, concurrent.futures.Future[None]):
         callbacks: list[Callable[[Any], object]] = self.__dict__.setdefault("callbacks", [])
         return callbacks
 
+    # From Python 3.15 on, asyncio reads these of a finished future instead of calling its methods.
+    _result = None
+
+    @property
+    def _exception(self) -> BaseException | None:  # type: ignore[override]
+        return self.exception()
+
     def _watch(self) -> None:
         """Has the notifier call `_finish` when it is done."""
         if not self.__dict__.get("is_watched"):
