@@ -65,11 +65,13 @@ $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
 	@touch $@
 
 # pip does not replace a package of the same version, so the second call forces it.
+# maturin lists every crate that it downloads, also with --quiet, so its output is shown on failure.
 $(STAMPS)/package: $(SOURCES) $(STAMPS)/maturin
 	@tools/check-requirements.sh
 	@rm -rf $(WHEELS)
 	@echo "Building the package for release: some minutes the first time"
-	@$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY)
+	@$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY) \
+		>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
 	@echo "Installing the package and its test extras into $(VENV)"
 	@$(PY) -m pip install --quiet "$$(echo $(WHEELS)/ucall-*.whl)[test]"
 	@$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
@@ -357,6 +359,7 @@ $(STAMPS)/test-tools: pyproject.toml $(STAMPS)/venv
 test-c: $(STAMPS)/test-tools test-programs ## Run the tests of the C library and its examples
 	$(CARGO) build --release --locked --package ucall-capi
 	$(CARGO) build --locked --package ucall-capi
+	PYTHONPATH=tests $(PY) tests/c/build.py
 	$(PY) -m pytest $(AT_ONCE) --dist loadfile $(PYTEST_FLAGS) --timeout 300 tests/c
 
 # cargo's build folder.

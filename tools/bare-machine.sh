@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs README's commands on a fresh Debian: `make demo` and `make test` of the last commit, in a root
-# made by debootstrap, as root and then as a user without sudo.
+# Runs README's commands on a fresh Debian: `make demo` and `make test` of the last commit, in a
+# root made by debootstrap, as root and then as a user without sudo.
 #
 #     bare-machine.sh [--short]    --short: `make demo`, and only the tests that use other programs
 #
@@ -34,7 +34,8 @@ copy_registry_settings() {
 make_root() {
     rm -rf "$fresh" "$used"
     mkdir -p "$folder"
-    debootstrap --variant=minbase --include=ca-certificates trixie "$fresh" >"$folder/debootstrap.log"
+    debootstrap --variant=minbase --include=ca-certificates trixie "$fresh" \
+        >"$folder/debootstrap.log"
     mkdir "$fresh/srv/cargo"
     copy_registry_settings "$fresh"
     printf '#!/bin/sh\nexit 101\n' >"$fresh/usr/sbin/policy-rc.d"
@@ -76,7 +77,8 @@ whole='make demo && make test'
 if [ "$short" = --short ]; then
     # Optimized enough for the tests, and built in less time.
     export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-    whole="make demo test-programs .bench/tls_client && .venv/bin/pytest -q ${with_programs//$'\n'/}"
+    whole="make demo test-programs .bench/tls_client
+        .venv/bin/pytest -q ${with_programs//$'\n'/}"
 fi
 
 # run ROOT USER

@@ -12,7 +12,8 @@ mkdir -p "$folder"
 IFS=: read -ra folders <<<"$PATH"
 # The first of two programs of one name counts, as in PATH, so no link is replaced.
 for from in "${folders[@]}"; do
-    find "$from/" -maxdepth 1 ! -type d -executable -exec ln -s -t "$folder" {} + 2>/dev/null || true
+    find "$from/" -maxdepth 1 ! -type d -executable -exec ln -s -t "$folder" {} + 2>/dev/null ||
+        true
 done
 grep -v '^#' tests/programs.txt | while read -r program _; do
     rm -f "$folder/$program"
