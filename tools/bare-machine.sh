@@ -16,7 +16,8 @@ readonly short=${1:-}
 
 if [ -z "${BARE_MACHINE_IN_NAMESPACE:-}" ]; then
     [ "$(id -u)" -eq 0 ] || { echo "bare-machine: needs root, for chroot" >&2; exit 1; }
-    command -v debootstrap >/dev/null || apt-get install -y -qq debootstrap >/dev/null
+    command -v debootstrap >/dev/null ||
+        { apt-get update -qq && apt-get install -y -qq debootstrap >/dev/null; }
     BARE_MACHINE_IN_NAMESPACE=1 exec unshare --mount --pid --fork --kill-child "$0" "$@"
 fi
 
