@@ -52,7 +52,8 @@ requirements: ## List missing tools, and how to install them
 
 $(STAMPS)/venv: tools/check-requirements.sh tools/find-python.sh
 	@tools/check-requirements.sh
-	"$$(tools/find-python.sh)" -m venv $(VENV)
+	@echo "Making $(VENV)"
+	@"$$(tools/find-python.sh)" -m venv $(VENV)
 	@mkdir -p $(@D)
 	@touch $@
 
@@ -64,13 +65,16 @@ $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
 	@touch $@
 
 # pip does not replace a package of the same version, so the second call forces it.
+# maturin lists every crate that it downloads, also with --quiet, so its output is shown on failure.
 $(STAMPS)/package: $(SOURCES) $(STAMPS)/maturin
 	@tools/check-requirements.sh
 	@rm -rf $(WHEELS)
 	@echo "Building the package for release: some minutes the first time"
-	$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY)
-	$(PY) -m pip install --quiet "$$(echo $(WHEELS)/*.whl)[test]"
-	$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
+	@$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY) \
+		>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
+	@echo "Installing the package and its test extras into $(VENV)"
+	@$(PY) -m pip install --quiet "$$(echo $(WHEELS)/*.whl)[test]"
+	@$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
 	@touch $@
 
 # Not as an extra of the package, so that linting Python builds no Rust.
@@ -80,11 +84,26 @@ $(STAMPS)/lint-tools: pyproject.toml $(STAMPS)/venv
 	@touch $@
 
 .PHONY: demo
-demo: setup ## Serve the example, call it over HTTP and raw TCP, load it for five seconds
+demo: setup .bench/target/release/load ## Serve the example, call it over HTTP and raw TCP, load it for five seconds
 	@tools/demo.sh
 
 .PHONY: test test-rust test-python
 test: test-rust test-python ## Build and run every test (TEST_PROCESSES=0: one after another)
+
+.PHONY: test-programs test-without-programs bare-machine
+test-programs:
+	@tools/install-test-programs.sh
+
+test-without-programs: ## Run every test with the programs of tests/programs.txt hidden from PATH
+	@tools/test-without-programs.sh
+
+bare-machine: ## Run `make demo` and `make test` in a fresh Debian, as root and as a user (SHORT=1)
+	@tools/bare-machine.sh $(if $(SHORT),--short)
+
+# Built before the tests, because a busy machine takes minutes for Go's standard library.
+.bench/tls_client: tests/python/go/tls_client.go | test-programs
+	@mkdir -p $(@D)
+	@if command -v go >/dev/null; then go build -o $@ $<; fi
 
 # ucall-python is an extension module, which the Python tests cover.
 test-rust: $(STAMPS)/venv ## Run the Rust tests
@@ -133,8 +152,7 @@ soak: setup ## Ten minutes of good and hostile traffic; plots memory and descrip
 	@mkdir -p .bench
 	PYTHONPATH=tests:bench $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
 
-test-python: setup ## Run the Python tests against the built package
-	@tools/install-test-tools.sh
+test-python: setup test-programs .bench/tls_client ## Run the Python tests against the built package
 	$(PY) -m pytest $(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS) tests/python
 
 # In an environment of its own, so that neither build replaces the other.
@@ -149,12 +167,12 @@ security-table: setup ## Test every bad input, and write the tables in docs/secu
 
 .PHONY: conformance test-conformance
 test: test-conformance
-test-conformance: setup ## Run conformance suites: JSONTestSuite, h11, httptools, httplint
+test-conformance: setup test-programs ## Run conformance suites: JSONTestSuite, h11, httptools, httplint
 	@tools/install-conformance.sh $(PY)
 	$(PY) -m pytest $(PYTEST_FLAGS) --ignore tests/conformance/test_tls.py tests/conformance
 
 conformance: test-conformance ## Run these and testssl.sh, which takes minutes
-	@tools/install-conformance.sh $(PY) testssl.sh
+	@tools/install-test-programs.sh conformance
 	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
 
 .PHONY: slow-peers
@@ -163,7 +181,8 @@ slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connectio
 	$(PY) bench/slow_peers.py $(BENCH_FLAGS)
 
 .bench/target/release/load: $(wildcard bench/load/src/*.rs) bench/load/Cargo.lock
-	$(CARGO) build --quiet --release --locked --manifest-path bench/load/Cargo.toml \
+	@echo "Building the load program"
+	@$(CARGO) build --quiet --release --locked --manifest-path bench/load/Cargo.toml \
 		--target-dir .bench/target
 
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
@@ -342,10 +361,10 @@ $(STAMPS)/test-tools: pyproject.toml $(STAMPS)/venv
 		$(PY) -m pip install --quiet --requirement /dev/stdin
 	@touch $@
 
-test-c: $(STAMPS)/test-tools ## Run the tests of the C library and its examples
-	@tools/install-c-tools.sh
+test-c: $(STAMPS)/test-tools test-programs ## Run the tests of the C library and its examples
 	$(CARGO) build --release --locked --package ucall-capi
 	$(CARGO) build --locked --package ucall-capi
+	PYTHONPATH=tests $(PY) tests/c/build.py
 	$(PY) -m pytest $(AT_ONCE) --dist loadfile $(PYTEST_FLAGS) --timeout 300 tests/c
 
 # cargo's build folder.

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from programs import require
 
 import harness
 from harness import Client, serving
@@ -140,10 +141,10 @@ def serves(command: list, **how) -> None:
             assert client.call("sum", {"a": 2, "b": 3}) == 5
 
 
-@pytest.mark.skipif(not shutil.which("pkg-config"), reason="no pkg-config")
 @pytest.mark.parametrize("source", [SUM, LOGIN], ids=["c", "c++"])
 @pytest.mark.parametrize("kind", ["shared", "static"])
 def test_pkg_config(prefix, tmp_path, source, kind):
+    require("pkg-config")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
     program = tmp_path / source.stem
     flags = "$(pkg-config --cflags --libs ucall)"
@@ -181,55 +182,53 @@ def project(folder: Path, how: str) -> None:
     )
 
 
-needs_cmake = pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
+@pytest.fixture
+def cmake() -> str:
+    return require("cmake")
 
 
-def configure_and_build(folder: Path, *options: str) -> Path:
+def configure_and_build(cmake: str, folder: Path, *options: str) -> Path:
     build = folder / "build"
-    harness.run(["cmake", "-S", folder, "-B", build, *options])
-    harness.run(["cmake", "--build", build])
+    harness.run([cmake, "-S", folder, "-B", build, *options])
+    harness.run([cmake, "--build", build])
     return build
 
 
-@needs_cmake
 @pytest.mark.parametrize("shared", ["OFF", "ON"])
-def test_cmake_fetch_content(library, tmp_path, shared):
+def test_cmake_fetch_content(cmake, library, tmp_path, shared):
     project(tmp_path, FETCH.format(root=harness.ROOT))
     build = configure_and_build(
-        tmp_path, f"-DUCALL_TARGET_DIR={harness.TARGET}", f"-DBUILD_SHARED_LIBS={shared}"
+        cmake, tmp_path, f"-DUCALL_TARGET_DIR={harness.TARGET}", f"-DBUILD_SHARED_LIBS={shared}"
     )
     for name in ("sum", "login"):
         assert ("libucall.so" in harness.run(["ldd", build / name])) == (shared == "ON")
         serves([build / name])
 
 
-@needs_cmake
 @pytest.mark.parametrize("shared", ["OFF", "ON"])
-def test_cmake_find_package(prefix, tmp_path, shared):
+def test_cmake_find_package(cmake, prefix, tmp_path, shared):
     project(tmp_path, FIND.format(version=VERSION))
     build = configure_and_build(
-        tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}"
+        cmake, tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}"
     )
     for name in ("sum", "login"):
         serves([build / name])
 
 
-@needs_cmake
-def test_cmake_refuses_another_version(prefix, tmp_path):
+def test_cmake_refuses_another_version(cmake, prefix, tmp_path):
     project(tmp_path, FIND.format(version=f"{int(MAJOR) + 1}.0"))
     done = subprocess.run(
-        ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
+        [cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
         capture_output=True,
         text=True,
     )
     assert done.returncode != 0 and f"version: {VERSION}" in done.stderr
 
 
-@needs_cmake
-def test_cmake_installs(library, tmp_path):
+def test_cmake_installs(cmake, library, tmp_path):
     build, prefix = tmp_path / "build", tmp_path / "prefix"
-    harness.run(["cmake", "-S", harness.ROOT, "-B", build, f"-DUCALL_TARGET_DIR={harness.TARGET}"])
-    harness.run(["cmake", "--build", build])
-    harness.run(["cmake", "--install", build, "--prefix", prefix])
+    harness.run([cmake, "-S", harness.ROOT, "-B", build, f"-DUCALL_TARGET_DIR={harness.TARGET}"])
+    harness.run([cmake, "--build", build])
+    harness.run([cmake, "--install", build, "--prefix", prefix])
     assert (prefix / "lib/cmake/ucall/ucallConfig.cmake").is_file()
     assert (prefix / "include/ucall/ucall.h").read_bytes() == HEADER.read_bytes()

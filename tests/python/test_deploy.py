@@ -6,13 +6,13 @@ import configparser
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
+from programs import require
 from proxies import nginx
 from serving import Serve
 
@@ -54,14 +54,15 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert Path(program).name == "python" and arguments[:2] == ["-m", "ucall"]
     settings = Settings.read(arguments[2:])
     assert (settings.app, settings.workers) == ("app:server", 4)
-    if (analyze := shutil.which("systemd-analyze")) is None:
-        pytest.skip("systemd-analyze is not installed")
     path = tmp_path / "app.service"
     # The files that it names do not exist on this machine.
     text = block("ini").replace("/srv/app/.venv/bin/python", "/bin/true")
     path.write_text(text)
     done = subprocess.run(
-        [analyze, "verify", str(path)], capture_output=True, text=True, timeout=60
+        [require("systemd-analyze"), "verify", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     complaints = [line for line in done.stderr.splitlines() if "app.service" in line]
     assert not complaints, done.stderr

@@ -21,6 +21,7 @@ import pytest
 import trustme
 from broker import Mosquitto
 from paho.mqtt.enums import CallbackAPIVersion
+from programs import require
 from proxy import Proxy
 
 from ucall import queue as nq
@@ -112,9 +113,16 @@ def test_the_broker_does_not_acknowledge_for_a_peer(broker: Mosquitto) -> None:
             client.close()
 
 
-def test_a_broker_with_a_password_is_authenticated_to(tmp_path: Path) -> None:
-    passwords = tmp_path / "passwords"
-    subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "ann", "secret"], check=True)
+@pytest.fixture
+def passwords(tmp_path: Path) -> Path:
+    """mosquitto's file with the password of one user."""
+    require("mosquitto")
+    path = tmp_path / "passwords"
+    subprocess.run(["mosquitto_passwd", "-b", "-c", path, "ann", "secret"], check=True)
+    return path
+
+
+def test_a_broker_with_a_password_is_authenticated_to(passwords: Path) -> None:
     with Mosquitto(f"password_file {passwords}") as broker:
         login = nq.BrokerOptions(user="ann", password="secret")
         with (
@@ -126,9 +134,7 @@ def test_a_broker_with_a_password_is_authenticated_to(tmp_path: Path) -> None:
         assert "secret" not in repr(login)
 
 
-def test_a_wrong_password_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    passwords = tmp_path / "passwords"
-    subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "ann", "secret"], check=True)
+def test_a_wrong_password_is_reported(passwords: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Mosquitto(f"password_file {passwords}") as broker:
         proxy = Proxy(("127.0.0.1", broker.port))
         login = nq.BrokerOptions(user="ann", password="guess")
