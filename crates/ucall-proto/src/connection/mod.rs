@@ -478,13 +478,6 @@ impl PlainConnection {
         }
     }
 
-    /// Whether as much waits already as one connection may make wait.
-    #[inline]
-    fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
-        self.exchanges.len() >= environment.limits.pipeline_max
-            || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
-    }
-
     /// Runs the request that `rest` starts with, if it is complete and may run now.
     #[inline(always)]
     fn step<S: Service>(
@@ -496,7 +489,9 @@ impl PlainConnection {
         if rest.is_empty() || self.close_state != CloseState::Open {
             return Step::Incomplete;
         }
-        if self.must_wait(environment, out) {
+        if self.exchanges.len() >= environment.limits.pipeline_max
+            || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
+        {
             self.paused = true;
             return Step::Incomplete;
         }
