@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker import Broker
+from broker import Mosquitto
 from certificates import Authority
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -75,7 +75,7 @@ def exchange_over_tls(
     if protocol == "unix":
         netloc = nq.NetworkLocation(str(folder / "queue.sock"))
     if protocol == "mqtt":
-        with Broker(f"keyfile {server.key}", f"certfile {server.certificate}") as broker:
+        with Mosquitto(f"keyfile {server.key}", f"certfile {server.certificate}") as broker:
             options = nq.CommunicatorOptions(
                 netloc=nq.NetworkLocation(port=broker.port), security=client
             )

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from broker import Broker
+from broker import Mosquitto
 from pairs import PROTOCOLS, Pairs, free_location
 
 from harness import eventually
@@ -30,12 +30,12 @@ class Outage:
 
     def __init__(self, pairs: Pairs, *, is_of_broker: bool = False) -> None:
         self.pairs = pairs
-        self._broker: Broker | None = None
+        self._broker: Mosquitto | None = None
         self._given: dict[str, object] = {}
         if pairs.protocol in ("tcp", "grpc"):
             self._given["netloc"] = free_location()
         if is_of_broker:
-            self._broker = Broker()
+            self._broker = Mosquitto()
             self._broker.start()
             self._given["netloc"] = nq.NetworkLocation(port=self._broker.port)
         self.server = pairs.server(id=uuid.uuid4(), **self._given)
