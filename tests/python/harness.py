@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import itertools
 import json
 import os
@@ -133,12 +134,26 @@ def let_read(port: int) -> None:
         wire.error("nobody")
 
 
-def let_rest(process: Any, *wires: Wire) -> None:
-    """Returns once the sent bytes have reached a server's process, and it is idle."""
-    for wire in wires:
-        assert eventually(lambda wire=wire: is_delivered(wire.socket))  # type: ignore[misc]
+def let_rest(process: Any, *wires: Wire) -> bool:
+    """Waits until the sent bytes have reached a server's process, and it is idle.
+
+    Returns whether all connections are open: bytes do not reach the other side of a closed one.
+    """
+    for sender in (wire.socket for wire in wires):
+        assert eventually(functools.partial(is_delivered_or_closed, sender))
     stat = Path(f"/proc/{process.pid}/stat")
     assert eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+    return all(is_established(wire.socket) for wire in wires)
+
+
+def is_established(connected: socket.socket) -> bool:
+    """Whether neither side has closed or reset a TCP connection, by the kernel's ``TCP_INFO``."""
+    [state] = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    return bool(state == 1)  # TCP_ESTABLISHED
+
+
+def is_delivered_or_closed(sender: socket.socket) -> bool:
+    return is_delivered(sender) or not is_established(sender)
 
 
 def is_delivered(sender: socket.socket) -> bool:

@@ -73,7 +73,7 @@ def connect_many(stack: ExitStack, process: Any, port: int, count: int) -> list[
         wires.append(stack.enter_context(Wire(port)))
         wires[-1].send(PARTIAL)
         # A connection with a begun request is not evicted for the next one.
-        let_rest(process, wires[-1])
+        assert let_rest(process, wires[-1])
     return wires
 
 

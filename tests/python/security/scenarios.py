@@ -167,20 +167,30 @@ def _one_too_many(target: Target) -> str:
 
 
 def _none_idle(target: Target) -> str:
-    """The maximum of connections, including the one that checks, all busy; then another."""
+    """The maximum of connections, including the one that checks, all busy; then another.
+
+    On a busy machine the server may accept a connection before it reads the bytes of the one
+    before, and close that as an idle one. Then all begins again.
+    """
+    return next(filter(None, (_one_more_than_busy(target) for _ in range(100))))
+
+
+def _one_more_than_busy(target: Target) -> str | None:
     with ExitStack() as stack:
-        wires = []
+        wires: list[Wire] = []
         for _ in range(MAX["max_connections"] + 1):
             # When this call returns, the other connections are busy.
-            let_rest(target.process, *wires)
+            if not let_rest(target.process, *wires):
+                return None
             wires.append(stack.enter_context(target.wire()))
             wires[-1].send(CALL[:20])
-        let_rest(target.process, *wires)
+        if not let_rest(target.process, *wires):
+            return None
         with Wire(target.port, 0.3) as new_wire:
             # Without TLS a call, with TLS a ClientHello, which every server answers.
             new_wire.send(CALL)
             if not _is_silent(new_wire):
-                return "was accepted"
+                return "was accepted" if let_rest(target.process, *wires) else None
             new_wire.socket.settimeout(60)
             wires[5].socket.close()
             return f"waits, then {'answered' if new_wire._more() else 'closed'}"
@@ -211,7 +221,7 @@ def _pipelined(target: Target) -> str:
     with target.wire() as wire:
         wire.send(request("hold") * 300)
         eventually(lambda: target.state()["waiting"] == 128, 10)
-        let_rest(target.process, wire)
+        assert let_rest(target.process, wire)
         most = target.state()["waiting"]
         replies = set()
         for _ in range(3):
