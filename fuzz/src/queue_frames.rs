@@ -239,7 +239,7 @@ fn hello(kind: u8, identity: Identity) -> Vec<u8> {
 /// Headers of known kinds, each followed by a body of its length.
 fn check_frames(mut bytes: &[u8]) {
     while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
-        assert!((1..=14).contains(&header[0]), "a frame of kind {}", header[0]);
+        assert!((1..=16).contains(&header[0]), "a frame of kind {}", header[0]);
         assert_eq!(&header[4..8], b"uclQ");
         let length = u64::from_le_bytes(*header.last_chunk().expect("8 bytes"));
         bytes = rest.get(length as usize..).expect("a whole frame");
