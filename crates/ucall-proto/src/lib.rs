@@ -14,6 +14,7 @@ pub mod json;
 mod limits;
 mod rpc;
 pub mod tls;
+pub mod websocket;
 
 pub use connection::{
     Connection, Drain, Environment, LoadState, MemoryBudget, NextAction, Reservation, Scratch,
