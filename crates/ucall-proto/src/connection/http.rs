@@ -130,6 +130,9 @@ impl PlainConnection {
         let is_last = self.is_last(self.requests + 1, environment);
         let mut reply_headers = ReplyHeaders::default();
         if is_last || !is_fast_path(head, environment) {
+            if let Some(step) = self.upgrade(head, environment, out) {
+                return step;
+            }
             match check_access(head, is_last, self.is_tls(), environment) {
                 Ok(checked) => reply_headers = checked,
                 Err(error) => return self.refuse_http(&error, head.method(), environment, out),
@@ -340,7 +343,12 @@ impl PlainConnection {
     ) {
         let request = self.next_request();
         let pending = environment.replies.begin(out, reply_headers);
-        let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
+        let context = RequestContext {
+            request,
+            head: Some(head),
+            is_framed: true,
+            session: self.session.as_ref(),
+        };
         let ran = match run_document(body, context, environment, out) {
             Ok((ran, _)) => ran,
             Err(fault) => {
@@ -457,7 +465,7 @@ fn check_access<'a, S>(
             Ok(ReplyHeaders { connection, allowed_origin })
         }
         (_, Target::Root | Target::Asterisk) => Err(HttpError::MethodNotAllowed),
-        (_, Target::Other(_)) => Err(HttpError::NotFound),
+        (_, Target::WebSocket | Target::Other(_)) => Err(HttpError::NotFound),
     }
 }
 

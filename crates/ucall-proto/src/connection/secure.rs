@@ -70,7 +70,7 @@ impl Secured {
             return self.plain.count_discarded(bytes.len());
         }
         match &mut self.tls {
-            None => self.plain.receive_plaintext(bytes, environment, out),
+            None => self.plain.receive_in_place(bytes, environment, out),
             Some(tls) => tls.receive(&mut self.plain, bytes, environment, out),
         }
     }
@@ -110,8 +110,11 @@ impl Secured {
         }
     }
 
-    /// Tells the peer, under TLS, that nothing more follows.
+    /// Tells the peer of a WebSocket or of TLS that nothing more follows.
     pub(super) fn close_notify(&mut self, out: &mut Vec<u8>) {
+        let mut close_frame = Vec::new();
+        self.plain.abandon_replies(&mut close_frame);
+        self.write(&close_frame, out);
         if let Some(tls) = &mut self.tls {
             tls.tls.close(out);
         }

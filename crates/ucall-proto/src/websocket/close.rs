@@ -1,6 +1,4 @@
-//! Close codes, and the payload of a Close frame (RFC 6455, section 7.4).
-
-use super::error::WebSocketError;
+//! Close codes (RFC 6455, section 7.4).
 
 /// Why a connection closes: a code of RFC 6455 or of IANA's registry, or an application's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,31 +35,5 @@ impl CloseCode {
     #[must_use]
     pub fn get(self) -> u16 {
         self.0
-    }
-}
-
-/// What a Close frame says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CloseFrame<'a> {
-    /// The code.
-    pub code: CloseCode,
-    /// Text for a log, often empty.
-    pub reason: &'a str,
-}
-
-impl<'a> CloseFrame<'a> {
-    /// Reads the payload of a Close frame, which may be empty.
-    pub(super) fn parse(payload: &'a [u8]) -> Result<Option<Self>, WebSocketError> {
-        match payload {
-            [] => Ok(None),
-            [_] => Err(WebSocketError::CloseTruncated),
-            [high, low, reason @ ..] => {
-                let code = CloseCode::new(u16::from_be_bytes([*high, *low]))
-                    .ok_or(WebSocketError::CloseCodeInvalid)?;
-                let reason = simdutf8::basic::from_utf8(reason)
-                    .map_err(|_| WebSocketError::ReasonNotUtf8)?;
-                Ok(Some(Self { code, reason }))
-            }
-        }
     }
 }

@@ -16,7 +16,7 @@
 use std::borrow::Cow;
 use std::mem;
 
-use super::close::CloseFrame;
+use super::close::CloseCode;
 use super::error::WebSocketError;
 use super::head::{FrameHead, Opcode};
 use super::mask::unmask;
@@ -72,6 +72,15 @@ pub enum Event<'a> {
     Pong(&'a [u8]),
     /// The last frame of the peer.
     Close(Option<CloseFrame<'a>>),
+}
+
+/// What a Close frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseFrame<'a> {
+    /// The code.
+    pub code: CloseCode,
+    /// Text for a log, often empty.
+    pub reason: &'a str,
 }
 
 /// What the input starts with.
@@ -230,6 +239,23 @@ impl Fragments {
             Err(_) => return Err(WebSocketError::TextNotUtf8),
         }
         Ok(())
+    }
+}
+
+impl<'a> CloseFrame<'a> {
+    /// Reads the payload of a Close frame, which may be empty.
+    fn parse(payload: &'a [u8]) -> Result<Option<Self>, WebSocketError> {
+        match payload {
+            [] => Ok(None),
+            [_] => Err(WebSocketError::CloseTruncated),
+            [high, low, reason @ ..] => {
+                let code = CloseCode::new(u16::from_be_bytes([*high, *low]))
+                    .ok_or(WebSocketError::CloseCodeInvalid)?;
+                let reason = simdutf8::basic::from_utf8(reason)
+                    .map_err(|_| WebSocketError::ReasonNotUtf8)?;
+                Ok(Some(Self { code, reason }))
+            }
+        }
     }
 }
 

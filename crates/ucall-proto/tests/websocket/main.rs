@@ -6,6 +6,7 @@ mod bench;
 mod limits;
 mod model;
 mod properties;
+mod upgrade;
 mod writer;
 
 use ucall_proto::websocket::{MessageLimits, unmask};
