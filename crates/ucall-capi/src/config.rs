@@ -85,6 +85,10 @@ pub struct Config {
     pub max_chunk_overhead_bytes: u32,
     pub max_discarded_bytes: u32,
     pub discard_timeout_ms: u32,
+    pub max_frame_bytes: u32,
+    pub max_message_frames: u32,
+    pub ping_interval_ms: u32,
+    pub max_unanswered_pings: u32,
 }
 
 impl Config {
@@ -195,6 +199,10 @@ impl Config {
             (&mut self.max_chunk_overhead_bytes, count(limits.chunk_overhead_bytes_max)),
             (&mut self.max_discarded_bytes, count(limits.discarded_bytes_max)),
             (&mut self.discard_timeout_ms, time(limits.discard_timeout)),
+            (&mut self.max_frame_bytes, count(limits.frame_bytes_max)),
+            (&mut self.max_message_frames, count(limits.message_frames_max)),
+            (&mut self.ping_interval_ms, time(limits.ping_interval)),
+            (&mut self.max_unanswered_pings, count(limits.unanswered_pings_max)),
         ] {
             default(field, value);
         }
@@ -222,6 +230,10 @@ impl Config {
         limits.chunk_overhead_bytes_max = self.max_chunk_overhead_bytes as usize;
         limits.discarded_bytes_max = self.max_discarded_bytes as usize;
         limits.discard_timeout = time(self.discard_timeout_ms);
+        limits.frame_bytes_max = self.max_frame_bytes as usize;
+        limits.message_frames_max = self.max_message_frames as usize;
+        limits.ping_interval = time(self.ping_interval_ms);
+        limits.unanswered_pings_max = self.max_unanswered_pings as usize;
         limits.exchanges_max = Some(self.max_lifetime_exchanges.into()).filter(|max| *max > 0);
         limits.lifetime = Some(self.max_lifetime_micro_seconds)
             .filter(|age| *age > 0)
@@ -442,7 +454,8 @@ mod tests {
             call_timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
             max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
             handshake_timeout_ms unix_mode max_chunk_overhead_bytes max_discarded_bytes
-            discard_timeout_ms
+            discard_timeout_ms max_frame_bytes max_message_frames ping_interval_ms
+            max_unanswered_pings
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")
