@@ -1,37 +1,58 @@
 """Counts the functions, files and calls between crates that one call of `sum` passes.
 
-    python tools/walk.py [--list] [COMMAND…]
+    python tools/walk.py [--of {c,async}] [--list]
 
-Without COMMAND, it serves `examples/c/sum.c` on epoll from a debug build. COMMAND is a server that
-prints "listening on PORT" and has debug information. The server runs under callgrind twice, with
-few calls of `sum` over one HTTP connection and with many: an instruction belongs to the walk if it
-ran for most of the calls that the second run adds. Debug information names the functions at each
-such instruction, inlined ones included, so the level of optimization hardly matters. A closure
-counts as a part of its function. Derived functions do not count, and those whose body is one line
-(accessors, forwarding calls) are counted apart. Files are those of `crates/*/src`. A crossing is an
-ordered pair of crates of which the first calls the second.
+| of | program, from a debug build, on epoll |
+|---|---|
+| `c` | serves `examples/c/sum.c` over HTTP |
+| `async` | serves an async function in Python over HTTP |
+
+The program runs under callgrind twice, with few calls and with many: an instruction belongs to the
+walk if it ran for most of the calls that the second run adds. Debug information names the functions
+at each such instruction, inlined ones included, so the level of optimization hardly matters. A
+closure counts as a part of its function. Derived functions do not count, and those whose body is
+one line (accessors, forwarding calls) are counted apart. Files are those of `crates/*/src`. A
+crossing is an ordered pair of crates of which the first calls the second.
 
 Needs valgrind and binutils (`addr2line`).
 """
 
 import argparse
+import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / ".bench" / "walk"
 FEW, MANY = 100, 200
 BODY = b'{"jsonrpc":"2.0","method":"sum","params":{"a":55,"b":21},"id":1}'
 REQUEST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
-READ_SECONDS_MAX = 60
+READ_SECONDS_MAX = 120
+
+ASYNC_SERVER = """
+from ucall.posix import Server
+
+server = Server(port=0)
+
+
+@server
+async def sum(a: int, b: int):
+    return a + b
+
+
+print("listening on", server.port, flush=True)
+server.run()
+"""
 
 Address = tuple[str, int]
 
@@ -89,9 +110,9 @@ def profile(command: list[str], calls: int, directory: Path) -> Profile:
     report = directory / f"calls-{calls}"
     options = ["--dump-instr=yes", "--compress-pos=no", "--compress-strings=no"]
     valgrind = ["valgrind", "--tool=callgrind", "--quiet", *options]
-    server = subprocess.Popen(
-        [*valgrind, f"--callgrind-out-file={report}", *command], stdout=subprocess.PIPE, text=True
-    )
+    command = [*valgrind, f"--callgrind-out-file={report}", *command]
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout
         call(int(server.stdout.readline().split()[-1]), calls)
@@ -136,7 +157,9 @@ def symbolized(binary: str, addresses: list[int]) -> dict[Address, list[Function
         # Line 0 marks code of no source line.
         place = re.search(r"crates/(ucall-\w+)/src/([\w/]+\.rs):[1-9]", next(lines))
         if place:
-            stack.append(Function(place[1], place[2], plain_name(line)))
+            # The name of an export has no path.
+            name = plain_name(line).removeprefix(f"{Path(place[2]).stem}::")
+            stack.append(Function(place[1], place[2], name))
     return found
 
 
@@ -199,10 +222,30 @@ def pairs(stack: list[Function]) -> Iterable[tuple[Function, Function]]:
     return zip(stack[1:], stack, strict=False)
 
 
+def build(crate: str) -> None:
+    command = ["cargo", "build", "--quiet", "--locked", "--package", crate]
+    # PyO3 then links to no libpython.
+    environment = {**os.environ, "PYO3_BUILD_EXTENSION_MODULE": "1", "PYO3_PYTHON": sys.executable}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+
+
+def python_package() -> None:
+    """Puts the package and a debug build of its core into a folder."""
+    build("ucall-python")
+    folder = PACKAGE / "ucall"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "python" / "ucall", folder, ignore=shutil.ignore_patterns("*.so"))
+    core = ROOT / "target" / "debug" / "libucall_python"
+    shutil.copy(core.with_suffix(".so"), folder / "_core.so")
+
+
+def async_server() -> list[str]:
+    python_package()
+    return [sys.executable, "-c", ASYNC_SERVER]
+
+
 def c_server() -> list[str]:
-    subprocess.run(
-        ["cargo", "build", "--quiet", "--locked", "--package", "ucall-capi"], cwd=ROOT, check=True
-    )
+    build("ucall-capi")
     binary = ROOT / ".bench" / "walk-sum"
     binary.parent.mkdir(exist_ok=True)
     sources = ["examples/c/sum.c", "target/debug/libucall.a"]
@@ -213,12 +256,18 @@ def c_server() -> list[str]:
     return [str(binary), "--port", "0", "--engine", "posix"]
 
 
+SUBJECTS: dict[str, Callable[[], list[str]]] = {
+    "c": c_server,
+    "async": async_server,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Counts what one call of sum passes.")
+    parser.add_argument("--of", choices=SUBJECTS, default="c", help="what to count")
     parser.add_argument("--list", action="store_true", help="name the functions by file")
-    parser.add_argument("command", nargs="*", help="a server; by default the one in C, on epoll")
     options = parser.parse_args()
-    found = walk(options.command or c_server())
+    found = walk(SUBJECTS[options.of]())
     by_crate = Counter(function.crate for function in found.functions)
     print(
         f"{len(found.functions)} functions in {len(found.files)} files,"

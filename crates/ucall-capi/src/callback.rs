@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use ucall_engine::Id;
 use ucall_proto::{Call as Request, CallOutcome, Reply, RpcError};
-use ucall_server::{CallId, Caller, Handler, Mailbox, MemoryBudget};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget};
 
 use crate::call::Call;
-use crate::callback_handler::CallbackHandler;
+use crate::callback_handler::{CallbackHandler, cancel};
 
 /// `ucall_callback_t`. "unwind" because a C++ exception may leave it. Such an exception ends the
 /// process at this boundary; without "unwind" the behaviour would be undefined.
@@ -40,7 +40,7 @@ impl Handler for CallbackHandler {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        let deadline = self.deadline_of(request);
+        let deadline = Deadline::of(request, self.call_timeout, self.turn_began);
         if let Some(deadline) = deadline
             && deadline.has_passed()
         {
@@ -65,11 +65,18 @@ impl Handler for CallbackHandler {
     }
 
     fn cancel(&mut self, connection: Id) {
-        self.cancel_connection(connection);
+        for token in self.calls.of_connection(connection) {
+            self.calls.remove(token).as_mut().map(cancel);
+        }
     }
 
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
-        self.next_reply(text)
+        loop {
+            let (token, outcome) = self.calls.next_outcome()?;
+            if let Some((Some(id), _)) = self.calls.finish(token, self.turn_began) {
+                return Some((id, outcome.map(|result| *text = result)));
+            }
+        }
     }
 
     #[inline]

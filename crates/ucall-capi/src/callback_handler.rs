@@ -4,10 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ucall_engine::Id;
-use ucall_proto::{Call as Request, RpcError};
-use ucall_server::{CallId, Deadline};
-
 use crate::deferred::Calls;
 use crate::log::Log;
 use crate::params::ParamBuffers;
@@ -18,7 +14,7 @@ pub(crate) struct CallbackHandler {
     pub(crate) log: Arc<Log>,
     /// Used by one live call after another.
     pub(crate) buffers: ParamBuffers,
-    call_timeout: Option<Duration>,
+    pub(crate) call_timeout: Option<Duration>,
     /// All calls of this turn had arrived by then.
     pub(crate) turn_began: Instant,
 }
@@ -38,37 +34,12 @@ impl CallbackHandler {
         }
     }
 
-    #[inline]
-    pub(crate) fn deadline_of(&self, request: &Request<'_>) -> Option<Deadline> {
-        Deadline::of(request, self.call_timeout, self.turn_began)
-    }
-
     /// Answers the calls whose deadline has passed, and cancels them.
     #[cold]
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some((token, deadline)) = self.calls.pop_expired(now) {
             self.calls.find(token).map(cancel);
             self.calls.outcomes().send(token, Err(deadline.error()));
-        }
-    }
-
-    /// Cancels the calls of a connection that has closed.
-    pub(crate) fn cancel_connection(&mut self, connection: Id) {
-        for token in self.calls.of_connection(connection) {
-            self.calls.remove(token).as_mut().map(cancel);
-        }
-    }
-
-    /// The next reply to a call that waits for one.
-    pub(crate) fn next_reply(
-        &mut self,
-        text: &mut Vec<u8>,
-    ) -> Option<(CallId, Result<(), RpcError>)> {
-        loop {
-            let (token, outcome) = self.calls.next_outcome()?;
-            if let Some((Some(id), _)) = self.calls.finish(token, self.turn_began) {
-                return Some((id, outcome.map(|result| *text = result)));
-            }
         }
     }
 }
@@ -81,6 +52,6 @@ impl Drop for CallbackHandler {
     }
 }
 
-fn cancel(cancelled: &mut Arc<AtomicBool>) {
+pub(crate) fn cancel(cancelled: &mut Arc<AtomicBool>) {
     cancelled.store(true, Ordering::Release);
 }

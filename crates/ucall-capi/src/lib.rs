@@ -14,7 +14,6 @@
 //! borrows from its worker and ends with its callback. A deferred call owns its data and replies
 //! through the worker's queue of outcomes, which it keeps alive.
 
-mod arena;
 mod boundary;
 mod call;
 mod callback;

@@ -5,7 +5,7 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
-use ucall_proto::{Connection, NextAction};
+use ucall_proto::Connection;
 
 use crate::handler::Caller;
 use crate::outgoing::Outgoing;
@@ -51,14 +51,6 @@ impl Entry {
     #[inline]
     pub(crate) fn id(&self) -> Id {
         self.caller.connection
-    }
-
-    /// Whether the connection only waits for its next request.
-    #[inline(always)]
-    pub(crate) fn is_idle_and_open(&self) -> bool {
-        self.outgoing.bytes() == 0
-            && !self.is_paused
-            && self.proto.next_action() == NextAction::Receive
     }
 
     /// Whether this turn may read more of the connection.

@@ -1,6 +1,6 @@
 //! The counters of a worker: a page with one writer, which any thread or process may read.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Deref};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A copy of a worker's counters.
@@ -70,20 +70,13 @@ impl Counters {
     pub fn shared(page: &'static CounterPage) -> Self {
         Self(PageMemory::Shared(page))
     }
+}
 
-    /// The counters at the end of the last turn.
-    pub fn stats(&self) -> Stats {
-        self.page().stats()
-    }
-
-    /// Publishes the worker's own copy at the end of a turn.
-    #[inline]
-    pub(crate) fn publish(&self, stats: &Stats) {
-        self.page().publish(stats);
-    }
+impl Deref for Counters {
+    type Target = CounterPage;
 
     #[inline]
-    fn page(&self) -> &CounterPage {
+    fn deref(&self) -> &CounterPage {
         match &self.0 {
             PageMemory::Own(page) => page,
             PageMemory::Shared(page) => page,
@@ -92,7 +85,7 @@ impl Counters {
 }
 
 impl CounterPage {
-    /// The counters on the page.
+    /// The counters at the end of the last turn.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

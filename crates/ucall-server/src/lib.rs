@@ -19,7 +19,6 @@ mod mailbox;
 mod maintenance;
 mod memory_waiters;
 mod outgoing;
-mod output;
 mod procedures;
 mod send_queue;
 mod tls;

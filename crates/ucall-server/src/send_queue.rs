@@ -13,6 +13,7 @@
 //! small replies in batches, at the latest at the end of the turn. io_uring submits all sends with
 //! its next wait.
 
+use std::mem;
 use std::time::Instant;
 
 use ucall_buffer::Payload;
@@ -20,7 +21,6 @@ use ucall_engine::{Engine, Id, SendState};
 use ucall_proto::{MemoryBudget, NextAction};
 
 use crate::connections::{Connections, Entry};
-use crate::output::Output;
 
 /// Replies in a batch. It is small, because a reply waits for the calls of those after it.
 const BATCH_MAX: usize = 4;
@@ -96,7 +96,7 @@ impl SendQueue {
     /// Whether the next wait has to poll, once.
     #[inline]
     pub(crate) fn take_poll(&mut self) -> bool {
-        std::mem::take(&mut self.needs_poll)
+        mem::take(&mut self.needs_poll)
     }
 
     /// Appends the output to that of its connection, and sends it according to the table above.
@@ -140,7 +140,10 @@ impl SendQueue {
         now: Instant,
     ) -> Flushed {
         let len = self.output.len();
-        if !entry.is_idle_and_open() || len == 0 || len > MemoryBudget::UNRESERVED_BYTES {
+        let only_receives = entry.outgoing.bytes() == 0
+            && !entry.is_paused()
+            && entry.proto.next_action() == NextAction::Receive;
+        if !only_receives || len == 0 || len > MemoryBudget::UNRESERVED_BYTES {
             return Flushed::NotYet;
         }
         if E::SENDS_AT_ONCE {
@@ -233,6 +236,125 @@ impl SendQueue {
         if let SendState::Done(payload) = engine.send(entry.id(), payload) {
             self.output.recycle(payload);
         }
+    }
+}
+
+/// Payloads that are cached.
+const CACHED_PAYLOADS_MAX: usize = 1024;
+
+/// The output of the connection that takes a step, and a cache of payloads.
+///
+/// Replies are written straight into one payload, which goes to the engine whole and comes back
+/// when it is sent. Hundreds of small payloads are cached, but only one large payload: the next
+/// reply is written to it. A small reply is copied out of it, so that no connection holds much more
+/// memory than it has bytes to send.
+#[derive(Debug, Default)]
+struct Output {
+    payload: Payload,
+    cached: Vec<Payload>,
+    /// Whether a large payload came back since the last [`Output::release_unused`].
+    was_large: bool,
+}
+
+impl Output {
+    /// The buffer to write to.
+    #[inline]
+    fn head_mut(&mut self) -> &mut Vec<u8> {
+        self.payload.head_mut()
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.payload.is_empty()
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Discards the output.
+    fn clear(&mut self) {
+        self.payload.clear_retaining_capacity();
+    }
+
+    /// Appends the output to `queued`.
+    fn append_to(&mut self, queued: &mut Payload) {
+        match self.payload.is_oversized() {
+            true => queued.append(&mut self.copied()),
+            false => queued.append(&mut self.payload),
+        }
+    }
+
+    /// Moves the output to `queued`, which is empty.
+    #[inline(always)]
+    fn move_to(&mut self, queued: &mut Payload) {
+        if self.payload.is_oversized() {
+            *queued = self.copied();
+            return;
+        }
+        mem::swap(&mut self.payload, queued);
+        if !self.payload.has_memory()
+            && let Some(cached) = self.cached.pop()
+        {
+            // The old payload owns no memory, so there is nothing to drop.
+            mem::forget(mem::replace(&mut self.payload, cached));
+        }
+    }
+
+    /// Takes the output for a send.
+    #[inline(always)]
+    fn take(&mut self) -> Payload {
+        if self.payload.is_oversized() {
+            return self.copied();
+        }
+        let next = self.cached.pop().unwrap_or_default();
+        mem::replace(&mut self.payload, next)
+    }
+
+    /// Caches a payload that was sent.
+    #[inline(always)]
+    fn recycle(&mut self, mut payload: Payload) {
+        if payload.is_large() {
+            payload = self.cache_large(payload);
+        }
+        payload.clear();
+        if self.cached.len() < CACHED_PAYLOADS_MAX {
+            self.cached.push(payload);
+        }
+    }
+
+    /// Keeps a large payload for the next output, if it is the largest; returns the other one.
+    #[cold]
+    fn cache_large(&mut self, mut payload: Payload) -> Payload {
+        if self.is_empty() && payload.capacity() > self.payload.capacity() {
+            payload.clear_retaining_capacity();
+            self.was_large = true;
+            mem::swap(&mut self.payload, &mut payload);
+        }
+        payload
+    }
+
+    /// Whether [`Output::release_unused`] may have memory to release.
+    #[inline]
+    fn is_large(&self) -> bool {
+        self.payload.is_large()
+    }
+
+    /// Releases the large payload if no large reply was sent since the last call. The output must
+    /// be empty.
+    fn release_unused(&mut self) {
+        if !mem::take(&mut self.was_large) {
+            self.payload.clear();
+        }
+    }
+
+    #[cold]
+    fn copied(&mut self) -> Payload {
+        let mut copy = self.cached.pop().unwrap_or_default();
+        copy.extend(self.payload.head());
+        self.payload.clear_retaining_capacity();
+        copy
     }
 }
 
@@ -338,5 +460,61 @@ mod tests {
         let entry = lab.connections.find(id).expect("the connection is open");
         lab.queue.send_next(&mut lab.engine, entry, lab.now);
         assert_eq!((lab.queue.bytes_sent(), lab.budget.bytes()), (20_030, 0));
+    }
+    fn sent(output: &mut Output, len: usize) -> Payload {
+        output.head_mut().resize(len, b'x');
+        let payload = output.take();
+        assert_eq!(payload.len(), len);
+        assert!(output.is_empty());
+        payload
+    }
+
+    #[test]
+    fn the_memory_of_a_large_reply_is_reused() {
+        let mut output = Output::default();
+        let payload = sent(&mut output, 1_000_000);
+        assert!(!output.is_large());
+        output.recycle(payload);
+        assert!(output.is_large());
+        let again = output.head_mut().as_ptr();
+        assert_eq!(sent(&mut output, 1_000_000).head().as_ptr(), again);
+    }
+
+    #[test]
+    fn a_small_reply_is_copied_out_of_large_memory() {
+        let mut output = Output::default();
+        let payload = sent(&mut output, 1_000_000);
+        output.recycle(payload);
+        let capacity = output.head_mut().capacity();
+        for len in [1, 100_000, capacity / 4 - 1] {
+            let payload = sent(&mut output, len);
+            assert!(payload.capacity() <= 2 * len.max(64), "{len}");
+            assert!(output.is_large());
+        }
+        let mut queued = Payload::from(b"first, ".to_vec());
+        output.head_mut().extend_from_slice(b"second");
+        output.append_to(&mut queued);
+        assert_eq!(queued.head(), b"first, second");
+        assert!(output.is_empty() && output.is_large());
+    }
+
+    #[test]
+    fn large_memory_unused_between_two_calls_is_released() {
+        let mut output = Output::default();
+        let payload = sent(&mut output, 1_000_000);
+        output.recycle(payload);
+        output.release_unused();
+        assert!(output.is_large());
+        output.release_unused();
+        assert!(!output.is_large());
+    }
+
+    #[test]
+    fn a_recycled_payload_does_not_disturb_the_current_one() {
+        let mut output = Output::default();
+        let payload = sent(&mut output, 1_000_000);
+        output.head_mut().extend_from_slice(b"begun");
+        output.recycle(payload);
+        assert_eq!(output.take().head(), b"begun");
     }
 }

@@ -179,14 +179,17 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         self.driver.send_waiting();
         self.wait(deadline)?;
-        self.begin_turn();
+        self.previous_turn = Some(self.driver.now());
+        self.driver.context_mut().begin_turn();
+        self.admission.begin_turn();
         let idle = self.completions.is_empty();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, idle };
         self.handle_completions(&mut turn)?;
         let now = self.driver.now();
         // Before replies are polled: a passed deadline precedes an outcome that came after it.
         self.handler_mut().turn_ended(now);
-        turn.stopped = self.read_mailbox();
+        self.has_messages = self.mailbox.has_messages();
+        turn.stopped = self.has_messages && self.read_messages();
         if H::POLLS_EVERY_TURN {
             self.driver.poll_replies();
         }
@@ -249,17 +252,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(!self.completions.is_empty() || !self.mailbox.prepare_to_sleep())
     }
 
-    #[inline(always)]
-    fn begin_turn(&mut self) {
-        self.previous_turn = Some(self.driver.now());
-        self.driver.context_mut().begin_turn();
-        self.admission.begin_turn();
-        self.arrivals = 0;
-    }
-
     /// Passes the completions of this turn to their connections.
     #[inline(always)]
     fn handle_completions(&mut self, turn: &mut Turn) -> io::Result<()> {
+        self.arrivals = 0;
         let mut next = 0;
         while let Some(completion) = self.completions.get_mut(next) {
             next += 1;
@@ -309,12 +305,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// Handles the messages and replies of other threads; `true` for [`Message::Stop`].
-    #[inline]
-    fn read_mailbox(&mut self) -> bool {
-        self.has_messages = self.mailbox.has_messages();
-        self.has_messages && self.read_messages()
-    }
-
     #[inline(never)]
     fn read_messages(&mut self) -> bool {
         let mut messages = mem::take(&mut self.messages);

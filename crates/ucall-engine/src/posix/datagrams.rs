@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recvfrom, sendto};
 use ucall_buffer::Payload;
 
-use super::ready::ReadReadiness;
+use super::ReadReadiness;
 use super::stream::{SEND_FLAGS, SendOutcome, retry};
 use crate::{Arrival, Completion, Id};
 

@@ -9,7 +9,6 @@
 mod accept;
 mod datagrams;
 mod deadline_timer;
-mod ready;
 mod stream;
 mod watch;
 
@@ -29,7 +28,6 @@ use crate::{Arrival, Completion, Engine, Id, Listener, Peer, Readiness, SendStat
 
 use datagrams::Datagrams;
 use deadline_timer::DeadlineTimer;
-use ready::{ReadReadiness, ReadyList};
 use stream::Stream;
 use watch::Watch;
 
@@ -443,5 +441,72 @@ impl AsFd for Posix {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the poll owns its descriptor and is borrowed for as long as the result.
         unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) }
+    }
+}
+
+/// The readiness of a source's incoming side.
+#[derive(Default)]
+struct ReadReadiness {
+    /// The kernel may hold something that no event will announce again.
+    readable: bool,
+    paused: bool,
+    /// On the list.
+    listed: bool,
+}
+
+/// Sources that may hold more than the last edge announced.
+///
+/// Most sources are announced, read until empty and removed before the next turn. So the list only
+/// counts removed entries, and is walked only while it has others.
+#[derive(Default)]
+struct ReadyList {
+    /// Each source at most once, removed ones included.
+    ids: Vec<Id>,
+    /// The number of sources that are not removed, closed ones included.
+    remaining: usize,
+}
+
+impl ReadyList {
+    /// Puts a source on the list; `false` when it is there already.
+    #[inline(always)]
+    fn add(&mut self, id: Id, readiness: &mut ReadReadiness) -> bool {
+        let is_new = !mem::replace(&mut readiness.listed, true);
+        if is_new {
+            self.ids.push(id);
+            self.remaining += 1;
+        }
+        is_new
+    }
+
+    /// Lets a source leave of which nothing is left to read.
+    #[inline(always)]
+    fn remove(&mut self, readiness: &mut ReadReadiness) {
+        if mem::take(&mut readiness.listed) {
+            self.remaining -= 1;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Whether all have left, which makes it empty.
+    #[inline(always)]
+    fn clear_if_done(&mut self) -> bool {
+        if self.remaining == 0 {
+            self.ids.clear();
+        }
+        self.remaining == 0
+    }
+
+    /// Drops the removed sources; returns the others.
+    fn prune(&mut self, sources: &mut Slab<Source>) -> Vec<Id> {
+        self.ids.retain(|&id| {
+            let Some(source) = sources.get_mut(id) else { return false };
+            source.readiness.listed &= source.may_have_input();
+            source.readiness.listed
+        });
+        self.remaining = self.ids.len();
+        self.ids.clone()
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg};
 use ucall_buffer::{Payload, Target};
 
-use super::ready::ReadReadiness;
+use super::ReadReadiness;
 use crate::{Arrival, Completion, Id, completion};
 
 /// Parts handed to one system call.

@@ -1,8 +1,7 @@
 //! Runs the calls of one document, and appends their replies to the output.
 //!
 //! A document of one request that the fast path reads runs at once, with its parts in registers.
-//! Any other is scanned from its start, and its calls share one compiled copy of
-//! [`DocumentRun::call`].
+//! Any other is scanned from its start.
 
 use std::sync::Arc;
 
@@ -61,10 +60,10 @@ pub(super) fn run_document<S: Service>(
     match Request::fast_path(text, environment.limits.nesting_max, environment.limits, &mut members)
     {
         Some((request, rest)) if context.allows(rest) => {
-            let (start, limit) =
-                (out.len(), ReplyLimit::after(out, environment.limits.reply_bytes_max));
-            let outcome = DocumentRun::new(context, &limit, environment).call(0, &request, out);
-            Ok((single(outcome, &request, out.len() > start), text.len() - rest.len()))
+            let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
+            let (members, service) = (&environment.scratch.members, &mut *environment.service);
+            let outcome = DocumentRun { context, members, limit, service }.single(&request, out);
+            Ok((outcome, text.len() - rest.len()))
         }
         _ => run_general(text, context, environment, out),
     }
@@ -83,37 +82,19 @@ fn run_general<S: Service>(
     if !context.allows(text.get(document.len..).unwrap_or_default()) {
         return Err(JsonError::Invalid);
     }
-    let limit = ReplyLimit::after(out, environment.limits.reply_bytes_max);
-    let mut run = DocumentRun::new(context, &limit, environment);
-    let ran = match document.content {
-        Content::Single(request) => {
-            let start = out.len();
-            let outcome = run.element(0, &request, out);
-            single(outcome, &request, out.len() > start)
-        }
+    let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
+    let (members, service) = (&environment.scratch.members, &mut *environment.service);
+    let mut run = DocumentRun { context, members, limit, service };
+    let outcome = match document.content {
+        Content::Single(request) => run.single(&request, out),
         Content::Batch(batch) => run.batch(&batch, out),
     };
-    Ok((ran, document.len))
+    Ok((outcome, document.len))
 }
 
 #[inline(always)]
 fn first_members<S: Service>(list: &mut Vec<Member>) -> FirstMembers<'_> {
     FirstMembers::new(list, if S::NEEDS_MEMBERS { MEMBERS_MAX } else { 0 })
-}
-
-/// The outcome of a document that is one call.
-#[inline(always)]
-fn single(outcome: CallOutcome, request: &Request<'_>, is_written: bool) -> DocumentOutcome {
-    match (outcome, request.id) {
-        (CallOutcome::Deferred, Some(id)) => {
-            DocumentOutcome::Deferred(ExchangeReply::Single(ReplyPart::Waiting {
-                item: 0,
-                id: id.to_vec(),
-            }))
-        }
-        _ if is_written => DocumentOutcome::Replied,
-        _ => DocumentOutcome::NoReply,
-    }
 }
 
 #[cold]
@@ -129,15 +110,19 @@ struct DocumentRun<'a, S> {
     service: &'a mut S,
 }
 
-impl<'a, S: Service> DocumentRun<'a, S> {
+impl<S: Service> DocumentRun<'_, S> {
+    /// Runs a document that is one call.
     #[inline(always)]
-    fn new(
-        context: RequestContext<'a>,
-        limit: &'a ReplyLimit,
-        environment: &'a mut Environment<'_, S>,
-    ) -> Self {
-        let members = &environment.scratch.members;
-        Self { context, members, limit, service: environment.service }
+    fn single(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
+        let start = out.len();
+        match (self.call(0, request, out), request.id) {
+            (CallOutcome::Deferred, Some(id)) => {
+                let part = ReplyPart::Waiting { item: 0, id: id.to_vec() };
+                DocumentOutcome::Deferred(ExchangeReply::Single(part))
+            }
+            _ if out.len() > start => DocumentOutcome::Replied,
+            _ => DocumentOutcome::NoReply,
+        }
     }
 
     fn batch(&mut self, batch: &Batch<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
@@ -195,7 +180,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         parts
     }
 
-    /// [`DocumentRun::call`], compiled once for all requests off the fast path.
+    /// [`DocumentRun::call`], compiled once for all items of batches.
     #[inline(never)]
     fn element(&mut self, index: u32, request: &Request<'_>, out: &mut Vec<u8>) -> CallOutcome {
         self.call(index, request, out)

@@ -24,26 +24,23 @@ impl PlainConnection {
     /// Updates the state that the connection waits in. Only a sweep computes the deadline from it.
     #[inline(always)]
     pub(super) fn update_wait_state<S>(&mut self, environment: &mut Environment<'_, S>) {
-        if self.wait_state == WaitState::Request && self.is_between_requests() {
+        let is_between_requests = || match &self.protocol {
+            Protocol::Http(http) => http.is_between_requests(),
+            Protocol::WebSocket(socket) => socket.is_between_messages(),
+            Protocol::Raw(_) | Protocol::Unknown => true,
+        };
+        if self.wait_state == WaitState::Request
+            && is_between_requests()
+            && self.input.is_empty()
+            && !self.paused
+            && self.close_state == CloseState::Open
+            && self.exchanges.is_empty()
+        {
             // Most requests arrive whole, and leave nothing to recount.
             (self.waiting_since, self.requests_at_wait) = (environment.now, self.requests);
         } else {
             self.enter_wait_state(environment);
         }
-    }
-
-    #[inline]
-    fn is_between_requests(&self) -> bool {
-        let is_between = match &self.protocol {
-            Protocol::Http(http) => http.is_between_requests(),
-            Protocol::WebSocket(socket) => socket.is_between_messages(),
-            Protocol::Raw(_) | Protocol::Unknown => true,
-        };
-        is_between
-            && self.input.is_empty()
-            && !self.paused
-            && self.close_state == CloseState::Open
-            && self.exchanges.is_empty()
     }
 
     /// The moment at which [`Connection::handle_timeout`] is due.

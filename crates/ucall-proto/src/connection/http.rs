@@ -128,8 +128,14 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Step {
         let is_last = self.is_last(self.requests + 1, environment);
+        // Nearly all requests are served, and answered without optional headers.
+        let is_fast_path = !is_last
+            && head.is_fast_path()
+            && environment.access.allows_unchecked(head.names_loopback())
+            && environment.drain == Drain::No
+            && environment.load == LoadState::Normal;
         let mut reply_headers = ReplyHeaders::default();
-        if is_last || !is_fast_path(head, environment) {
+        if !is_fast_path {
             if let Some(step) = self.upgrade(head, environment, out) {
                 return step;
             }
@@ -157,7 +163,9 @@ impl PlainConnection {
         let Some(body) = rest.get(head.len()..total) else {
             return self.wait_for_body(head, total, rest.len() == head.len(), environment, out);
         };
-        self.set_bytes_needed(0);
+        if let Protocol::Http(http) = &mut self.protocol {
+            http.bytes_needed = 0;
+        }
         self.run_request(head, body, &reply_headers, environment, out);
         Step::Consumed(total)
     }
@@ -182,14 +190,10 @@ impl PlainConnection {
             }
             http1::continue_100(out);
         }
-        self.set_bytes_needed(total);
-        Step::Incomplete
-    }
-
-    fn set_bytes_needed(&mut self, bytes: usize) {
         if let Protocol::Http(http) = &mut self.protocol {
-            http.bytes_needed = bytes;
+            http.bytes_needed = total;
         }
+        Step::Incomplete
     }
 
     #[cold]
@@ -435,15 +439,6 @@ impl PlainConnection {
         let error = if in_head { HttpError::HeadTimeout } else { HttpError::BodyTimeout };
         self.refuse_http(&error, Method::Other, environment, out);
     }
-}
-
-/// Whether a request is served, and answered without extras, as nearly all are.
-#[inline(always)]
-fn is_fast_path<S>(head: &Head<'_>, environment: &Environment<'_, S>) -> bool {
-    head.is_fast_path()
-        && environment.access.allows_unchecked(head.names_loopback())
-        && environment.drain == Drain::No
-        && environment.load == LoadState::Normal
 }
 
 /// Checks access, method and target before the body is read.

@@ -485,7 +485,7 @@ impl PlainConnection {
     }
 
     /// Whether as much waits already as one connection may make wait.
-    #[inline]
+    #[inline(always)]
     fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
         self.exchanges.len() >= environment.limits.pipeline_max
             || out.len() + environment.queued_bytes > environment.limits.output_bytes_max

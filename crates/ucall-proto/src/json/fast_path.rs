@@ -127,9 +127,7 @@ pub(super) fn members_of<'a, const END: u8>(
     let mut rest = text;
     loop {
         let at = front + text.len() - rest.len();
-        let found =
-            if END == b'}' { member(rest, at, nesting_left) } else { item(rest, at, nesting_left) };
-        match found {
+        match member::<END>(rest, at, nesting_left) {
             Some((member, [b',', after @ ..])) => {
                 members.push_member(member);
                 rest = skip_space(after);
@@ -143,29 +141,25 @@ pub(super) fn members_of<'a, const END: u8>(
     }
 }
 
-/// The member that `text` starts with, `at` bytes after the object's brace, and what follows it.
+/// The member or the item that `text` starts with, `at` bytes after the opening bracket, and what
+/// follows it. Only a member has a key.
 #[inline(always)]
-fn member(text: &[u8], at: usize, nesting_left: Option<usize>) -> Option<(Member, &[u8])> {
-    let (key, rest) = plain(text.strip_prefix(b"\"")?)?;
-    let value_text = skip_space(rest.strip_prefix(b"\":")?);
-    let value_at = at + text.len() - value_text.len();
-    let (value, rest) = value(value_text, nesting_left)?;
-    Some((Member::new(at + 1, key.len(), value_at, value_at + value.len()), rest))
-}
-
-/// The same for an item of an array.
-#[inline(always)]
-fn item(text: &[u8], at: usize, nesting_left: Option<usize>) -> Option<(Member, &[u8])> {
-    let (value, rest) = value(text, nesting_left)?;
-    Some((Member::item(at, at + value.len()), rest))
-}
-
-#[inline(always)]
-fn value(text: &[u8], nesting_left: Option<usize>) -> Option<(&[u8], &[u8])> {
-    match (scalar(text), nesting_left) {
-        (None, Some(nesting_left)) => other_value(text, nesting_left),
-        (found, _) => found,
+fn member<const END: u8>(
+    text: &[u8],
+    at: usize,
+    nesting_left: Option<usize>,
+) -> Option<(Member, &[u8])> {
+    let (mut key, mut key_len, mut value_text) = (0, 0, text);
+    if END == b'}' {
+        let (name, rest) = plain(text.strip_prefix(b"\"")?)?;
+        (key, key_len, value_text) = (at + 1, name.len(), skip_space(rest.strip_prefix(b"\":")?));
     }
+    let value_at = at + text.len() - value_text.len();
+    let (value, rest) = match (scalar(value_text), nesting_left) {
+        (None, Some(nesting_left)) => other_value(value_text, nesting_left)?,
+        (found, _) => found?,
+    };
+    Some((Member::new(key, key_len, value_at, value_at + value.len()), rest))
 }
 
 /// A value that is no [`scalar`], and what follows it.
@@ -209,19 +203,16 @@ fn count_plain(text: &[u8]) -> usize {
 /// The number of digits that `text` starts with, at most [`DIGITS_MAX`].
 #[inline(always)]
 fn count_digits(text: &[u8]) -> usize {
-    let others = text.first_chunk().map_or(0, |chunk| not_digits(u64::from_le_bytes(*chunk)));
-    if others != 0 {
-        return others.trailing_zeros() as usize / 8;
+    if let Some(chunk) = text.first_chunk() {
+        let values = u64::from_le_bytes(*chunk) ^ 0x3030_3030_3030_3030;
+        // Sets the high bit of the first byte that is no digit; bytes after it may be marked
+        // wrongly. Only 10 to 0x89 reach the high bit by the sum, and what is above has it already.
+        let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
+        if others != 0 {
+            return others.trailing_zeros() as usize / 8;
+        }
     }
     text.iter().take(DIGITS_MAX).take_while(|byte| byte.is_ascii_digit()).count()
-}
-
-/// Sets the high bit of the first byte that is no digit; bytes after it may be marked wrongly.
-#[inline(always)]
-fn not_digits(word: u64) -> u64 {
-    let values = word ^ 0x3030_3030_3030_3030;
-    // Only 10 to 0x89 reach the high bit here, and what is above has it already.
-    (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080
 }
 
 #[cfg(test)]

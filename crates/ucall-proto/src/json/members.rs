@@ -23,6 +23,7 @@ pub struct Member {
 }
 
 impl Member {
+    /// A member; for an item, `key` and `key_len` are 0.
     #[inline(always)]
     pub(super) fn new(key: usize, key_len: usize, value: usize, value_end: usize) -> Self {
         // Documents are smaller than 4 GiB, which `Limits` promises, and keys than half of that.
@@ -32,11 +33,6 @@ impl Member {
             value: value as u32,
             value_end: value_end as u32,
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn item(value: usize, value_end: usize) -> Self {
-        Self::new(0, 0, value, value_end)
     }
 
     pub(super) fn with_escapes(self) -> Self {
@@ -110,14 +106,13 @@ impl MemberSink for IgnoreMembers {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
     start: u32,
-    len: u32,
+    end: u32,
 }
 
 impl Noted {
     #[inline(always)]
     pub(crate) fn of(self, members: &[Member]) -> Option<&[Member]> {
-        let start = self.start as usize;
-        members.get(start..start + self.len as usize)
+        members.get(self.start as usize..self.end as usize)
     }
 }
 
@@ -151,9 +146,8 @@ impl<'a> FirstMembers<'a> {
             self.restart();
             return None;
         }
-        let (start, end) = (self.start, self.list.len());
-        self.start = end;
-        Some(Noted { start: start as u32, len: (end - start) as u32 })
+        let start = std::mem::replace(&mut self.start, self.list.len());
+        Some(Noted { start: start as u32, end: self.start as u32 })
     }
 }
 

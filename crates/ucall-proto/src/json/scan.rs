@@ -192,7 +192,7 @@ impl<'a> Scanner<'a> {
         self.peek()?;
         let start = self.position;
         self.value_inside()?;
-        Ok(Member::item(start - front, self.position - front))
+        Ok(Member::new(0, 0, start - front, self.position - front))
     }
 
     /// Steps over any value; over a number without another call.

@@ -42,8 +42,7 @@ enum ReplyState {
 impl<'a> Reply<'a> {
     /// A reply that is appended to `out`.
     pub(crate) fn new(out: &'a mut Vec<u8>, id: Option<&'a [u8]>, limit: &'a ReplyLimit) -> Self {
-        let start = out.len();
-        Self { out, start, id, limit, state: ReplyState::Empty }
+        Self { start: out.len(), out, id, limit, state: ReplyState::Empty }
     }
 
     /// Begins the result; the caller appends its JSON text to the returned buffer.

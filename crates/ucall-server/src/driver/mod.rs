@@ -256,8 +256,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Sends the batch. Inlined at the end of a turn, where most replies leave.
     #[inline(always)]
     pub(crate) fn send_replies(&mut self) {
-        let now = self.context.now();
-        self.send_queue.send_batch(&mut self.engine, &mut self.connections, now);
+        self.send_queue.send_batch(&mut self.engine, &mut self.connections, self.context.now());
     }
 
     /// Sends the handler's replies to deferred calls.
