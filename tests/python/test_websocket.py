@@ -11,13 +11,13 @@ import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 from serving import Serve
+from websockets.asyncio.client import ClientConnection as AsyncConnection
 from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect, unix_connect
@@ -57,7 +57,8 @@ def _close_code(socket: ClientConnection) -> int | None:
 @pytest.mark.parametrize("path", ["/", "/ws", "/ws?query"])
 def test_calls(serve: Serve, path: str) -> None:
     server = serve(sum, echo)
-    with connect(f"ws://{HOST}:{server.port}{path}", subprotocols=[JSONRPC]) as socket:
+    url = f"ws://{HOST}:{server.port}{path}"
+    with connect(url, subprotocols=[JSONRPC], max_size=None) as socket:
         # The client offers permessage-deflate, which the server declines.
         assert (socket.subprotocol, socket.protocol.extensions) == (JSONRPC, [])
         assert _result(socket, "sum", [2, 3]) == 5
@@ -277,15 +278,23 @@ def test_a_client_that_reads_nothing_pauses_only_itself(serve: Serve) -> None:
     server = serve(sum, echo, max_output_bytes=100_000)
     text = "x" * 100_000
     url = f"ws://{HOST}:{server.port}"
-    with connect(url, max_queue=1, max_size=None) as slow, connect(url) as quick:
-        with ThreadPoolExecutor(1) as pool:
-            call = request("echo", [text]).decode()
-            sent = pool.submit(lambda: [slow.send(call) for _ in range(200)])
+
+    async def both() -> None:
+        # The client stops reading when one message waits for `recv`.
+        async with connect_async(url, max_queue=1) as slow, connect_async(url) as quick:
+            sending = asyncio.create_task(send_all(slow))
             for _ in range(100):
-                assert _result(quick, "sum", [2, 3]) == 5
+                await quick.send(request("sum", [2, 3]).decode())
+                assert json.loads(await quick.recv())["result"] == 5
             for _ in range(200):
-                assert json.loads(slow.recv())["result"] == text
-            sent.result()
+                assert json.loads(await slow.recv())["result"] == text
+            await sending
+
+    async def send_all(slow: AsyncConnection) -> None:
+        for _ in range(200):
+            await slow.send(request("echo", [text]).decode())
+
+    asyncio.run(both())
 
 
 @pytest.fixture
