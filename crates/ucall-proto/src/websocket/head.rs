@@ -77,7 +77,7 @@ pub(super) struct FrameHead {
 
 impl FrameHead {
     /// Reads the head that `input` starts with, or returns `None` if it is incomplete.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parse(input: &[u8]) -> Result<Option<Self>, WebSocketError> {
         let Some((&first, rest)) = input.split_first() else { return Ok(None) };
         if first & RESERVED != 0 {
@@ -104,7 +104,7 @@ impl FrameHead {
 }
 
 /// Reads the extended length, if `short` announces one; returns what follows it, too.
-#[inline]
+#[inline(always)]
 fn read_length(short: u8, rest: &[u8]) -> Result<Option<(usize, &[u8])>, WebSocketError> {
     match short {
         IN_TWO_BYTES => {
@@ -128,14 +128,19 @@ fn read_length(short: u8, rest: &[u8]) -> Result<Option<(usize, &[u8])>, WebSock
     }
 }
 
-/// The head of a frame of a server, and its length.
+/// The head of a frame of a server with a payload of at most [`SHORT_MAX`] bytes.
 #[inline]
+pub(super) fn short_head(opcode: Opcode, payload_len: usize) -> [u8; 2] {
+    [FINAL | opcode.bits(), payload_len as u8]
+}
+
+/// The head of a frame of a server, and its length.
 pub(super) fn server_head(opcode: Opcode, payload_len: usize) -> ([u8; SERVER_HEAD_MAX], usize) {
     let mut head = [0; SERVER_HEAD_MAX];
-    head[0] = FINAL | opcode.bits();
+    head[..2].copy_from_slice(&short_head(opcode, payload_len));
     let len = server_head_len(payload_len);
     match len {
-        2 => head[1] = payload_len as u8,
+        2 => {}
         4 => {
             head[1] = IN_TWO_BYTES;
             head[2..4].copy_from_slice(&(payload_len as u16).to_be_bytes());

@@ -11,7 +11,11 @@ pub fn unmask(payload: &mut [u8], [a, b, c, d]: [u8; 4]) {
     for word in words {
         *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(key)).to_ne_bytes();
     }
-    for (byte, key) in rest.iter_mut().zip(key) {
+    let (half, rest) = rest.split_at_mut(rest.len() & 4);
+    for (byte, key) in half.iter_mut().zip([a, b, c, d]) {
+        *byte ^= key;
+    }
+    for (byte, key) in rest.iter_mut().zip([a, b, c]) {
         *byte ^= key;
     }
 }

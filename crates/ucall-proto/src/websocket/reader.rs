@@ -123,7 +123,9 @@ impl MessageReader {
     ///
     /// # Errors
     /// [`WebSocketError`] if the peer violates the protocol or a limit. The connection must close.
-    #[inline]
+    ///
+    /// Inlined, so that what it returns stays in registers.
+    #[inline(always)]
     pub fn read<'a>(
         &mut self,
         input: &'a mut [u8],
@@ -166,7 +168,7 @@ impl MessageReader {
     }
 
     /// Checks a frame against the message under way and the limits, before its payload arrives.
-    #[inline]
+    #[inline(always)]
     fn check(&self, head: &FrameHead, limits: &MessageLimits) -> Result<(), WebSocketError> {
         match (head.opcode, &self.fragments) {
             (Opcode::Text | Opcode::Binary, Some(_)) => {

@@ -1,7 +1,7 @@
 //! Writes a server's frames, which are never masked or fragmented.
 
 use super::close::CloseCode;
-use super::head::{Opcode, SERVER_HEAD_MAX, SHORT_MAX, server_head};
+use super::head::{Opcode, SERVER_HEAD_MAX, SHORT_MAX, server_head, short_head};
 
 /// Writes messages whose payload is appended after their head.
 ///
@@ -43,6 +43,23 @@ impl FrameWriter {
     #[inline]
     pub fn end(&mut self, out: &mut Vec<u8>, pending: PendingFrame, opcode: Opcode) {
         let payload_len = out.len().saturating_sub(pending.payload_at);
+        match out.get_mut(pending.start..pending.payload_at) {
+            Some([first, second]) if payload_len <= SHORT_MAX => {
+                [*first, *second] = short_head(opcode, payload_len);
+            }
+            _ => self.end_general(out, pending, opcode, payload_len),
+        }
+    }
+
+    /// The same with a head of any length.
+    #[inline(never)]
+    fn end_general(
+        &mut self,
+        out: &mut Vec<u8>,
+        pending: PendingFrame,
+        opcode: Opcode,
+        payload_len: usize,
+    ) {
         let (head, len) = server_head(opcode, payload_len);
         let head = head.get(..len).unwrap_or_default();
         match out.get_mut(pending.start..pending.payload_at) {

@@ -83,7 +83,7 @@ fn replies(texts: &[&str]) -> Vec<(u8, String)> {
 
 impl<S: Service> Driver<S> {
     /// Upgrades the connection.
-    fn upgraded(mut self) -> Self {
+    pub fn upgraded(mut self) -> Self {
         self.receive(upgrade("").as_bytes());
         assert!(self.out.starts_with(b"HTTP/1.1 101 "), "{}", self.out.escape_ascii());
         self.out.clear();
