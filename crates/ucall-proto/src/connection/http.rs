@@ -136,12 +136,9 @@ impl PlainConnection {
             && environment.load == LoadState::Normal;
         let mut reply_headers = ReplyHeaders::default();
         if !is_fast_path {
-            if let Some(step) = self.upgrade(head, environment, out) {
-                return step;
-            }
-            match check_access(head, is_last, self.is_tls(), environment) {
+            match self.check_or_upgrade(head, is_last, environment, out) {
                 Ok(checked) => reply_headers = checked,
-                Err(error) => return self.refuse_http(&error, head.method(), environment, out),
+                Err(step) => return step,
             }
         }
         if environment.service.requires_authentication()
@@ -168,6 +165,23 @@ impl PlainConnection {
         }
         self.run_request(head, body, &reply_headers, environment, out);
         Step::Consumed(total)
+    }
+
+    /// Checks a request that is not on the fast path. Returns the step of a request that is refused
+    /// or upgrades the connection.
+    #[inline(never)]
+    fn check_or_upgrade<'a, S: Service>(
+        &mut self,
+        head: &Head<'a>,
+        is_last: bool,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Result<ReplyHeaders<'a>, Step> {
+        if let Some(step) = self.upgrade(head, environment, out) {
+            return Err(step);
+        }
+        check_access(head, is_last, self.is_tls(), environment)
+            .map_err(|error| self.refuse_http(&error, head.method(), environment, out))
     }
 
     #[cold]
