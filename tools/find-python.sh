@@ -9,7 +9,7 @@ import sys
 sys.exit(not (sys.version_info >= (3, 11) and sys.implementation.name == "cpython"))
 '
 
-for name in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+for name in ${PYTHON:-python3 python3.15 python3.14 python3.13 python3.12 python3.11}; do
     if "$name" -c "$is_new_enough" >/dev/null 2>&1; then
         "$name" -c 'import sys; print(sys.executable)'
         exit 0

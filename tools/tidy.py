@@ -27,7 +27,7 @@ OPENINGS = {
     ".sh": re.compile(r"#"),
 }
 # Examples are shown unchanged in the docs, as a user would write them.
-WITHOUT_OPENING = ("examples/",)
+WITHOUT_OPENING = ("deploy/", "examples/")
 
 
 # Only names of the project's code: shell scripts and settings use names of others.

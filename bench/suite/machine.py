@@ -67,7 +67,8 @@ def cpu_model() -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {"ucall": metadata.version("ucall"), "CPython": platform.python_version()}
+    [distribution] = metadata.packages_distributions()["ucall"]
+    found = {"ucall": metadata.version(distribution), "CPython": platform.python_version()}
     found["Rust"] = first_version(output_of(["rustc", "--version"]))
     for name, command in TOOLS.items():
         found[name] = first_version(output_of(command))

@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use ucall_buffer::Target;
 use ucall_proto::{
-    Call, CallOutcome, Drain, ExchangeId, Limits, NextAction, Reply, RpcError, Service,
+    Call, CallOutcome, Drain, CallNumber, Limits, NextAction, Reply, RpcError, Service,
 };
 
 use crate::harness::Driver;
@@ -22,7 +22,7 @@ use crate::reference;
 struct Mixed {
     /// Texts of the ids, in the order of their calls.
     called: Vec<String>,
-    deferred: Vec<ExchangeId>,
+    deferred: Vec<CallNumber>,
 }
 
 impl Service for Mixed {
@@ -32,7 +32,7 @@ impl Service for Mixed {
         }
         match call.method.unescaped().first() {
             Some(b'd') => {
-                self.deferred.push(call.exchange);
+                self.deferred.push(call.number);
                 return CallOutcome::Deferred;
             }
             Some(b'e') => reply.error(&RpcError::new(-1, "as asked")),

@@ -272,5 +272,5 @@ fn in_segments(bytes: &[u8], random: &mut Random) -> Outgoing<'static> {
     parts.push(bytes::Bytes::copy_from_slice(&bytes[covered..]));
     parts.insert(random.below(parts.len()), bytes::Bytes::new());
     let segments = parts.iter().map(|part| part.len() as u64).collect();
-    Outgoing { encoding: Encoding::Serialized, copied: &[], parts, segments }
+    Outgoing { encoding: Encoding::Serialized, copied: &[], parts, segments, names: &[] }
 }

@@ -17,6 +17,7 @@ Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``. Th
 
 from __future__ import annotations
 
+from os.path import exists as _exists
 from typing import TYPE_CHECKING, NamedTuple
 
 from ucall._core import TLS, Certificate, Context
@@ -52,6 +53,13 @@ __all__ = [
     "TimeoutError",
     "__version__",
 ]
+
+
+# Two calls of `stat`, because importing `importlib.metadata` takes longer than all of ucall.
+if _exists(f"{__path__[0]}/_server.py") or _exists(f"{__path__[0]}/../ujrpc"):
+    from ucall import _predecessors
+
+    _predecessors.warn(__path__[0])
 
 
 class Process(NamedTuple):

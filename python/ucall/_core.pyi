@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, Self, final
 
@@ -344,7 +344,9 @@ class Message:
             ConnectionError: The session with its ``peer`` is over, or this side has closed. The
                 message is not acknowledged, and comes again if the peer still has it.
         """
+    def __iter__(self) -> Iterator[Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
     @classmethod
     def __class_getitem__(cls, key: Any) -> Any: ...
 
@@ -385,7 +387,7 @@ class QueueLink:
 @final
 class QueueLog:
     def __iter__(self) -> Self: ...
-    def __next__(self) -> str: ...
+    def __next__(self) -> tuple[int, str]: ...
 
 @disjoint_base
 class QueueCore:
@@ -403,6 +405,7 @@ class QueueCore:
             Callable[[Any], tuple[list[Any], list[Any]]],
             Callable[[Any, list[Any]], Any],
             Callable[[Any], Any] | None,
+            list[str] | None,
         ],
         tls: TlsSettings | ClientTlsSettings | None = None,
         broker: tuple[str, str | None, str | None] | None = None,
@@ -414,24 +417,33 @@ class QueueCore:
 
         Raises:
             ucall.queue.FullError: The queue is full.
+            ucall.queue.RefusedError: A peer does not allow a class or a function in it.
             ValueError: It is longer than ``message_size``.
         """
     def _put_nowait(self, data: Any, *peers: uuid.UUID) -> Future: ...
     def get(self, *peers: uuid.UUID, timeout: float | None = None) -> Message:
         """Waits for the next message, of these peers if there are any.
 
-        An exception of ``load`` is raised with the message, without its data, as its
-        ``queue_message``.
+        An exception of ``load`` has the sender as its ``peer``, and the message, without its data,
+        as its ``queue_message``. The next call returns the next message.
 
         Raises:
+            ucall.queue.RefusedError: The message contains an object that is not allowed.
             ConnectionError: None will come any more: this side has closed, or the server has.
             TimeoutError: None came within ``timeout`` seconds.
         """
     def peers(self) -> list[uuid.UUID]:
         """The ids of the current peers."""
     @property
+    def state(self) -> Literal["connecting", "listening", "connected", "closing", "closed"]:
+        """``"connected"`` if this side has a connection with a peer. Without one, a client is
+        ``"connecting"`` and a server ``"listening"``. After `close` it is ``"closing"``, until
+        all messages are acknowledged. It is ``"closed"`` once no further message can arrive.
+        """
+    @property
     def address(self) -> tuple[str, int] | None:
         """The host and port that a TCP server listens on."""
+    def _announce(self, names: list[str] | None) -> None: ...
     def _log_lines(self) -> QueueLog: ...
     def _close(self, at_once: bool) -> None: ...
     def _wait_closed(self, timeout: float | None = None) -> bool: ...
@@ -452,4 +464,4 @@ class QueueCore:
     def _watch(self, receipt: Receipt) -> None: ...
     def _next_changes(
         self, timeout: float | None = None
-    ) -> tuple[list[Receipt], list[tuple[bool, uuid.UUID]]]: ...
+    ) -> tuple[list[Receipt], list[tuple[str, uuid.UUID | None, str | None]]]: ...

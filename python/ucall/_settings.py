@@ -54,13 +54,7 @@ def _parser() -> Parser:
     _add(parser, "--host", help="address to listen on; 0.0.0.0 for all addresses")
     _add(parser, "--port", type=_port, help="port to listen on; 0 picks a free one")
     _add(parser, "--uds", metavar="PATH", help="Unix socket to listen on instead")
-    _add(
-        parser,
-        "--workers",
-        type=_count,
-        metavar="N",
-        help="processes, restarted when they die",
-    )
+    _add(parser, "--workers", type=_count, metavar="N", help="processes, restarted when they die")
     _add(parser, "--engine", choices=("auto", "uring", "posix"), help="auto: uring where allowed")
     _add(parser, "--threads", type=_count, metavar="N", help="run plain functions in N threads")
     levels = f"lowest level to log: {', '.join(LOG_LEVELS)} (default: info)"
@@ -73,21 +67,12 @@ def _parser() -> Parser:
         metavar="LEVEL",
         help=levels,
     )
-    _add(
-        parser,
-        "--ssl-certfile",
-        nargs="+",
-        metavar="FILE",
-        help="certificates, for TLS",
-    )
+    _add(parser, "--ssl-certfile", nargs="+", metavar="FILE", help="certificates, for TLS")
     _add(parser, "--ssl-keyfile", nargs="+", metavar="FILE", help="their private keys")
     _add(parser, "--ssl-keyfile-password", metavar="PASSWORD", help="password of encrypted keys")
     _add(parser, "--ssl-ca-certs", metavar="FILE", help="authorities of clients' certificates")
     _add(
-        parser,
-        "--ssl-client-auth",
-        choices=CLIENT_AUTH,
-        help="whether clients need a certificate",
+        parser, "--ssl-client-auth", choices=CLIENT_AUTH, help="whether clients need a certificate"
     )
     parser.add_argument(
         "--reload",

@@ -6,6 +6,7 @@ import argparse
 import builtins
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,9 @@ RPC_ERROR = 1
 USAGE = 2
 NO_REPLY = 3
 INTERRUPTED = 130
+
+#: How the server names a param that takes base64 and got other JSON.
+_NO_BASE64 = re.compile(r"params\.(\w+): expected (.+) in base64, got ")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,7 +156,17 @@ def _format_error(error: RPCError) -> str:
     if error.data is None:
         return line
     data = error.data if isinstance(error.data, str) else json.dumps(error.data, ensure_ascii=False)
-    return f"{line}: {data}"
+    return f"{line}: {data}{_base64_hint(data)}"
+
+
+def _base64_hint(data: str) -> str:
+    """How to write a param in base64, if the server expected one."""
+    found = _NO_BASE64.match(data)
+    if found is None:
+        return ""
+    name, expected = found.groups()
+    text = f"{name}:text=TEXT or " if expected == "bytes" else ""
+    return f"; use {text}{name}=@FILE"
 
 
 def _report_error(status: int, error: Exception | str) -> int:

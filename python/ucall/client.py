@@ -13,13 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Address, secure_uri
-from ucall._client.base import (
-    IMAGE_PIXELS_MAX,
-    REPLY_BYTES_MAX,
-    TIMEOUT_S,
-    ClientBase,
-    context_for,
-)
+from ucall._client.base import IMAGE_PIXELS_MAX, REPLY_BYTES_MAX, TIMEOUT_S, ClientBase, context_for
 from ucall._client.batch import BatchBase
 from ucall._client.names import Method, check_public
 from ucall._client.pool import Pool

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
-from weakref import WeakSet
 
-from ucall import _checks, _core, _process_role, _tls
+from ucall import _checks, _core, _process_role, _threads, _tls
 from ucall._asyncio.lifespan import Lifespan, LifespanHooks
 from ucall._asyncio.run import run_server
+from ucall._functions import Functions
 
 if TYPE_CHECKING:
     from ucall._core import Context
-    from ucall._processes import Pool
-    from ucall._registration import BatchRules
-    from ucall.types.registry import TypeRegistry
 
 __all__ = ["Server"]
 
@@ -73,7 +69,7 @@ class Server:
         max_message_frames: Frames of a WebSocket message. Past it, code 1009.
         max_unanswered_pings: Pings to a silent WebSocket client. Past it, code 1008.
         max_chunk_overhead_bytes: Chunk extensions and trailers of one body. Past it, 400.
-        max_nesting: Nested lists and dicts. Past it, -32700.
+        max_nesting: Nested lists and dicts, at most 1,024. Past it, -32700.
         max_batch_calls: Calls in one batch. Past it, -32600.
         max_reply_bytes: A reply, of a batch as a whole. Past it, -32603.
         max_id_bytes: Text of an id. Past it, -32600.
@@ -191,17 +187,12 @@ class Server:
             ),
         )
         self._uds_mode = uds_mode
-        self._threads = threads is not None
-        self._timeout_ms = timeout_ms
         self._lifespan = LifespanHooks(lifespan)
-        self._functions: dict[str, Callable[..., object]] = {}
-        self._image_pixels = (
+        image_pixels = (
             _checks.positive("max_image_pixels", max_image_pixels),
             _checks.positive("max_held_image_pixels", max_held_image_pixels),
         )
-        self._types: TypeRegistry | None = None
-        self._is_async = False
-        self._pools: dict[int, Pool] = {}
+        self._functions = Functions(self._core, image_pixels, threads is not None, timeout_ms)
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -304,7 +295,8 @@ class Server:
         rules = BatchRules(max_size, max_wait_ms, parallel)
 
         def add(function: Function) -> Function:
-            return self._add(function, name, threads, None, timeout_ms, rules)
+            self._functions.add(function, name, threads=threads, timeout_ms=timeout_ms, batch=rules)
+            return function
 
         return add if function is None else add(function)
 
@@ -346,50 +338,8 @@ class Server:
             ImportError: An annotation needs a module that is not installed; the message names it.
             ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``).
         """
-        return self._add(function, name, threads, processes, timeout_ms, None)
-
-    def _add(
-        self,
-        function: Function,
-        name: str | None,
-        threads: bool | None,
-        processes: int | None,
-        timeout_ms: float | None,
-        batch: BatchRules | None,
-    ) -> Function:
-        # Imported late: together they take two thirds as long as all of ucall.
-        from ucall import _registration, _signature
-
-        name = _signature.name_of(function) if name is None else name
-        if not name:
-            raise ValueError("name: expected a method's name, got ''")
-        if name.startswith("rpc."):
-            raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC reserves rpc.")
-        if processes is not None:
-            _checks.positive("processes", processes)
-        registration = _registration.register(
-            function,
-            name,
-            self._known_types(),
-            threads=threads,
-            threads_by_default=self._threads,
-            pool=self._pool_of(processes) if processes else None,
-            timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
-            batch=batch,
-        )
-        known = self._functions.setdefault(name, function)
-        if known is not function and _origin(known) != _origin(function):
-            raise ValueError(f"{name!r} is already the name of {known!r}")
-        self._functions[name] = function
-        self._is_async |= registration.mode == "task"
-        self._core.insert(
-            name,
-            registration.function,
-            registration.signature,
-            self._known_types().encode,
-            mode=registration.mode,
-            timeout_ms=timeout_ms,
-            batch=registration.batch,
+        self._functions.add(
+            function, name, threads=threads, processes=processes, timeout_ms=timeout_ms
         )
         return function
 
@@ -407,7 +357,7 @@ class Server:
         Raises:
             TypeError: It is not a class, or derives from a class that JSON has, such as ``int``.
         """
-        self._known_types().register(type, encode, decode)
+        self._functions.types.register(type, encode, decode)
 
     def run(
         self, max_cycles: int = -1, max_seconds: float = -1, *, workers: int | None = None
@@ -455,7 +405,8 @@ class Server:
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 raise RuntimeError("the server runs already")
-            self._thread = self._start_thread()
+            run = functools.partial(self._run, -1, -1)
+            self._thread = _threads.start(run, f"ucall:{self.port}")
 
     async def serve(self) -> None:
         """Serves within the running event loop, asyncio's or uvloop's, until `stop`.
@@ -513,42 +464,11 @@ class Server:
         where = _process_role.url("http", self.host, self.port).removeprefix("http://")
         return f"<ucall.Server on {where}, {self.engine}, {state}>"
 
-    def _known_types(self) -> TypeRegistry:
-        """The types besides JSON's; imported with the first function."""
-        if self._types is None:
-            from ucall.types.registry import TypeRegistry
-
-            self._types = TypeRegistry(*self._image_pixels)
-        return self._types
-
-    def _start_thread(self) -> threading.Thread:
-        """Starts a thread; returns when it accepts connections."""
-        started = threading.Event()
-        failures: list[BaseException] = []
-
-        def serve() -> None:
-            try:
-                self._run(-1, -1, started.set)
-            except BaseException as failure:
-                if started.is_set():
-                    raise
-                failures.append(failure)
-            finally:
-                started.set()
-
-        # A daemon: the program joins other threads before it runs `_stop_all`.
-        thread = threading.Thread(target=serve, name=f"ucall:{self.port}", daemon=True)
-        thread.start()
-        started.wait()
-        if failures:
-            raise failures[0]
-        return thread
-
     def _run(
         self, max_cycles: int, max_seconds: float, on_start: Callable[[], object] | None
     ) -> None:
         self._idle.clear()
-        _running.add(self)
+        _threads.running.add(self)
         try:
             run = functools.partial(run_server, self, on_start)
             self._core.run(max_cycles, max_seconds, run)
@@ -567,34 +487,3 @@ class Server:
         status = supervisor.run()
         if status:
             raise SystemExit(status)
-
-    def _pool_of(self, processes: int) -> Pool:
-        """The pool of this size, which all functions with it share."""
-        from ucall._processes import Pool
-
-        return self._pools.setdefault(processes, Pool(processes))
-
-
-def _origin(function: Callable[..., object]) -> tuple[object, ...]:
-    """Identifies a definition: a function that is defined again has the same one."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not module or not name or "<lambda>" in name:
-        return (id(function),)
-    return module, name, id(getattr(function, "__self__", None))
-
-
-#: Servers that run on any thread.
-_running: WeakSet[Server] = WeakSet()
-# A forked child has none of its parent's threads.
-os.register_at_fork(after_in_child=_running.clear)
-
-#: Seconds that the end of the program waits for each running server.
-_STOP_TIMEOUT_S = 10
-
-
-@atexit.register
-def _stop_all() -> None:
-    """Stops the servers on other threads before the interpreter shuts down."""
-    for server in list(_running):
-        server._core.stop(False)
-        server._idle.wait(_STOP_TIMEOUT_S)

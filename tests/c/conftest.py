@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import build
 import pytest
 
 import harness
@@ -14,25 +15,10 @@ def library() -> Path:
 
 
 @pytest.fixture(scope="session")
-def checked_library() -> Path:
-    """A debug build, which checks replies and overflows."""
-    return harness.static_library("debug")
-
-
-@pytest.fixture(scope="session")
-def built(library, tmp_path_factory) -> Callable[..., Path]:
-    """A function that builds a program, once for each set of flags."""
-    folder = tmp_path_factory.mktemp("programs")
-    done: dict[tuple, Path] = {}
-
-    def build(source: Path, flags: tuple[str, ...] = ("-O2",), library: Path = library) -> Path:
-        key = (source, flags, library)
-        if key not in done:
-            output = folder / f"{source.stem}-{len(done)}"
-            done[key] = harness.build(source, output, library, flags)
-        return done[key]
-
-    return build
+def built(library) -> Callable[..., Path]:
+    """A function from a source, and a variant of its build, to the program."""
+    harness.static_library("debug")
+    return build.program
 
 
 @pytest.fixture(scope="session")

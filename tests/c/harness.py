@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from programs import require, require_header
+
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "include"
 EXAMPLES = ROOT / "examples/c"
@@ -22,9 +24,6 @@ STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 SYSTEM_LIBRARIES = ["-lpthread", "-lm", "-ldl"]
 # Options with which a program fails on any memory error that the sanitizer finds.
 ADDRESS_SANITIZER = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-VALGRIND = ["valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
-            "--show-leak-kinds=definite,indirect,possible",
-            "--errors-for-leak-kinds=definite,indirect,possible"]  # fmt: skip
 START_SECONDS_MAX = 60
 
 
@@ -56,10 +55,25 @@ def compiler_for(source: Path) -> list[str]:
 
 
 def build(source: Path, output: Path, library: Path, flags: Sequence[str] = ("-O2",)) -> Path:
-    more = ["-llmdb"] if source.name == "kv.c" else []
+    more = []
+    if source.name == "kv.c":
+        require_header("lmdb.h")
+        more = ["-llmdb"]
     command = [*compiler_for(source), *STRICT, *flags, "-I", INCLUDE, source, library]
     run([*command, *more, *SYSTEM_LIBRARIES, "-o", output])
     return output
+
+
+def valgrind() -> list[str]:
+    """A command prefix under which a program fails on any memory error and leak."""
+    kinds = "definite,indirect,possible"
+    options = ["--quiet", "--error-exitcode=99", "--leak-check=full"]
+    return [
+        require("valgrind"),
+        *options,
+        f"--show-leak-kinds={kinds}",
+        f"--errors-for-leak-kinds={kinds}",
+    ]
 
 
 class Server:

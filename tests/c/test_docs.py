@@ -38,10 +38,10 @@ def compile_example(folder: Path, language: str, text: str) -> Path:
 @pytest.mark.parametrize(
     "language, text", examples(), ids=[str(number) for number in range(len(examples()))]
 )
-def test_an_example_of_the_guide(built, tmp_path, language, text):
+def test_an_example_of_the_guide(library, tmp_path, language, text):
     source = compile_example(tmp_path, language, text)
     if "int main" in text:
-        built(source)
+        harness.build(source, tmp_path / "example", library)
 
 
 def test_the_guide_names_every_function():
@@ -51,7 +51,7 @@ def test_the_guide_names_every_function():
     assert not missing
 
 
-def test_the_header_s_example_serves(built, tmp_path):
+def test_the_header_s_example_serves(library, tmp_path):
     source = compile_example(tmp_path, "c", header_example())
     # It listens on the default port, which another program of this machine may have.
     text = source.read_text().replace("= {0};", "= {0};\n    config.pick_port = true;")
@@ -60,7 +60,7 @@ def test_the_header_s_example_serves(built, tmp_path):
         '    printf("listening on %d\\n", config.port);\n    fflush(stdout);\n    ucall_take_calls',
     )
     source.write_text(text)
-    server = harness.Server([built(source)])
+    server = harness.Server([harness.build(source, tmp_path / "example", library)])
     with Client(server.port) as client:
         assert client.call("sum", {"a": 2, "b": 3}) == 5
     server.kill()

@@ -21,8 +21,8 @@ LOADED = {
 def instrumented(request, built):
     """A function from a source to the command that runs it under a memory checker."""
     if request.param == "valgrind":
-        return lambda source: [*harness.VALGRIND, built(source, ("-O1", "-g"))]
-    return lambda source: [built(source, tuple(harness.ADDRESS_SANITIZER))]
+        return lambda source: [*harness.valgrind(), built(source, "valgrind")]
+    return lambda source: [built(source, "sanitized")]
 
 
 @pytest.fixture

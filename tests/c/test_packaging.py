@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from programs import require
 
 import harness
 from harness import Client, serving
@@ -18,9 +19,20 @@ VERSION = re.search(r'^version = "(.*)"', (harness.ROOT / "Cargo.toml").read_tex
 MAJOR = VERSION.partition(".")[0]
 
 
+# A tarball of `make dist-c`, to test instead of what `make install-c` installs.
+TARBALL = os.environ.get("UCALL_C_TARBALL")
+needs_tarball = pytest.mark.skipif(not TARBALL, reason="tests what make dist-c packs")
+
+
 @pytest.fixture(scope="session")
-def prefix(library, tmp_path_factory) -> Path:
-    """The library, installed with `make install-c`."""
+def prefix(request, tmp_path_factory) -> Path:
+    """The library, installed with `make install-c` or unpacked from the tarball."""
+    if TARBALL:
+        folder = tmp_path_factory.mktemp("elsewhere")
+        harness.run(["tar", "--extract", "--file", TARBALL, "--directory", folder])
+        [unpacked] = folder.iterdir()
+        return unpacked
+    request.getfixturevalue("library")
     prefix = tmp_path_factory.mktemp("prefix") / "a b & c"
     harness.run(
         ["make", "--no-print-directory", "install-c", f"PREFIX={prefix}"],
@@ -74,6 +86,22 @@ def test_the_shared_library_is_named_by_its_major_version(prefix):
     assert (prefix / f"lib/libucall.so.{MAJOR}").resolve().name == f"libucall.so.{VERSION}"
     needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
     assert not any("ucall" in name for name in needed)
+    # The unwinder by which glibc ends threads: two on one stack crash.
+    assert "libgcc_s.so.1" in needed
+
+
+@needs_tarball
+def test_the_tarball_names_no_folder_of_the_build(prefix):
+    files = [path for path in prefix.rglob("*") if path.is_file()]
+    for folder in (harness.ROOT, Path.home()):
+        assert [path.name for path in files if bytes(folder) in path.read_bytes()] == []
+
+
+@needs_tarball
+def test_the_tarball_runs_with_glibc_2_17(prefix):
+    symbols = harness.run(["objdump", "--dynamic-syms", prefix / "lib/libucall.so"])
+    versions = {tuple(map(int, it.split("."))) for it in re.findall(r"GLIBC_([\d.]+)", symbols)}
+    assert (2,) < max(versions) <= (2, 17)
 
 
 @pytest.mark.parametrize("standard", ["c99", "c11", "c17", "gnu2x"])
@@ -113,10 +141,10 @@ def serves(command: list, **how) -> None:
             assert client.call("sum", {"a": 2, "b": 3}) == 5
 
 
-@pytest.mark.skipif(not shutil.which("pkg-config"), reason="no pkg-config")
 @pytest.mark.parametrize("source", [SUM, LOGIN], ids=["c", "c++"])
 @pytest.mark.parametrize("kind", ["shared", "static"])
 def test_pkg_config(prefix, tmp_path, source, kind):
+    require("pkg-config")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
     program = tmp_path / source.stem
     flags = "$(pkg-config --cflags --libs ucall)"
@@ -154,55 +182,53 @@ def project(folder: Path, how: str) -> None:
     )
 
 
-needs_cmake = pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
+@pytest.fixture
+def cmake() -> str:
+    return require("cmake")
 
 
-def configure_and_build(folder: Path, *options: str) -> Path:
+def configure_and_build(cmake: str, folder: Path, *options: str) -> Path:
     build = folder / "build"
-    harness.run(["cmake", "-S", folder, "-B", build, *options])
-    harness.run(["cmake", "--build", build])
+    harness.run([cmake, "-S", folder, "-B", build, *options])
+    harness.run([cmake, "--build", build])
     return build
 
 
-@needs_cmake
 @pytest.mark.parametrize("shared", ["OFF", "ON"])
-def test_cmake_fetch_content(library, tmp_path, shared):
+def test_cmake_fetch_content(cmake, library, tmp_path, shared):
     project(tmp_path, FETCH.format(root=harness.ROOT))
     build = configure_and_build(
-        tmp_path, f"-DUCALL_TARGET_DIR={harness.TARGET}", f"-DBUILD_SHARED_LIBS={shared}"
+        cmake, tmp_path, f"-DUCALL_TARGET_DIR={harness.TARGET}", f"-DBUILD_SHARED_LIBS={shared}"
     )
     for name in ("sum", "login"):
         assert ("libucall.so" in harness.run(["ldd", build / name])) == (shared == "ON")
         serves([build / name])
 
 
-@needs_cmake
 @pytest.mark.parametrize("shared", ["OFF", "ON"])
-def test_cmake_find_package(prefix, tmp_path, shared):
+def test_cmake_find_package(cmake, prefix, tmp_path, shared):
     project(tmp_path, FIND.format(version=VERSION))
     build = configure_and_build(
-        tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}"
+        cmake, tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}"
     )
     for name in ("sum", "login"):
         serves([build / name])
 
 
-@needs_cmake
-def test_cmake_refuses_another_version(prefix, tmp_path):
+def test_cmake_refuses_another_version(cmake, prefix, tmp_path):
     project(tmp_path, FIND.format(version=f"{int(MAJOR) + 1}.0"))
     done = subprocess.run(
-        ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
+        [cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
         capture_output=True,
         text=True,
     )
     assert done.returncode != 0 and f"version: {VERSION}" in done.stderr
 
 
-@needs_cmake
-def test_cmake_installs(library, tmp_path):
+def test_cmake_installs(cmake, library, tmp_path):
     build, prefix = tmp_path / "build", tmp_path / "prefix"
-    harness.run(["cmake", "-S", harness.ROOT, "-B", build, f"-DUCALL_TARGET_DIR={harness.TARGET}"])
-    harness.run(["cmake", "--build", build])
-    harness.run(["cmake", "--install", build, "--prefix", prefix])
+    harness.run([cmake, "-S", harness.ROOT, "-B", build, f"-DUCALL_TARGET_DIR={harness.TARGET}"])
+    harness.run([cmake, "--build", build])
+    harness.run([cmake, "--install", build, "--prefix", prefix])
     assert (prefix / "lib/cmake/ucall/ucallConfig.cmake").is_file()
     assert (prefix / "include/ucall/ucall.h").read_bytes() == HEADER.read_bytes()

@@ -7,6 +7,7 @@ import time
 
 import load
 import pytest
+from programs import require
 
 import harness
 from harness import Client, serving
@@ -68,7 +69,7 @@ def test_two_threads_serve(built, engine):
         loads = [load.echoes, load.sessions]
         assert load.run(server.port, loads, clients=32, calls=20_000) == 20_000
         threads = subprocess.run(
-            ["ps", "-L", "-o", "time=", "-p", str(server.process.pid)],
+            [require("ps"), "-L", "-o", "time=", "-p", str(server.process.pid)],
             capture_output=True,
             text=True,
             check=True,

@@ -8,6 +8,7 @@ import stat
 import subprocess
 
 import pytest
+from programs import require
 
 import harness
 from harness import Client, StartError, serving
@@ -38,7 +39,7 @@ def command(built, engine, path):
 
 def curl(path, *options):
     request = {"jsonrpc": "2.0", "method": "sum", "params": {"a": 2, "b": 3}, "id": 1}
-    done = ["curl", "--silent", "--show-error", "--max-time", 20, "--unix-socket", path]
+    done = [require("curl"), "--silent", "--show-error", "--max-time", 20, "--unix-socket", path]
     told = harness.run([*done, *options, "--data", json.dumps(request), "http://localhost/"])
     return json.loads(told)
 
@@ -126,7 +127,7 @@ def wait_until_refused(path):
 
 
 def test_clean_under_valgrind(built, path):
-    command = [*harness.VALGRIND, built(PROGRAM), "--path", path, "--engine", "posix"]
+    command = [*harness.valgrind(), built(PROGRAM), "--path", path, "--engine", "posix"]
     with serving(command):
         assert curl(path)["result"] == 5
         done = subprocess.run([built(PROGRAM), "--path", path], capture_output=True, text=True)

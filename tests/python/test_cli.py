@@ -149,9 +149,37 @@ def test_standard_input(sent: Callable[..., Any]) -> None:
     assert sent("n:int=@-", stdin=b"256\n") == {"n": 256}
     assert sent("n:json=@-", stdin=b"[1]\n") == {"n": [1]}
     assert sent("data=@-", stdin=b"\xff\x00") == {"data": "/wA="}
-    assert sent("handle=@alice") == {"handle": "@alice"}
+    assert sent("handle:str=@alice") == {"handle": "@alice"}
+    assert sent("data:text=@-", stdin=b"hello\n") == {"data": "aGVsbG8K"}
     assert sent("--positional", "@-", stdin=b"x") == ["x"]
     assert sent("-f", "data=-", stdin=b"x") == {"data": "eA=="}
+
+
+def test_text_and_files_for_bytes(call: Run, server: ucall.Server, tmp_path: Path) -> None:
+    def size(data: bytes) -> int:
+        return len(data)
+
+    def show(photo: Image.Image) -> list[int]:
+        return list(photo.size)
+
+    server.add(size)
+    server.add(show)
+    (tmp_path / "a.bin").write_bytes(b"\xff" * 5)
+    (tmp_path / "a.png").write_bytes(png())
+    assert call("size", "data:text=hello").stdout == b"5\n"
+    assert call("size", "data:text=é=:").stdout == b"4\n"
+    assert call("size", "data=@a.bin").stdout == b"5\n"
+    assert call("size", "data=aGVsbG8=").stdout == b"5\n"
+    assert call("show", "photo=@a.png").stdout == b"[4,3]\n"
+    for arguments, ways in (
+        (["size", "data=hello"], "; use data:text=TEXT or data=@FILE"),
+        (["size", "data=5"], "; use data:text=TEXT or data=@FILE"),
+        (["size", "--positional", "hello"], "; use data:text=TEXT or data=@FILE"),
+        (["show", "photo=a.png"], "; use photo=@FILE"),
+    ):
+        done = call(*arguments)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.decode().endswith(f"{ways}\n"), done.stderr
 
 
 def test_files(sent: Callable[..., Any], tmp_path: Path) -> None:
@@ -263,7 +291,9 @@ def test_rpc_errors(call: Run) -> None:
         (["echo", "2"], "expected name=value, got '2'"),
         (["echo", "=2"], "expected name=value"),
         (["echo", "a=1", "a=2"], "a is given twice"),
-        (["echo", "a:what=1"], "expected a type of int, float, bool, str, json, got 'what'"),
+        (["echo", "a:what=1"], "expected a type of int, float, bool, str, json, text, got 'what'"),
+        (["echo", "a=@alice"], "alice: No such file or directory; a:str=@alice sends the text"),
+        (["echo", "a=@bad.npy"], "bad.npy: not a .npy file"),
         (["echo", "a:int=x"], "a: 'x' is not of type int"),
         (["echo", "a:int=1_0"], "is not of type int"),
         (["echo", "a:float=nan"], "is not of type float"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import requests
+from programs import require
 from serving import NO_URING
 
 from harness import HOST, program
@@ -39,8 +39,7 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def _run(*command: str, input: str = "") -> str:
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed")
+    require(command[0])
     done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""The examples of docs/deploy.md beside Python: nginx before a server, and the systemd unit."""
+"""The examples of docs/deploy.md beside Python: nginx, the systemd unit and the container."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import configparser
 import json
 import re
 import shlex
-import shutil
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
+from programs import require
 from proxies import nginx
 from serving import Serve
 
-from harness import HOST, free_port, request
+from harness import HOST, eventually, free_port, request
 from ucall._settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -53,17 +54,51 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert Path(program).name == "python" and arguments[:2] == ["-m", "ucall"]
     settings = Settings.read(arguments[2:])
     assert (settings.app, settings.workers) == ("app:server", 4)
-    if (analyze := shutil.which("systemd-analyze")) is None:
-        pytest.skip("systemd-analyze is not installed")
     path = tmp_path / "app.service"
     # The files that it names do not exist on this machine.
     text = block("ini").replace("/srv/app/.venv/bin/python", "/bin/true")
     path.write_text(text)
     done = subprocess.run(
-        [analyze, "verify", str(path)], capture_output=True, text=True, timeout=60
+        [require("systemd-analyze"), "verify", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     complaints = [line for line in done.stderr.splitlines() if "app.service" in line]
     assert not complaints, done.stderr
+
+
+def instruction(name: str) -> list[str]:
+    """The last `CMD […]` of deploy/Dockerfile, or that of its health check."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    pattern = rf"^{name}(?: --\S+| \\\n| +CMD)* (\[.*\])$"
+    words: list[str] = json.loads(re.findall(pattern, text, re.MULTILINE)[-1])
+    return words
+
+
+def test_the_container_serves_and_its_health_check_calls() -> None:
+    port = str(free_port())
+    program, *arguments = instruction("CMD")
+    command, *method = instruction("HEALTHCHECK")
+    assert (program, command) == ("python", "ucall")
+    # The health check calls the port that the Dockerfile names, which is the default.
+    check = [sys.executable, "-m", "ucall.cli", *method, "--port", port]
+
+    def status() -> int:
+        return subprocess.run(check, capture_output=True, timeout=60).returncode
+
+    assert status() != 0
+    serve = [sys.executable, *arguments, "--host", "0.0.0.0", "--port", port]
+    with subprocess.Popen(serve, cwd=ROOT / "deploy", stderr=subprocess.PIPE) as server:
+        try:
+            assert eventually(lambda: status() == 0)
+        finally:
+            server.terminate()
+            server.communicate(timeout=60)
+
+
+def test_the_container_serves_the_example_of_the_page() -> None:
+    assert (ROOT / "deploy" / "app.py").read_text(encoding="utf-8") == block("python")
 
 
 @pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md"])

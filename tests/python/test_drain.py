@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness import HOST, Wire, eventually, http, let_read, program, request
+from harness import HOST, Wire, eventually, http, let_read, program, request, send_line
 
 SOURCE = """
 import asyncio, importlib, sys, threading, time, ucall
@@ -73,12 +73,6 @@ def _refuses(wire: Wire) -> bool:
     return code == -32002
 
 
-def _release_held_calls(process: Any) -> None:
-    """Lets the held calls finish."""
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
 @pytest.mark.parametrize("sent", SIGNALS)
 def test_running_calls_may_finish(engine: str, sent: signal.Signals) -> None:
     with program(SOURCE, engine) as process:
@@ -89,7 +83,7 @@ def test_running_calls_may_finish(engine: str, sent: signal.Signals) -> None:
             let_read(port)
             process.send_signal(sent)
             assert eventually(lambda: _refuses(raw))
-            _release_held_calls(process)
+            send_line(process)
             assert [json.loads(raw.line())["result"] for _ in range(2)] == ["held"] * 2
             status, head, body = over_http.reply()
             assert (status, json.loads(body)["result"]) == (200, "held")
@@ -115,7 +109,7 @@ def test_calls_during_a_drain_are_refused(engine: str) -> None:
             raw.send(request("sum", [1, 2], 7))
             reply = json.loads(raw.line())
             assert (reply["id"], reply["error"]["code"]) == (7, -32002)
-            _release_held_calls(process)
+            send_line(process)
             assert json.loads(raw.line())["result"] == "held"
             assert raw.rest() == b""
             assert json.loads(busy.reply()[2])["result"] == "held"
@@ -219,8 +213,7 @@ def test_stop_drains(engine: str) -> None:
         with Wire(port) as wire:
             wire.send(request("pause", [0.4]))
             let_read(port)
-            process.stdin.write("\n")
-            process.stdin.flush()
+            send_line(process)
             assert json.loads(wire.line())["result"] == "slept"
             assert wire.rest() == b""
         _ended(process)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import subprocess
 import sys
 
 import pytest
+from programs import require
 from serving import NO_URING
 
 import ucall
@@ -47,11 +47,18 @@ except ucall.EngineError as error:
 
 def _where_refused(source: str, error: str) -> subprocess.CompletedProcess[str]:
     """Runs a program under a seccomp filter that forbids io_uring, as containers do."""
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed")
     inject = f"inject=io_uring_setup:error={error}"
-    command = [strace, "-f", "-o", "/dev/null", "-e", inject, sys.executable, "-c", source]
+    command = [
+        require("strace"),
+        "-f",
+        "-o",
+        "/dev/null",
+        "-e",
+        inject,
+        sys.executable,
+        "-c",
+        source,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if "ptrace" in done.stderr:
         pytest.skip("strace is not allowed here")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import require
 
 from harness import Wire, eventually, http, let_rest, program, request
 
@@ -146,10 +146,7 @@ def test_memory_runs_out(engine: str) -> None:
 @contextmanager
 def failing(process: Any, call: str, fault: str, when: str) -> Iterator[None]:
     """Makes a system call of the server fail, with strace, during the block."""
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed")
-    command = [strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
+    command = [require("strace"), "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
     command += ["-e", f"inject={call}:error={fault}:when={when}", "-p", str(process.pid)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         try:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from serving import Serve
 
-from harness import Wire, eventually, program, request
+from harness import Wire, eventually, program, request, send_line
 
 
 class RaisingException(Exception):
@@ -304,8 +304,7 @@ def test_the_interpreter_may_exit_under_load(engine: str, how: str) -> None:
             client.start()
         try:
             assert eventually(lambda: all(answered))
-            process.stdin.write("\n")
-            process.stdin.flush()
+            send_line(process)
             code = process.wait(timeout=60)
         finally:
             stop.set()

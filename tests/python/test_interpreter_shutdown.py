@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness import Wire, let_read, program, request
+from harness import Wire, let_read, program, request, send_line
 
 #: Makes finalisation slow, as in a large program, and lets other threads run during it.
 LINGERING = """
@@ -117,8 +117,7 @@ def test_calls_in_a_pool_finish_when_the_program_ends(engine: str) -> None:
         with Wire(port) as wire:
             wire.send(request("block", [0.3]))
             let_read(port)
-            process.stdin.write("\n")
-            process.stdin.flush()
+            send_line(process)
             assert json.loads(wire.line())["result"] == "finished"
             output, errors = process.communicate(timeout=60)
         assert (process.returncode, output, errors) == (0, "finalised\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from importlib import metadata
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import ucall
 from ucall import _core
+
+# The name on PyPI, which only pyproject.toml knows.
+[DISTRIBUTION] = metadata.packages_distributions()["ucall"]
 
 
 def test_the_package_is_typed() -> None:
@@ -19,7 +23,7 @@ def test_the_package_is_typed() -> None:
 
 
 def test_third_party_licences_are_included() -> None:
-    files = metadata.files("ucall") or []
+    files = metadata.files(DISTRIBUTION) or []
     [ours] = [file for file in files if file.name == "LICENSE"]
     [others] = [file for file in files if file.name == "LICENSE-THIRD-PARTY"]
     assert "Apache License" in ours.read_text()
@@ -27,13 +31,22 @@ def test_third_party_licences_are_included() -> None:
         assert name in others.read_text()
 
 
+def test_the_compiled_crates_are_listed() -> None:
+    """As CycloneDX, in the folder of PEP 770."""
+    [listed] = [file for file in metadata.files(DISTRIBUTION) or [] if file.parent.name == "sboms"]
+    contents = json.loads(listed.read_text())
+    assert contents["bomFormat"] == "CycloneDX"
+    names = {component["name"] for component in contents["components"]}
+    assert {"rustls", "pyo3", "aws-lc-sys", "ucall-proto"} <= names
+
+
 def test_the_metadata_is_complete() -> None:
-    found = metadata.metadata("ucall")
+    found = metadata.metadata(DISTRIBUTION)
     assert found["Version"] == ucall.__version__
     assert found["License-Expression"] == "Apache-2.0"
     [command] = metadata.entry_points(group="console_scripts", name="ucall")
     assert command.value == "ucall.cli:main"
-    plain = [need for need in metadata.requires("ucall") or [] if "extra ==" not in need]
+    plain = [need for need in metadata.requires(DISTRIBUTION) or [] if "extra ==" not in need]
     assert plain == []
 
 

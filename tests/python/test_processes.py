@@ -6,7 +6,6 @@ import errno
 import json
 import operator
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import require
 
 import ucall
 from harness import Wire, eventually, http, let_read, request
@@ -387,12 +387,9 @@ if __name__ == "__main__":
 def test_a_full_dev_shm_does_not_end_the_server(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     (tmp_path / "script.py").write_text(LARGE)
-    small = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    small = [require("unshare"), "--map-root-user", "--mount", "sh", "-c"]
     mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
-    if (
-        not shutil.which("unshare")
-        or subprocess.run([*small, mount], capture_output=True).returncode
-    ):
+    if subprocess.run([*small, mount], capture_output=True).returncode:
         pytest.skip("nothing may be mounted here")
     done = subprocess.run(
         [*small, f'{mount} && exec "$0" "$1"', sys.executable, str(tmp_path / "script.py")],

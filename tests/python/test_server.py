@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import inspect
+import json
 import socket
 import threading
 import time
@@ -278,6 +279,7 @@ def test_documented_defaults_are_the_defaults() -> None:
     [
         ({"max_body_bytes": 0}, "max_body_bytes"),
         ({"max_nesting": -1}, "max_nesting"),
+        ({"max_nesting": 1_025}, "max_nesting: expected at most 1024"),
         ({"max_image_pixels": 0}, "max_image_pixels"),
         ({"max_held_image_pixels": 0}, "max_held_image_pixels"),
         ({"max_connections": 1.5}, "max_connections"),
@@ -296,6 +298,30 @@ def test_invalid_options_are_rejected(options: Any, problem: str) -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="max_bodies"):
         ucall.Server(port=0, max_bodies=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_the_deepest_params_are_read(opening: str, closing: str) -> None:
+    server = ucall.Server(port=0, max_nesting=1_024)
+
+    @server
+    def count_levels(value: Any) -> int:
+        levels = 0
+        while value != 1:
+            value = value["a"] if isinstance(value, dict) else value[0]
+            levels += 1
+        return levels
+
+    def request_of(levels: int) -> bytes:
+        value = opening * levels + "1" + closing * levels
+        call = '{"jsonrpc":"2.0","id":1,"method":"count_levels","params":{"value":%s}}'
+        return (call % value).encode()
+
+    with server, Wire(server.port) as wire:
+        wire.send(request_of(1_022))
+        assert json.loads(wire.line())["result"] == 1_022
+        wire.send(request_of(1_023))
+        assert json.loads(wire.line())["error"]["code"] == -32700
 
 
 def test_startup_is_undone_when_on_start_raises() -> None:

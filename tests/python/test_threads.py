@@ -183,6 +183,21 @@ def test_a_slow_function_is_named_once(serve: Serve, caplog: pytest.LogCaptureFi
     assert warned == named or max(took_s) > 0.5
 
 
+def test_a_slow_async_function_is_named_with_its_own_remedy(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def block_the_loop() -> None:
+        time.sleep(0.6)
+
+    server = serve(block_the_loop, slow_call_s=0.5)
+    with Wire(server.port) as wire:
+        for _ in range(2):
+            wire.result("block_the_loop", [])
+    warned = [record.getMessage() for record in caplog.records]
+    named = [line for line in warned if line.startswith("block_the_loop held up all other calls")]
+    assert len(named) == 1 and named[0].endswith("or run it by asyncio.to_thread")
+
+
 def test_notifications_run_too(serve: Serve) -> None:
     seen: list[int] = []
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import requests
 from certificates import Authority, Files, authority, files
+from programs import require
 from serving import Serve
 
 import ucall
@@ -19,7 +18,7 @@ from harness import request
 
 __all__ = ["authority", "files"]
 
-GO = Path(__file__).parent / "go" / "tls_client.go"
+GO_CLIENT = Path(__file__).parents[2] / ".bench" / "tls_client"
 
 
 def add(a: int, b: int) -> int:
@@ -31,13 +30,6 @@ def server(serve: Serve, authority: Authority, files: Files) -> ucall.Server:
     return serve(add, ssl_certfile=files.certificate, ssl_keyfile=files.key)
 
 
-def tool(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
 def output(*command: str | Path, input: bytes | None = None) -> str:
     done = subprocess.run(command, input=input, capture_output=True, timeout=120)
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
@@ -47,7 +39,7 @@ def output(*command: str | Path, input: bytes | None = None) -> str:
 @pytest.mark.parametrize("version", ["tls1_2", "tls1_3"])
 def test_openssl(server: ucall.Server, authority: Authority, version: str) -> None:
     """Sends a document over raw TCP after a verified handshake."""
-    command = [tool("openssl"), "s_client", "-quiet", "-verify_return_error", f"-{version}"]
+    command = [require("openssl"), "s_client", "-quiet", "-verify_return_error", f"-{version}"]
     command += ["-connect", f"127.0.0.1:{server.port}", "-servername", "localhost"]
     command += ["-verify_hostname", "localhost", "-CAfile", str(authority.path)]
     # The server closes the connection after an invalid document, which ends s_client.
@@ -60,7 +52,7 @@ def test_openssl(server: ucall.Server, authority: Authority, version: str) -> No
 def test_openssl_gets_close_notify(serve: Serve, authority: Authority, files: Files) -> None:
     """Without close_notify it prints `unexpected eof` and has status 1."""
     server = serve(add, ssl_certfile=files.both)
-    command = [tool("openssl"), "s_client", "-quiet", "-verify_return_error"]
+    command = [require("openssl"), "s_client", "-quiet", "-verify_return_error"]
     command += ["-connect", f"127.0.0.1:{server.port}", "-servername", "localhost"]
     command += ["-CAfile", str(authority.path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -82,22 +74,21 @@ def test_curl(server: ucall.Server, authority: Authority, version: str) -> None:
     options += ["--write-out", "|%{http_version} %{num_connects}|", *version.split()]
     body = request("add", [1, 2]).decode()
     said = output(
-        tool("curl"), *options, "--data", body, uri, "--next", *options, "--data", body, uri
+        require("curl"), *options, "--data", body, uri, "--next", *options, "--data", body, uri
     )
     first, connected, second, again, _ = said.split("|")
     assert json.loads(first) == json.loads(second) == {"jsonrpc": "2.0", "id": 1, "result": 3}
     assert (connected, again) == ("1.1 1", "1.1 0"), "the second call has the same connection"
 
 
-@pytest.fixture(scope="session")
-def go_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Go's own client, built once in a process, so its tests run in one group."""
-    program = tmp_path_factory.mktemp("go") / "tls_client"
-    output(tool("go"), "build", "-o", program, GO)
-    yield program
+@pytest.fixture
+def go_client() -> Path:
+    """Go's own client, which make builds before the tests."""
+    require("go")
+    assert GO_CLIENT.exists(), "make go-client builds it"
+    return GO_CLIENT
 
 
-@pytest.mark.xdist_group("go")
 def test_go(server: ucall.Server, authority: Authority, go_client: Path) -> None:
     """HTTP with connections kept and sessions resumed, from several goroutines, and raw TLS."""
     said = json.loads(output(go_client, str(authority.path), str(server.port)))
@@ -106,7 +97,6 @@ def test_go(server: ucall.Server, authority: Authority, go_client: Path) -> None
     assert said["version"] == "TLS 1.3"
 
 
-@pytest.mark.xdist_group("go")
 def test_go_gets_an_error_for_plaintext(
     serve: Serve, authority: Authority, files: Files, go_client: Path
 ) -> None:
@@ -132,7 +122,7 @@ def test_python_http_clients(server: ucall.Server, authority: Authority) -> None
 def strict_files(folder: Path) -> tuple[Path, Path, Path]:
     """An authority, a certificate and its key with the fields that browsers require."""
     root, root_key, own, key = (folder / name for name in ("root", "root.key", "own", "own.key"))
-    new = [tool("openssl"), "req", "-x509", "-newkey", "ec", "-nodes", "-days", "90"]
+    new = [require("openssl"), "req", "-x509", "-newkey", "ec", "-nodes", "-days", "90"]
     new += ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
     usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
     output(*new, "-keyout", root_key, "-out", root, "-subj", "/CN=Authority", *usage)

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import require
 
 import ucall
 from harness import eventually, http, refuses_descriptors, request
@@ -239,10 +239,9 @@ def test_the_command_line(serve_once: Serve, path: Path) -> None:
     assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "42\n"
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
 def test_curl(serve: Serve, path: Path) -> None:
     serve(add, uds=path)
-    command = ["curl", "-sS", "--unix-socket", path, "-d", request("add", [40, 2])]
+    command = [require("curl"), "-sS", "--unix-socket", path, "-d", request("add", [40, 2])]
     shown = subprocess.run([*command, "http://localhost/"], capture_output=True, check=True)
     assert json.loads(shown.stdout)["result"] == 42
 

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_proto::json::{self, JsonError};
-use ucall_proto::{Call as Request, CallOutcome, Reply, RpcError};
+use ucall_proto::{Call as Request, CallOutcome, Limits, Reply, RpcError};
 use ucall_server::{Caller, Deadline, Reservation};
 
 use crate::boundary::{clear_last_error, set_last_error};
 use crate::callback_handler::CallbackHandler;
-use crate::config::NESTING_MAX;
 use crate::deferred::{DeferredHandle, Outcome};
 use crate::params::{Lookup, ParamBuffers, ParamKey, Params};
 
@@ -134,7 +133,7 @@ impl<'a, 'r> Call<'a, 'r> {
     /// Replies with JSON text, after validating it.
     #[inline]
     pub(crate) fn reply_content(&mut self, content: &[u8]) {
-        match json::validate(content, NESTING_MAX) {
+        match json::validate(content, Limits::NESTING_MAX) {
             Ok(()) => self.reply(|out| out.extend_from_slice(content)),
             Err(JsonError::TooDeep) => self.fail("replied with JSON that is nested too deep"),
             Err(_) => self.fail("replied with invalid JSON"),

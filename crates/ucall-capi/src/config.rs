@@ -12,7 +12,7 @@ use ucall_engine::Address;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::tls::{ClientAuth, TicketSecret};
-use ucall_server::{IdentityFiles, Tls, TlsFiles, WorkerConfig};
+use ucall_server::{IdentityFiles, Tls, TlsFiles, WorkerConfig, connections_allowed};
 
 use crate::boundary::string;
 use crate::descriptor::is_open_for_writing;
@@ -29,12 +29,8 @@ const DEFERRED_MAX: u32 = 10_000;
 const CLIENT_AUTH_NONE: u32 = 1;
 const CLIENT_AUTH_OPTIONAL: u32 = 2;
 const CLIENT_AUTH_REQUIRED: u32 = 3;
-/// The scanner recurses once a level.
-pub(crate) const NESTING_MAX: usize = 1_024;
 /// Larger than the configuration of any version.
 const SIZE_MAX: usize = 64 << 10;
-/// Descriptors reserved for the rest of the process.
-const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// `ucall_config_t`; the header explains each field. Zero means the default.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +135,7 @@ impl Config {
         }
     }
 
-    /// Replaces zeros by defaults, and rejects invalid values.
+    /// Replaces zeros by defaults, but for the limits of connections, and rejects invalid values.
     pub(crate) fn apply_defaults(&mut self) -> Result<(), String> {
         self.hostname = or_else(self.hostname, c"127.0.0.1".as_ptr());
         if self.pick_port != 0 {
@@ -155,12 +151,10 @@ impl Config {
         self.logs_format = or_else(self.logs_format, c"human".as_ptr());
         default(&mut self.max_concurrent_connections, WorkerConfig::CONNECTIONS_MAX as u32);
         default(&mut self.max_deferred_calls, DEFERRED_MAX);
-        let descriptors =
-            ucall_engine::raise_descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
-        let descriptors = u32::try_from(descriptors).unwrap_or(u32::MAX).max(1);
-        self.max_concurrent_connections = self.max_concurrent_connections.min(descriptors);
-        if self.max_nesting as usize > NESTING_MAX {
-            return Err(format!("max_nesting: expected at most {NESTING_MAX}"));
+        let allowed = u32::try_from(connections_allowed()).unwrap_or(u32::MAX);
+        self.max_concurrent_connections = self.max_concurrent_connections.min(allowed);
+        if self.max_nesting as usize > Limits::NESTING_MAX {
+            return Err(format!("max_nesting: expected at most {}", Limits::NESTING_MAX));
         }
         if self.unix_mode > UNIX_MODE_MAX {
             return Err(format!("unix_mode: expected at most {UNIX_MODE_MAX:#o}"));
@@ -171,69 +165,45 @@ impl Config {
                 if has_authorities { CLIENT_AUTH_REQUIRED } else { CLIENT_AUTH_NONE };
             default(&mut self.ssl_client_auth, default_auth);
         }
-        self.apply_default_limits();
         Ok(())
     }
 
-    fn apply_default_limits(&mut self) {
-        let limits = Limits::default();
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let time = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    /// The limits in force. Replaces zeros by the defaults.
+    fn limits(&mut self) -> Limits {
+        let mut limits = Limits::default();
         let batch = u16::try_from(limits.batch_calls_max).unwrap_or(u16::MAX);
         default(&mut self.max_batch_size, batch);
-        for (field, value) in [
-            (&mut self.max_head_bytes, count(limits.head.bytes_max)),
-            (&mut self.max_headers, count(limits.head.headers_max)),
-            (&mut self.max_body_bytes, count(limits.body_bytes_max)),
-            (&mut self.max_nesting, count(limits.nesting_max)),
-            (&mut self.max_reply_bytes, count(limits.reply_bytes_max)),
-            (&mut self.max_id_bytes, count(limits.id_bytes_max)),
-            (&mut self.max_pipeline, count(limits.pipeline_max)),
-            (&mut self.max_output_bytes, count(limits.output_bytes_max)),
-            (&mut self.max_held_bytes, count(limits.held_bytes_max)),
-            (&mut self.handshake_timeout_ms, time(limits.handshake_timeout)),
-            (&mut self.head_timeout_ms, time(limits.head_timeout)),
-            (&mut self.body_timeout_ms, time(limits.body_timeout)),
-            (&mut self.idle_timeout_ms, time(limits.idle_timeout)),
-            (&mut self.send_timeout_ms, time(limits.send_timeout)),
-            (&mut self.max_chunk_overhead_bytes, count(limits.chunk_overhead_bytes_max)),
-            (&mut self.max_discarded_bytes, count(limits.discarded_bytes_max)),
-            (&mut self.discard_timeout_ms, time(limits.discard_timeout)),
-            (&mut self.max_frame_bytes, count(limits.frame_bytes_max)),
-            (&mut self.max_message_frames, count(limits.message_frames_max)),
-            (&mut self.ping_interval_ms, time(limits.ping_interval)),
-            (&mut self.max_unanswered_pings, count(limits.unanswered_pings_max)),
-        ] {
-            default(field, value);
-        }
-    }
-
-    fn limits(&self) -> Limits {
-        let time = |ms: u32| Duration::from_millis(ms.into());
-        let mut limits = Limits::default();
-        limits.head.bytes_max = self.max_head_bytes as usize;
-        limits.head.headers_max = self.max_headers as usize;
-        limits.body_bytes_max = self.max_body_bytes as usize;
-        limits.nesting_max = self.max_nesting as usize;
         limits.batch_calls_max = self.max_batch_size.into();
-        limits.reply_bytes_max = self.max_reply_bytes as usize;
-        limits.id_bytes_max = self.max_id_bytes as usize;
-        limits.pipeline_max = self.max_pipeline as usize;
-        limits.output_bytes_max = self.max_output_bytes as usize;
+        for (field, limit) in [
+            (&mut self.max_head_bytes, Limit::Count(&mut limits.head.bytes_max)),
+            (&mut self.max_headers, Limit::Count(&mut limits.head.headers_max)),
+            (&mut self.max_body_bytes, Limit::Count(&mut limits.body_bytes_max)),
+            (&mut self.max_nesting, Limit::Count(&mut limits.nesting_max)),
+            (&mut self.max_reply_bytes, Limit::Count(&mut limits.reply_bytes_max)),
+            (&mut self.max_id_bytes, Limit::Count(&mut limits.id_bytes_max)),
+            (&mut self.max_pipeline, Limit::Count(&mut limits.pipeline_max)),
+            (&mut self.max_output_bytes, Limit::Count(&mut limits.output_bytes_max)),
+            (&mut self.max_held_bytes, Limit::Count(&mut limits.held_bytes_max)),
+            (
+                &mut self.max_chunk_overhead_bytes,
+                Limit::Count(&mut limits.chunk_overhead_bytes_max),
+            ),
+            (&mut self.max_discarded_bytes, Limit::Count(&mut limits.discarded_bytes_max)),
+            (&mut self.handshake_timeout_ms, Limit::Time(&mut limits.handshake_timeout)),
+            (&mut self.head_timeout_ms, Limit::Time(&mut limits.head_timeout)),
+            (&mut self.body_timeout_ms, Limit::Time(&mut limits.body_timeout)),
+            (&mut self.idle_timeout_ms, Limit::Time(&mut limits.idle_timeout)),
+            (&mut self.send_timeout_ms, Limit::Time(&mut limits.send_timeout)),
+            (&mut self.discard_timeout_ms, Limit::Time(&mut limits.discard_timeout)),
+            (&mut self.max_frame_bytes, Limit::Count(&mut limits.frame_bytes_max)),
+            (&mut self.max_message_frames, Limit::Count(&mut limits.message_frames_max)),
+            (&mut self.ping_interval_ms, Limit::Time(&mut limits.ping_interval)),
+            (&mut self.max_unanswered_pings, Limit::Count(&mut limits.unanswered_pings_max)),
+        ] {
+            limit.set_by(field);
+        }
         // Threads share it evenly, like the connections.
-        limits.held_bytes_max = self.max_held_bytes.div_ceil(self.max_threads.into()) as usize;
-        limits.handshake_timeout = time(self.handshake_timeout_ms);
-        limits.head_timeout = time(self.head_timeout_ms);
-        limits.body_timeout = time(self.body_timeout_ms);
-        limits.idle_timeout = time(self.idle_timeout_ms);
-        limits.send_timeout = time(self.send_timeout_ms);
-        limits.chunk_overhead_bytes_max = self.max_chunk_overhead_bytes as usize;
-        limits.discarded_bytes_max = self.max_discarded_bytes as usize;
-        limits.discard_timeout = time(self.discard_timeout_ms);
-        limits.frame_bytes_max = self.max_frame_bytes as usize;
-        limits.message_frames_max = self.max_message_frames as usize;
-        limits.ping_interval = time(self.ping_interval_ms);
-        limits.unanswered_pings_max = self.max_unanswered_pings as usize;
+        limits.held_bytes_max = limits.held_bytes_max.div_ceil(self.max_threads.into());
         limits.exchanges_max = Some(self.max_lifetime_exchanges.into()).filter(|max| *max > 0);
         limits.lifetime = Some(self.max_lifetime_micro_seconds)
             .filter(|age| *age > 0)
@@ -252,11 +222,14 @@ impl Config {
         found.map_err(|error| format!("hostname {host:?}: {error}"))
     }
 
-    /// The configuration of each of `max_threads` workers.
+    /// The configuration of each of `max_threads` workers. Replaces zeros by the default limits.
     ///
     /// # Safety
     /// Its strings are what the header says.
-    pub(crate) unsafe fn worker_config(&self, address: &Address) -> Result<WorkerConfig, String> {
+    pub(crate) unsafe fn worker_config(
+        &mut self,
+        address: &Address,
+    ) -> Result<WorkerConfig, String> {
         // SAFETY: passed on to our caller.
         let (hosts, origins) = unsafe {
             (
@@ -343,6 +316,29 @@ impl Config {
     pub(crate) fn set_effective(&mut self, engine: u32, address: &Address) {
         self.engine = engine;
         self.port = address.port();
+    }
+}
+
+/// A limit that a field of the configuration sets.
+enum Limit<'a> {
+    Count(&'a mut usize),
+    /// In milliseconds.
+    Time(&'a mut Duration),
+}
+
+impl Limit<'_> {
+    /// Sets the limit to the field, or a field of zero to the default limit.
+    fn set_by(self, field: &mut u32) {
+        match self {
+            Self::Count(count) => {
+                default(field, u32::try_from(*count).unwrap_or(u32::MAX));
+                *count = *field as usize;
+            }
+            Self::Time(time) => {
+                default(field, u32::try_from(time.as_millis()).unwrap_or(u32::MAX));
+                *time = Duration::from_millis((*field).into());
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `exports/` | the functions of the header: null checks, the panic boundary, outputs last |
-//! | `config`, `engine_kind` | the configuration of a server, and its engine |
+//! | `config`, `engine` | the configuration of a server, and its engine |
 //! | `server`, `turn_control`, `stop` | a server, its threads, and how they stop |
 //! | `log`, `descriptor` | the log, and writes to the program's descriptor |
 //! | `callback`, `callback_handler` | callbacks, and the handler that runs them for a worker |
@@ -21,7 +21,7 @@ mod callback_handler;
 mod config;
 mod deferred;
 mod descriptor;
-mod engine_kind;
+mod engine;
 mod exports;
 mod log;
 mod params;

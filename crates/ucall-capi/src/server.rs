@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use ucall_engine::{Address, Bound, Listener, UnixFile};
-use ucall_server::{Procedures, WorkerConfig};
+use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile};
+use ucall_server::{AnyWorker, Procedures, WorkerConfig};
 
 use crate::callback::Callback;
 use crate::callback_handler::CallbackHandler;
 use crate::config::Config;
-use crate::engine_kind::{DynWorker, EngineKind, RunMode};
+use crate::engine;
 use crate::log::Log;
 use crate::stop::StopSignal;
 use crate::turn_control::TurnControl;
@@ -61,9 +61,17 @@ enum SlotState {
     Closed,
 }
 
+/// How many turns a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RunMode {
+    OneTurn,
+    /// All turns until the server is stopped.
+    UntilStopped,
+}
+
 /// A worker, and the number of the thread that created it and drives it.
 struct WorkerRunner {
-    worker: Box<dyn DynWorker>,
+    worker: AnyWorker<CallbackHandler>,
     owner: u64,
 }
 
@@ -84,10 +92,10 @@ impl Server {
         // SAFETY: as above.
         let worker_config = unsafe { config.worker_config(&address)? };
         let log = Arc::new(Log::new(log.0, log.1));
-        let engine = EngineKind::choose(config.engine, &log)?;
+        let engine = engine::choose(config.engine, &log)?;
         let stop = StopSignal::new().map_err(|error| format!("cannot make a pipe: {error}"))?;
         let Bound { listener, address, file } = bind(&address, config.max_threads > 1)?;
-        config.set_effective(engine.number(), &address);
+        config.set_effective(engine::number(engine), &address);
         let shared = shared(&address, &listener)?;
         let mut listener = Some(listener);
         let slots = (0..config.max_threads).map(|_| WorkerSlot::new(listener.take())).collect();
@@ -177,12 +185,13 @@ impl Server {
         }
     }
 
-    fn worker(&self, listener: Option<Listener>) -> Result<Box<dyn DynWorker>, String> {
+    fn worker(&self, listener: Option<Listener>) -> Result<AnyWorker<CallbackHandler>, String> {
         let settings = &self.settings;
         let log = self.control.log.clone();
         let handler = CallbackHandler::new(log, settings.call_timeout, settings.deferred_max);
         let (procedures, config) = (self.procedures.clone(), self.worker_config.clone());
-        let worker = self.engine.worker(handler, procedures, config, settings.queue_depth);
+        let depth = Some(settings.queue_depth);
+        let worker = AnyWorker::new(self.engine, handler, procedures, config, depth);
         let mut worker = worker.map_err(|error| format!("cannot make an engine: {error}"))?;
         let listener = match listener {
             Some(listener) => listener,
@@ -220,8 +229,7 @@ impl SlotGuard<'_> {
     pub(crate) fn run(&mut self, mode: RunMode) -> Result<bool, String> {
         let server = self.server;
         let Some(worker) = self.worker()? else { return Ok(false) };
-        let outcome = worker
-            .run(mode, &server.control)
+        let outcome = run(worker, mode, &server.control)
             .map_err(|error| format!("the engine failed: {error}"));
         if outcome == Ok(false) {
             worker.shut_down().map_err(|error| error.to_string())?;
@@ -233,7 +241,7 @@ impl SlotGuard<'_> {
     }
 
     /// The worker of this thread, created if there is none; `None` if the slot is closed.
-    fn worker(&mut self) -> Result<Option<&mut dyn DynWorker>, String> {
+    fn worker(&mut self) -> Result<Option<&mut AnyWorker<CallbackHandler>>, String> {
         if self.server.control.stop.is_requested() {
             *self.state = SlotState::Closed;
         }
@@ -241,13 +249,11 @@ impl SlotGuard<'_> {
             self.start_worker()?;
         }
         match &mut *self.state {
-            SlotState::Running(runner) => Ok(Some(runner.worker.as_mut())),
+            SlotState::Running(runner) => Ok(Some(&mut runner.worker)),
             SlotState::Empty(_) | SlotState::Closed => Ok(None),
         }
     }
-}
 
-impl SlotGuard<'_> {
     /// Creates the worker. Not inlined, because it needs much of the stack.
     #[cold]
     #[inline(never)]
@@ -257,6 +263,27 @@ impl SlotGuard<'_> {
         self.server.control.add_counters(worker.counters());
         *self.state = SlotState::Running(WorkerRunner { worker, owner: self.thread });
         Ok(())
+    }
+}
+
+/// Takes turns; `false` when the server was stopped.
+fn run(
+    worker: &mut AnyWorker<CallbackHandler>,
+    mode: RunMode,
+    control: &TurnControl,
+) -> io::Result<bool> {
+    let has_figures = control.log.has_figures();
+    loop {
+        let turn = worker.turn(has_figures.then(|| control.log.next_line_at()))?;
+        if has_figures {
+            control.write_line_if_due();
+        }
+        if turn.stopped || control.stop.is_requested() {
+            return Ok(false);
+        }
+        if mode == RunMode::OneTurn {
+            return Ok(true);
+        }
     }
 }
 

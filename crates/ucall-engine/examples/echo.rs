@@ -7,20 +7,20 @@ use std::net::SocketAddr;
 use ucall_buffer::Payload;
 use ucall_engine::posix::Posix;
 use ucall_engine::uring::{Config, Uring};
-use ucall_engine::{Completion, Engine, EngineChoice, SendState, bind, raise_descriptor_limit};
+use ucall_engine::{Completion, Engine, EngineKind, SendState, bind, raise_descriptor_limit};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let wanted = arguments.next();
     let address = arguments.next().as_deref().unwrap_or("127.0.0.1:8545").parse()?;
     raise_descriptor_limit();
-    match (wanted.as_deref(), EngineChoice::probe()) {
-        (Some("posix"), _) => serve(Posix::new()?, address),
-        (_, EngineChoice::Uring(features)) => {
+    match (wanted.as_deref(), EngineKind::probe_uring()) {
+        (Some("posix"), _) | (_, Ok(EngineKind::Posix)) => serve(Posix::new()?, address),
+        (_, Ok(EngineKind::Uring(features))) => {
             serve(Uring::new(Config::default(), features)?, address)
         }
-        (Some("uring"), EngineChoice::Posix(unavailable)) => Err(unavailable.into()),
-        (_, EngineChoice::Posix(unavailable)) => {
+        (Some("uring"), Err(unavailable)) => Err(unavailable.into()),
+        (_, Err(unavailable)) => {
             eprintln!("{unavailable}");
             serve(Posix::new()?, address)
         }

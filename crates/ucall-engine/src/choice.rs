@@ -1,34 +1,54 @@
-//! Which engine this machine gets.
+//! The engines that a program can choose from.
 
 use std::fmt;
 use std::io;
 
+use crate::engine::Engine;
+use crate::posix::Posix;
 #[cfg(target_os = "linux")]
 use crate::uring;
 
-/// The best engine that this machine allows.
-#[derive(Debug)]
-pub enum EngineChoice {
+/// An engine that this machine allows.
+#[derive(Clone, Copy, Debug)]
+pub enum EngineKind {
+    /// Readiness polling.
+    Posix,
     /// io_uring, with these features.
     #[cfg(target_os = "linux")]
     Uring(uring::Features),
-    /// Readiness polling, and why it is not io_uring.
-    Posix(UringUnavailable),
 }
 
-impl EngineChoice {
-    /// Probes the kernel by a few system calls. Probe once per process.
-    pub fn probe() -> Self {
+impl EngineKind {
+    /// io_uring, or why this machine refuses it. Probes the kernel by a few system calls.
+    pub fn probe_uring() -> Result<Self, UringUnavailable> {
         #[cfg(target_os = "linux")]
-        return match uring::Features::probe() {
-            Ok(features) => EngineChoice::Uring(features),
-            Err(unavailable) => EngineChoice::Posix(unavailable),
-        };
+        return uring::Features::probe().map(Self::Uring);
         #[cfg(not(target_os = "linux"))]
-        EngineChoice::Posix(UringUnavailable::new(
+        Err(UringUnavailable::new(
             "io_uring exists on Linux only",
             io::ErrorKind::Unsupported.into(),
         ))
+    }
+
+    /// [`Engine::NAME`] of the engine.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Posix => Posix::NAME,
+            #[cfg(target_os = "linux")]
+            Self::Uring(_) => uring::Uring::NAME,
+        }
+    }
+
+    /// The engine for a worker within a program's event loop: a ring under `defer_taskrun` does not
+    /// wake a thread that polls its descriptor.
+    pub fn for_embedded_loop(self) -> Self {
+        match self {
+            Self::Posix => Self::Posix,
+            #[cfg(target_os = "linux")]
+            Self::Uring(features) => {
+                Self::Uring(uring::Features { defer_taskrun: false, ..features })
+            }
+        }
     }
 }
 

@@ -25,7 +25,7 @@ mod wait_timeout;
 mod wake;
 
 pub use address::{Address, Bound};
-pub use choice::{EngineChoice, UringUnavailable};
+pub use choice::{EngineKind, UringUnavailable};
 pub use completion::{Arrival, Completion, Readiness};
 pub use descriptors::raise_descriptor_limit;
 pub use engine::{Engine, SendState, Waker};

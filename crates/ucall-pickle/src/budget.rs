@@ -63,9 +63,4 @@ impl Budget {
         self.hashes = self.hashes.checked_sub(hashes).ok_or(Error::Hashing)?;
         Ok(())
     }
-
-    /// The bytes that may still be allocated.
-    pub fn bytes_left(&self) -> u64 {
-        self.bytes
-    }
 }

@@ -22,12 +22,14 @@ mod error;
 mod hashing;
 mod last_changes;
 mod memo;
+mod names;
 mod operation;
 mod reader;
 mod stack;
 
 pub use budget::{Budget, Limits};
 pub use error::Error;
+pub use names::visit_names;
 pub use reader::Reader;
 
 /// Makes the objects of a pickle. An error of any method ends the reading.

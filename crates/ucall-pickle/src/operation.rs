@@ -59,6 +59,28 @@ impl<'a> Bytes<'a> {
         }
     }
 
+    /// Reads operations that follow others.
+    pub(crate) fn after_start(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    /// How many bytes are missing of a long object, if one is next and not complete.
+    pub(crate) fn missing_of_long(&self) -> Option<usize> {
+        let (code, tail) = self.rest.split_first()?;
+        let (length, body) = match code {
+            b'B' | b'X' => {
+                let (length, body) = tail.split_first_chunk::<4>()?;
+                (u64::from(u32::from_le_bytes(*length)), body)
+            }
+            0x8d | 0x8e | 0x96 => {
+                let (length, body) = tail.split_first_chunk::<8>()?;
+                (u64::from_le_bytes(*length), body)
+            }
+            _ => return None,
+        };
+        usize::try_from(length).ok()?.checked_sub(body.len()).filter(|&missing| missing > 0)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

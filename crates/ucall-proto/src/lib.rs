@@ -21,5 +21,5 @@ pub use connection::{
 };
 pub use limits::Limits;
 pub use rpc::{
-    AuthenticationError, Call, CallOutcome, CallerIdentity, ExchangeId, Reply, RpcError, Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Reply, RpcError, Service,
 };

@@ -60,6 +60,12 @@ pub struct Limits {
     pub discard_timeout: Duration,
 }
 
+impl Limits {
+    /// The largest `nesting_max` to offer: code that builds values out of params recurses once a
+    /// level. The scanner does not recurse.
+    pub const NESTING_MAX: usize = 1_024;
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -43,12 +43,10 @@ impl Context {
         Self {
             method: PyString::new(py, &String::from_utf8_lossy(&method)).unbind(),
             id: call.id.map(<[u8]>::to_vec),
-            peer: caller.peer,
             user: user.map(|user| user.clone_ref(py)),
-            headers: call.head.map(|head| head.header_block().to_vec()),
             deadline: deadline.map(|deadline| deadline.at),
             cancelled,
-            session: call.session.cloned(),
+            ..Self::of_request(py, call.head, call.session, caller)
         }
     }
 

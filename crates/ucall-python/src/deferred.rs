@@ -15,7 +15,6 @@ use crate::asyncio::tasks::{self, Tasks};
 use crate::batch::{self, Batch};
 use crate::calls::{Deferred, DeferredOutcome, DoneCallback, Entry, EntryKind, RetainedParams};
 use crate::context::Context;
-use crate::convert;
 use crate::errors;
 use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
@@ -184,10 +183,10 @@ impl Interpreter {
     }
 
     fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
-        let (token, rules, server) = (job.token, &self.rules, self.server);
+        let (token, limits, server) = (job.token, &self.call_limits, self.server);
         let pool = self.pool.get_or_insert_with(|| {
             let (outcomes, report) = (self.outcomes.clone(), self.report.clone());
-            Pool::new(server, rules.threads_max, outcomes, report, rules.reply_bytes_max)
+            Pool::new(server, limits.threads_max, outcomes, report, limits.reply_bytes_max)
         });
         pool.submit(py, job, self.calls.count()).map_err(|error| {
             self.calls.remove(token);
@@ -374,10 +373,9 @@ impl Interpreter {
             }
             DeferredOutcome::Item(item) => batch::item_result(item.into_bound(py)),
         };
-        let (len_max, encode) = (self.rules.reply_bytes_max, procedure.encode.bind(py));
-        let written = result.and_then(|result| {
-            convert::write_with(text, len_max, &result, encode).map_err(Failure::Result)
-        });
+        let len_max = self.call_limits.reply_bytes_max;
+        let written = result
+            .and_then(|result| procedure.write(text, len_max, &result).map_err(Failure::Result));
         written.map_err(|failure| self.fail(py, procedure, failure, len_max))
     }
 

@@ -19,11 +19,10 @@ use crate::batch::{BatchSizes, Batches};
 use crate::calls::{Calls, Outcomes};
 use crate::clock::CoarseTime;
 use crate::context::Context;
-use crate::convert;
 use crate::detach::detached;
 use crate::ffi::variables;
 use crate::log::Interrupted;
-use crate::options::Rules;
+use crate::options::CallLimits;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
@@ -33,13 +32,13 @@ const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
 
 /// The interpreter as one worker uses it, on a thread that stays attached through a whole turn.
 ///
-/// It uses Python objects without a token: its caller must be attached, as `DynWorker::turn`
-/// requires.
+/// It uses Python objects without a token: its caller must be attached, as
+/// `WorkerRunner::turn` requires.
 pub(crate) struct Interpreter {
     /// The server's number.
     pub(crate) server: u64,
     pub(crate) report: Arc<Report>,
-    pub(crate) rules: Rules,
+    pub(crate) call_limits: CallLimits,
     pub(crate) calls: Calls,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
@@ -75,15 +74,15 @@ impl Interpreter {
         server: u64,
         debug: bool,
         auth: Option<Py<PyAny>>,
-        rules: Rules,
+        call_limits: CallLimits,
         sizes: Arc<BatchSizes>,
     ) -> PyResult<Self> {
         let now = Instant::now();
-        let calls = Calls::new(rules.running_max, "max_running_calls");
+        let calls = Calls::new(call_limits.running_max, "max_running_calls");
         Ok(Self {
             server,
             report: Arc::new(Report::import(py, debug)?),
-            rules,
+            call_limits,
             outcomes: Arc::new(Outcomes::new(&calls)),
             calls,
             batches: Batches::new(sizes),
@@ -162,8 +161,7 @@ impl Interpreter {
             return Ok(());
         }
         let len_max = reply.len_max();
-        let encode = procedure.encode.bind(result.py());
-        convert::write_with(reply.result(), len_max, result, encode).map_err(Failure::Result)
+        procedure.write(reply.result(), len_max, result).map_err(Failure::Result)
     }
 
     /// Calls a function that takes its context, with variables of its own.
@@ -213,7 +211,7 @@ impl Interpreter {
     #[inline]
     pub(crate) fn warn_if_slow(&mut self, py: Python<'_>, procedure: &Procedure) {
         let now = CoarseTime::now();
-        if now.since(self.last_return) >= self.rules.slow && !procedure.is_logged_as_slow() {
+        if now.since(self.last_return) >= self.call_limits.slow && !procedure.is_logged_as_slow() {
             self.warn_slow(py, procedure, now.since(self.last_return));
         }
         self.last_return = now;
@@ -353,7 +351,7 @@ impl Handler for Interpreter {
 /// The token of this thread, valid through the worker's turn.
 #[inline]
 fn attached() -> Python<'static> {
-    // SAFETY: only the turn of a worker calls a handler, and only `DynWorker::turn`, which takes a
-    // token, runs that turn.
+    // SAFETY: only the turn of a worker calls a handler, and only `WorkerRunner::turn`, which takes
+    // a token, runs that turn.
     unsafe { Python::assume_attached() }
 }

@@ -55,55 +55,38 @@ fn wait_for_threads(py: Python<'_>) {
 
 /// Runs our code on a thread of a pool.
 pub(crate) fn run_tracked<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
-    let _tracked = TrackedThread::begin(py);
+    begin_busy(py);
+    let _end = OnDrop(end_busy);
     work()
 }
 
 /// Runs a function within [`run_tracked`]. The exit hook does not wait for it, and once the program
 /// ends this does not return.
 pub(crate) fn run_untracked<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
-    let untracked = UntrackedSection::begin(py);
-    let value = work();
-    drop(untracked);
-    value
+    end_busy();
+    let _end = OnDrop(|| begin_busy(py));
+    work()
 }
 
-struct TrackedThread;
+/// Calls a function when it is dropped, even by a panic.
+struct OnDrop<F: Fn()>(F);
 
-impl TrackedThread {
-    fn begin(py: Python<'_>) -> Self {
-        mark_busy(py);
-        Self
-    }
-}
-
-impl Drop for TrackedThread {
+impl<F: Fn()> Drop for OnDrop<F> {
     fn drop(&mut self) {
-        BUSY.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-struct UntrackedSection<'py>(Python<'py>);
-
-impl<'py> UntrackedSection<'py> {
-    fn begin(py: Python<'py>) -> Self {
-        BUSY.fetch_sub(1, Ordering::SeqCst);
-        Self(py)
-    }
-}
-
-impl Drop for UntrackedSection<'_> {
-    fn drop(&mut self) {
-        mark_busy(self.0);
+        (self.0)();
     }
 }
 
 /// Under the interpreter's lock, either the thread sees that the program ends or the hook sees the
 /// thread.
-fn mark_busy(py: Python<'_>) {
+fn begin_busy(py: Python<'_>) {
     BUSY.fetch_add(1, Ordering::SeqCst);
     if IS_ENDING.load(Ordering::SeqCst) {
-        BUSY.fetch_sub(1, Ordering::SeqCst);
+        end_busy();
         py.detach(|| ffi::halt());
     }
+}
+
+fn end_busy() {
+    BUSY.fetch_sub(1, Ordering::SeqCst);
 }

@@ -19,7 +19,7 @@ enum LimitField<'a> {
 
 /// Limits of calls and their results.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct CallLimits {
     /// Calls that run at once, of those that do not end within their turn.
     pub(crate) running_max: usize,
     /// Threads for blocking functions.
@@ -30,7 +30,7 @@ pub(crate) struct Rules {
     pub(crate) slow: Duration,
 }
 
-impl Default for Rules {
+impl Default for CallLimits {
     fn default() -> Self {
         Self {
             running_max: 10_000,
@@ -44,15 +44,15 @@ impl Default for Rules {
 /// Every limit, by name.
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
-    rules: &'a mut Rules,
+    call_limits: &'a mut CallLimits,
 ) -> [(&'static str, LimitField<'a>); 27] {
     let limits = &mut config.limits;
     [
         ("max_connections", LimitField::Count(&mut config.connections_max)),
-        ("max_running_calls", LimitField::Count(&mut rules.running_max)),
-        ("max_threads", LimitField::Count(&mut rules.threads_max)),
+        ("max_running_calls", LimitField::Count(&mut call_limits.running_max)),
+        ("max_threads", LimitField::Count(&mut call_limits.threads_max)),
         ("drain_timeout_s", LimitField::Time(&mut config.drain_timeout)),
-        ("slow_call_s", LimitField::Time(&mut rules.slow)),
+        ("slow_call_s", LimitField::Time(&mut call_limits.slow)),
         ("max_head_bytes", LimitField::Count(&mut limits.head.bytes_max)),
         ("max_headers", LimitField::Count(&mut limits.head.headers_max)),
         ("max_body_bytes", LimitField::Count(&mut limits.body_bytes_max)),
@@ -81,10 +81,10 @@ fn limit_fields<'a>(
 /// Sets the limits that `options` names.
 pub(crate) fn apply(
     config: &mut WorkerConfig,
-    rules: &mut Rules,
+    call_limits: &mut CallLimits,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<()> {
-    let mut limit_fields = limit_fields(config, rules);
+    let mut limit_fields = limit_fields(config, call_limits);
     for (name, value) in options {
         let name = name.extract::<String>()?;
         let Some((_, field)) = limit_fields.iter_mut().find(|(known, _)| *known == name) else {
@@ -95,7 +95,12 @@ pub(crate) fn apply(
             LimitField::Time(time) => **time = parse_time(&name, &value)?,
         }
     }
-    rules.reply_bytes_max = config.limits.reply_bytes_max;
+    let nesting = config.limits.nesting_max;
+    if nesting > Limits::NESTING_MAX {
+        let expected = format!("max_nesting: expected at most {}", Limits::NESTING_MAX);
+        return Err(PyValueError::new_err(format!("{expected}, got {nesting}")));
+    }
+    call_limits.reply_bytes_max = config.limits.reply_bytes_max;
     Ok(())
 }
 
@@ -132,9 +137,9 @@ pub(crate) fn timeout(timeout_ms: Option<f64>) -> PyResult<Option<Duration>> {
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let access = AccessRules::new(true, &[], &[])
         .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
-    let (mut config, mut rules) = (WorkerConfig::new(access), Rules::default());
+    let (mut config, mut call_limits) = (WorkerConfig::new(access), CallLimits::default());
     let defaults = PyDict::new(py);
-    for (name, field) in limit_fields(&mut config, &mut rules) {
+    for (name, field) in limit_fields(&mut config, &mut call_limits) {
         match field {
             LimitField::Count(count) => defaults.set_item(name, *count)?,
             LimitField::Time(time) => defaults.set_item(name, time.as_secs_f64())?,

@@ -15,7 +15,6 @@ use ucall_server::Token;
 use crate::arguments::{self, Failure};
 use crate::batch;
 use crate::calls::{DeferredOutcome, Outcomes};
-use crate::convert;
 use crate::errors;
 use crate::ffi::variables::in_own_variables;
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
@@ -223,9 +222,7 @@ impl Shared {
         result: &Bound<'_, PyAny>,
     ) -> Result<Vec<u8>, Failure> {
         let mut text = Vec::new();
-        let encode = procedure.encode.bind(result.py());
-        convert::write_with(&mut text, self.reply_bytes_max, result, encode)
-            .map_err(Failure::Result)?;
+        procedure.write(&mut text, self.reply_bytes_max, result).map_err(Failure::Result)?;
         Ok(text)
     }
 

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use crate::convert::Convert;
+use crate::convert::{self, ConversionFault, Convert};
 
 /// A registered function.
 #[derive(Debug)]
@@ -93,6 +93,17 @@ impl Procedure {
     /// Whether the function takes its call's `ucall.Context`.
     pub(crate) fn takes_context(&self) -> bool {
         self.signature.as_ref().is_some_and(|signature| signature.context.is_some())
+    }
+
+    /// Appends a result to `text`, which may grow to `len_max` bytes.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        text: &mut Vec<u8>,
+        len_max: usize,
+        result: &Bound<'_, PyAny>,
+    ) -> Result<(), ConversionFault> {
+        convert::write_with(text, len_max, result, self.encode.bind(result.py()))
     }
 
     /// Whether the log has named it as slow; sets that.

@@ -9,18 +9,21 @@ use std::time::Duration;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use ucall_engine::{Address, Listener, UnixFile};
+use ucall_engine::{Address, EngineKind, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
-use ucall_server::{Counters, Drain, Mailbox, Message, Procedures, Stats, Tls, WorkerConfig};
+use ucall_server::{
+    AnyWorker, Counters, Drain, Mailbox, Message, Procedures, Stats, Tls, WorkerConfig,
+    connections_allowed,
+};
 
 use crate::asyncio::loop_driver::LoopDriver;
 use crate::asyncio::runner::{Bounds, RunEnd, WorkerRunner};
 use crate::asyncio::suspended_workers;
 use crate::batch::BatchSizes;
-use crate::engine::EngineKind;
+use crate::engine;
 use crate::ffi;
 use crate::handler::Interpreter;
-use crate::options::Rules;
+use crate::options::CallLimits;
 use crate::procedure::{CallMode, Procedure, Signature};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
@@ -32,7 +35,7 @@ use crate::{options, pool};
 pub(crate) struct Server {
     number: u64,
     config: WorkerConfig,
-    rules: Rules,
+    call_limits: CallLimits,
     debug: bool,
     /// The program's function that identifies callers.
     auth: Option<Py<PyAny>>,
@@ -89,14 +92,14 @@ impl Server {
         tls: Option<TlsSettings>,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
-        let engine = EngineKind::choose(py, engine)?;
+        let engine = engine::choose(py, engine)?;
         let address = py.detach(|| Address::resolve(host, port, uds_mode))?;
         let access = AccessRules::new(address.is_loopback(), &allowed_hosts, &allow_origins)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         let mut config = WorkerConfig::new(access);
         config.challenge = challenge;
-        let mut rules = Rules::default();
-        options::apply(&mut config, &mut rules, limits)?;
+        let mut call_limits = CallLimits::default();
+        options::apply(&mut config, &mut call_limits, limits)?;
         let procedures = Arc::new(Procedures::new());
         if auth.is_some() {
             procedures.want_peers();
@@ -108,7 +111,7 @@ impl Server {
         Ok(Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             config,
-            rules,
+            call_limits,
             debug,
             auth,
             timeout: options::timeout(timeout_ms)?,
@@ -135,7 +138,7 @@ impl Server {
         tls: Option<TlsSettings>,
     ) -> PyResult<()> {
         let tls = tls.map(TlsSettings::load).transpose()?;
-        let engine = engine.map(|name| EngineKind::choose(py, name)).transpose()?;
+        let engine = engine.map(|name| engine::choose(py, name)).transpose()?;
         let before = self.state().address.clone();
         let host = host.map_or_else(|| before.host(), str::to_owned);
         let port = port.unwrap_or(before.port());
@@ -374,13 +377,14 @@ impl Server {
             (state.engine, state.tls.clone(), state.listener.take(), page)
         };
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
-        let (rules, sizes) = (self.rules.clone(), self.batch_sizes.clone());
+        let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
         let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
-        let interpreter = Interpreter::new(py, self.number, self.debug, auth, rules, sizes)?;
+        let interpreter = Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes)?;
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
-        let mut worker = engine.worker(interpreter, procedures, config)?;
+        config.connections_max = config.connections_max.min(connections_allowed());
+        let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)?;
         if let Some(page) = page {
             worker.set_counters(page);
         }

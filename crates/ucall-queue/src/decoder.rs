@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ucall_buffer::Target;
 
+use crate::accepted_names::NAMES_BYTES_MAX;
 use crate::buffer_pool::BufferPool;
 use crate::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Kind, PROGRESS_BYTES, ProtocolError, REASON_BYTES_MAX,
@@ -256,7 +257,8 @@ impl Decoder {
         }
         let is_well_formed = match header.kind {
             Kind::Hello | Kind::Welcome => header.length == HELLO_BYTES as u64,
-            Kind::Refuse => header.length <= REASON_BYTES_MAX as u64,
+            Kind::Refuse | Kind::Rejected => header.length <= REASON_BYTES_MAX as u64,
+            Kind::Accepts => header.length <= NAMES_BYTES_MAX as u64,
             Kind::Acknowledge => header.length == PROGRESS_BYTES as u64,
             Kind::Gap => header.length == 8,
             Kind::End | Kind::Ping | Kind::Pong | Kind::Blocked | Kind::Finish => {

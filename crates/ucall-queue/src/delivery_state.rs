@@ -11,6 +11,12 @@ use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::unacknowledged::Unacknowledged;
 
+/// Rejected messages of one session that wait to be reported to the peer. Further ones are not
+/// reported, and count as taken.
+const REJECTED_MAX: usize = 1024;
+/// Ranges of messages that are not sent or were rejected. A peer cannot add to this many.
+const RANGES_MAX: usize = 16 * 1024;
+
 /// The delivery of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryStatus {
@@ -54,6 +60,9 @@ pub struct ReceiveCredit {
     notify_at: AtomicU64,
     /// For a peer that wants the program's own acknowledgements.
     unacknowledged: Option<Unacknowledged>,
+    /// Messages that the program could not read, and why. The peer does not know yet.
+    rejected: Mutex<Vec<(u64, String)>>,
+    has_rejected: AtomicBool,
 }
 
 impl DeliveryState {
@@ -126,6 +135,18 @@ impl DeliveryState {
         self.has_unsent.store(true, Ordering::Release);
     }
 
+    /// Records why the peer could not read a message. `false` if its delivery is settled, or too
+    /// many were rejected.
+    pub(crate) fn reject(&self, sequence: u64, reason: &str) -> bool {
+        let is_settled = self.progress(sequence) != DeliveryStatus::Pending;
+        let count = self.unsent.lock().unwrap_or_else(PoisonError::into_inner).len();
+        if is_settled || count >= RANGES_MAX {
+            return false;
+        }
+        self.mark_unsent(sequence, Failure::Rejected(reason.to_owned()));
+        true
+    }
+
     #[cold]
     fn unsent_reason(&self, sequence: u64) -> Option<Failure> {
         let ranges = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,6 +166,8 @@ impl ReceiveCredit {
             freed: AtomicU64::new(0),
             notify_at: AtomicU64::new(u64::MAX),
             unacknowledged: is_explicit.then(Unacknowledged::default),
+            rejected: Mutex::default(),
+            has_rejected: AtomicBool::new(false),
         }
     }
 
@@ -161,6 +184,24 @@ impl ReceiveCredit {
     pub fn acknowledge(&self, sequence: u64) -> Result<bool, Failure> {
         let unacknowledged = self.unacknowledged.as_ref();
         unacknowledged.map_or(Ok(false), |it| it.acknowledge(sequence))
+    }
+
+    /// Records that the program could not read a message. Call it before [`ReceiveCredit::take`],
+    /// so that the peer learns of it before the message counts as taken.
+    pub fn reject(&self, sequence: u64, reason: String) {
+        let mut rejected = self.rejected.lock().unwrap_or_else(PoisonError::into_inner);
+        if rejected.len() < REJECTED_MAX {
+            rejected.push((sequence, reason));
+        }
+        self.has_rejected.store(true, Ordering::Release);
+    }
+
+    /// The messages that were rejected since the last call.
+    pub(crate) fn take_rejected(&self) -> Vec<(u64, String)> {
+        if !self.has_rejected.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.rejected.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Records that a message was received.

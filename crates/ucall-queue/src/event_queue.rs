@@ -1,8 +1,9 @@
-//! Starts and ends of sessions that the program has not polled yet.
+//! Events of sessions and connections that the program has not polled yet.
 //!
-//! A program may poll slowly, or never. Up to [`EVENTS_MAX`] events are all kept. Above that, a
-//! session that ends before its start was polled loses both events. So the queue is bounded by the
-//! number of sessions that exist, and a program that has polled all events knows them all.
+//! A program may poll slowly, or never. Up to [`EVENTS_MAX`] events are all kept. Above that,
+//! events of connections are dropped, and a session that ends before its start was polled loses all
+//! of its events. So the queue is bounded by the number of sessions that exist, and a program that
+//! has polled all events knows them all.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -14,19 +15,30 @@ use crate::identity::Identity;
 /// No event is dropped while at most this many wait.
 const EVENTS_MAX: usize = 1024;
 
-/// The start or end of a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// An event of a session or of its connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The session with this peer has started.
     Started(Identity),
+    /// The connection to this peer was lost, for this reason.
+    Lost(Identity, String),
+    /// Another connection continues the session with this peer.
+    Resumed(Identity),
+    /// The peer was gone for longer than `expire`. It is unknown if it never connected.
+    Expired(Option<Identity>, String),
+    /// A connection was refused by this peer, or by this side, for this reason.
+    Refused(Option<Identity>, String),
     /// The session with this peer is over.
     Ended(Identity),
 }
 
 impl Event {
-    fn peer(self) -> Identity {
+    fn peer(&self) -> Option<Identity> {
         match self {
-            Self::Started(peer) | Self::Ended(peer) => peer,
+            Self::Started(peer) | Self::Lost(peer, _) | Self::Resumed(peer) | Self::Ended(peer) => {
+                Some(*peer)
+            }
+            Self::Expired(peer, _) | Self::Refused(peer, _) => *peer,
         }
     }
 }
@@ -53,10 +65,15 @@ impl EventQueue {
         event
     }
 
-    /// Adds an event. `false` if both events of its session are dropped though a program polls.
+    /// Adds an event. `false` if it is dropped though a program polls.
     pub(crate) fn push(&self, event: Event) -> bool {
         let mut waiting = self.lock();
-        let was_dropped = waiting.len() >= EVENTS_MAX && drop_unseen_start(&mut waiting, event);
+        let was_dropped = waiting.len() >= EVENTS_MAX
+            && match &event {
+                Event::Started(_) => false,
+                Event::Ended(peer) => drop_unseen_session(&mut waiting, *peer),
+                _ => true,
+            };
         if !was_dropped {
             waiting.push_back(event);
         }
@@ -69,12 +86,18 @@ impl EventQueue {
     }
 }
 
-/// Removes the start of a session that has ended, if that was not polled.
-fn drop_unseen_start(waiting: &mut VecDeque<Event>, event: Event) -> bool {
-    let Event::Ended(peer) = event else { return false };
-    let last = waiting.iter().rposition(|it| it.peer() == peer);
-    let began = last.filter(|&position| waiting.get(position) == Some(&Event::Started(peer)));
-    began.and_then(|position| waiting.remove(position)).is_some()
+/// Removes all events of a session that has ended, if its start was not polled.
+fn drop_unseen_session(waiting: &mut VecDeque<Event>, peer: Identity) -> bool {
+    let bounds = [Event::Started(peer), Event::Ended(peer)];
+    let last = waiting.iter().rposition(|it| bounds.contains(it));
+    let began = last.filter(|&position| waiting.get(position) == bounds.first());
+    let Some(began) = began else { return false };
+    let mut position = 0;
+    waiting.retain(|event| {
+        position += 1;
+        position <= began || event.peer() != Some(peer)
+    });
+    true
 }
 
 #[cfg(test)]
@@ -94,15 +117,15 @@ mod tests {
     #[test]
     fn no_event_is_dropped_below_the_limit() {
         let events = EventQueue::default();
-        let expected =
-            [Event::Started(identity(1)), Event::Ended(identity(1))].repeat(EVENTS_MAX / 2);
-        assert!(expected.iter().all(|&event| events.push(event)));
+        let session = [Event::Started(identity(1)), Event::Ended(identity(1))];
+        let expected: Vec<_> = std::iter::repeat_n(session, EVENTS_MAX / 2).flatten().collect();
+        assert!(expected.iter().all(|event| events.push(event.clone())));
         // One above the limit, which has no listener.
         assert!(events.push(Event::Started(identity(2))));
         assert!(events.push(Event::Ended(identity(2))));
         assert_eq!(all(&events), expected);
         let again = [Event::Started(identity(3)), Event::Ended(identity(3))];
-        assert!(again.iter().all(|&event| events.push(event)));
+        assert!(again.iter().all(|event| events.push(event.clone())));
         assert_eq!(all(&events), again);
     }
 
@@ -120,7 +143,25 @@ mod tests {
         assert!(events.push(Event::Started(identity(6000))));
         let kept = all(&events);
         assert_eq!(kept.len(), EVENTS_MAX);
-        assert!(!kept.iter().any(|event| [5000, 7].map(identity).contains(&event.peer())));
+        let dropped = [5000, 7].map(|number| Some(identity(number)));
+        assert!(!kept.iter().any(|event| dropped.contains(&event.peer())));
+    }
+
+    #[test]
+    fn events_of_connections_are_dropped_first() {
+        let events = EventQueue::default();
+        assert_eq!(events.poll(), None);
+        let lost = |number| Event::Lost(identity(number), "cut".to_owned());
+        assert!(events.push(Event::Started(identity(1))));
+        for _ in 1..EVENTS_MAX {
+            assert!(events.push(lost(1)));
+        }
+        assert!(!events.push(lost(1)));
+        assert!(events.push(Event::Started(identity(2))));
+        assert!(!events.push(lost(2)));
+        // The end of a session whose start waits drops all of its events.
+        assert!(!events.push(Event::Ended(identity(1))));
+        assert_eq!(all(&events), [Event::Started(identity(2))]);
     }
 
     #[test]
@@ -135,7 +176,7 @@ mod tests {
             events.push(Event::Ended(identity(1)));
             events.push(Event::Started(identity(1)));
         }
-        let of_it = |event: &Event| event.peer() == identity(1);
+        let of_it = |event: &Event| event.peer() == Some(identity(1));
         let expected: Vec<_> = all(&events).into_iter().filter(of_it).collect();
         assert_eq!(expected, [Event::Ended(identity(1)), Event::Started(identity(1))]);
     }

@@ -24,6 +24,10 @@ pub enum Failure {
     TooLong(u64),
     /// The peer refuses the session for this reason.
     Refused(String),
+    /// The peer accepts no message with this name.
+    NotAccepted(String),
+    /// The peer's program could not read the message, for this reason.
+    Rejected(String),
 }
 
 impl fmt::Display for Failure {
@@ -41,6 +45,8 @@ impl fmt::Display for Failure {
             Self::TooLong(most) => {
                 write!(formatter, "a message longer than the peer's message_size, {most} bytes")
             }
+            Self::NotAccepted(name) => write!(formatter, "{name} is not allowed"),
+            Self::Rejected(reason) => write!(formatter, "the peer cannot read it: {reason}"),
             Self::Refused(reason) => write!(formatter, "the peer refuses: {reason}"),
         }
     }

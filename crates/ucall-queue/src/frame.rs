@@ -43,6 +43,7 @@ const TAKES_SHARED: u64 = 2;
 const TRUSTS: u64 = 4;
 const HAS_FINISHED: u64 = 8;
 const WANTS_EXPLICIT: u64 = 16;
+const TAKES_NAMES: u64 = 32;
 
 /// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,10 +78,14 @@ pub(crate) enum Kind {
     /// with the same, after which it has forgotten the session. It also answers an end: the rest is
     /// kept for another incarnation of the side that has ended.
     Finish,
+    /// The names that the sender accepts in messages; see [`crate::AcceptedNames`].
+    Accepts,
+    /// The program could not read the message with this number; the body is the reason.
+    Rejected,
 }
 
 impl Kind {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Hello,
         Self::Welcome,
         Self::Refuse,
@@ -95,6 +100,8 @@ impl Kind {
         Self::Release,
         Self::Blocked,
         Self::Finish,
+        Self::Accepts,
+        Self::Rejected,
     ];
 
     fn byte(self) -> u8 {
@@ -185,6 +192,21 @@ pub(crate) fn record_bytes(segments: u16) -> u64 {
     (RECORD_HEAD_BYTES + usize::from(segments) * SEGMENT_ENTRY_BYTES) as u64
 }
 
+/// Writes a frame whose body is a reason, of which the peer gets [`REASON_BYTES_MAX`] bytes.
+pub(crate) fn write_reason(kind: Kind, sequence: u64, reason: &str, output: &mut Vec<u8>) {
+    let mut ends = (0..=REASON_BYTES_MAX.min(reason.len())).rev();
+    let end = ends.find(|&end| reason.is_char_boundary(end));
+    let reason = end.and_then(|end| reason.get(..end)).unwrap_or_default();
+    output.extend(Header::control(kind, sequence, reason.len()).write());
+    output.extend(reason.as_bytes());
+}
+
+/// The reason in a body. Terminals show it, so it may not hold control characters.
+pub(crate) fn read_reason(body: &[u8]) -> String {
+    let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+    String::from_utf8_lossy(body).chars().map(printable).collect()
+}
+
 /// Whether `bytes` begin with a frame.
 pub(crate) fn is_frame(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(&MAGIC)
@@ -258,6 +280,8 @@ pub(crate) struct Hello {
     pub(crate) wants: Acknowledge,
     /// The sender has sent [`Kind::Finish`], or would: it waits for the answer alone.
     pub(crate) has_finished: bool,
+    /// The sender knows [`Kind::Accepts`] and [`Kind::Rejected`].
+    pub(crate) takes_names: bool,
     pub(crate) sharing: Sharing,
 }
 
@@ -294,6 +318,7 @@ impl Hello {
         let flags = flag(self.wants == Acknowledge::Taken, WANTS_TAKEN)
             | flag(self.wants == Acknowledge::Explicit, WANTS_EXPLICIT)
             | flag(self.has_finished, HAS_FINISHED)
+            | flag(self.takes_names, TAKES_NAMES)
             | flag(self.sharing.takes, TAKES_SHARED)
             | flag(self.sharing.trusts, TRUSTS);
         let numbers = [
@@ -345,6 +370,7 @@ impl Hello {
             message_bytes_max: read_u64(body, 88),
             wants,
             has_finished: has_flag(HAS_FINISHED),
+            takes_names: has_flag(TAKES_NAMES),
             sharing: Sharing { takes: has_flag(TAKES_SHARED), trusts: has_flag(TRUSTS) },
         })
     }
@@ -453,6 +479,7 @@ mod tests {
             message_bytes_max: 3,
             wants: Acknowledge::Taken,
             has_finished: true,
+            takes_names: true,
             sharing: Sharing { takes: true, trusts: false },
         };
         for wants in [Acknowledge::Received, Acknowledge::Taken, Acknowledge::Explicit] {

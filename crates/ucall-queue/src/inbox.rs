@@ -21,8 +21,8 @@ pub struct Inbox {
     batch: Mutex<VecDeque<Incoming>>,
     /// The weight of all messages that are not taken, also of peers whose session is over.
     weight: AtomicUsize,
-    /// Why no message will arrive any more.
-    closed: OnceLock<Failure>,
+    /// Why no message will arrive any more, and the only peer of a client.
+    closed: OnceLock<(Option<Identity>, Failure)>,
     /// Notified of messages and of the close.
     arrived: EventCount,
 }
@@ -34,8 +34,8 @@ pub enum TakeResult {
     Message(Incoming),
     /// No message has arrived yet.
     Empty,
-    /// No message will arrive any more.
-    Closed(Failure),
+    /// No message will arrive any more. Has the server of a client.
+    Closed(Option<Identity>, Failure),
 }
 
 impl Inbox {
@@ -69,7 +69,9 @@ impl Inbox {
                 }
                 TakeResult::Message(message)
             }
-            None => closed.map_or(TakeResult::Empty, |failure| TakeResult::Closed(failure.clone())),
+            None => closed.map_or(TakeResult::Empty, |(peer, failure)| {
+                TakeResult::Closed(*peer, failure.clone())
+            }),
         }
     }
 
@@ -89,7 +91,7 @@ impl Inbox {
 
     /// Why no message will arrive any more; `None` while more may.
     pub fn closed(&self) -> Option<&Failure> {
-        self.closed.get()
+        self.closed.get().map(|(_, failure)| failure)
     }
 
     /// The weight of all messages that are not taken.
@@ -110,8 +112,8 @@ impl Inbox {
     }
 
     /// Accepts no message after this. The first reason stands.
-    pub(crate) fn close(&self, failure: Failure) {
-        let _ = self.closed.set(failure);
+    pub(crate) fn close(&self, peer: Option<Identity>, failure: Failure) {
+        let _ = self.closed.set((peer, failure));
         self.arrived.notify();
     }
 }

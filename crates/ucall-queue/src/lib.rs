@@ -16,6 +16,7 @@
 //!
 //! The crate imports `ucall-buffer`, `ucall-engine`, and TLS from `ucall-proto`.
 
+mod accepted_names;
 mod backoff;
 mod broker;
 mod buffer_pool;
@@ -43,17 +44,18 @@ mod shared;
 mod shared;
 mod unacknowledged;
 
+pub use accepted_names::AcceptedNames;
 pub use broker::Login;
 pub use buffer_pool::PooledBuffer;
 pub use delivery_notifier::DeliveryNotifier;
 pub use delivery_state::{DeliveryState, DeliveryStatus, ReceiveCredit};
-pub use driver::{Endpoint, ExternalLink, Handle, Security, Settings, start};
+pub use driver::{ConnectionState, Endpoint, ExternalLink, Handle, Security, Settings, start};
 pub use event_queue::{Event, EventQueue};
 pub use failure::Failure;
 pub use frame::{Encoding, ProtocolError};
 pub use identity::{Identity, Incarnation};
 pub use inbox::{Inbox, TakeResult};
-pub use log_queue::LogQueue;
+pub use log_queue::{LogLevel, LogQueue};
 pub use message::{Body, Incoming, Outgoing, Segment};
 pub use options::{Acknowledge, FullPolicy, Options};
 pub use outbox::{Outbox, PutError, Receipt};

@@ -81,6 +81,8 @@ pub(crate) struct Link {
     pub(crate) has_finished: bool,
     /// It is closed after its output is sent.
     pub(crate) is_closing: bool,
+    /// Why it is about to be closed, if the stream does not just end.
+    pub(crate) close_reason: Option<String>,
 }
 
 impl Link {
@@ -101,6 +103,7 @@ impl Link {
             is_queued: false,
             has_finished: false,
             is_closing: false,
+            close_reason: None,
         }
     }
 

@@ -35,12 +35,14 @@ pub struct Outgoing<'a> {
     pub parts: Vec<Bytes>,
     /// The lengths of its segments, if there are several. Their sum is that of the parts.
     pub segments: Vec<u64>,
+    /// The names in it that not every side accepts.
+    pub names: &'a [String],
 }
 
 impl<'a> Outgoing<'a> {
     /// A message of one segment, to be copied.
     pub fn copied(encoding: Encoding, bytes: &'a [u8]) -> Self {
-        Self { encoding, copied: bytes, parts: Vec::new(), segments: Vec::new() }
+        Self { encoding, copied: bytes, parts: Vec::new(), segments: Vec::new(), names: &[] }
     }
 
     /// Its length, with the table of segments.

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use ucall_engine::{EventCount, WakeFlag};
 
+use crate::accepted_names::AcceptedNames;
 use crate::delivery_state::DeliveryState;
 use crate::failure::Failure;
 use crate::frame::{self, HEADER_BYTES, Header, Kind};
@@ -56,6 +57,8 @@ pub enum PutError {
     Full(Option<Identity>),
     /// The message is longer than this limit.
     TooLong(usize),
+    /// This peer does not accept the name at this position in the message's.
+    NotAccepted(Option<Identity>, usize),
 }
 
 /// The queues of all sessions.
@@ -75,8 +78,8 @@ struct SendQueues {
     by_peer: HashMap<Identity, u32>,
     /// Queues with new messages.
     changed: Vec<u32>,
-    /// Why no message may be put any more.
-    closed: Option<Failure>,
+    /// Why no message may be put any more, and the only peer of a client.
+    closed: Option<(Option<Identity>, Failure)>,
 }
 
 #[derive(Debug)]
@@ -91,6 +94,10 @@ struct SendQueue {
     is_changed: bool,
     /// No message may be put any more.
     ended: bool,
+    /// The names that the peer accepts; `None` until it has announced them.
+    accepted: Option<Arc<AcceptedNames>>,
+    /// Messages that were put before, with their names.
+    unchecked: Vec<(u64, Vec<String>)>,
 }
 
 impl Outbox {
@@ -174,6 +181,9 @@ impl Outbox {
         if let Some(queue) = queues.queues.get_mut(position) {
             *queue = Some(SendQueue::new(delivery));
         }
+        drop(queues);
+        // The queue that was there before may have been full.
+        self.room.notify();
     }
 
     /// Sets the peer of a queue, which was unknown or another one.
@@ -198,8 +208,8 @@ impl Outbox {
     }
 
     /// Refuses messages for all queues from now on.
-    pub(crate) fn close(&self, failure: Failure) {
-        self.lock().closed.get_or_insert(failure);
+    pub(crate) fn close(&self, peer: Option<Identity>, failure: Failure) {
+        self.lock().closed.get_or_insert((peer, failure));
         self.room.notify();
     }
 
@@ -220,6 +230,19 @@ impl Outbox {
             queue.next += 1;
             queue.next - 1
         })
+    }
+
+    /// Sets the names that the peer of a queue accepts. Messages with others fail.
+    pub(crate) fn set_accepted(&self, index: u32, accepted: Arc<AcceptedNames>) {
+        if let Some(queue) = self.lock().queue_mut(index) {
+            queue.set_accepted(accepted);
+        }
+        self.room.notify();
+    }
+
+    /// Whether a queue has messages whose names the peer may not accept.
+    pub(crate) fn has_unchecked(&self, index: u32) -> bool {
+        self.lock().queue(index).is_some_and(|queue| !queue.unchecked.is_empty())
     }
 
     /// Whether a queue has no messages.
@@ -268,8 +291,9 @@ impl SendQueues {
 
     /// The queues of these peers, or all.
     fn select(&self, peers: &[Identity]) -> Result<Vec<u32>, Receipt> {
-        if let Some(failure) = &self.closed {
-            return Err(Receipt::None(None, failure.clone()));
+        if let Some((peer, failure)) = &self.closed {
+            let peer = peers.first().or(peer.as_ref());
+            return Err(Receipt::None(peer.copied(), failure.clone()));
         }
         let mut chosen = Vec::with_capacity(peers.len().max(1));
         if peers.is_empty() {
@@ -305,6 +329,7 @@ impl SendQueues {
         // The only queue, as in a client, needs no list.
         if let ([], [Some(queue)], None) = (peers, &mut self.queues[..], &self.closed)
             && !queue.ended
+            && message.names.is_empty()
             && !queue.is_full(message.weight(), queue_bytes_max)
         {
             let receipt = Receipt::One(queue.delivery.clone(), queue.push(message));
@@ -321,6 +346,9 @@ impl SendQueues {
         let weight = message.weight();
         for &index in &chosen {
             let Some(queue) = self.queue_mut(index) else { continue };
+            if let Some(position) = queue.first_not_accepted(message.names) {
+                return Err(PutError::NotAccepted(queue.delivery.peer(), position));
+            }
             if full == FullPolicy::DropOldest {
                 queue.make_room(weight, queue_bytes_max);
             }
@@ -362,6 +390,8 @@ impl SendQueue {
             total_weight: 0,
             is_changed: false,
             ended: false,
+            accepted: None,
+            unchecked: Vec::new(),
         }
     }
 
@@ -375,6 +405,9 @@ impl SendQueue {
         let weight = message.weight();
         self.next += 1;
         self.total_weight += weight;
+        if !message.names.is_empty() && self.accepted.is_none() {
+            self.unchecked.push((sequence, message.names.to_vec()));
+        }
         if message.parts.is_empty() && message.copied.len() <= COPIED_BYTES_MAX {
             self.append(message, sequence, weight);
         } else {
@@ -413,6 +446,25 @@ impl SendQueue {
         frames.extend_from_slice(message.copied);
         let parts = Vec::new();
         self.batches.push_back(Batch { first: sequence, last: sequence, weight, frames, parts });
+    }
+
+    /// The first of these names that the peer is known not to accept.
+    fn first_not_accepted(&self, names: &[String]) -> Option<usize> {
+        let accepted = self.accepted.as_ref().filter(|_| !names.is_empty())?;
+        names.iter().position(|name| !accepted.may_accept(name))
+    }
+
+    /// Fails the messages that the peer does not accept, and checks those that follow.
+    fn set_accepted(&mut self, accepted: Arc<AcceptedNames>) {
+        self.accepted = Some(accepted);
+        for (sequence, mut names) in std::mem::take(&mut self.unchecked) {
+            if let Some(position) = self.first_not_accepted(&names)
+                && self.cancel(sequence)
+            {
+                let name = names.swap_remove(position);
+                self.delivery.mark_unsent(sequence, Failure::NotAccepted(name));
+            }
+        }
     }
 
     fn cancel(&mut self, sequence: u64) -> bool {

@@ -43,6 +43,13 @@ pub(crate) struct Session {
     pub(crate) disconnected_at: Instant,
     /// Its start was reported as an event.
     pub(crate) start_reported: bool,
+    /// The peer knows [`Kind::Accepts`] and [`Kind::Rejected`].
+    pub(crate) peer_takes_names: bool,
+    /// The names that the peer accepts are to arrive on this link.
+    pub(crate) awaits_names: bool,
+    /// It took the place of a client's session that expired, and waits for the server without a
+    /// limit.
+    pub(crate) awaits_server: bool,
     pub(crate) ending: Ending,
     outgoing: SendHalf,
     incoming: ReceiveHalf,
@@ -132,6 +139,9 @@ impl Session {
             link: None,
             disconnected_at: now,
             start_reported: false,
+            awaits_server: false,
+            peer_takes_names: false,
+            awaits_names: false,
             ending: Ending::Open,
             outgoing: SendHalf { acknowledge, message_bytes_max: u64::MAX, ..SendHalf::default() },
             incoming: ReceiveHalf {
@@ -166,6 +176,7 @@ impl Session {
             message_bytes_max: message_bytes_max as u64,
             wants: self.outgoing.acknowledge,
             has_finished: self.is_closed(),
+            takes_names: true,
             sharing: Sharing::default(),
         }
     }
@@ -178,6 +189,11 @@ impl Session {
             self.incoming.begin(hello.oldest - 1, hello.wants == Acknowledge::Explicit);
         }
         self.incoming.wants_taken = hello.wants == Acknowledge::Taken;
+        self.peer_takes_names = hello.takes_names;
+        self.awaits_names = hello.takes_names;
+        if !hello.takes_names {
+            outbox.set_accepted(self.delivery.index, Arc::default());
+        }
         self.incoming.is_peer_blocked = false;
         self.outgoing.window = hello.progress.window;
         self.outgoing.message_bytes_max = hello.message_bytes_max;
@@ -230,6 +246,9 @@ impl Session {
         }
         if let Some(parts) = self.outgoing.resend(&self.delivery) {
             return Some(parts);
+        }
+        if self.awaits_names && outbox.has_unchecked(self.delivery.index) {
+            return None;
         }
         let batch = outbox.take(self.delivery.index).or_else(|| self.take_end(outbox))?;
         Some(self.outgoing.send(batch, &self.delivery))
@@ -344,6 +363,26 @@ impl Session {
             return None;
         }
         Some(incoming.advertise(window))
+    }
+
+    /// The messages that the program rejected and the peer does not know of. Call it after
+    /// [`Session::take_acknowledgement`], so that it has all that are acknowledged.
+    pub(crate) fn take_rejected(&self) -> Vec<(u64, String)> {
+        let rejected = self.incoming.credit.take_rejected();
+        if self.peer_takes_names { rejected } else { Vec::new() }
+    }
+
+    /// Handles the peer's report that its program could not read a message.
+    pub(crate) fn handle_rejected(
+        &mut self,
+        sequence: u64,
+        reason: &str,
+    ) -> Result<bool, ProtocolError> {
+        if sequence == 0 || sequence > self.outgoing.sent {
+            return Err(ProtocolError::OutOfOrder);
+        }
+        let is_reported = self.outgoing.acknowledge != Acknowledge::Received;
+        Ok(is_reported && self.delivery.reject(sequence, reason))
     }
 
     /// Whether a message was taken meanwhile.

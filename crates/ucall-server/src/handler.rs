@@ -7,7 +7,7 @@ use ucall_engine::{Id, Peer};
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call, CallOutcome, CallerIdentity, ExchangeId, MemoryBudget, Reply,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, MemoryBudget, Reply,
     RpcError,
 };
 
@@ -20,8 +20,8 @@ use crate::mailbox::Mailbox;
 pub struct CallId {
     /// The connection of its caller.
     pub connection: Id,
-    /// The call on that connection.
-    pub exchange: ExchangeId,
+    /// The number of the call on that connection.
+    pub number: CallNumber,
 }
 
 /// The caller of a procedure.
@@ -38,7 +38,7 @@ impl Caller {
     /// The id of one of the caller's calls.
     #[inline]
     pub fn call_id(&self, call: &Call<'_>) -> CallId {
-        CallId { connection: self.connection, exchange: call.exchange }
+        CallId { connection: self.connection, number: call.number }
     }
 }
 

@@ -4,6 +4,7 @@
 //! languages behind [`Handler`].
 
 mod admission;
+mod any_worker;
 mod config;
 mod connections;
 mod counters;
@@ -24,6 +25,7 @@ mod send_queue;
 mod tls;
 mod worker;
 
+pub use any_worker::{AnyWorker, connections_allowed};
 pub use config::WorkerConfig;
 pub use counters::{CounterPage, Counters, Stats};
 pub use deadline::Deadline;

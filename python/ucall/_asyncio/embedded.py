@@ -89,6 +89,5 @@ async def serve(server: Server, core: _core.Server) -> None:
         if embedded_loop is not None:
             embedded_loop.close()
         core.close_embedded(driver)
-        for pool in server._pools.values():
-            pool.close()
+        server._functions.close_pools()
         await server._lifespan.end_async()

@@ -24,7 +24,7 @@ def run_server(
     """Runs until stopped or bounded; a bounded run keeps its event loop for the next."""
     is_new = driver.is_new
     if is_new:
-        needs_loop = server._is_async or server._lifespan.is_async
+        needs_loop = server._functions.is_async or server._lifespan.is_async
         _begin(server, driver, _attached_loop(driver) if needs_loop else None)
     try:
         if is_new:
@@ -59,8 +59,7 @@ def _take_turns(driver: _core.LoopDriver) -> None:
 
 
 def _end(server: Server, driver: _core.LoopDriver) -> None:
-    for pool in server._pools.values():
-        pool.close()
+    server._functions.close_pools()
     loop: Loop | None = driver.event_loop
     if loop is None:
         return server._lifespan.end()

@@ -24,12 +24,16 @@ examples:
   ucall vectorize description='Product description' -i image=./local/path.png -p 8545
   ucall auth id:str=256
   ucall store text=@- < notes.txt
+  ucall store data:text=hello
+  ucall store data=@photo.jpg
   ucall render size:json='[640, 480]' --format image -o picture.png
 
 values:
   name=VALUE        an int, a float, true, false, null, or JSON in [] or {};
                     any other value is text
-  name:TYPE=VALUE   TYPE is int, float, bool, str or json
+  name:TYPE=VALUE   TYPE is int, float, bool, str, json, or text: text for
+                    a param that takes bytes, sent in base64
+  name=@FILE        the bytes of a file, sent in base64
   name=@-           standard input, as text or else as bytes
 
 exit status: 0 success, 1 the server replied with an error, 2 wrong usage,

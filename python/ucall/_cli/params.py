@@ -56,7 +56,10 @@ class Params:
             self.named[name] = value
 
     def _parse_named(self, text: str) -> tuple[str, object]:
-        """Parses ``name=value`` or ``name:type=value``. The value may contain ``=`` and ``:``."""
+        """Parses ``name=value``, ``name=@path`` or ``name:type=value``.
+
+        The value may contain ``=`` and ``:``.
+        """
         head, found, value = text.partition("=")
         name, typed, kind = head.partition(":")
         if not found or not name:
@@ -65,13 +68,23 @@ class Params:
             raise UsageError(f"{name}: expected a type of {', '.join(_TYPES)}, got {kind!r}")
         if value == _STANDARD_INPUT:
             data = self._standard_input()
+            if kind == "text":
+                return name, data
             if not typed or kind == "str":
                 return name, _text_or_bytes(data)
             value = data.decode(errors="replace").strip()
+        if not typed and value.startswith("@"):
+            return name, self._named_file(name, value)
         try:
             return name, _TYPES[kind](value) if typed else infer(value)
         except ValueError:
             raise UsageError(f"{name}: {_shortened(value)} is not of type {kind}") from None
+
+    def _named_file(self, name: str, value: str) -> bytes:
+        try:
+            return self._read_file(value.removeprefix("@"))
+        except UsageError as error:
+            raise UsageError(f"{error}; {name}:str={value} sends the text itself") from None
 
     def _parse_other(self, kind: str, text: str) -> tuple[str | None, object]:
         if kind == "positional":
@@ -79,12 +92,16 @@ class Params:
         name, found, path = text.partition("=")
         if not found or not _NAME.fullmatch(name):
             name, path = "", text
-        data = self._read(path)
+        data = self._read_file(path)
         if kind == "image" and sniff_format(data) is None:
             raise UsageError(f"{path}: no image in any of the formats {', '.join(FORMATS)}")
+        return name or None, data
+
+    def _read_file(self, path: str) -> bytes:
+        data = self._read(path)
         if path.endswith(".npy") and not data.startswith(b"\x93NUMPY"):
             raise UsageError(f"{path}: not a .npy file")
-        return name or None, data
+        return data
 
     def _positional(self, text: str) -> object:
         if text == _STANDARD_INPUT:
@@ -164,6 +181,7 @@ _TYPES: dict[str, Callable[[str], object]] = {
     "bool": _bool,
     "str": str,
     "json": _strict_json,
+    "text": str.encode,
 }
 
 

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Address
 from ucall._client.aio_pool import pool_for
-from ucall._client.base import (
-    IMAGE_PIXELS_MAX,
-    REPLY_BYTES_MAX,
-    TIMEOUT_S,
-    ClientBase,
-    context_for,
-)
+from ucall._client.base import IMAGE_PIXELS_MAX, REPLY_BYTES_MAX, TIMEOUT_S, ClientBase, context_for
 from ucall._client.batch import BatchBase
 from ucall._client.names import Method, check_public
 from ucall._client.response import Response

@@ -16,10 +16,17 @@ import os
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ucall import queue as nq
-from ucall.queue import CommunicatorOptions, Future, Message, Protocol, Purpose
+from ucall.queue import (
+    CommunicatorOptions,
+    ConnectionEvent,
+    Future,
+    Message,
+    Protocol,
+    Purpose,
+)
 
 __all__ = ["Communicator", "new"]
 
@@ -34,7 +41,7 @@ def new(
 
 
 class Communicator:
-    """A communicator for one event loop, which it never blocks. It uses no further thread.
+    """A communicator for one event loop, which it never blocks. It waits without a thread.
 
     Args:
         queue: The communicator to wrap. Do not use it elsewhere.
@@ -64,6 +71,11 @@ class Communicator:
     def address(self) -> tuple[str, int] | None:
         """The host and port that a TCP server listens on."""
         return self._queue.address
+
+    @property
+    def state(self) -> Literal["connecting", "listening", "connected", "closing", "closed"]:
+        """Whether it is connected: see `ucall.queue.Communicator.state`."""
+        return self._queue.state
 
     def peers(self) -> list[uuid.UUID]:
         """The ids of the current peers."""
@@ -109,6 +121,10 @@ class Communicator:
     def on_end(self, callback: Callable[[uuid.UUID], object]) -> None:
         """Calls ``callback(peer)`` in the event loop when a session has ended for good."""
         self._queue._notifier.on_end.append(callback)
+
+    def on_connection(self, callback: Callable[[ConnectionEvent], object]) -> None:
+        """Calls ``callback(event)`` in the event loop for each change of a connection."""
+        self._queue._notifier.on_connection.append(callback)
 
     async def close(self, timeout: float | None = None) -> None:
         """Closes in order: see `ucall.queue.Communicator.close`."""
@@ -163,7 +179,7 @@ class Communicator:
             self._queue._arm_wake()
 
     def _resolve_puts(self) -> bool:
-        futures, sessions = self._queue._next_changes(0)
+        futures, events = self._queue._next_changes(0)
         for future in futures:
             awaited = self._puts.pop(future, None)
             if awaited is None or awaited.done():
@@ -174,12 +190,12 @@ class Communicator:
             else:
                 awaited.set_exception(raised)
         notifier = self._queue._notifier
-        for began, peer in sessions:
-            for callback in list(notifier.on_start if began else notifier.on_end):
+        for event in events:
+            for callback, argument in notifier.calls(event):
                 # A callback that raises must not stop the others.
                 if self._loop is not None:
-                    self._loop.call_soon(callback, peer)
-        return bool(futures or sessions)
+                    self._loop.call_soon(callback, argument)
+        return bool(futures or events)
 
     def _take(self, peers: tuple[uuid.UUID, ...]) -> Message:
         for message in self._requeued:

@@ -1,4 +1,4 @@
-"""Message queues: `put` and `get` of any object, between a server and its clients.
+"""Message queues: `put` and `get` of objects, between a server and its clients.
 
     from ucall import queue as nq
 
@@ -17,10 +17,14 @@ guarantees.
 
 from __future__ import annotations
 
+from importlib import import_module
+
+from ucall.queue import grpc, mqtt, shm, tcp, unix
 from ucall.queue.core import (
     BrokerOptions,
     Communicator,
     CommunicatorOptions,
+    ConnectionEvent,
     ConnectionOptions,
     Future,
     Message,
@@ -28,8 +32,8 @@ from ucall.queue.core import (
     SecurityOptions,
     SerializationOptions,
 )
-from ucall.queue.errors import ConnectionError, FullError
-from ucall.queue.transports import COMMUNICATORS, Protocol, Purpose
+from ucall.queue.errors import ConnectionError, FullError, RefusedError
+from ucall.queue.transports import Protocol, Purpose
 from ucall.queue.utils.allow import allow
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
 
@@ -39,6 +43,7 @@ __all__ = [
     "Communicator",
     "CommunicatorOptions",
     "ConnectionError",
+    "ConnectionEvent",
     "ConnectionOptions",
     "FullError",
     "Future",
@@ -47,11 +52,17 @@ __all__ = [
     "PickleSerializer",
     "Protocol",
     "Purpose",
+    "RefusedError",
     "SecurityOptions",
     "SerializationOptions",
     "Stream",
     "allow",
+    "grpc",
+    "mqtt",
     "new",
+    "shm",
+    "tcp",
+    "unix",
 ]
 
 
@@ -69,4 +80,6 @@ def new(
         OSError: The server cannot listen at its location.
         ValueError: The protocol or the purpose is unknown, or an option is invalid.
     """
-    return COMMUNICATORS[Protocol(protocol), Purpose(purpose)](options)
+    module = import_module(f"ucall.queue.{Protocol(protocol)}.{Purpose(purpose)}")
+    made: Communicator = module.Communicator(options)
+    return made

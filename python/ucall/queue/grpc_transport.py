@@ -24,6 +24,7 @@ import grpc
 import grpc.aio
 
 from ucall._core import system_certificates
+from ucall.queue.core.options import trusted_file
 
 if TYPE_CHECKING:
     from ucall._core import QueueLink
@@ -245,13 +246,17 @@ def _server_credentials(security: SecurityOptions) -> grpc.ServerCredentials:
 
 
 def _channel_credentials(security: SecurityOptions) -> grpc.ChannelCredentials:
-    authority = _read_file(security.authority)
-    if authority is None:
+    trusted = _read_file(trusted_file(security))
+    key = _read_file(security.key)
+    chain = None if key is None else _read_file(security.certificate)
+    if trusted is None:
         # Without authorities grpcio would use its own list rather than the system's.
-        trusted = map(ssl.DER_cert_to_PEM_cert, system_certificates())
-        authority = "".join(trusted).encode() or None
-    pair = _read_file(security.key), _read_file(security.certificate)
-    return grpc.ssl_channel_credentials(authority, *pair)
+        system = "".join(map(ssl.DER_cert_to_PEM_cert, system_certificates())).encode()
+        # A client trusts its own certificate, but not the authorities in its chain. It comes first,
+        # because grpcio tries only the first of the certificates with the same subject.
+        own, end, _ = (chain or b"").partition(b"-----END CERTIFICATE-----")
+        trusted = own + end + b"\n" + system
+    return grpc.ssl_channel_credentials(trusted, key, chain)
 
 
 def _read_file(path: str | os.PathLike[str] | None) -> bytes | None:

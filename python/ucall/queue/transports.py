@@ -1,10 +1,7 @@
 """The transports of a queue: TCP, Unix sockets, shared memory, an MQTT broker and gRPC.
 
-Each transport is a class that says where its communicators listen or connect. `COMMUNICATORS` has
-the server's and the client's class of every transport.
-
-Each class can also be imported as `ucall.queue.{protocol}.{purpose}.Communicator`, its path in
-net-queue. These modules have no files: they are made from the table of transports.
+Each transport is a class that says where its communicators listen or connect. The classes of its
+two sides derive from it, in `ucall.queue.{protocol}.server` and `ucall.queue.{protocol}.client`.
 """
 
 from __future__ import annotations
@@ -13,9 +10,6 @@ import enum
 import logging
 import os
 import stat
-import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
 from ucall._core import check_shared_memory
@@ -24,7 +18,7 @@ from ucall.queue.core import Communicator, CommunicatorOptions, NetworkLocation
 if TYPE_CHECKING:
     from ucall.queue.grpc_transport import Transport
 
-__all__ = ["COMMUNICATORS", "Protocol", "Purpose"]
+__all__ = ["Grpc", "Mqtt", "Protocol", "Purpose", "Shm", "Tcp", "Unix"]
 
 log = logging.getLogger("ucall")
 
@@ -160,41 +154,3 @@ def _user_folder() -> str:
     if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
         raise PermissionError(f"{folder} is not this user's alone")
     return folder
-
-
-_TRANSPORTS: dict[Protocol, type[Communicator]] = {
-    Protocol.TCP: Tcp,
-    Protocol.UNIX: Unix,
-    Protocol.SHM: Shm,
-    Protocol.MQTT: Mqtt,
-    Protocol.GRPC: Grpc,
-}
-
-
-def _make_communicators() -> dict[tuple[Protocol, Purpose], type[Communicator]]:
-    """Makes a class for each side of each transport, and the module that it is imported from."""
-    made = {}
-    for protocol, transport in _TRANSPORTS.items():
-        _add_module(f"ucall.queue.{protocol}")
-        for purpose in Purpose:
-            module = _add_module(f"ucall.queue.{protocol}.{purpose}")
-            attributes = {
-                "__doc__": Communicator.__doc__,
-                "__module__": module.__name__,
-                "is_server": purpose is Purpose.SERVER,
-            }
-            made[protocol, purpose] = type("Communicator", (transport,), attributes)
-            setattr(module, "Communicator", made[protocol, purpose])  # noqa: B010
-    return made
-
-
-def _add_module(name: str) -> ModuleType:
-    """An empty module that can be imported under a name, and is an attribute of its parent."""
-    module = sys.modules[name] = ModuleType(name)
-    module.__spec__ = ModuleSpec(name, None)
-    parent, _, child = name.rpartition(".")
-    setattr(sys.modules[parent], child, module)
-    return module
-
-
-COMMUNICATORS = _make_communicators()

@@ -229,8 +229,7 @@ def _check_classes(annotation: Any, info: Any, registry: TypeRegistry) -> None:
             raise UnsupportedType(where + type_name(annotation if node is info else kind))
         if not is_custom and kind is not None and registry.is_registered(kind):
             raise UnsupportedType(
-                where + type_name(kind),
-                "msgspec builds it there, not the registered decoder",
+                where + type_name(kind), "msgspec builds it there, not the registered decoder"
             )
         if kind is not None and hasattr(kind, "__annotations__") and not is_custom:
             _check_arrays(kind, registry)

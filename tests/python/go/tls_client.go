@@ -48,8 +48,11 @@ func overHTTP(config *tls.Config, port string) int64 {
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: config}}
 	var calls atomic.Int64
 	var waiting sync.WaitGroup
+	// Not waiting.Go, because Debian 13 has Go 1.24.
+	waiting.Add(goroutines)
 	for number := range goroutines {
-		waiting.Go(func() {
+		go func() {
+			defer waiting.Done()
 			for i := range callsEach {
 				response, err := client.Post(
 					"https://localhost:"+port, "application/json", bytes.NewReader(call(number, i)))
@@ -64,7 +67,7 @@ func overHTTP(config *tls.Config, port string) int64 {
 				}
 				calls.Add(1)
 			}
-		})
+		}()
 	}
 	waiting.Wait()
 	return calls.Load()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -11,23 +10,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from programs import require
+
 from harness import free_port
 
-# Debian installs mosquitto in a folder that is not in every user's PATH.
-PROGRAM = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 START_S = 60
 
 
-class Broker:
+class Mosquitto:
     """Runs during the block; can be killed and started again on its port.
+
+    Without mosquitto the test is skipped.
 
     Args:
         lines: More lines for its configuration.
     """
 
     def __init__(self, *lines: str) -> None:
-        if PROGRAM is None:
-            raise FileNotFoundError("mosquitto is not installed: tools/install-test-tools.sh")
+        self._program = require("mosquitto")
         self.port = free_port()
         self._folder = tempfile.TemporaryDirectory()
         self._configuration = Path(self._folder.name, "mosquitto.conf")
@@ -40,8 +40,7 @@ class Broker:
 
     def start(self) -> None:
         """Starts the broker, and waits until it listens."""
-        assert PROGRAM is not None
-        command = [PROGRAM, "-c", str(self._configuration)]
+        command = [self._program, "-c", str(self._configuration)]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         give_up_at = time.monotonic() + START_S
         while True:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker import Broker
+from broker import Mosquitto
 from certificates import Authority, authority  # noqa: F401
 from pairs import PROTOCOLS, Pairs
 from resources import shared_maps
@@ -20,17 +20,17 @@ from ucall import queue as nq
 
 
 @pytest.fixture(scope="session")
-def shared_broker() -> Iterator[Callable[[], Broker]]:
+def shared_broker() -> Iterator[Callable[[], Mosquitto]]:
     """A broker, started on first use."""
     with contextlib.ExitStack() as stack:
-        yield functools.cache(lambda: stack.enter_context(Broker()))
+        yield functools.cache(lambda: stack.enter_context(Mosquitto()))
 
 
 @pytest.fixture(params=PROTOCOLS)
 def pairs(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    shared_broker: Callable[[], Broker],
+    shared_broker: Callable[[], Mosquitto],
     authority: Authority,  # noqa: F811
 ) -> Iterator[Pairs]:
     if request.param == "shm":

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker import Broker
+from broker import Mosquitto
 from certificates import Authority
 
 from harness import HOST, free_port
@@ -37,7 +37,7 @@ class Pairs:
     """Makes servers and their clients."""
 
     def __init__(
-        self, protocol: str, folder: Path, broker: Callable[[], Broker], authority: Authority
+        self, protocol: str, folder: Path, broker: Callable[[], Mosquitto], authority: Authority
     ) -> None:
         name, _, tls = protocol.partition("+")
         self.protocol = nq.Protocol(name)
@@ -47,7 +47,7 @@ class Pairs:
         self.made: list[nq.Communicator] = []
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> Mosquitto:
         """The MQTT broker of all tests."""
         return self._broker()
 

@@ -44,11 +44,16 @@ def both_ways(value: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def peak_bytes() -> Iterator[Callable[[], int]]:
     """Gives the most bytes that Python had allocated at once since then."""
-    tracemalloc.start()
+    starts = not tracemalloc.is_tracing()
+    if starts:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
     try:
-        yield lambda: tracemalloc.get_traced_memory()[1]
+        yield lambda: tracemalloc.get_traced_memory()[1] - before
     finally:
-        tracemalloc.stop()
+        if starts:
+            tracemalloc.stop()
 
 
 def peak_bytes_max(data: bytes) -> int:

@@ -247,5 +247,10 @@ def test_close_waits_no_longer_than_its_timeout(pairs: Pairs) -> None:
     client = pairs.client(server, expire_s=0.1)
     with pytest.raises(ConnectionError):
         client.put("x").result(WAIT_S)
+    # It goes on connecting, until it is closed.
+    with pytest.raises(TimeoutError):
+        client.get(timeout=0.1)
+    client.put("y")
+    client.close(timeout=0.1)
     with pytest.raises(ConnectionError):
         client.get(timeout=WAIT_S)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker import Broker
+from broker import Mosquitto
 
 from harness import eventually, program
 
@@ -78,7 +78,7 @@ def most_of_others(threads: Path, poller: str) -> int:
 
 @pytest.mark.parametrize("protocol", ["tcp", "unix", "shm", "mqtt", "grpc"])
 def test_idle_threads_do_not_poll(
-    protocol: str, tmp_path: Path, shared_broker: Callable[[], Broker]
+    protocol: str, tmp_path: Path, shared_broker: Callable[[], Mosquitto]
 ) -> None:
     host, port = "127.0.0.1", 0
     if protocol == "mqtt":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from broker import Broker
+from broker import Mosquitto
 from certificates import Authority
 from pairs import STREAMS, free_location
 
@@ -102,7 +102,9 @@ def numbered(protocol: str, number: int) -> object:
     return number if protocol != "shm" else np.full(20_000, number)
 
 
-def location_for(protocol: str, folder: Path, broker: Callable[[], Broker]) -> nq.NetworkLocation:
+def location_for(
+    protocol: str, folder: Path, broker: Callable[[], Mosquitto]
+) -> nq.NetworkLocation:
     if protocol == "mqtt":
         return nq.NetworkLocation(port=broker().port)
     if protocol in ("unix", "shm"):
@@ -116,7 +118,7 @@ def test_a_killed_server(
     start: Start,
     tmp_path: Path,
     authority: Authority,
-    shared_broker: Callable[[], Broker],
+    shared_broker: Callable[[], Mosquitto],
 ) -> None:
     ours, theirs = files_for(protocol, authority)
     protocol = protocol.partition("+")[0]
@@ -147,7 +149,7 @@ def test_a_killed_client(
     start: Start,
     tmp_path: Path,
     authority: Authority,
-    shared_broker: Callable[[], Broker],
+    shared_broker: Callable[[], Mosquitto],
 ) -> None:
     ours, theirs = files_for(protocol, authority)
     protocol = protocol.partition("+")[0]
@@ -182,7 +184,7 @@ def test_one_that_is_killed_before_and_after_it_acknowledged(
     start: Start,
     tmp_path: Path,
     authority: Authority,
-    shared_broker: Callable[[], Broker],
+    shared_broker: Callable[[], Mosquitto],
 ) -> None:
     ours, theirs = files_for(protocol, authority)
     if killed == "client":

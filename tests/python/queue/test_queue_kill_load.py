@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from broker import Broker
+from broker import Mosquitto
 from certificates import Authority
 from pairs import PROTOCOLS, free_location
 from progress import Progress
@@ -134,7 +134,7 @@ def test_either_side_may_be_killed_under_load(
     killed: str,
     tmp_path: Path,
     authority: Authority,
-    shared_broker: Callable[[], Broker],
+    shared_broker: Callable[[], Mosquitto],
 ) -> None:
     name, _, tls = protocol.partition("+")
     if name == "mqtt":

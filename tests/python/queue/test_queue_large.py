@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker import Broker
+from broker import Mosquitto
 from pairs import Pairs, free_location
 from progress import Progress
 
@@ -77,7 +77,7 @@ def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
 @pytest.mark.timeout(5 * WAIT_S)
 @pytest.mark.parametrize("protocol", ONE_LARGE_OVER)
 def test_a_large_message_takes_at_most_twice_its_size(
-    protocol: str, tmp_path: Path, shared_broker: Callable[[], Broker]
+    protocol: str, tmp_path: Path, shared_broker: Callable[[], Mosquitto]
 ) -> None:
     size = 4 << 30 if LONG else 256 << 20
     netloc = free_location()

@@ -19,8 +19,9 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 import trustme
-from broker import Broker
+from broker import Mosquitto
 from paho.mqtt.enums import CallbackAPIVersion
+from programs import require
 from proxy import Proxy
 
 from ucall import queue as nq
@@ -30,12 +31,12 @@ MESSAGES = 2000
 
 
 @pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
+def broker() -> Iterator[Mosquitto]:
+    with Mosquitto() as broker:
         yield broker
 
 
-def options(at: Broker, **given: Any) -> nq.CommunicatorOptions:
+def options(at: Mosquitto, **given: Any) -> nq.CommunicatorOptions:
     netloc = nq.NetworkLocation("localhost", at.port)
     return nq.CommunicatorOptions(netloc=netloc, **given)
 
@@ -53,7 +54,7 @@ def check(messages: list[bytes]) -> None:
         assert hashlib.blake2b(message[16:], digest_size=8).digest() == message[8:16]
 
 
-def test_a_killed_broker_loses_nothing(broker: Broker) -> None:
+def test_a_killed_broker_loses_nothing(broker: Mosquitto) -> None:
     with (
         nq.new("mqtt", "server", options(broker)) as server,
         nq.new("mqtt", "client", options(broker)) as client,
@@ -90,7 +91,7 @@ def test_a_killed_broker_loses_nothing(broker: Broker) -> None:
 
 
 def test_a_client_may_start_before_its_server_and_its_broker() -> None:
-    broker = Broker()
+    broker = Mosquitto()
     with nq.new("mqtt", "client", options(broker)) as client:
         put = client.put("early")
         with broker, nq.new("mqtt", "server", options(broker)) as server:
@@ -99,7 +100,7 @@ def test_a_client_may_start_before_its_server_and_its_broker() -> None:
             client.close()
 
 
-def test_the_broker_does_not_acknowledge_for_a_peer(broker: Broker) -> None:
+def test_the_broker_does_not_acknowledge_for_a_peer(broker: Mosquitto) -> None:
     with nq.new("mqtt", "client", options(broker)) as client:
         puts = [client.put(data) for data in ("short", b"x" * 1_000_000)]
         # The broker runs and accepts all messages; the server does not run.
@@ -112,10 +113,17 @@ def test_the_broker_does_not_acknowledge_for_a_peer(broker: Broker) -> None:
             client.close()
 
 
-def test_a_broker_with_a_password_is_authenticated_to(tmp_path: Path) -> None:
-    passwords = tmp_path / "passwords"
-    subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "ann", "secret"], check=True)
-    with Broker(f"password_file {passwords}") as broker:
+@pytest.fixture
+def passwords(tmp_path: Path) -> Path:
+    """mosquitto's file with the password of one user."""
+    require("mosquitto")
+    path = tmp_path / "passwords"
+    subprocess.run(["mosquitto_passwd", "-b", "-c", path, "ann", "secret"], check=True)
+    return path
+
+
+def test_a_broker_with_a_password_is_authenticated_to(passwords: Path) -> None:
+    with Mosquitto(f"password_file {passwords}") as broker:
         login = nq.BrokerOptions(user="ann", password="secret")
         with (
             nq.new("mqtt", "server", options(broker, broker=login)) as server,
@@ -126,10 +134,8 @@ def test_a_broker_with_a_password_is_authenticated_to(tmp_path: Path) -> None:
         assert "secret" not in repr(login)
 
 
-def test_a_wrong_password_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    passwords = tmp_path / "passwords"
-    subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "ann", "secret"], check=True)
-    with Broker(f"password_file {passwords}") as broker:
+def test_a_wrong_password_is_reported(passwords: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Mosquitto(f"password_file {passwords}") as broker:
         proxy = Proxy(("127.0.0.1", broker.port))
         login = nq.BrokerOptions(user="ann", password="guess")
         netloc = nq.NetworkLocation(*proxy.address)
@@ -179,7 +185,7 @@ def test_a_broker_with_tls_is_verified(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = certificates.folder
-    with Broker(*certificates.lines) as broker:
+    with Mosquitto(*certificates.lines) as broker:
         trusting = nq.SecurityOptions(authority=folder / "authority.pem")
         with (
             nq.new("mqtt", "server", options(broker, security=trusting)) as server,
@@ -203,7 +209,7 @@ def test_a_broker_with_tls_is_verified(
 def test_a_broker_may_require_a_certificate(certificates: Certificates) -> None:
     folder = certificates.folder
     lines = [*certificates.lines, f"cafile {folder}/authority.pem", "require_certificate true"]
-    with Broker(*lines) as broker:
+    with Mosquitto(*lines) as broker:
         shown = nq.SecurityOptions(
             folder / "client.key", folder / "client.pem", folder / "authority.pem"
         )
@@ -222,7 +228,7 @@ class Mqtt3Broker:
         refusal: The reply to other versions before it closes.
     """
 
-    def __init__(self, broker: Broker, refusal: bytes) -> None:
+    def __init__(self, broker: Mosquitto, refusal: bytes) -> None:
         self._broker, self._refusal = broker, refusal
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -262,7 +268,7 @@ class Mqtt3Broker:
 @pytest.mark.parametrize(
     "refusal", [b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00", b""], ids=["3.1.1", "5", "silent"]
 )
-def test_an_mqtt_3_broker_is_supported(broker: Broker, refusal: bytes) -> None:
+def test_an_mqtt_3_broker_is_supported(broker: Mosquitto, refusal: bytes) -> None:
     mqtt3_broker = Mqtt3Broker(broker, refusal)
     netloc = nq.NetworkLocation("127.0.0.1", mqtt3_broker.port)
     with (
@@ -281,7 +287,7 @@ def test_an_mqtt_3_broker_is_supported(broker: Broker, refusal: bytes) -> None:
 @pytest.mark.parametrize("limit", ["message_size_limit 10000", "max_packet_size 20000"])
 @pytest.mark.parametrize("version", [5, 4])
 def test_a_brokers_packet_limit_is_respected(limit: str, version: int) -> None:
-    with Broker(limit) as broker:
+    with Mosquitto(limit) as broker:
         mqtt3_broker = Mqtt3Broker(broker, b"\x20\x02\x00\x01") if version == 4 else None
         netloc = nq.NetworkLocation("127.0.0.1", mqtt3_broker.port if mqtt3_broker else broker.port)
         connection = nq.ConnectionOptions(keepalive_s=0.2, reconnect=(0.01, 0.1))
@@ -300,7 +306,7 @@ def test_a_brokers_packet_limit_is_respected(limit: str, version: int) -> None:
             mqtt3_broker.close()
 
 
-def test_foreign_publications_change_nothing(broker: Broker) -> None:
+def test_foreign_publications_change_nothing(broker: Mosquitto) -> None:
     with (
         nq.new("mqtt", "server", options(broker)) as server,
         nq.new("mqtt", "client", options(broker)) as client,

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -81,6 +82,18 @@ ATTACKS: list[Callable[[], bytes]] = [
 def dump(value: Any) -> nq.Stream:
     """Sends bytes as a pickle, and pickles everything else."""
     return nq.Stream([value]) if isinstance(value, bytes) else nq.PickleSerializer().dump(value)
+
+
+@pytest.fixture(autouse=True)
+def traced() -> Iterator[None]:
+    """Traces memory until the communicators are closed.
+
+    CPython 3.11 may crash in `tracemalloc.stop` while another thread allocates memory without the
+    interpreter lock, as the thread of a communicator does when it begins to call gRPC.
+    """
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
 
 
 def test_attacks_by_a_pickle_are_refused_and_the_next_message_arrives(pairs: Pairs) -> None:

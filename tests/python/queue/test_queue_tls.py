@@ -410,7 +410,7 @@ def test_invalid_options_are_rejected(authority: Authority, tmp_path: Path) -> N
     (tmp_path / "empty").write_text("")
     bad = {
         "a server needs a key and a certificate": nq.SecurityOptions(authority=authority.path),
-        "or neither": nq.SecurityOptions(certificate=files.certificate),
+        "certificate": nq.SecurityOptions(certificate=files.certificate, authority=authority.path),
         "another certificate": nq.SecurityOptions(other.key, files.certificate),
         "empty": nq.SecurityOptions(files.key, tmp_path / "empty"),
     }
@@ -532,7 +532,7 @@ def test_options_without_effect_are_rejected(protocol: nq.Protocol, authority: A
     pair = {"key": files.encrypted_key, "certificate": files.certificate}
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("client", {"key": files.key}, "expected a key and a certificate, or neither"),
-        ("client", {"certificate": files.certificate}, "a key and a certificate, or neither"),
+        ("client", {**pair, "key": None, "authority": authority.path}, "a key for the certificate"),
         ("client", password, "expected a key for the password"),
     ]
     if protocol != nq.Protocol.MQTT:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from certificates import Authority, Files
 from frames import ACKNOWLEDGE, BYTES, DATA, END, FINISH, HEADER, HELLO, WELCOME, frame, hello
+from programs import require
 
 from ucall import queue as nq
 
@@ -148,7 +149,14 @@ def test_openssl_as_a_client(server: nq.Communicator, authority: Authority) -> N
     mine = authority.sign("client")
     assert server.address is not None
     command = [
-        *("openssl", "s_client", "-quiet", "-verify_return_error", "-verify_hostname", "localhost"),
+        *(
+            require("openssl"),
+            "s_client",
+            "-quiet",
+            "-verify_return_error",
+            "-verify_hostname",
+            "localhost",
+        ),
         *("-connect", "{}:{}".format(*server.address), "-CAfile", str(authority.path)),
         *("-cert", str(mine.certificate), "-key", str(mine.key), "-alpn", "ucall-queue"),
     ]

@@ -131,6 +131,8 @@ def limited(protocol: str, engine: str, folder: Path) -> Iterator[Limited]:
 
 @pytest.mark.parametrize("protocol", ["tcp", "unix", "shm"])
 def test_silent_connections_leave_descriptors(protocol: str, engine: str, tmp_path: Path) -> None:
+    if protocol == "shm" and os.geteuid() != 0:
+        pytest.skip("Linux counts unread descriptors against the limit of a user, but not of root")
     with limited(protocol, engine, tmp_path) as server:
         # More than the server may have: the oldest one is evicted.
         unidentified = [server.connect() for _ in range(300)]

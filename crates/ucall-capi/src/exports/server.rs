@@ -8,8 +8,7 @@ use std::sync::Arc;
 use crate::boundary::{catch_panic, last_error, report_result, string};
 use crate::callback::{Callback, Function};
 use crate::config::Config;
-use crate::engine_kind::RunMode;
-use crate::server::Server;
+use crate::server::{RunMode, Server};
 
 /// The version of the library.
 #[unsafe(no_mangle)]

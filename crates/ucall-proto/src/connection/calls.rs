@@ -10,7 +10,7 @@ use super::exchange::{ExchangeReply, ReplyPart};
 use crate::http1::Head;
 use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member};
 use crate::rpc::{
-    Batch, Call, CallOutcome, Content, ExchangeId, Reply, ReplyLimit, Request, RpcError, Service,
+    Batch, Call, CallNumber, CallOutcome, Content, Reply, ReplyLimit, Request, RpcError, Service,
     scan_document, write_error_reply,
 };
 use crate::tls::TlsSession;
@@ -199,7 +199,7 @@ impl<S: Service> DocumentRun<'_, S> {
             params: request.params,
             members: request.members(self.members),
             id,
-            exchange: ExchangeId { request: self.context.request, item },
+            number: CallNumber { request: self.context.request, item },
             head: self.context.head,
             session: self.context.session,
         };

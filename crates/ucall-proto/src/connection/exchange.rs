@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::rpc::{ExchangeId, Reply, ReplyLimit, RpcError};
+use crate::rpc::{CallNumber, Reply, ReplyLimit, RpcError};
 
 /// One request that waits for deferred calls, or for an exchange before it.
 #[derive(Debug)]
@@ -194,14 +194,14 @@ impl<F> Exchanges<F> {
     /// Stores the outcome of a deferred call; drops it if the call was cancelled.
     pub(super) fn complete(
         &mut self,
-        id: ExchangeId,
+        number: CallNumber,
         outcome: Result<&[u8], &RpcError>,
         bytes_max: usize,
     ) {
         // The queue is sorted by request number.
-        let found = self.waiting.binary_search_by_key(&id.request, |exchange| exchange.request);
+        let found = self.waiting.binary_search_by_key(&number.request, |exchange| exchange.request);
         if let Some(exchange) = found.ok().and_then(|index| self.waiting.get_mut(index)) {
-            self.held_bytes += exchange.complete(id.item, outcome, bytes_max);
+            self.held_bytes += exchange.complete(number.item, outcome, bytes_max);
         }
     }
 

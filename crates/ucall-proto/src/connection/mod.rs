@@ -36,7 +36,7 @@ use ucall_buffer::{BufferCache, Target};
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::json::Member;
-use crate::rpc::{ExchangeId, RpcError, Service};
+use crate::rpc::{CallNumber, RpcError, Service};
 use crate::tls::{TlsSession, starts_tls_record};
 pub use budget::{MemoryBudget, Reservation};
 use deadline::{WaitState, body_time};
@@ -274,12 +274,12 @@ impl PlainConnection {
     /// the call was cancelled.
     fn complete<S: Service>(
         &mut self,
-        exchange: ExchangeId,
+        number: CallNumber,
         outcome: Result<&[u8], &RpcError>,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        self.exchanges.complete(exchange, outcome, environment.limits.reply_bytes_max);
+        self.exchanges.complete(number, outcome, environment.limits.reply_bytes_max);
         self.flush_exchanges(environment, out);
         self.resume(environment, out);
     }

@@ -11,7 +11,7 @@ use ucall_buffer::Target;
 use super::secure::Secured;
 use super::{Environment, PlainConnection};
 use crate::Limits;
-use crate::rpc::{ExchangeId, RpcError, Service};
+use crate::rpc::{CallNumber, RpcError, Service};
 use crate::tls::TlsConnection;
 
 /// One connection, under TLS or without.
@@ -86,13 +86,13 @@ impl Connection {
     /// nothing waits for any more is dropped.
     pub fn complete<S: Service>(
         &mut self,
-        exchange: ExchangeId,
+        number: CallNumber,
         outcome: Result<&[u8], &RpcError>,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
         self.inner.step(environment, out, |plain, environment, out| {
-            plain.complete(exchange, outcome, environment, out);
+            plain.complete(number, outcome, environment, out);
         });
     }
 

@@ -7,6 +7,7 @@
 
 pub(crate) mod fast_path;
 mod members;
+mod open_containers;
 mod read;
 pub(crate) mod scan;
 pub(crate) mod stream;

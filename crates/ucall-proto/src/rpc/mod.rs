@@ -33,17 +33,17 @@ pub struct Call<'a> {
     pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
     pub id: Option<&'a [u8]>,
-    /// Identifies the call on its connection while it is deferred.
-    pub exchange: ExchangeId,
+    /// Names the call while it is deferred.
+    pub number: CallNumber,
     /// The head of its HTTP request; `None` over raw TCP.
     pub head: Option<&'a Head<'a>>,
     /// What TLS has agreed on; `None` without TLS.
     pub session: Option<&'a Arc<TlsSession>>,
 }
 
-/// Names one call of one connection.
+/// The number of a call on its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ExchangeId {
+pub struct CallNumber {
     /// Counts the requests of the connection.
     pub request: u64,
     /// Counts the calls of a batch; 0 outside of one.

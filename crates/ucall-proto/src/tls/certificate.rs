@@ -1,7 +1,9 @@
-//! The subject of a certificate, as text.
+//! The subject of a certificate, as text, and its validity.
 
 use std::net::IpAddr;
 
+use rustls::pki_types::UnixTime;
+use rustls::{CertificateError, Error};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
@@ -36,6 +38,24 @@ impl CertificateSummary {
             names,
         }
     }
+}
+
+/// Checks that a certificate in DER is valid at this time.
+///
+/// # Errors
+/// It cannot be read, has expired, or is not valid yet.
+pub(super) fn check_validity(der: &[u8], now: UnixTime) -> Result<(), Error> {
+    let certificate = Certificate::from_der(der).map_err(|_| CertificateError::BadEncoding)?;
+    let validity = certificate.tbs_certificate().validity();
+    let [not_before, not_after] = [validity.not_before, validity.not_after]
+        .map(|time| UnixTime::since_unix_epoch(time.to_unix_duration()));
+    if now > not_after {
+        return Err(CertificateError::ExpiredContext { time: now, not_after }.into());
+    }
+    if now < not_before {
+        return Err(CertificateError::NotValidYetContext { time: now, not_before }.into());
+    }
+    Ok(())
 }
 
 fn text_of(name: &GeneralName) -> Option<String> {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use rustls::DigitallySignedStruct;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{Error, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{Error, RootCertStore, SignatureScheme};
 
-use super::{Identity, SettingsError, identity, provider};
+use super::{Identity, SettingsError, certificate, identity, provider};
 
 /// Settings that connections of a client share.
 pub type ClientConfig = rustls::ClientConfig;
@@ -17,9 +19,10 @@ pub type ClientConfig = rustls::ClientConfig;
 #[derive(Clone, Copy, Debug)]
 pub enum Trust<'a> {
     /// By its certificate, which has the requested name and is signed by one of these authorities,
-    /// in PEM.
+    /// in PEM, or is one of them itself.
     Authorities(&'a [u8]),
-    /// The same, in DER. Unreadable authorities are skipped, because system stores contain some.
+    /// By these authorities, in DER, or by the client's own certificate. Unreadable authorities are
+    /// skipped, because system stores contain some.
     Store(&'a [CertificateDer<'a>]),
     /// Not at all. The data is encrypted, but the receiver is not authenticated.
     Anyone,
@@ -46,15 +49,8 @@ impl ClientSettings<'_> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(rejected)?;
-        let builder = match self.trust {
-            Trust::Authorities(pem) => builder.with_root_certificates(identity::authorities(pem)?),
-            Trust::Store(certificates) => {
-                builder.with_root_certificates(identity::store(certificates)?)
-            }
-            Trust::Anyone => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(AnyServer { provider: provider() })),
-        };
+        let verifier = Verifier { trusted: self.trusted()?, provider: provider() };
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match &self.identity {
             Some(identity) => {
                 let key = Arc::new(identity.certified_key()?);
@@ -66,24 +62,71 @@ impl ClientSettings<'_> {
         config.alpn_protocols = self.alpn.iter().map(|name| name.to_vec()).collect();
         Ok(Arc::new(config))
     }
+
+    fn trusted(&self) -> Result<Option<Trusted>, SettingsError> {
+        match self.trust {
+            Trust::Authorities(pem) => {
+                Trusted::new(identity::certificates(pem)?, identity::authorities(pem)?).map(Some)
+            }
+            Trust::Store(certificates) => {
+                // Its own certificate, but not the authorities in its chain.
+                let own = self.identity.map(|it| identity::certificates(it.certificates));
+                let own = own.transpose()?.into_iter().flatten().take(1).collect::<Vec<_>>();
+                let all: Vec<_> = certificates.iter().chain(&own).cloned().collect();
+                Trusted::new(own, identity::store(&all)?).map(Some)
+            }
+            Trust::Anyone => Ok(None),
+        }
+    }
 }
 
-/// Accepts every certificate, but verifies signatures: the server has the key of its certificate.
+/// Verifies the server's certificate, and that the server has the key of it.
 #[derive(Debug)]
-struct AnyServer {
+struct Verifier {
+    /// `None` accepts every certificate.
+    trusted: Option<Trusted>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for AnyServer {
+/// The certificates that a client trusts.
+#[derive(Debug)]
+struct Trusted {
+    /// Those of authorities.
+    authorities: Arc<WebPkiServerVerifier>,
+    /// Those that servers may show themselves. A self-signed certificate often claims to be an
+    /// authority's (`openssl req -x509` writes it so), and WebPKI refuses authorities as servers.
+    servers: Vec<CertificateDer<'static>>,
+}
+
+impl Trusted {
+    fn new(
+        certificates: Vec<CertificateDer<'static>>,
+        authorities: RootCertStore,
+    ) -> Result<Self, SettingsError> {
+        let roots = WebPkiServerVerifier::builder_with_provider(authorities.into(), provider());
+        let authorities = roots.build().map_err(|it| SettingsError::Refused(it.to_string()))?;
+        Ok(Self { authorities, servers: certificates })
+    }
+}
+
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
+        let Some(Trusted { authorities, servers }) = &self.trusted else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        if servers.contains(end_entity) {
+            certificate::check_validity(end_entity, now)?;
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(

@@ -1,6 +1,6 @@
 //! Replies to deferred calls.
 
-use ucall_proto::{ExchangeId, NextAction, RpcError};
+use ucall_proto::{CallNumber, NextAction, RpcError};
 
 use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
 
@@ -73,7 +73,7 @@ fn calls_of_a_batch_complete_in_any_order_wherever_the_first_deferred_one_is() {
             driver.complete(deferred[index], Ok(b"2"));
             let item = deferred[0].item;
             for item in [item.wrapping_sub(1), item + 1, item + 4, u32::MAX] {
-                driver.complete(ExchangeId { item, ..deferred[0] }, Ok(b"3"));
+                driver.complete(CallNumber { item, ..deferred[0] }, Ok(b"3"));
             }
         }
         let front: Vec<_> = front.iter().map(|_| sum_reply(9)).collect();

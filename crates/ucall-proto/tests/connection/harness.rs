@@ -6,14 +6,14 @@ use ucall_buffer::Target;
 use ucall_proto::http1::{AccessRules, ReplyWriter};
 use ucall_proto::json::{Reader, ValueKind};
 use ucall_proto::{
-    Call, CallOutcome, Connection, Drain, Environment, ExchangeId, Limits, LoadState, NextAction,
+    Call, CallNumber, CallOutcome, Connection, Drain, Environment, Limits, LoadState, NextAction,
     Reply, Reservation, RpcError, Scratch, Service,
 };
 
 /// What the specification's examples call, and `later`, which is deferred.
 #[derive(Default)]
 pub struct Examples {
-    pub deferred: Vec<ExchangeId>,
+    pub deferred: Vec<CallNumber>,
     pub notified: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl Service for Examples {
             "large" => format!("\"{}\"", "x".repeat(integers(call.params)[0] as usize)),
             "silent" => return CallOutcome::Done,
             "later" => {
-                self.deferred.push(call.exchange);
+                self.deferred.push(call.number);
                 return CallOutcome::Deferred;
             }
             "update" | "notify_hello" | "notify_sum" => "null".to_owned(),
@@ -179,9 +179,9 @@ impl<S: Service> Driver<S> {
         self.with(|connection, environment, out| connection.resume(environment, out));
     }
 
-    pub fn complete(&mut self, exchange: ExchangeId, outcome: Result<&[u8], &RpcError>) {
+    pub fn complete(&mut self, number: CallNumber, outcome: Result<&[u8], &RpcError>) {
         self.with(|connection, environment, out| {
-            connection.complete(exchange, outcome, environment, out);
+            connection.complete(number, outcome, environment, out);
         });
     }
 

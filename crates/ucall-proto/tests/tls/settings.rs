@@ -1,11 +1,11 @@
 //! Valid and invalid settings.
 
-use rcgen::KeyPair;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use ucall_proto::tls::{
     ClientAuth, ClientSettings, Identity, ServerSettings, SettingsError, TicketSecret, Trust,
 };
 
-use crate::harness::{Authority, EndpointPair, Pem, client, server};
+use crate::harness::{Authority, EndpointPair, HTTP, Pem, client, server};
 
 const KEY: &str = include_str!("key.pem");
 const KEY_ENCRYPTED: &str = include_str!("key-encrypted.pem");
@@ -76,4 +76,47 @@ fn client_certificates_cannot_be_requested_without_authorities() {
     assert!(settings(&[], &secret).build().is_err());
     let trust = Trust::Authorities(b"");
     assert!(ClientSettings { trust, identity: None, alpn: &[] }.build().is_err());
+}
+
+/// A self-signed certificate that claims to be an authority's, as `openssl req -x509` writes it.
+fn self_signed(until_year: i32) -> Pem {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_after = date_time_ymd(until_year, 1, 1);
+    let certificate = params.self_signed(&key).unwrap().pem();
+    Pem { certificate, key: key.serialize_pem() }
+}
+
+/// The error of a client that connects to a server with this certificate.
+fn refusal_by(client: &ClientSettings<'_>, shown: &Pem, name: &str) -> Option<String> {
+    let mut pair = EndpointPair::new(server(&[shown.identity()]), client.build().unwrap(), name);
+    pair.exchange(1 << 20);
+    pair.client.error.map(|error| error.to_string())
+}
+
+#[test]
+fn a_self_signed_certificate_that_is_trusted_is_accepted() {
+    let (shown, expired, other) = (self_signed(4000), self_signed(2000), self_signed(4000));
+    let trusted = [&shown, &expired].map(|pem| pem.certificate.as_str()).concat();
+    let trust = Trust::Authorities(trusted.as_bytes());
+    let client = ClientSettings { trust, identity: None, alpn: HTTP };
+    assert_eq!(refusal_by(&client, &shown, "localhost"), None);
+    let refused = |pem, name| refusal_by(&client, pem, name).unwrap();
+    assert!(refused(&shown, "example.org").contains("not valid for"), "the name");
+    assert!(refused(&expired, "localhost").contains("expired"), "the time");
+    assert!(refusal_by(&client, &other, "localhost").is_some(), "another certificate");
+}
+
+#[test]
+fn a_client_trusts_its_own_certificate_but_not_its_authority() {
+    let (own, authority) = (self_signed(4000), Authority::new());
+    let (mine, sibling) = (authority.sign("localhost"), authority.sign("localhost"));
+    let chain = [mine.certificate.clone(), authority.pem()].concat();
+    let with_chain = Identity { certificates: chain.as_bytes(), ..mine.identity() };
+    let trust = Trust::Store(&[]);
+    let client = |identity| ClientSettings { trust, identity: Some(identity), alpn: HTTP };
+    assert_eq!(refusal_by(&client(own.identity()), &own, "localhost"), None);
+    assert_eq!(refusal_by(&client(with_chain), &mine, "localhost"), None);
+    assert!(refusal_by(&client(with_chain), &sibling, "localhost").is_some());
 }

@@ -64,7 +64,7 @@ impl LoopDriver {
     fn listen(&self, py: Python<'_>) -> PyResult<()> {
         self.with(|run| {
             let Some(listener) = run.listener.take() else { return Ok(()) };
-            run.runner.worker.interpreter().take_variables(py)?;
+            run.runner.worker.handler_mut().take_variables(py)?;
             Ok(run.runner.worker.listen(listener)?)
         })
     }
@@ -79,7 +79,7 @@ impl LoopDriver {
     #[getter]
     fn event_loop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.with(|run| {
-            let tasks = run.runner.worker.interpreter().tasks.as_ref();
+            let tasks = run.runner.worker.handler_mut().tasks.as_ref();
             Ok(tasks.map(|tasks| tasks.event_loop(py).clone().unbind()))
         })
     }
@@ -100,7 +100,7 @@ impl LoopDriver {
     fn run(&self, py: Python<'_>) -> PyResult<()> {
         self.with(|run| {
             let needs_loop =
-                |runner: &mut WorkerRunner, _: &_| runner.worker.interpreter().tasks.is_some();
+                |runner: &mut WorkerRunner, _: &_| runner.worker.handler_mut().tasks.is_some();
             run.turn_until(py, None, needs_loop).map(drop)
         })
     }
@@ -113,7 +113,7 @@ impl LoopDriver {
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             run.runner.worker.watch_loop(descriptor)?;
             run.stop_loop = Some(event_loop.getattr("stop")?.unbind());
-            let interpreter = run.runner.worker.interpreter();
+            let interpreter = run.runner.worker.handler_mut();
             if interpreter.tasks.is_none() {
                 interpreter.tasks = Some(Tasks::on_own_loop(event_loop)?);
             }
@@ -125,7 +125,7 @@ impl LoopDriver {
     /// is due. `wake` is called on the loop's thread for turns that no descriptor reports.
     fn attach_embedded(&self, event_loop: &Bound<'_, PyAny>, wake: Py<PyAny>) -> PyResult<RawFd> {
         self.with(|run| {
-            let interpreter = run.runner.worker.interpreter();
+            let interpreter = run.runner.worker.handler_mut();
             interpreter.tasks = Some(Tasks::on_program_loop(event_loop)?);
             interpreter.outcomes.set_waker(Some(wake));
             Ok(run.runner.worker.descriptor())
@@ -137,7 +137,7 @@ impl LoopDriver {
         self.with(|run| {
             run.runner.worker.unwatch_loop();
             run.stop_loop = None;
-            let interpreter = run.runner.worker.interpreter();
+            let interpreter = run.runner.worker.handler_mut();
             interpreter.tasks = None;
             interpreter.outcomes.set_waker(None);
             Ok(())

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
-use ucall_server::{Drain, Message};
+use ucall_server::{AnyWorker, Drain, Message};
 
-use crate::engine::DynWorker;
+use crate::handler::Interpreter;
 use crate::signals::{SignalHandlers, WakeupPipe};
 
 /// The limits after which a run ends by itself.
@@ -60,13 +60,14 @@ pub(crate) struct TurnOutcome {
 
 /// A worker on the thread that drives it, and the pipe that wakes it for signals.
 pub(crate) struct WorkerRunner {
-    pub(crate) worker: Box<dyn DynWorker>,
+    /// Only [`WorkerRunner::turn`] takes its turns.
+    pub(crate) worker: AnyWorker<Interpreter>,
     // After the worker, which watches the pipe until it is dropped.
     wakeup_pipe: WakeupPipe,
 }
 
 impl WorkerRunner {
-    pub(crate) fn new(mut worker: Box<dyn DynWorker>) -> io::Result<Self> {
+    pub(crate) fn new(mut worker: AnyWorker<Interpreter>) -> io::Result<Self> {
         let wakeup_pipe = WakeupPipe::new()?;
         worker.watch_signals(wakeup_pipe.descriptor())?;
         Ok(Self { worker, wakeup_pipe })
@@ -77,7 +78,7 @@ impl WorkerRunner {
         &mut self,
         py: Python<'py>,
     ) -> PyResult<Option<SignalHandlers<'py>>> {
-        let is_in_function = self.worker.interpreter().is_in_function();
+        let is_in_function = self.worker.handler_mut().is_in_function();
         SignalHandlers::install(py, &self.wakeup_pipe, &self.worker.mailbox(), is_in_function)
     }
 
@@ -92,8 +93,8 @@ impl WorkerRunner {
         if bounds.are_reached() {
             return Ok(TurnOutcome { ended: Some(RunEnd::Bounded), ready: false, is_idle: true });
         }
-        let turn = self.worker.turn(py, deadline)?;
-        let interpreter = self.worker.interpreter();
+        let turn = self.worker.turn(deadline)?;
+        let interpreter = self.worker.handler_mut();
         interpreter.yield_gil(py);
         let interrupted = interpreter.take_interrupt();
         if interrupted || turn.signalled && self.handle_signals(py)? {
@@ -101,7 +102,7 @@ impl WorkerRunner {
         }
         bounds.count_turn();
         if turn.stopped {
-            self.worker.shut_down(py)?;
+            self.worker.shut_down()?;
         }
         let ended = turn.stopped.then_some(RunEnd::Stopped);
         Ok(TurnOutcome { ended, ready: turn.ready, is_idle: turn.idle })
@@ -109,7 +110,7 @@ impl WorkerRunner {
 
     /// When the last turn began, after its wait.
     pub(crate) fn turn_began(&mut self) -> Instant {
-        self.worker.interpreter().turn_began
+        self.worker.handler_mut().turn_began
     }
 
     /// Runs Python's signal handlers. Returns `true` for a Ctrl-C; other exceptions end the run.

@@ -152,7 +152,6 @@ impl<'py> Writer<'_, 'py> {
 
     /// Starts a base64 string of that many bytes, and reserves capacity for it and the end of the
     /// reply, so that a long output does not move for its last byte.
-    /// a long output should not have to move for its last byte.
     fn open_base64(&mut self, bytes: usize) -> Written {
         let len = base64::encoded_len(bytes);
         self.fits(len)?;

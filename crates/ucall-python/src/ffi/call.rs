@@ -127,5 +127,7 @@ pub(crate) fn call_with_tuple<'py>(
     arguments: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: it is a tuple, alive until the call returns.
-    owned(callable.py(), unsafe { halt::call(callable.as_ptr(), arguments.as_ptr()) })
+    owned(callable.py(), unsafe {
+        halt::call(callable.as_ptr(), arguments.as_ptr(), ptr::null_mut())
+    })
 }

@@ -12,27 +12,8 @@
 
 use std::arch::asm;
 use std::mem;
-use std::ptr;
 
 use pyo3::ffi::{self, PyObject};
-
-type Vectorcall = unsafe extern "C-unwind" fn(
-    callable: *mut PyObject,
-    arguments: *const *mut PyObject,
-    flagged_count: usize,
-    names: *mut PyObject,
-) -> *mut PyObject;
-type VectorcallDict = unsafe extern "C-unwind" fn(
-    callable: *mut PyObject,
-    arguments: *const *mut PyObject,
-    flagged_count: usize,
-    keywords: *mut PyObject,
-) -> *mut PyObject;
-type Call = unsafe extern "C-unwind" fn(
-    callable: *mut PyObject,
-    arguments: *mut PyObject,
-    keywords: *mut PyObject,
-) -> *mut PyObject;
 
 /// The same address, opaque to the optimiser.
 #[inline(always)]
@@ -42,13 +23,6 @@ fn hide(mut address: *const ()) -> *const () {
         asm!("/* {0} */", inout(reg) address, options(pure, readonly, nostack, preserves_flags))
     }
     address
-}
-
-/// A function of CPython, declared as one that may unwind.
-macro_rules! unwinding {
-    ($function:ident as $signature:ty) => {
-        mem::transmute::<*const (), $signature>(hide(ffi::$function as *const ()))
-    };
 }
 
 /// Stops the unwinding of its thread when dropped.
@@ -67,60 +41,41 @@ pub(crate) fn halt() -> ! {
     }
 }
 
-/// `PyObject_Vectorcall`.
-///
-/// # Safety
-/// As that asks for, with the thread attached.
-#[inline]
-pub(super) unsafe fn vectorcall(
-    callable: *mut PyObject,
-    arguments: *const *mut PyObject,
-    flagged_count: usize,
-    names: *mut PyObject,
-) -> *mut PyObject {
-    let halt = Halt;
-    // SAFETY: the caller's.
-    let result = unsafe {
-        unwinding!(PyObject_Vectorcall as Vectorcall)(callable, arguments, flagged_count, names)
+/// Wraps a function of CPython, declared as one that may unwind.
+macro_rules! wrapper {
+    ($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $function:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As that asks for, with the thread attached.
+        #[inline]
+        pub(super) unsafe fn $name($($argument: $type),*) -> *mut PyObject {
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> *mut PyObject;
+            let halt = Halt;
+            // SAFETY: it is the signature of that function; the rest is the caller's.
+            let result = unsafe {
+                let address = hide(ffi::$function as *const ());
+                mem::transmute::<*const (), Function>(address)($($argument),*)
+            };
+            mem::forget(halt);
+            result
+        }
     };
-    mem::forget(halt);
-    result
 }
 
-/// `PyObject_VectorcallDict`.
-///
-/// # Safety
-/// As that asks for, with the thread attached.
-#[inline]
-pub(super) unsafe fn vectorcall_dict(
-    callable: *mut PyObject,
-    arguments: *const *mut PyObject,
-    flagged_count: usize,
-    keywords: *mut PyObject,
-) -> *mut PyObject {
-    let halt = Halt;
-    // SAFETY: the caller's.
-    let result = unsafe {
-        unwinding!(PyObject_VectorcallDict as VectorcallDict)(
-            callable,
-            arguments,
-            flagged_count,
-            keywords,
-        )
-    };
-    mem::forget(halt);
-    result
-}
+type Object = *mut PyObject;
 
-/// `PyObject_Call` without keyword arguments.
-///
-/// # Safety
-/// As that asks for, with the thread attached.
-#[inline]
-pub(super) unsafe fn call(callable: *mut PyObject, arguments: *mut PyObject) -> *mut PyObject {
-    let halt = Halt;
-    // SAFETY: the caller's.
-    let result = unsafe { unwinding!(PyObject_Call as Call)(callable, arguments, ptr::null_mut()) };
-    mem::forget(halt);
-    result
-}
+wrapper!(
+    /// `PyObject_Vectorcall`.
+    vectorcall(callable: Object, arguments: *const Object, flagged_count: usize, names: Object)
+        = PyObject_Vectorcall
+);
+wrapper!(
+    /// `PyObject_VectorcallDict`.
+    vectorcall_dict(callable: Object, arguments: *const Object, flagged_count: usize, keys: Object)
+        = PyObject_VectorcallDict
+);
+wrapper!(
+    /// `PyObject_Call`.
+    call(callable: Object, arguments: Object, keywords: Object) = PyObject_Call
+);

@@ -14,9 +14,11 @@ use pyo3::exceptions::{PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+#[cfg(target_os = "linux")]
+use ucall_engine::EngineKind;
 use ucall_queue::{
-    Encoding, Endpoint, Event, FullPolicy, Handle, Identity, Login, Outgoing, PutError, Role,
-    Settings, TakeResult,
+    AcceptedNames, ConnectionState, Encoding, Endpoint, Event, Failure, FullPolicy, Handle,
+    Identity, Login, Outgoing, PutError, Role, Settings, TakeResult,
 };
 
 use super::errors::{failed, or_none, reject_forked, uuid};
@@ -27,11 +29,12 @@ use super::message::Message;
 use super::pinned_buffers;
 use super::receipt::Receipt;
 use super::security::{TlsRole, security};
+use super::sent_names::{is_accepted_here, sent_names};
 use super::settings;
 use super::waiting::{deadline_after, wait_checking_signals};
 use super::watched_futures::WatchedFutures;
 use crate::detach::detached;
-use crate::engine::EngineKind;
+use crate::engine;
 use crate::ffi;
 
 /// Bytes up to this length are copied; longer ones are sent from the object's memory.
@@ -39,8 +42,12 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// The number of ids that are cached as objects.
 const CACHED_IDS_MAX: usize = 4096;
 
-/// Finished futures, and sessions that began (`true`) or ended.
-type Changes = (Vec<Py<Receipt>>, Vec<(bool, Py<PyAny>)>);
+/// The future type, `dump`, `load`, the loader of plain objects, and the accepted names.
+type Codec = (Py<PyType>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Vec<String>>);
+/// The kind of an event, its peer if that is known, and its reason if it has one.
+type EventItem = (&'static str, Option<Py<PyAny>>, Option<String>);
+/// Finished futures, and events of sessions and connections.
+type Changes = (Vec<Py<Receipt>>, Vec<EventItem>);
 
 /// A communicator's thread, its outbox and its inbox.
 #[pyclass(frozen, subclass, module = "ucall._core", name = "QueueCore")]
@@ -53,6 +60,7 @@ pub(crate) struct QueueCore {
     is_plain: bool,
     future_type: Py<PyType>,
     blocks: bool,
+    is_server: bool,
     watched: WatchedFutures,
     /// Whether the reader of the pipe of `_set_wake_pipe` waits for a byte.
     is_armed: Arc<AtomicBool>,
@@ -70,7 +78,8 @@ impl QueueCore {
     ///         None when links are opened by `_open_link`.
     ///     options: By the names of `ConnectionOptions`.
     ///     engine: "auto", "posix" or "uring".
-    ///     codec: ``(future type, dump, load, load of plain bytes and str or None)``.
+    ///     codec: ``(future type, dump, load, load of plain bytes and str or None, names)``; for
+    ///         the names see `_announce`.
     ///     tls: What `ucall.queue.core.options.tls_settings` returns; None for plaintext.
     ///     broker: ``(topic, user or None, password or None)``, if an MQTT broker listens at
     ///         ``location``.
@@ -86,10 +95,11 @@ impl QueueCore {
         location: &Bound<'_, PyAny>,
         options: &Bound<'_, PyDict>,
         engine: &str,
-        codec: (Py<PyType>, Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>),
+        codec: Codec,
         tls: Option<&Bound<'_, PyAny>>,
         broker: Option<(String, Option<String>, Option<String>)>,
     ) -> PyResult<Self> {
+        let (future_type, dump, load, load_plain, names) = codec;
         let options = settings::options(options)?;
         let blocks = options.full == FullPolicy::Block;
         let tls_role = match (&broker, is_server) {
@@ -103,17 +113,17 @@ impl QueueCore {
             is_server,
             endpoint: endpoint(location)?,
             options,
+            accepted: accepted_names(names),
             security: tls.map(|tls| security(tls, tls_role)).transpose()?,
             broker: broker.map(|(topic, user, password)| Login { topic, user, password }),
             #[cfg(target_os = "linux")]
-            uring: match EngineKind::choose(py, engine)? {
+            uring: match engine::choose(py, engine)? {
                 EngineKind::Uring(features) => Some(features),
                 EngineKind::Posix => None,
             },
         };
         // SAFETY: starting a thread and binding a socket access no Python object.
         let handle = unsafe { detached(py, || ucall_queue::start(settings)) }?;
-        let (future_type, dump, load, load_plain) = codec;
         Ok(Self {
             handle,
             is_plain: load_plain.is_none(),
@@ -121,6 +131,7 @@ impl QueueCore {
             dump,
             future_type,
             blocks,
+            is_server,
             watched: WatchedFutures::default(),
             is_armed: Arc::default(),
             ids: Mutex::default(),
@@ -133,6 +144,7 @@ impl QueueCore {
     ///
     /// Raises:
     ///     ucall.queue.FullError: The queue is full.
+    ///     ucall.queue.RefusedError: A peer does not allow a class or a function in it.
     ///     ValueError: It is longer than ``message_size``.
     #[pyo3(signature = (data, *peers))]
     fn put<'py>(
@@ -157,10 +169,11 @@ impl QueueCore {
 
     /// Waits for the next message, of these peers if there are any.
     ///
-    /// An exception of ``load`` is raised with the message, without its data, as its
-    /// ``queue_message``.
+    /// An exception of ``load`` has the sender as its ``peer``, and the message, without its data,
+    /// as its ``queue_message``. The next call returns the next message.
     ///
     /// Raises:
+    ///     ucall.queue.RefusedError: The message contains an object that is not allowed.
     ///     ConnectionError: None will come any more: this side has closed, or the server has.
     ///     TimeoutError: None came within ``timeout`` seconds.
     #[pyo3(signature = (*peers, timeout = None))]
@@ -186,12 +199,14 @@ impl QueueCore {
         }
         match taken {
             TakeResult::Message(message) => {
-                self.handle.notify_taken(&message);
                 let peer = self.id_object(py, message.peer)?;
                 Message::read(py, &self.reader, &self.handle, peer, message)
             }
             TakeResult::Empty => Err(PyTimeoutError::new_err("no message came in time")),
-            TakeResult::Closed(failure) => Err(PyErr::from_value(failed(py, None, &failure)?)),
+            TakeResult::Closed(peer, failure) => {
+                let peer = self.handle.failed_id(peer, &failure);
+                Err(PyErr::from_value(failed(py, peer, &failure)?))
+            }
         }
     }
 
@@ -202,10 +217,31 @@ impl QueueCore {
         peers.into_iter().map(|peer| self.id_object(py, peer)).collect()
     }
 
+    /// ``"connected"`` if this side has a connection with a peer. Without one, a client is
+    /// ``"connecting"`` and a server ``"listening"``. After `close` it is ``"closing"``, until
+    /// all messages are acknowledged. It is ``"closed"`` once no further message can arrive.
+    #[getter]
+    fn state(&self) -> &'static str {
+        match self.handle.state() {
+            ConnectionState::Disconnected if self.is_server => "listening",
+            ConnectionState::Disconnected => "connecting",
+            ConnectionState::Connected => "connected",
+            ConnectionState::Closing => "closing",
+            ConnectionState::Closed => "closed",
+        }
+    }
+
     /// The host and port that a TCP server listens on.
     #[getter]
     fn address(&self) -> Option<(String, u16)> {
         self.handle.address().map(|address| (address.ip().to_string(), address.port()))
+    }
+
+    /// Announces the names of classes and functions that ``load`` accepts, besides the default
+    /// ones; None if that cannot be known.
+    #[pyo3(signature = (names))]
+    fn _announce(&self, names: Option<Vec<String>>) {
+        self.handle.announce(accepted_names(names));
     }
 
     /// Lines for the log.
@@ -319,8 +355,8 @@ impl QueueCore {
         self.handle.notifier.progressed.notify();
     }
 
-    /// Waits for watched futures to finish and for sessions to begin or end. Returns the futures,
-    /// and ``(began, id)`` of each session.
+    /// Waits for watched futures to finish and for events of sessions and connections. Returns the
+    /// futures, and ``(kind, peer, reason)`` of each event.
     #[pyo3(signature = (timeout = None))]
     fn _next_changes(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Changes> {
         let Handle { notifier, events: session_events, .. } = &*self.handle;
@@ -335,11 +371,9 @@ impl QueueCore {
             wait_checking_signals(py, deadline, |until| notifier.progressed.wait(until, changed))?;
         let mut next = found.flatten();
         while let Some(event) = next {
-            let (began, peer) = match event {
-                Event::Started(peer) => (true, peer),
-                Event::Ended(peer) => (false, peer),
-            };
-            events.push((began, self.id_object(py, peer)?));
+            let (kind, peer, reason) = described(event);
+            let peer = peer.map(|peer| self.id_object(py, peer)).transpose()?;
+            events.push((kind, peer, reason));
             next = session_events.poll();
         }
         pinned_buffers::release_pending(py);
@@ -365,7 +399,7 @@ impl QueueCore {
                 self.send(py, &peers, &Outgoing::copied(encoding, bytes), waits)?
             } else if encoding == Encoding::Bytes {
                 let parts = vec![pinned_buffers::pin(data)?];
-                let message = Outgoing { encoding, copied: &[], parts, segments: Vec::new() };
+                let message = Outgoing { parts, ..Outgoing::copied(encoding, &[]) };
                 self.send(py, &peers, &message, waits)?
             } else {
                 self.send(py, &peers, &Outgoing::copied(encoding, bytes), waits)?
@@ -396,7 +430,8 @@ impl QueueCore {
             && let Ok(only) = chunks.get_item(0)?.cast::<PyBytes>()
             && only.as_bytes().len() <= COPIED_BYTES_MAX
         {
-            let message = Outgoing::copied(encoding, only.as_bytes());
+            let names = &sent_names(py, &[only.as_bytes()])?;
+            let message = Outgoing { names, ..Outgoing::copied(encoding, only.as_bytes()) };
             return self.send(py, peers, &message, waits);
         }
         if buffers.len() >= usize::from(u16::MAX) {
@@ -406,6 +441,7 @@ impl QueueCore {
         for chunk in &chunks {
             parts.push(pinned_buffers::pin(&chunk)?);
         }
+        let names = &sent_names(py, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>())?;
         let mut segments = Vec::new();
         if !buffers.is_empty() {
             segments.push(parts.iter().map(|part| part.len() as u64).sum());
@@ -415,7 +451,8 @@ impl QueueCore {
                 parts.push(part);
             }
         }
-        self.send(py, peers, &Outgoing { encoding, copied: &[], parts, segments }, waits)
+        let message = Outgoing { encoding, copied: &[], parts, segments, names };
+        self.send(py, peers, &message, waits)
     }
 
     fn send(
@@ -438,6 +475,15 @@ impl QueueCore {
                     })?;
                 }
                 PutError::Full(peer) => return Err(full(py, peer)?),
+                PutError::NotAccepted(peer, position) => {
+                    let name = message.names.get(position).cloned().unwrap_or_default();
+                    if !is_accepted_here(py, peer, &name)? {
+                        let failure = Failure::NotAccepted(name);
+                        return Err(PyErr::from_value(failed(py, peer, &failure)?));
+                    }
+                    let unchecked = Outgoing { names: &[], ..message.clone() };
+                    return self.send(py, peers, &unchecked, waits);
+                }
                 PutError::TooLong(most) => {
                     let length = message.len();
                     return Err(PyValueError::new_err(format!(
@@ -473,6 +519,24 @@ fn plain<'a>(data: &'a Bound<'_, PyAny>) -> Option<(Encoding, &'a [u8])> {
     // The serializer encodes text with lone surrogates.
     let text = data.cast_exact::<PyString>().ok()?.to_str().ok()?;
     Some((Encoding::Text, text.as_bytes()))
+}
+
+fn accepted_names(names: Option<Vec<String>>) -> AcceptedNames {
+    names.map_or(AcceptedNames::Unknown, |names| {
+        AcceptedNames::Listed(names.into_iter().map(Into::into).collect())
+    })
+}
+
+/// The kind of an event, its peer and its reason.
+fn described(event: Event) -> (&'static str, Option<Identity>, Option<String>) {
+    match event {
+        Event::Started(peer) => ("started", Some(peer), None),
+        Event::Lost(peer, reason) => ("lost", Some(peer), Some(reason)),
+        Event::Resumed(peer) => ("resumed", Some(peer), None),
+        Event::Expired(peer, reason) => ("expired", peer, Some(reason)),
+        Event::Refused(peer, reason) => ("refused", peer, Some(reason)),
+        Event::Ended(peer) => ("ended", Some(peer), None),
+    }
 }
 
 fn identities(peers: &Bound<'_, PyTuple>) -> PyResult<Vec<Identity>> {

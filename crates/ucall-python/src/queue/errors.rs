@@ -29,9 +29,19 @@ pub(super) fn failed<'py>(
             .into_bound(py)
             .into_any());
     }
-    let name = if *failure == Failure::Dropped { "FullError" } else { "ConnectionError" };
-    let reason = PyString::new(py, &failure.to_string());
-    ffi::call(&module.getattr(name)?, [&or_none(py, peer), reason.as_any()])
+    let name = match failure {
+        Failure::Dropped => "FullError",
+        Failure::NotAccepted(_) | Failure::Rejected(_) => "RefusedError",
+        _ => "ConnectionError",
+    };
+    let reason = match failure {
+        Failure::NotAccepted(name) => {
+            let refusal = py.import("ucall.queue.utils.allow")?.getattr("refusal")?;
+            ffi::call(&refusal, [PyString::new(py, name).as_any()])?
+        }
+        _ => PyString::new(py, &failure.to_string()).into_any(),
+    };
+    ffi::call(&module.getattr(name)?, [&or_none(py, peer), &reason])
 }
 
 pub(super) fn or_none<'py>(

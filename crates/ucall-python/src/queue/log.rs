@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use ucall_queue::LogQueue;
+use ucall_queue::{LogLevel, LogQueue};
 
 use crate::detach::detached;
 
-/// Iterates over log lines as they are written, until the communicator ends. Does not keep the
-/// communicator alive.
+/// Levels of Python's `logging`.
+const INFO: u8 = 20;
+const WARNING: u8 = 30;
+
+/// Iterates over log lines as they are written, each with its level in `logging`, until the
+/// communicator ends. Does not keep the communicator alive.
 #[pyclass(frozen, module = "ucall._core", name = "QueueLog")]
 pub(crate) struct QueueLog {
     pub(super) lines: Arc<LogQueue>,
@@ -20,8 +24,9 @@ impl QueueLog {
         this
     }
 
-    fn __next__(&self, py: Python<'_>) -> Option<String> {
+    fn __next__(&self, py: Python<'_>) -> Option<(u8, String)> {
         // SAFETY: the call waits for the communicator's thread and accesses no Python object.
-        unsafe { detached(py, || self.lines.next_line()) }
+        let (level, line) = unsafe { detached(py, || self.lines.next_line()) }?;
+        Some((if level == LogLevel::Info { INFO } else { WARNING }, line))
     }
 }

@@ -3,12 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBool, PyIterator, PyTuple};
 use ucall_queue::{Failure, Handle, Identity, Incoming, ReceiveCredit};
 
 use super::errors::{failed, reject_forked};
 use super::incoming::Reader;
+use crate::ffi;
 
 /// A received object and its sender.
 #[pyclass(frozen, module = "ucall.queue", name = "Message", generic)]
@@ -37,6 +39,10 @@ struct Acknowledgement {
 }
 
 impl Message {
+    fn pair<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, [&self.peer, &self.data])
+    }
+
     /// Loads a received message.
     pub(super) fn read(
         py: Python<'_>,
@@ -46,20 +52,42 @@ impl Message {
         message: Incoming,
     ) -> PyResult<Self> {
         let acknowledgement = Acknowledgement::of(handle, &message).map(Box::new);
+        let Incoming { peer: sender, credit, sequence, weight, encoding, body, .. } = message;
         let mut made =
             Self { peer, data: py.None(), redelivered: message.redelivered, acknowledgement };
-        match reader.read(py, message.encoding, message.body) {
+        match reader.read(py, encoding, body) {
             Ok(data) => {
+                handle.notify_taken(&credit, sequence, weight);
                 made.data = data.unbind();
                 Ok(made)
             }
             Err(error) => {
-                // The program needs it to acknowledge a message that cannot be loaded. An exception
-                // without attributes does not get it.
-                let _ = error.value(py).setattr("queue_message", made);
+                let reason = reason(py, &error);
+                handle.warn(|| format!("a message of peer {sender} cannot be read: {reason}"));
+                handle.reject(&credit, sequence, weight, reason);
+                made.attach_to(py, &error);
                 Err(error)
             }
         }
+    }
+
+    /// Sets the sender and the message as attributes of an exception, for the program, which has to
+    /// acknowledge a message that cannot be loaded, too.
+    fn attach_to(self, py: Python<'_>, error: &PyErr) {
+        let value = error.value(py);
+        // An exception without attributes does not get them.
+        let _ = value.setattr("peer", &self.peer);
+        let _ = value.setattr("queue_message", self);
+    }
+}
+
+/// Why a message cannot be read, for the log and for its sender.
+fn reason(py: Python<'_>, error: &PyErr) -> String {
+    let value = error.value(py);
+    let text = value.str().map_or_else(|_| String::new(), |text| text.to_string());
+    match value.is_instance_of::<PyException>() && text.starts_with("refused: ") {
+        true => text,
+        false => format!("{}: {text}", ffi::type_name(value)),
     }
 }
 
@@ -120,10 +148,23 @@ impl Message {
         self.acknowledgement.as_ref().map_or(Ok(()), |it| it.give(py))
     }
 
-    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let Ok(other) = other.cast::<Self>() else { return Ok(false) };
-        let other = other.get();
-        Ok(self.peer.bind(py).eq(&other.peer)? && self.data.bind(py).eq(&other.data)?)
+    /// Unpacks as ``peer, data = message``.
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.pair(py)?.try_iter()
+    }
+
+    fn __eq__<'py>(
+        &self,
+        py: Python<'py>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Ok(other) = other.cast::<Self>() else { return Ok(py.NotImplemented().into_bound(py)) };
+        let is_equal = self.pair(py)?.eq(other.get().pair(py)?)?;
+        Ok(PyBool::new(py, is_equal).to_owned().into_any())
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        self.pair(py)?.hash()
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

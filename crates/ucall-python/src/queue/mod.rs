@@ -16,6 +16,7 @@ mod pickle;
 mod pinned_buffers;
 mod receipt;
 mod security;
+mod sent_names;
 mod settings;
 mod waiting;
 mod watched_futures;

@@ -92,7 +92,10 @@ impl Receipt {
         }
         match progress {
             DeliveryStatus::Done => Ok(None),
-            DeliveryStatus::Failed(failure) => Ok(Some((peer, failure))),
+            DeliveryStatus::Failed(failure) => {
+                let handle = self.entry.get().map(|entry| &entry.handle);
+                Ok(Some((handle.and_then(|it| it.failed_id(peer, &failure)), failure)))
+            }
             DeliveryStatus::Pending => {
                 let error = py.import("concurrent.futures")?.getattr("TimeoutError")?;
                 Err(PyErr::from_value(crate::ffi::call(&error, [])?))

@@ -129,9 +129,9 @@ impl BrokerLinks {
             BrokerFault::Io(error) => (format!("the broker cannot be reached: {error}"), false),
             BrokerFault::Eof => ("the broker ended the connection".to_owned(), false),
         };
-        manager.set_dial_error(&reason);
+        manager.set_dial_error(&reason, now);
         if is_reported && self.last_reported.as_ref() != Some(&reason) {
-            manager.log_queue.log(|| reason.clone(), now);
+            manager.log_queue.warn(|| reason.clone(), now);
             self.last_reported = Some(reason);
         }
     }

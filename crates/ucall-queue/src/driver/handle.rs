@@ -4,11 +4,13 @@
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use ucall_engine::Mailbox;
 
+use crate::accepted_names::AcceptedNames;
 use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::ReceiveCredit;
 use crate::driver::external_link::ExternalLink;
@@ -16,21 +18,24 @@ use crate::driver::inherited::InheritedSockets;
 use crate::driver::secure::certificate_name;
 use crate::event_queue::EventQueue;
 use crate::failure::Failure;
+use crate::identity::Identity;
 use crate::inbox::Inbox;
 use crate::log_queue::LogQueue;
-use crate::message::Incoming;
 use crate::outbox::Outbox;
 use crate::session_manager::{Role, SessionManager};
 
 /// Reaches one communicator's thread, from any other.
 #[derive(Debug)]
 pub struct Handle {
+    identity: Identity,
     /// Where to put messages.
     pub outbox: Arc<Outbox>,
     /// Where to take messages.
     pub inbox: Arc<Inbox>,
-    /// Starts and ends of sessions.
+    /// Events of sessions and their connections.
     pub events: Arc<EventQueue>,
+    connected: Arc<AtomicUsize>,
+    is_closing: AtomicBool,
     /// Lines for the program's log.
     pub log_queue: Arc<LogQueue>,
     /// Notifies of acknowledgements, failures, session events and the end.
@@ -41,6 +46,19 @@ pub struct Handle {
     is_forked: AtomicBool,
 }
 
+/// The connections of a communicator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnectionState {
+    /// No peer is connected. A client connects, and a server listens.
+    Disconnected,
+    /// A peer is connected.
+    Connected,
+    /// It closes, and waits until all messages are acknowledged.
+    Closing,
+    /// No message will arrive any more.
+    Closed,
+}
+
 /// A request of another thread.
 #[derive(Debug)]
 pub(super) enum Command {
@@ -48,6 +66,8 @@ pub(super) enum Command {
     Abort,
     /// Messages of this session were taken or acknowledged.
     Taken(u32),
+    /// The program accepts these names from now on.
+    Announce(AcceptedNames),
     /// An event of a link that the program carries.
     Link(Arc<ExternalLink>, LinkEvent),
 }
@@ -70,9 +90,12 @@ impl Handle {
         inherited: Arc<InheritedSockets>,
     ) -> Self {
         Self {
+            identity: manager.identity(),
             outbox: manager.outbox.clone(),
             inbox: manager.inbox.clone(),
             events: manager.events.clone(),
+            connected: manager.connected.clone(),
+            is_closing: AtomicBool::new(false),
             log_queue: manager.log_queue.clone(),
             notifier: manager.notifier.clone(),
             mailbox,
@@ -80,6 +103,12 @@ impl Handle {
             inherited,
             is_forked: AtomicBool::new(false),
         }
+    }
+
+    /// The id that an error carries: the peer's if it concerns one peer, this communicator's own if
+    /// it has closed.
+    pub fn failed_id(&self, peer: Option<Identity>, failure: &Failure) -> Option<Identity> {
+        peer.or_else(|| (*failure == Failure::Closed).then_some(self.identity))
     }
 
     /// Where a TCP server listens.
@@ -105,22 +134,54 @@ impl Handle {
         self.is_forked.load(Ordering::Relaxed)
     }
 
+    /// Whether the communicator is connected, to any peer, or has closed.
+    pub fn state(&self) -> ConnectionState {
+        if self.inbox.closed().is_some() {
+            ConnectionState::Closed
+        } else if self.is_closing.load(Ordering::Relaxed) {
+            ConnectionState::Closing
+        } else if self.connected.load(Ordering::Relaxed) > 0 {
+            ConnectionState::Connected
+        } else {
+            ConnectionState::Disconnected
+        }
+    }
+
     /// Ends in order: both sides receive all messages that were put.
     pub fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
         self.send(Command::Close);
     }
 
     /// Ends at once.
     pub fn abort(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
         self.send(Command::Abort);
     }
 
     /// Records that `get` returns a message.
     #[inline]
-    pub fn notify_taken(&self, message: &Incoming) {
-        if message.credit.take(message.sequence, message.weight) {
-            self.send(Command::Taken(message.credit.index));
+    pub fn notify_taken(&self, credit: &ReceiveCredit, sequence: u64, weight: usize) {
+        if credit.take(sequence, weight) {
+            self.send(Command::Taken(credit.index));
         }
+    }
+
+    /// Records that `get` returns no message, because it could not be read for this reason.
+    pub fn reject(&self, credit: &ReceiveCredit, sequence: u64, weight: usize, reason: String) {
+        credit.reject(sequence, reason);
+        credit.take(sequence, weight);
+        self.send(Command::Taken(credit.index));
+    }
+
+    /// Announces the names that the program accepts in messages.
+    pub fn announce(&self, names: AcceptedNames) {
+        self.send(Command::Announce(names));
+    }
+
+    /// Logs a warning.
+    pub fn warn(&self, line: impl FnOnce() -> String) {
+        self.log_queue.warn(line, Instant::now());
     }
 
     /// Acknowledges a received message: see [`ReceiveCredit::acknowledge`].

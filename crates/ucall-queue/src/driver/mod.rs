@@ -30,6 +30,7 @@ use ucall_engine::posix::Posix;
 use ucall_engine::uring::{self, Uring};
 use ucall_engine::{Engine, Mailbox, Waker};
 
+use crate::accepted_names::AcceptedNames;
 use crate::backoff::Backoff;
 use crate::broker::{Broker, Login};
 use crate::identity::Identity;
@@ -38,7 +39,7 @@ use crate::session_manager::SessionManager;
 
 pub use endpoint::Endpoint;
 pub use external_link::ExternalLink;
-pub use handle::Handle;
+pub use handle::{ConnectionState, Handle};
 pub use secure::Security;
 
 use broker_links::BrokerLinks;
@@ -65,6 +66,8 @@ pub struct Settings {
     pub broker: Option<Login>,
     /// Its limits.
     pub options: Options,
+    /// The names that its program accepts in messages.
+    pub accepted: AcceptedNames,
     /// TLS of its own links or of the connection to the broker, if wanted.
     pub security: Option<Box<dyn Security>>,
     /// The features of io_uring, if that is the engine.
@@ -82,12 +85,14 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
     });
     #[cfg(target_os = "linux")]
     let features = settings.uring;
-    let Settings { identity, is_server, options, security, endpoint, broker, .. } = settings;
+    let Settings { identity, is_server, options, accepted, security, endpoint, broker, .. } =
+        settings;
     let now = Instant::now();
     let links = Links::new(is_server, endpoint, broker, &options, now)?;
     let address = links.address();
     let wake_flag = mailbox.wake_flag().clone();
-    let manager = SessionManager::new(identity, is_server, options, wake_flag, random()?, now);
+    let mut manager = SessionManager::new(identity, is_server, options, wake_flag, random()?, now);
+    manager.announce(accepted);
     let inherited = Arc::<InheritedSockets>::default();
     let handle = Handle::new(&manager, mailbox.clone(), address, inherited.clone());
     let thread = DriverParts { manager, mailbox, waker, links, security, inherited };

@@ -101,17 +101,17 @@ impl SocketLinks {
         match opened {
             Ok(()) => {}
             Err(error) if role == Role::Dialed && mismatch::is_mismatch(&error) => {
-                manager.log_queue.log(|| mismatch::PEER_USES_UNIX.to_owned(), now);
+                manager.log_queue.warn(|| mismatch::PEER_USES_UNIX.to_owned(), now);
                 manager.handle_wrong_protocol(mismatch::PEER_USES_UNIX, now);
             }
             Err(error) if role == Role::Dialed => {
                 let refusals = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
-                manager.set_dial_error(&error.to_string());
+                manager.set_dial_error(&error.to_string(), now);
                 manager.handle_dial_failed(refusals.contains(&error.kind()), now);
             }
             Err(error) => {
                 let line = || format!("a connection cannot be accepted: {error}");
-                manager.log_queue.log(line, now);
+                manager.log_queue.warn(line, now);
             }
         }
     }
@@ -189,7 +189,7 @@ impl SocketLinks {
                 }
                 context.manager.refuse(key, answer);
             }
-            LinkFault::Frames(_) => context.manager.set_dial_error(&reason),
+            LinkFault::Frames(_) => context.manager.set_dial_error(&reason, context.now),
         }
     }
 
@@ -198,7 +198,7 @@ impl SocketLinks {
         let Some(socket) = context.sockets.close(id) else { return };
         let Some(key) = socket.key else { return };
         if socket.secure.is_some_and(|secure| secure.is_handshaking()) {
-            context.manager.set_dial_error(INTERRUPTED_TLS);
+            context.manager.set_dial_error(INTERRUPTED_TLS, context.now);
         }
         self.links.remove(&key);
         context.manager.handle_link_closed(key, context.now);
@@ -395,5 +395,5 @@ fn warn<E: Engine>(context: &mut Context<E>, id: Id, reason: &str) {
         }
         _ => format!("a connection is closed: {reason}"),
     };
-    context.manager.log_queue.log(line, context.now);
+    context.manager.log_queue.warn(line, context.now);
 }

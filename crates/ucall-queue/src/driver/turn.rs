@@ -92,6 +92,7 @@ impl<E: Engine> Driver<E> {
                     self.transport.abort();
                 }
                 Command::Taken(index) => context.manager.handle_taken(index),
+                Command::Announce(names) => context.manager.announce(names),
                 Command::Link(link, event) => {
                     self.transport.handle_link_event(context, &link, event);
                 }

@@ -21,12 +21,14 @@
 //! nothing listens any more, a client that waits only for this answer ends without it.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Action, SessionManager};
 use crate::event_queue::Event;
 use crate::failure::Failure;
 use crate::frame::{Header, Hello, Kind, ProtocolError};
+use crate::identity::Identity;
 use crate::link::Link;
 use crate::link_key::LinkKey;
 use crate::session::Ending;
@@ -40,6 +42,9 @@ impl SessionManager {
         if session.ending == Ending::Open {
             session.ending = Ending::Flushing;
             outbox.end(index);
+        }
+        if std::mem::take(&mut session.awaits_server) {
+            session.disconnected_at = now;
         }
         let was_started = session.start_reported;
         let link = session.link;
@@ -142,6 +147,9 @@ impl SessionManager {
         }
         let position = self.sessions.get_mut(index as usize);
         let Some(mut session) = position.and_then(Option::take) else { return };
+        if session.link.is_some() {
+            self.connected.fetch_sub(1, Ordering::Relaxed);
+        }
         session.close(&failure);
         self.outbox.remove(index);
         if let Some(peer) = session.peer.filter(|peer| self.by_peer.get(peer) == Some(&index)) {
@@ -157,8 +165,8 @@ impl SessionManager {
                     self.close_link(key, false, now);
                 }
             }
-            self.outbox.close(failure.clone());
-            self.close_inbox(failure);
+            self.outbox.close(session.peer, failure.clone());
+            self.close_inbox(session.peer, failure);
         }
         self.check_closed();
     }
@@ -170,14 +178,14 @@ impl SessionManager {
                 self.links.remove(&key);
                 self.actions.push_back(Action::Close(key, false));
             }
-            self.close_inbox(Failure::Closed);
+            self.close_inbox(None, Failure::Closed);
         }
     }
 
     /// Closes the inbox after the messages that were received before.
-    fn close_inbox(&mut self, failure: Failure) {
+    fn close_inbox(&mut self, peer: Option<Identity>, failure: Failure) {
         self.inbox.push(&mut self.arrived);
-        self.inbox.close(failure);
+        self.inbox.close(peer, failure);
         self.has_progress = true;
     }
 }

@@ -1,23 +1,28 @@
 //! Handles the frames of a link: messages, acknowledgements and handshakes.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{LinkKey, Role, SessionManager};
+use super::{CONNECTED_AGAIN, LinkKey, Role, SessionManager};
+use crate::accepted_names::AcceptedNames;
 use crate::decoder::Frame;
 use crate::event_queue::Event;
 use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError};
-use crate::identity::Incarnation;
+use crate::identity::{Identity, Incarnation};
 use crate::message::{self, Body, Incoming};
 use crate::session::{Ending, Session};
 use crate::shared::SharedMemory;
 
 /// Refuses a new incarnation for now, because earlier messages were not taken.
 const INBOX_FULL: &str = "busy: too much waits to be taken";
-/// Refuses a link whose peer may not have the id that it claims. These refusals are logged.
+/// Answers a client that has finished, which is no refusal to it.
+const SESSION_OVER: &str = "closed: the session is over";
+/// Refuses a link whose peer may not have the id that it claims.
 const ID_IN_USE: &str = "busy: another communicator has this id just now";
 /// The same, once the peer with this id has answered a ping: another attempt would fail, too.
 const DUPLICATE_ID: &str = "another communicator has this id and is connected; give each an id of \
@@ -64,6 +69,8 @@ impl SessionManager {
                     Ok(())
                 }
                 Kind::Finish => self.handle_finish(key, now),
+                Kind::Accepts => self.handle_accepts(key, &AcceptedNames::read(&header, &body)?),
+                Kind::Rejected => self.handle_rejected(key, header.sequence, &body, now),
                 Kind::Cancelled | Kind::Gap | Kind::End | Kind::Data => {
                     self.handle_skipped(key, &header, &body, now)
                 }
@@ -157,6 +164,38 @@ impl SessionManager {
         Ok(())
     }
 
+    /// Handles the names that the peer accepts.
+    fn handle_accepts(
+        &mut self,
+        key: LinkKey,
+        accepted: &AcceptedNames,
+    ) -> Result<(), ProtocolError> {
+        let outbox = self.outbox.clone();
+        let (index, session) = self.session_of(key)?;
+        session.awaits_names = false;
+        outbox.set_accepted(index, Arc::new(accepted.clone()));
+        // Messages may have failed, and others waited.
+        self.has_progress = true;
+        self.mark_ready(key);
+        Ok(())
+    }
+
+    /// Handles the report that the peer's program could not read a message of ours.
+    fn handle_rejected(
+        &mut self,
+        key: LinkKey,
+        sequence: u64,
+        reason: &Bytes,
+        now: Instant,
+    ) -> Result<(), ProtocolError> {
+        let reason = frame::read_reason(reason);
+        let (_, session) = self.session_of(key)?;
+        let peer = session.peer.ok_or(ProtocolError::Unexpected)?;
+        self.has_progress |= session.handle_rejected(sequence, &reason)?;
+        self.log_queue.warn(|| format!("peer {peer} cannot read a message: {reason}"), now);
+        Ok(())
+    }
+
     /// Handles the handshake of a peer that made the link.
     fn handle_hello(
         &mut self,
@@ -171,9 +210,11 @@ impl SessionManager {
         match self.choose_session(key, hello, now) {
             Ok(index) => self.join(key, index, hello, Some(Kind::Welcome), now),
             Err(reason) => {
-                if [ID_IN_USE, DUPLICATE_ID, CERTIFICATE_MISMATCH].contains(&reason) {
+                if reason != SESSION_OVER {
                     let line = || format!("peer {} is refused: {reason}", hello.identity);
-                    self.log_queue.log(line, now);
+                    self.log_queue.warn(line, now);
+                    let event = Event::Refused(Some(hello.identity), reason.to_owned());
+                    self.push_event(event, now);
                 }
                 self.refuse(key, reason);
                 Ok(())
@@ -192,7 +233,7 @@ impl SessionManager {
             return Err("the id is the server's own");
         }
         if self.is_finished_session(hello) {
-            return Err("closed: the session is over");
+            return Err(SESSION_OVER);
         }
         let is_full = self.inbox_is_full();
         if let Some(&index) = self.by_peer.get(&hello.identity) {
@@ -208,7 +249,10 @@ impl SessionManager {
             }
             match session.link {
                 // The peer has lost a link that is open here.
-                Some(old) if is_same => self.close_link(old, false, now),
+                Some(old) if is_same => {
+                    self.set_close_reason(old, CONNECTED_AGAIN);
+                    self.close_link(old, false, now);
+                }
                 Some(other) => return Err(self.reject_duplicate(other, hello.incarnation)),
                 None => {}
             }
@@ -307,6 +351,9 @@ impl SessionManager {
             hello.sharing = link.sharing();
             hello.write(kind, &mut link.control);
         }
+        if hello.takes_names {
+            self.announced.write(&mut link.control);
+        }
         if let Some(shared) = &mut link.shared {
             shared.set_peer_sharing(hello.sharing);
         }
@@ -314,21 +361,31 @@ impl SessionManager {
         link.is_open = true;
         link.decoder.handshake_done();
         session.link = Some(key);
+        session.awaits_server = false;
+        let was_started = std::mem::replace(&mut session.start_reported, true);
+        self.connected.fetch_add(1, Ordering::Relaxed);
         self.unidentified.remove(&key);
-        if !std::mem::replace(&mut session.start_reported, true) {
-            self.push_event(Event::Started(hello.identity), now);
-        }
+        self.report_connected(hello.identity, was_started, now);
         self.has_progress = true;
         self.mark_ready(key);
         self.answer_end(index, now);
         Ok(())
     }
 
+    fn report_connected(&mut self, peer: Identity, is_resumed: bool, now: Instant) {
+        let line = || match is_resumed {
+            true => format!("the connection with peer {peer} is resumed"),
+            false => format!("the session with peer {peer} has started"),
+        };
+        self.log_queue.info(line, now);
+        let event = if is_resumed { Event::Resumed(peer) } else { Event::Started(peer) };
+        self.push_event(event, now);
+    }
+
     /// Sends a refusal, and closes the link after it.
     pub fn refuse(&mut self, key: LinkKey, reason: &str) {
         if let Some(link) = self.links.get_mut(&key) {
-            link.control.extend(Header::control(Kind::Refuse, 0, reason.len()).write());
-            link.control.extend(reason.as_bytes());
+            frame::write_reason(Kind::Refuse, 0, reason, &mut link.control);
             link.is_closing = true;
         }
         self.mark_ready(key);
@@ -345,10 +402,12 @@ impl SessionManager {
         let is_flushed = self.is_flushed(index);
         let outbox = self.outbox.clone();
         let keeps = self.session(index).is_some_and(|it| it.keeps_for_next_incarnation(&outbox));
-        // Terminals show it, so it may not hold control characters.
-        let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
-        let reason: String = String::from_utf8_lossy(reason).chars().map(printable).collect();
-        self.set_dial_error(&reason);
+        let reason = frame::read_reason(reason);
+        let peer = self.session(index).and_then(|session| session.peer);
+        if self.replace_dial_error(&reason) && reason != SESSION_OVER {
+            self.log_queue.warn(|| format!("the server refuses this side: {reason}"), now);
+            self.push_event(Event::Refused(peer, reason.clone()), now);
+        }
         self.close_link(key, false, now);
         // A server that is closing may be restarted.
         let is_for_now = reason.starts_with("busy") || keeps && reason.starts_with("closed");

@@ -8,17 +8,20 @@
 #![forbid(unsafe_code)]
 
 mod closing;
+mod deadlines;
 mod frames;
 mod output;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use ucall_buffer::Target;
 use ucall_engine::WakeFlag;
 
+use crate::accepted_names::AcceptedNames;
 use crate::backoff::Backoff;
 use crate::buffer_pool::BufferPool;
 use crate::decoder::{Decoder, ReadCopy};
@@ -26,7 +29,7 @@ use crate::delivery_notifier::DeliveryNotifier;
 use crate::delivery_state::DeliveryState;
 use crate::event_queue::{Event, EventQueue};
 use crate::failure::Failure;
-use crate::frame::{Header, Kind, ProtocolError};
+use crate::frame::{Kind, ProtocolError};
 use crate::identity::{Identity, Incarnation};
 use crate::inbox::Inbox;
 use crate::link::Link;
@@ -36,18 +39,19 @@ use crate::log_queue::LogQueue;
 use crate::message::Incoming;
 use crate::options::Options;
 use crate::outbox::Outbox;
-use crate::session::Session;
+use crate::session::{Ending, Session};
 use crate::shared::{Channel, ReturnedSlots, SharedMemory};
 
 /// The smallest window of a peer.
 const WINDOW_BYTES_MIN: u64 = 64 * 1024;
 /// The inbox has room for this many windows, however small a queue is.
 const WINDOWS_KEPT: usize = 4;
-/// A link that is silent for this many times `keepalive` is closed.
-const SILENT_KEEPALIVES: u32 = 3;
 
 const DROPPED_EVENTS: &str = "callbacks are slow: a session that has ended was told to neither \
-    on_start nor on_end";
+    on_start nor on_end, or a change of its connection not to on_connection";
+/// Why a link ends that ends without another reason.
+const CONNECTION_ENDED: &str = "the connection ended";
+const CONNECTED_AGAIN: &str = "the peer has connected again";
 
 /// An action for the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,8 +82,10 @@ pub struct SessionManager {
     pub outbox: Arc<Outbox>,
     /// Where other threads take messages.
     pub inbox: Arc<Inbox>,
-    /// Starts and ends of sessions.
+    /// Events of sessions and their connections.
     pub events: Arc<EventQueue>,
+    /// How many sessions have a connection.
+    pub connected: Arc<AtomicUsize>,
     /// Lines for the program's log.
     pub log_queue: Arc<LogQueue>,
     /// Notified at the end of a turn.
@@ -91,6 +97,8 @@ pub struct SessionManager {
     has_progress: bool,
     sweep_at: Instant,
     backoff: Backoff,
+    /// The names that this side accepts.
+    announced: AcceptedNames,
     /// Why the last attempt to connect failed.
     last_dial_error: Option<String>,
     is_closing: bool,
@@ -128,6 +136,7 @@ impl SessionManager {
             outbox,
             inbox: Arc::default(),
             events: Arc::default(),
+            connected: Arc::default(),
             log_queue: Arc::default(),
             notifier: Arc::default(),
             arrived: VecDeque::new(),
@@ -137,6 +146,7 @@ impl SessionManager {
             has_progress: false,
             sweep_at: now,
             backoff,
+            announced: AcceptedNames::default(),
             last_dial_error: None,
             is_closing: false,
         };
@@ -147,6 +157,18 @@ impl SessionManager {
         manager
     }
 
+    /// Announces the names that this side accepts to all peers, now and when they connect.
+    pub fn announce(&mut self, names: AcceptedNames) {
+        self.announced = names;
+        let connected = self.sessions.iter().flatten().filter(|session| session.peer_takes_names);
+        for key in connected.filter_map(|session| session.link).collect::<Vec<_>>() {
+            if let Some(link) = self.links.get_mut(&key) {
+                self.announced.write(&mut link.control);
+            }
+            self.mark_ready(key);
+        }
+    }
+
     /// Whether it accepts links.
     pub fn is_server(&self) -> bool {
         self.is_server
@@ -155,6 +177,17 @@ impl SessionManager {
     /// Whether all sessions and links have ended after [`SessionManager::close`].
     pub fn is_closed(&self) -> bool {
         self.is_closing && self.sessions.iter().all(Option::is_none) && self.links.is_empty()
+    }
+
+    /// Its own id.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// The server of a client, once it is known.
+    fn server(&self) -> Option<Identity> {
+        let client_session = self.sessions.first().filter(|_| !self.is_server)?;
+        client_session.as_ref()?.peer
     }
 
     /// Whether a client has a session and no link.
@@ -273,9 +306,17 @@ impl SessionManager {
                 Err(error) => Err(error),
             };
             if let Err(error) = taken {
+                self.set_close_reason(key, &error.to_string());
                 self.close_link(key, false, now);
                 return Err(error);
             }
+        }
+    }
+
+    /// Sets why a link is about to be closed.
+    fn set_close_reason(&mut self, key: LinkKey, reason: &str) {
+        if let Some(link) = self.links.get_mut(&key) {
+            link.close_reason = Some(reason.to_owned());
         }
     }
 
@@ -306,34 +347,44 @@ impl SessionManager {
     /// A link has failed for this reason. If that `is_final` and the session has not started, the
     /// session ends, because another attempt would fail in the same way.
     pub fn handle_link_failed(&mut self, key: LinkKey, reason: &str, is_final: bool, now: Instant) {
-        self.set_dial_error(reason);
+        self.set_dial_error(reason, now);
         if is_final {
             self.fail_unstarted(reason, now);
         }
+        self.set_close_reason(key, reason);
         self.handle_link_closed(key, now);
     }
 
     /// A connection led to a peer with another protocol.
     pub fn handle_wrong_protocol(&mut self, reason: &str, now: Instant) {
-        self.set_dial_error(reason);
+        self.set_dial_error(reason, now);
         self.fail_unstarted(reason, now);
         self.redial();
     }
 
-    /// Ends the session of a client that has not started.
+    /// Ends the session of a client that has never connected.
     fn fail_unstarted(&mut self, reason: &str, now: Instant) {
         let was_started =
-            self.sessions.first().is_none_or(|it| it.as_ref().is_none_or(|it| it.start_reported));
+            self.sessions.first().is_none_or(|it| it.as_ref().is_none_or(|it| it.peer.is_some()));
         if !self.is_server && !was_started {
             self.end_session(0, Failure::Insecure(reason.to_owned()), now);
         }
     }
 
-    /// Records why a client's last attempt to connect failed.
-    pub fn set_dial_error(&mut self, reason: &str) {
-        if !self.is_server {
+    /// Records why a client's last attempt to connect failed, and logs it if the reason is new.
+    pub fn set_dial_error(&mut self, reason: &str, now: Instant) {
+        if !self.is_server && self.replace_dial_error(reason) {
+            self.log_queue.info(|| format!("cannot connect: {reason}"), now);
+        }
+    }
+
+    /// Whether this is another reason than that of the attempt before.
+    fn replace_dial_error(&mut self, reason: &str) -> bool {
+        let is_new = self.last_dial_error.as_deref() != Some(reason);
+        if is_new {
             self.last_dial_error = Some(reason.to_owned());
         }
+        is_new
     }
 
     /// A connection could not be made; `refused` if nothing listens at the address.
@@ -367,50 +418,9 @@ impl SessionManager {
     /// Adds an event, which waiting threads are notified of at the end of the turn.
     fn push_event(&mut self, event: Event, now: Instant) {
         if !self.events.push(event) {
-            self.log_queue.log(|| DROPPED_EVENTS.to_owned(), now);
+            self.log_queue.warn(|| DROPPED_EVENTS.to_owned(), now);
         }
         self.has_progress = true;
-    }
-
-    /// When [`SessionManager::handle_timeout`] is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let is_idle = self.links.is_empty() && self.sessions.iter().all(Option::is_none);
-        (!is_idle || !self.pool.is_empty()).then_some(self.sweep_at)
-    }
-
-    /// Whether [`SessionManager::handle_timeout`] is due.
-    pub fn timeout_is_due(&self, now: Instant) -> bool {
-        now >= self.sweep_at
-    }
-
-    /// Records that a link is alive whose bytes are not handed in yet.
-    pub fn note_received(&mut self, key: LinkKey, now: Instant) {
-        if let Some(link) = self.links.get_mut(&key) {
-            link.received_at = now;
-        }
-    }
-
-    /// Handles all deadlines, if a sweep is due.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        if !self.timeout_is_due(now) {
-            return;
-        }
-        let (keepalive, expire) = (self.options.keepalive, self.options.expire);
-        let nearest = keepalive.min(expire).min(self.options.handshake);
-        self.sweep_at = now + (nearest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
-        self.pool.release_idle();
-        for key in self.links.keys().copied().collect::<Vec<_>>() {
-            self.sweep_link(key, now);
-        }
-        for index in 0..self.sessions.len() {
-            let Some(Some(session)) = self.sessions.get(index) else { continue };
-            let gone = session.link.is_none() && now >= session.disconnected_at + expire;
-            if gone {
-                let failure =
-                    self.last_dial_error.clone().map_or(Failure::Expired, Failure::Unreachable);
-                self.end_session(index as u32, failure, now);
-            }
-        }
     }
 
     /// Refuses further messages, sends the queues, and ends every session in order.
@@ -418,7 +428,7 @@ impl SessionManager {
         if std::mem::replace(&mut self.is_closing, true) {
             return;
         }
-        self.outbox.close(Failure::Closed);
+        self.outbox.close(self.server(), Failure::Closed);
         for index in 0..self.sessions.len() as u32 {
             self.flush_session(index, now);
         }
@@ -432,7 +442,7 @@ impl SessionManager {
     /// Ends everything at once.
     pub fn abort(&mut self, now: Instant) {
         self.is_closing = true;
-        self.outbox.close(Failure::Closed);
+        self.outbox.close(self.server(), Failure::Closed);
         for index in 0..self.sessions.len() as u32 {
             self.end_session(index, Failure::Closed, now);
         }
@@ -440,27 +450,6 @@ impl SessionManager {
             self.close_link(key, false, now);
         }
         self.check_closed();
-    }
-
-    fn sweep_link(&mut self, key: LinkKey, now: Instant) {
-        let keepalive = self.options.keepalive;
-        let Some(link) = self.links.get_mut(&key) else { return };
-        let is_late = !link.is_open && now >= link.opened + self.options.handshake;
-        let is_dialed = link.role == Role::Dialed;
-        if is_late || now >= link.received_at + keepalive * SILENT_KEEPALIVES {
-            if is_late && is_dialed {
-                self.set_dial_error("there was no answer within handshake_s");
-            }
-            self.close_link(key, false, now);
-        } else if link.is_open && now >= link.sent_at + keepalive {
-            // A peer that sends a long message is not asked for a pong.
-            let is_silent = now >= link.received_at + keepalive;
-            let kind = if is_silent { Kind::Ping } else { Kind::Pong };
-            link.control.extend(Header::control(kind, 0, 0).write());
-            // The next is due after another `keepalive`.
-            link.sent_at = now;
-            self.mark_ready(key);
-        }
     }
 
     /// Whether the inbox is too full for a new incarnation of any peer. The window of a session
@@ -514,6 +503,15 @@ impl SessionManager {
         {
             session.link = None;
             session.disconnected_at = now;
+            let is_open = session.ending == Ending::Open && !session.peer_has_ended();
+            let peer = session.peer.filter(|_| is_open);
+            self.connected.fetch_sub(1, Ordering::Relaxed);
+            if let Some(peer) = peer {
+                let reason = link.close_reason.as_deref().unwrap_or(CONNECTION_ENDED);
+                let line = || format!("the connection with peer {peer} was lost: {reason}");
+                self.push_event(Event::Lost(peer, reason.to_owned()), now);
+                self.log_queue.warn(line, now);
+            }
         }
         if link.role == Role::Dialed {
             self.redial();

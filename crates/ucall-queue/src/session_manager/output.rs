@@ -6,7 +6,7 @@ use std::time::Instant;
 use ucall_buffer::Payload;
 
 use super::{LinkKey, SessionManager};
-use crate::frame::{Header, Kind};
+use crate::frame::{self, Header, Kind};
 
 /// An output takes no further batch at this many bytes.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
@@ -50,11 +50,13 @@ impl SessionManager {
         let session = session.and_then(|index| self.sessions.get_mut(index as usize)?.as_mut());
         let mut is_due = false;
         if let Some(session) = session {
-            if let Some(progress) = session.take_acknowledgement(window) {
-                let mut written = Vec::new();
-                progress.write(&mut written);
-                output.extend(&written);
+            let progress = session.take_acknowledgement(window);
+            let mut written = Vec::new();
+            for (sequence, reason) in session.take_rejected() {
+                frame::write_reason(Kind::Rejected, sequence, &reason, &mut written);
             }
+            progress.inspect(|progress| progress.write(&mut written));
+            output.extend(&written);
             let mut parts = 0;
             link.begin_output();
             while output.len() < OUTPUT_BYTES_MAX && parts < OUTPUT_PARTS_MAX {

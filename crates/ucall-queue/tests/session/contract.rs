@@ -10,7 +10,7 @@ use ucall_queue::{
 use crate::hostile::hello;
 use crate::pair::{CLIENT, Pair, SERVER, bytes};
 
-fn progress(receipt: &Receipt) -> DeliveryStatus {
+pub fn progress(receipt: &Receipt) -> DeliveryStatus {
     match receipt {
         Receipt::One(delivery, number) => delivery.progress(*number),
         Receipt::None(_, failure) => DeliveryStatus::Failed(failure.clone()),
@@ -152,7 +152,7 @@ fn get_reports_the_end_after_both_sides_close() {
     pair.run_until(|pair| pair.client.manager.is_closed());
     assert_eq!(pair.client.take_all(), [b"c"]);
     assert_eq!(pair.server.take_all(), [b"b"]);
-    assert!(matches!(pair.client.inbox.take(&[]), TakeResult::Closed(Failure::Closed)));
+    assert!(matches!(pair.client.inbox.take(&[]), TakeResult::Closed(_, Failure::Closed)));
     pair.run_until(|pair| pair.server.outbox.peers().is_empty());
 }
 

@@ -6,4 +6,6 @@ mod contract;
 mod cuts;
 mod explicit;
 mod hostile;
+mod names;
+mod outage;
 mod pair;

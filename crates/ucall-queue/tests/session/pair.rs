@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ucall_buffer::Payload;
 use ucall_queue::{
-    Action, Body, Channel, Encoding, Failure, Identity, Inbox, Incoming, LinkKey, Options, Outbox,
-    Outgoing, Receipt, Role, SessionManager, TakeResult, WakeFlag,
+    Action, Body, Channel, Encoding, Event, Failure, Identity, Inbox, Incoming, LinkKey, LogLevel,
+    Options, Outbox, Outgoing, Receipt, Role, SessionManager, TakeResult, WakeFlag,
 };
 
 pub const SERVER: Identity = Identity([1; 16]);
@@ -73,6 +73,7 @@ impl Side {
             copied: &[],
             parts: segments.iter().cloned().map(Into::into).collect(),
             segments: segments.iter().map(|segment| segment.len() as u64).collect(),
+            names: &[],
         };
         self.outbox.put(&[], &outgoing).unwrap()
     }
@@ -109,7 +110,7 @@ impl Side {
     }
 
     /// A turn without waiting: writes to the wire and runs the manager's actions.
-    fn turn(&mut self, now: Instant) {
+    pub fn turn(&mut self, now: Instant) {
         for index in self.sessions_taken_from.drain(..) {
             self.manager.handle_taken(index);
         }
@@ -137,7 +138,7 @@ impl Side {
     }
 
     /// Receives bytes from the other side's wire, into a target where the manager wants one.
-    fn receive(&mut self, wire: &mut VecDeque<u8>, most: usize, now: Instant) {
+    pub fn receive(&mut self, wire: &mut VecDeque<u8>, most: usize, now: Instant) {
         let Some(key) = self.link else { return wire.clear() };
         let count = wire.len().min(most);
         let bytes: Vec<u8> = wire.drain(..count).collect();
@@ -260,6 +261,20 @@ impl Pair {
             self.server = side;
         } else {
             self.client = side;
+        }
+    }
+}
+
+/// Whether an event is the start or end of a session.
+pub fn is_of_session(event: &Event) -> bool {
+    matches!(event, Event::Started(_) | Event::Ended(_))
+}
+
+/// The next warning in the log.
+pub fn warning(manager: &SessionManager) -> String {
+    loop {
+        if let Some((LogLevel::Warning, line)) = manager.log_queue.next_line() {
+            return line;
         }
     }
 }

@@ -70,3 +70,33 @@ fn entry<T: Clone>(items: &mut Vec<T>, index: u32, empty: T) -> &mut T {
     }
     &mut items[index]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Removes a call between two others, then the newer or the older neighbour, and so on: each
+    /// neighbour must have taken over the link of the removed call.
+    #[test]
+    fn a_list_holds_after_removals_in_any_order() {
+        let orders = [[0, 1, 2, 3], [1, 0, 2, 3], [1, 2, 0, 3], [2, 1, 3, 0], [3, 2, 1, 0]];
+        for order in orders {
+            let mut calls = CallsByConnection::default();
+            (0..4).for_each(|slot| calls.insert(5, slot));
+            let mut left = vec![0, 1, 2, 3];
+            for slot in order {
+                calls.remove(5, slot);
+                left.retain(|&it| it != slot);
+                assert_eq!(calls.slots_of(5), left, "after {slot} of {order:?}");
+                let forward: Vec<u32> = left
+                    .iter()
+                    .map(|&slot| calls.links[slot as usize].newer)
+                    .filter(|&slot| slot != NO_SLOT)
+                    .collect();
+                assert_eq!(forward, left.get(1..).unwrap_or_default(), "{slot} of {order:?}");
+            }
+            calls.insert(5, 7);
+            assert_eq!(calls.slots_of(5), [7]);
+        }
+    }
+}

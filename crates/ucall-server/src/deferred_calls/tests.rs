@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ucall_proto::ExchangeId;
+use ucall_proto::CallNumber;
 
 use super::*;
 use crate::mailbox::Mailbox;
@@ -20,7 +20,7 @@ fn calls() -> Calls {
 
 fn caller(index: u32, generation: u32) -> Option<CallId> {
     let connection = Id { index, generation };
-    Some(CallId { connection, exchange: ExchangeId { request: 7, item: 0 } })
+    Some(CallId { connection, number: CallNumber { request: 7, item: 0 } })
 }
 
 fn insert(calls: &mut Calls, caller: Option<CallId>, call: &'static str) -> Token {

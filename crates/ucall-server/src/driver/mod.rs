@@ -273,7 +273,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let mut text = mem::take(&mut self.text);
         let outcome = outcome.as_ref().map(|()| text.as_slice());
         self.step(call.connection, |connection, environment, out| {
-            connection.complete(call.exchange, outcome, environment, out);
+            connection.complete(call.number, outcome, environment, out);
         });
         self.flush_and_apply(call.connection);
         text.clear();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ucall._core import Message
 from ucall.queue.core.communicator import Communicator
+from ucall.queue.core.events import ConnectionEvent
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import (
     BrokerOptions,
@@ -18,6 +19,7 @@ __all__ = [
     "BrokerOptions",
     "Communicator",
     "CommunicatorOptions",
+    "ConnectionEvent",
     "ConnectionOptions",
     "Future",
     "Message",

@@ -9,11 +9,15 @@ from typing import Any
 from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
 
-__all__ = ["codec_of"]
+__all__ = ["announced_names", "codec_of"]
 
 Pieces = tuple[list[Any], list[Any]]
 Codec = tuple[
-    type, Callable[[Any], Pieces], Callable[[Any, list[Any]], Any], Callable[[Any], Any] | None
+    type,
+    Callable[[Any], Pieces],
+    Callable[[Any, list[Any]], Any],
+    Callable[[Any], Any] | None,
+    list[str] | None,
 ]
 
 #: Length of the chunks that `load` gets with ``get_merge=False``.
@@ -28,13 +32,20 @@ def codec_of(options: CommunicatorOptions, future: type) -> Codec:
     if dumper is not None and loader is not None:
         # Plain `bytes` and `str` need no pickle: the core sends their memory.
         plain = None if dumper._plain and loader._plain else _plain_loader(load)
-        return future, dumper._pieces, loader._restore, plain
+        return future, dumper._pieces, loader._restore, plain, loader._accepted_names()
     return (
         future,
         _dumper(dump, connection.put_merge),
         _loader(load, connection.get_merge),
         _plain_loader(load),
+        announced_names(options),
     )
+
+
+def announced_names(options: CommunicatorOptions) -> list[str] | None:
+    """The argument of `ucall._core.QueueCore._announce`."""
+    loader = _pickler(options.serialization.load, "load")
+    return None if loader is None else loader._accepted_names()
 
 
 def _pickler(method: object, name: str) -> PickleSerializer | None:

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar, Self
 
 from ucall._core import QueueCore
-from ucall.queue.core.codec import codec_of
+from ucall.queue.core.codec import announced_names, codec_of
+from ucall.queue.core.events import ConnectionEvent
 from ucall.queue.core.future import Future, Notifier
 from ucall.queue.core.options import CommunicatorOptions, check_security, tls_settings
+from ucall.queue.utils.allow import on_change
 
 __all__ = ["Communicator"]
 
@@ -63,8 +65,7 @@ class Communicator(QueueCore):
 
     def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
         options = CommunicatorOptions() if options is None else options
-        if options.security is not None and not cls.has_tls:
-            raise ValueError(f"security: {cls.__module__} has no TLS")
+        cls._check(options)
         connection = options.connection
         given = {name: getattr(connection, name) for name in _CORE_OPTIONS}
         # The futures of one communicator share a class, which has their notifier.
@@ -84,15 +85,29 @@ class Communicator(QueueCore):
         made._notifier = Notifier(made)
         setattr(kind, "_notifier", made._notifier)  # noqa: B010
         cls._open.add(made)
-        if cls.is_server or tls is not None or broker is not None:
-            arguments = made._log_lines(), options.id
-            threading.Thread(
-                target=_write_log, args=arguments, name="ucall-queue-log", daemon=True
-            ).start()
+        arguments = made._log_lines(), options.id
+        threading.Thread(
+            target=_write_log, args=arguments, name="ucall-queue-log", daemon=True
+        ).start()
         return made
 
     def __init__(self, options: CommunicatorOptions | None = None) -> None:
         super().__init__()
+
+    @classmethod
+    def _check(cls, options: CommunicatorOptions) -> None:
+        if not hasattr(cls, "is_server"):
+            raise TypeError(
+                f"{cls.__name__} has no transport: use ucall.queue.new(protocol, purpose, options) "
+                "or a class such as ucall.queue.tcp.client.Communicator"
+            )
+        if options.workers != 1:
+            raise ValueError(
+                f"workers: expected 1, got {options.workers}: a communicator has one thread, which "
+                "needs no interpreter lock and serves all its connections"
+            )
+        if options.security is not None and not cls.has_tls:
+            raise ValueError(f"security: {cls.__module__} has no TLS")
 
     @classmethod
     def _location(cls, options: CommunicatorOptions) -> tuple[str, int | str] | str | None:
@@ -129,6 +144,11 @@ class Communicator(QueueCore):
         self._notifier.on_end.append(callback)
         self._notifier.start()
 
+    def on_connection(self, callback: Callable[[ConnectionEvent], object]) -> None:
+        """Calls ``callback(event)``, on ucall's thread, for each change of a connection."""
+        self._notifier.on_connection.append(callback)
+        self._notifier.start()
+
     def close(self, timeout: float | None = None) -> None:
         """Waits until all messages, sent and received, are acknowledged, then closes.
 
@@ -157,11 +177,11 @@ class Communicator(QueueCore):
         return f"<{type(self).__module__}.{type(self).__name__} {self.id}>"
 
 
-def _write_log(lines: Iterable[str], id: uuid.UUID) -> None:
-    """Logs refused connections and their reasons, until the communicator closes."""
+def _write_log(lines: Iterable[tuple[int, str]], id: uuid.UUID) -> None:
+    """Logs the events of connections and their reasons, until the communicator closes."""
     log = logging.getLogger("ucall")
-    for line in lines:
-        log.warning("queue %s: %s", id, line)
+    for level, line in lines:
+        log.log(level, "queue %s: %s", id, line)
 
 
 @atexit.register
@@ -182,4 +202,16 @@ def _mark_all_forked() -> None:
     Communicator._open.clear()
 
 
+def _announce_all() -> None:
+    for communicator in list(Communicator._open):
+        communicator._announce(announced_names(communicator._options))
+
+
+def accepts_here(peer: uuid.UUID | None, name: str) -> bool:
+    """Whether the peer is in this process and accepts the name by now."""
+    open_here = [it for it in list(Communicator._open) if it.id == peer]
+    return any(name in (announced_names(it._options) or ()) for it in open_here)
+
+
+on_change.append(_announce_all)
 os.register_at_fork(after_in_child=_mark_all_forked)

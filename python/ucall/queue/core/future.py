@@ -13,6 +13,7 @@ from concurrent.futures import _base
 from typing import Any
 
 from ucall._core import QueueCore, Receipt
+from ucall.queue.core.events import ConnectionEvent, event_of
 
 __all__ = ["Future", "Notifier"]
 
@@ -87,6 +88,13 @@ class Future(Receipt, concurrent.futures.Future[None]):
         callbacks: list[Callable[[Any], object]] = self.__dict__.setdefault("callbacks", [])
         return callbacks
 
+    # From Python 3.15 on, asyncio reads these of a finished future instead of calling its methods.
+    _result = None
+
+    @property
+    def _exception(self) -> BaseException | None:  # type: ignore[override]
+        return self.exception()
+
     def _watch(self) -> None:
         """Has the notifier call `_finish` when it is done."""
         if not self.__dict__.get("is_watched"):
@@ -123,7 +131,7 @@ class Future(Receipt, concurrent.futures.Future[None]):
 
 
 class Notifier:
-    """Calls the callbacks of one communicator, for futures and sessions, on one thread.
+    """Calls the callbacks of one communicator, for futures and events, on one thread.
 
     The thread starts with the first callback.
     """
@@ -137,6 +145,18 @@ class Notifier:
         self._core_reference: QueueCore | None = None
         self.on_start: list[Callable[[uuid.UUID], object]] = []
         self.on_end: list[Callable[[uuid.UUID], object]] = []
+        self.on_connection: list[Callable[[ConnectionEvent], object]] = []
+
+    def calls(
+        self, item: tuple[str, uuid.UUID | None, str | None]
+    ) -> list[tuple[Callable[[Any], object], Any]]:
+        """The callbacks for an event of the core, each with its argument."""
+        event = event_of(item)
+        of_session = {"started": self.on_start, "ended": self.on_end}.get(event.kind, [])
+        calls: list[tuple[Callable[[Any], object], Any]] = []
+        calls += [(callback, event.peer) for callback in of_session]
+        calls += [(callback, event) for callback in self.on_connection]
+        return calls
 
     def watch(self, future: Future) -> None:
         """Calls the future's `_finish` when it is done."""
@@ -169,20 +189,20 @@ class Notifier:
         core = self._core()
         if core is None:
             return False
-        futures, sessions = core._next_changes(_IDLE_S)
-        if core._is_closed and not futures and not sessions:
+        futures, events = core._next_changes(_IDLE_S)
+        if core._is_closed and not futures and not events:
             with self._lock:
                 # A callback that was added meanwhile found this thread running, and started none.
-                futures, sessions = core._next_changes(0)
-                if not futures and not sessions:
+                futures, events = core._next_changes(0)
+                if not futures and not events:
                     self._thread = None
                     return False
         del core
         for future in futures:
             _call(future._finish)  # type: ignore[attr-defined]
-        for began, peer in sessions:
-            for callback in list(self.on_start if began else self.on_end):
-                _call(callback, peer)
+        for event in events:
+            for callback, argument in self.calls(event):
+                _call(callback, argument)
         with self._lock:
             self._watched -= len(futures)
             if not self._watched:
@@ -197,7 +217,7 @@ def _wait_for(future: Future) -> None:
     _call(future._finish)
 
 
-def _call(callback: Callable[..., object], *arguments: uuid.UUID) -> None:
+def _call(callback: Callable[..., object], *arguments: object) -> None:
     try:
         callback(*arguments)
     except BaseException:

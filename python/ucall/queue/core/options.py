@@ -21,6 +21,7 @@ __all__ = [
     "SerializationOptions",
     "check_security",
     "tls_settings",
+    "trusted_file",
 ]
 
 _serializer = PickleSerializer()
@@ -60,7 +61,8 @@ class ConnectionOptions:
         keepalive_s: Seconds without a received byte after which the peer is pinged; after three
             times as many, the connection is closed.
         expire_s: Seconds without a connection after which the peer's session ends: its futures
-            fail, and its memory is freed.
+            fail, and its memory is freed. A client goes on connecting, and what it puts from then
+            on waits for the server.
         handshake_s: Seconds in which a new connection must identify its peer, the TLS handshake
             included. Past it, it is closed.
         handshakes: Connections whose peers have not identified themselves yet, of one server. Past
@@ -104,9 +106,11 @@ class SecurityOptions:
 
     Args:
         key: The private key of ``certificate``.
-        certificate: The certificate chain. A server needs it and its key; a client may have both.
-        authority: The authorities that sign the peer's certificate. A client uses the system's
-            authorities by default; a server with it requires a certificate of every client.
+        certificate: With a ``key``, this side's own certificate chain: a server needs both, a
+            client may have both. Without one, what a client trusts, as ``authority``.
+        authority: The authorities that sign the peer's certificate, or the peer's certificate
+            itself. By default a client trusts the system's authorities and its own certificate. A
+            server with it requires a certificate of every client.
         name: The name in the server's certificate, for clients alone. By default the host of the
             location, a name or an IP address; ``"localhost"`` over a Unix socket.
         password: The password of an encrypted ``key``. gRPC does not take one.
@@ -149,8 +153,8 @@ class CommunicatorOptions:
         serialization: See `SerializationOptions`.
         security: TLS; None for plaintext.
         broker: See `BrokerOptions`; used by MQTT alone.
-        workers: Has no effect: net-queue has this option. Each communicator has one thread that
-            never holds the interpreter lock, and one more over MQTT and gRPC.
+        workers: Only 1: one thread, which never holds the interpreter lock, serves all connections
+            of a communicator. All gRPC communicators of a process share one more.
         engine: ``"auto"`` uses io_uring if the system allows it, else epoll or kqueue; ``"uring"``
             and ``"posix"`` require one of them.
     """
@@ -181,16 +185,28 @@ def check_security(security: SecurityOptions, is_server: bool, takes_password: b
     Raises:
         ValueError: The message names the option.
     """
-    if (security.key is None) != (security.certificate is None):
-        raise ValueError("security: expected a key and a certificate, or neither")
-    if is_server and security.certificate is None:
+    has_key, has_certificate = security.key is not None, security.certificate is not None
+    if is_server and not (has_key and has_certificate):
         raise ValueError("security: a server needs a key and a certificate")
+    if has_key and not has_certificate:
+        raise ValueError("security: expected a key and a certificate, or neither")
+    if has_certificate and not has_key and security.authority is not None:
+        raise ValueError(
+            "security: expected a key for the certificate; without one, a client trusts the "
+            "certificate as it trusts an authority: expected one of them"
+        )
     if is_server and security.name is not None:
         raise ValueError("security: name is for clients, which verify their server's")
     if security.password is not None and security.key is None:
         raise ValueError("security: expected a key for the password")
     if security.password is not None and not takes_password:
         raise ValueError("security: gRPC takes no password: its key must not be encrypted")
+
+
+def trusted_file(security: SecurityOptions) -> str | None:
+    """The file with the certificates that a client trusts; None for the system's and its own."""
+    is_trust = security.key is None and security.certificate is not None
+    return _path(security.certificate if is_trust else security.authority)
 
 
 def tls_settings(
@@ -210,10 +226,10 @@ def tls_settings(
     password = security.password
     return {
         "name": security.name or name,
-        "certificate": _path(security.certificate),
+        "certificate": None if security.key is None else _path(security.certificate),
         "key": _path(security.key),
         "password": password.encode() if isinstance(password, str) else password,
-        "authority": _path(security.authority),
+        "authority": trusted_file(security),
     }
 
 

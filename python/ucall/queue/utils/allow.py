@@ -12,10 +12,18 @@ import importlib
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["AllowedNames", "allow", "allow_by_name", "find"]
+__all__ = [
+    "AllowedNames",
+    "accepted_names",
+    "allow",
+    "allow_by_name",
+    "find",
+    "on_change",
+    "refusal",
+]
 
 Class = TypeVar("Class", bound=type)
 
@@ -38,6 +46,8 @@ _NEVER = frozenset(
     )
 )
 _allowed: dict[tuple[str, str], type] = {}
+#: Called after each `allow`.
+on_change: list[Callable[[], None]] = []
 
 
 def allow(*classes: Class) -> Class:
@@ -59,6 +69,8 @@ def allow(*classes: Class) -> Class:
         if not isinstance(found, type):
             raise TypeError(f"allow takes classes, not {found!r}")
         _allowed[found.__module__, found.__qualname__] = found
+    for announce in on_change:
+        announce()
     return classes[0]
 
 
@@ -74,6 +86,9 @@ class AllowedNames:
         """Whether ``"module.name"``, or a module that it is in, is in the set."""
         parts = name.split(".")
         return any(".".join(parts[:count]) in self._names for count in range(1, len(parts) + 1))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
 
     def permits(self, module: str, name: str, found: object) -> bool:
         """Whether the object that has this name may be used.
@@ -115,7 +130,26 @@ def find(allow: Callable[[str], object] | None, module: str, name: str) -> Any:
                 return found
     elif allow is not None and allow(f"{module}.{name}"):
         return _imported(module, name)
-    raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
+    raise pickle.UnpicklingError(refusal(f"{module}.{name}"))
+
+
+def refusal(name: str) -> str:
+    """The reason for which a message with this name is refused, and what to do."""
+    last = name.rpartition(".")[2]
+    return (
+        f"{name} is not allowed: to receive this class of yours, call nq.allow({last}) there, or "
+        f"use PickleSerializer(allow=PickleSerializer.allow_by_name({name!r}))"
+    )
+
+
+def accepted_names(allow: Callable[[str], object] | None) -> list[str] | None:
+    """The names that `find` finds, as a side announces them: ``app.Job``, or ``app*`` for all that
+    is in ``app``. None if only ``allow`` can tell.
+    """
+    if allow is not None and not isinstance(allow, AllowedNames):
+        return None
+    names = [f"{module}.{name}" for module, name in list(_allowed)]
+    return names + [f"{name}*" for name in allow or ()]
 
 
 def _imported(module: str, name: str) -> Any:

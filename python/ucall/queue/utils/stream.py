@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ucall._core import PickleLoader
-from ucall.queue.utils.allow import allow_by_name, find
+from ucall.queue.utils.allow import accepted_names, allow_by_name, find
 from ucall.queue.utils.arrays import reducers
 
 __all__ = ["BytesSerializer", "PickleSerializer", "Stream"]
@@ -143,7 +143,7 @@ class PickleSerializer:
         ValueError: Both ``trust`` and ``allow`` are given.
     """
 
-    __slots__ = ("_dump", "_load", "_plain", "_restore")
+    __slots__ = ("_allow", "_dump", "_load", "_plain", "_restore", "_trust")
 
     def __init__(
         self,
@@ -158,6 +158,8 @@ class PickleSerializer:
     ) -> None:
         if trust and allow is not None:
             raise ValueError("trust=True loads every name: leave out allow=")
+        self._allow = allow
+        self._trust = trust
         self._dump = dump
         self._load = load
         self._plain = dump is None and load is None
@@ -187,6 +189,10 @@ class PickleSerializer:
                 protocol 5, exceeds a limit, or has arguments that its types refuse.
         """
         return self._restore(data.toview(), data.buffers)
+
+    def _accepted_names(self) -> list[str] | None:
+        """The names that it loads besides the default ones; None if that cannot be known."""
+        return None if self._trust else accepted_names(self._allow)
 
     def _pieces(self, data: Any) -> tuple[list[Any], list[Any]]:
         buffers: list[Any] = []

@@ -15,7 +15,7 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// Converts it to `pickle.UnpicklingError`, except for exceptions that end the program, such as
+    /// Converts it to `RefusedError`, except for exceptions that end the program, such as
     /// `KeyboardInterrupt`.
     #[cold]
     pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
@@ -30,7 +30,7 @@ impl Refused {
                 (text, Some(error))
             }
         };
-        match unpickling_error(py, &format!("refused: {text}")) {
+        match refused_error(py, &format!("refused: {text}")) {
             Ok(error) | Err(error) => {
                 error.set_cause(py, cause);
                 error
@@ -43,9 +43,9 @@ impl Refused {
     }
 }
 
-fn unpickling_error(py: Python<'_>, text: &str) -> PyResult<PyErr> {
-    let class = py.import("pickle")?.getattr("UnpicklingError")?;
-    Ok(PyErr::from_value(class.call1((text,))?))
+fn refused_error(py: Python<'_>, text: &str) -> PyResult<PyErr> {
+    let class = py.import("ucall.queue.errors")?.getattr("RefusedError")?;
+    Ok(PyErr::from_value(class.call1((py.None(), text))?))
 }
 
 impl From<Error> for Refused {

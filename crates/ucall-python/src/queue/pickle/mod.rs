@@ -15,3 +15,4 @@ mod objects;
 mod values;
 
 pub(crate) use loader::PickleLoader;
+pub(super) use names::is_default;

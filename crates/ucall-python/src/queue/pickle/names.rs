@@ -149,6 +149,11 @@ pub(super) fn resolve<'py>(
     })
 }
 
+/// Whether the loader accepts a name without the program's permission.
+pub(in crate::queue) fn is_default(py: Python<'_>, module: &str, name: &str) -> PyResult<bool> {
+    Ok(Known::of(module, name).is_some() || exception(py, module, name)?.is_some())
+}
+
 /// A class of `builtins` that is derived from `Exception`.
 fn exception<'py>(
     py: Python<'py>,

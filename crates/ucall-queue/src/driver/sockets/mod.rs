@@ -90,7 +90,7 @@ impl<E: Engine> Sockets<E> {
         let Some(security) = &self.security else { return Ok(None) };
         if let Some(error) = security.refresh() {
             let line = || format!("the files of TLS have changed and cannot be used: {error}");
-            self.log_queue.log(line, now);
+            self.log_queue.warn(line, now);
         }
         Secure::begin(&**security).map(|secure| Some(Box::new(secure))).map_err(io::Error::other)
     }

@@ -1,0 +1,36 @@
+//! The engine of a server, as `ucall_engine_t` numbers it.
+
+use ucall_engine::EngineKind;
+
+use crate::log::Log;
+
+pub(crate) const AUTO: u32 = 0;
+pub(crate) const POSIX: u32 = 1;
+pub(crate) const URING: u32 = 2;
+
+/// The engine of that number. `AUTO` takes io_uring if available, and otherwise logs why not.
+pub(crate) fn choose(number: u32, log: &Log) -> Result<EngineKind, String> {
+    match number {
+        POSIX => return Ok(EngineKind::Posix),
+        AUTO | URING => {}
+        _ => return Err(format!("engine: {number} is no ucall_engine_t")),
+    }
+    match EngineKind::probe_uring() {
+        Ok(uring) => Ok(uring),
+        Err(unavailable) if number == URING => {
+            Err(format!("engine: io_uring is unavailable: {unavailable}"))
+        }
+        Err(unavailable) => {
+            log.warn(&format!("running on the posix engine: {unavailable}"));
+            Ok(EngineKind::Posix)
+        }
+    }
+}
+
+pub(crate) fn number(engine: EngineKind) -> u32 {
+    match engine {
+        EngineKind::Posix => POSIX,
+        #[cfg(target_os = "linux")]
+        EngineKind::Uring(_) => URING,
+    }
+}

@@ -1,0 +1,16 @@
+import ucall
+
+server = ucall.Server()
+
+
+@server
+def sum(a: int, b: int) -> int:
+    return a + b
+
+
+@server
+def health() -> str:
+    return "ok"
+
+
+server.run()

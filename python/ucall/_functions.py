@@ -1,0 +1,110 @@
+"""The functions of one server: their names, the types they use and their pools of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ucall import _checks
+
+if TYPE_CHECKING:
+    from ucall import _core
+    from ucall._processes import Pool
+    from ucall._registration import BatchRules
+    from ucall.types.registry import TypeRegistry
+
+__all__ = ["Functions"]
+
+
+class Functions:
+    """Registers functions with the core of a server."""
+
+    def __init__(
+        self,
+        core: _core.Server,
+        image_pixels: tuple[int, int],
+        threads: bool,
+        timeout_ms: float | None,
+    ) -> None:
+        self._core = core
+        self._image_pixels = image_pixels
+        self._threads = threads
+        self._timeout_ms = timeout_ms
+        self._by_name: dict[str, Callable[..., object]] = {}
+        self._types: TypeRegistry | None = None
+        self._pools: dict[int, Pool] = {}
+        #: Whether any function needs an event loop.
+        self.is_async = False
+
+    @property
+    def types(self) -> TypeRegistry:
+        """The types besides JSON's; imported with the first function."""
+        if self._types is None:
+            from ucall.types.registry import TypeRegistry
+
+            self._types = TypeRegistry(*self._image_pixels)
+        return self._types
+
+    def add(
+        self,
+        function: Callable[..., object],
+        name: str | None,
+        *,
+        threads: bool | None = None,
+        processes: int | None = None,
+        timeout_ms: float | None = None,
+        batch: BatchRules | None = None,
+    ) -> None:
+        """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
+        # Imported late: together they take two thirds as long as all of ucall.
+        from ucall import _registration, _signature
+
+        name = _signature.name_of(function) if name is None else name
+        if not name:
+            raise ValueError("name: expected a method's name, got ''")
+        if name.startswith("rpc."):
+            raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC reserves rpc.")
+        registration = _registration.register(
+            function,
+            name,
+            self.types,
+            threads=threads,
+            threads_by_default=self._threads,
+            pool=None if processes is None else self._pool_of(processes),
+            timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
+            batch=batch,
+        )
+        known = self._by_name.setdefault(name, function)
+        if known is not function and _origin(known) != _origin(function):
+            raise ValueError(f"{name!r} is already the name of {known!r}")
+        self._by_name[name] = function
+        self.is_async |= registration.mode == "task"
+        self._core.insert(
+            name,
+            registration.function,
+            registration.signature,
+            self.types.encode,
+            mode=registration.mode,
+            timeout_ms=timeout_ms,
+            batch=registration.batch,
+        )
+
+    def _pool_of(self, processes: int) -> Pool:
+        """The pool of this size, which all functions with it share."""
+        from ucall._processes import Pool
+
+        _checks.positive("processes", processes)
+        return self._pools.setdefault(processes, Pool(processes))
+
+    def close_pools(self) -> None:
+        """Ends the processes of all pools."""
+        for pool in self._pools.values():
+            pool.close()
+
+
+def _origin(function: Callable[..., object]) -> tuple[object, ...]:
+    """Identifies a definition: a function that is defined again has the same one."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or "<lambda>" in name:
+        return (id(function),)
+    return module, name, id(getattr(function, "__self__", None))

@@ -1,0 +1,5 @@
+"""Queues over gRPC."""
+
+from ucall.queue.grpc import client, server
+
+__all__ = ["client", "server"]

@@ -1,0 +1,5 @@
+"""Queues over an MQTT broker."""
+
+from ucall.queue.mqtt import client, server
+
+__all__ = ["client", "server"]

@@ -1,0 +1,11 @@
+"""The server of a queue over an MQTT broker."""
+
+from ucall.queue.transports import Mqtt
+
+__all__ = ["Communicator"]
+
+
+class Communicator(Mqtt):
+    """A server over an MQTT broker: see `ucall.queue.Communicator`."""
+
+    is_server = True

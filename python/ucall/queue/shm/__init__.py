@@ -1,0 +1,5 @@
+"""Queues over shared memory."""
+
+from ucall.queue.shm import client, server
+
+__all__ = ["client", "server"]

@@ -1,0 +1,11 @@
+"""The client of a queue over TCP."""
+
+from ucall.queue.transports import Tcp
+
+__all__ = ["Communicator"]
+
+
+class Communicator(Tcp):
+    """A client over TCP: see `ucall.queue.Communicator`."""
+
+    is_server = False

@@ -1,0 +1,11 @@
+"""The server of a queue over Unix sockets."""
+
+from ucall.queue.transports import Unix
+
+__all__ = ["Communicator"]
+
+
+class Communicator(Unix):
+    """A server over Unix sockets: see `ucall.queue.Communicator`."""
+
+    is_server = True

@@ -1,0 +1,65 @@
+"""Programs that tests use: skips a test without its program, and lists the missing ones at the end.
+
+`tests/programs.txt` names the programs and their Debian packages.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_TABLE = Path(__file__).with_name("programs.txt")
+_LINES = [line.split() for line in _TABLE.read_text().splitlines() if not line.startswith("#")]
+_PACKAGES = {program: package for program, package, *_ in _LINES}
+_REASON = re.compile(r"(\S+) is not installed \((.*)\)$")
+
+
+def find(program: str) -> str | None:
+    """The program's path, if it is installed.
+
+    Debian installs servers in /usr/sbin, which is not in every user's PATH. A PATH without /usr/bin
+    was chosen to hide programs.
+    """
+    path = os.environ.get("PATH", os.defpath)
+    if "/usr/bin" in path.split(os.pathsep):
+        path += os.pathsep + "/usr/sbin"
+    return shutil.which(program, path=path)
+
+
+def require(program: str) -> str:
+    """The program's path; skips the test if it is not installed."""
+    found = find(program)
+    if found is None:
+        skip(program)
+    return found
+
+
+def require_header(name: str) -> None:
+    """Skips the test if the C compiler does not find this header."""
+    command = ["cc", "-x", "c", "-fsyntax-only", "-"]
+    if subprocess.run(
+        command, input=f"#include <{name}>\n".encode(), capture_output=True
+    ).returncode:
+        skip(name)
+
+
+def skip(program: str, *, allow_module_level: bool = False) -> None:
+    """Skips the test, or the module, because this program is missing."""
+    reason = f"{program} is not installed (apt-get install {_PACKAGES[program]})"
+    pytest.skip(reason, allow_module_level=allow_module_level)
+
+
+def summary(skipped: Iterable[Any]) -> Iterator[str]:
+    """A line for each missing program, from the reports of skipped tests."""
+    reasons = (_REASON.search(report.longrepr[2]) for report in skipped)
+    counts = collections.Counter(found.groups() for found in reasons if found)
+    for (program, command), count in sorted(counts.items()):
+        yield f"without {program}: {count} skipped ({command})"
