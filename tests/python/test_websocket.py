@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import trustme
+from proxies import nginx
 from serving import Serve
 from websockets.asyncio.client import ClientConnection as AsyncConnection
 from websockets.asyncio.client import connect as connect_async
@@ -25,7 +26,7 @@ from websockets.typing import Subprotocol
 
 import ucall
 import ucall.auth
-from harness import HOST, eventually, program, request
+from harness import HOST, eventually, free_port, program, request
 
 JSONRPC = Subprotocol("jsonrpc")
 
@@ -189,6 +190,24 @@ def test_over_a_unix_socket(engine: str, tmp_path: Path) -> None:
         assert process.stdout.readline() == "listens\n"
         with unix_connect(str(path), "ws://localhost/ws") as socket:
             assert _result(socket, "sum", [2, 3]) == 5
+
+
+def test_through_nginx(serve: Serve, tmp_path: Path) -> None:
+    server, port = serve(sum, echo), free_port()
+    configuration = f"""
+        server {{
+            listen {HOST}:{port};
+            location / {{
+                proxy_pass http://{HOST}:{server.port};
+                proxy_http_version 1.1;
+                proxy_set_header Upgrade $http_upgrade;
+                proxy_set_header Connection "upgrade";
+            }}
+        }}"""
+    with nginx(tmp_path, configuration, port), connect(f"ws://{HOST}:{port}/ws") as socket:
+        assert _result(socket, "sum", [2, 3]) == 5
+        text = "x" * 200_000
+        assert _result(socket, "echo", [text]) == text
 
 
 UNIX = """

@@ -114,8 +114,8 @@ impl Context {
         self.user.as_ref().map(|user| user.clone_ref(py))
     }
 
-    /// The headers of the HTTP request by their names in lower case; empty over raw TCP. Repeated
-    /// headers are joined by ", ".
+    /// The headers of the HTTP request by their names in lower case; empty over raw TCP and for
+    /// messages of a WebSocket. Repeated headers are joined by ", ".
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let headers = PyDict::new(py);
