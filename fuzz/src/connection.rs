@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use ucall_buffer::Target;
 use ucall_proto::{
-    Call, CallOutcome, Drain, CallNumber, Limits, NextAction, Reply, RpcError, Service,
+    Call, CallNumber, CallOutcome, Drain, Limits, NextAction, Reply, RpcError, Service,
 };
 
 use crate::harness::Driver;

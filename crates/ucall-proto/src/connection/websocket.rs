@@ -10,11 +10,13 @@
 //! | a violation of the protocol or a limit | see [`WebSocketError`] |
 //! | a binary message that begins as no JSON | 1003 |
 //! | a message that is not complete in time, or `unanswered_pings_max` | 1008 |
-//! | no memory for the rest of a message | 1013 |
+//! | no memory for a message that begins | 1013 |
 //! | a drain, `exchanges_max`, `lifetime` | 1001, after the replies |
 //! | the end of the stream without a Close frame | none |
 //!
 //! A message that is not JSON gets error -32700, and the connection stays open.
+
+use std::mem;
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::ExchangeReply;
@@ -218,7 +220,7 @@ impl PlainConnection {
         if rest.len() < socket.bytes_needed {
             return Step::Incomplete;
         }
-        socket.bytes_needed = 0;
+        let had_head = mem::take(&mut socket.bytes_needed) > 0;
         match socket.reader.read(rest, &message_limits(environment.limits)) {
             Ok(Progress::Frame { len, event }) => {
                 self.handle_frame(event, environment, out);
@@ -226,7 +228,9 @@ impl PlainConnection {
             }
             Ok(Progress::Incomplete { bytes_needed }) => {
                 socket.bytes_needed = bytes_needed;
-                self.close_if_full(environment, out);
+                if !had_head && !socket.reader.has_fragments() {
+                    self.close_if_full(environment, out);
+                }
                 Step::Incomplete
             }
             Err(error) => {
@@ -248,9 +252,9 @@ impl PlainConnection {
                 self.close_websocket(CloseCode::UNSUPPORTED, "expected JSON", out);
             }
             Event::Message { kind, payload } => self.run_message(kind, &payload, environment, out),
-            Event::Fragment => self.close_if_full(environment, out),
+            Event::Fragment { is_first: true } => self.close_if_full(environment, out),
+            Event::Fragment { .. } | Event::Pong(_) => {}
             Event::Ping(payload) => write_frame(out, Opcode::Pong, payload),
-            Event::Pong(_) => {}
             Event::Close(close) => {
                 let code = close.map_or(CloseCode::NORMAL, |close| close.code);
                 self.close_websocket(code, "", out);
@@ -373,6 +377,7 @@ impl PlainConnection {
         }
     }
 
+    /// Refuses a message that begins while there is no memory. One that has begun waits.
     fn close_if_full<S: Service>(&mut self, environment: &Environment<'_, S>, out: &mut Vec<u8>) {
         if environment.scratch.is_full(environment.limits) {
             self.refuse_for_memory(out);

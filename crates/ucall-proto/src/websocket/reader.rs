@@ -65,7 +65,10 @@ pub enum Event<'a> {
         payload: Cow<'a, [u8]>,
     },
     /// A fragment of a message, which is stored.
-    Fragment,
+    Fragment {
+        /// Whether the message begins with it.
+        is_first: bool,
+    },
     /// The peer expects a Pong with this payload.
     Ping(&'a [u8]),
     /// The reply to a Ping.
@@ -207,7 +210,7 @@ impl MessageReader {
         let fragments = self.fragments.get_or_insert_with(|| Box::new(Fragments::new(kind)));
         fragments.add(payload, head.is_final)?;
         if !head.is_final {
-            return Ok(Event::Fragment);
+            return Ok(Event::Fragment { is_first: head.opcode != Opcode::Continuation });
         }
         let (kind, bytes) = (fragments.kind, mem::take(&mut fragments.bytes));
         self.fragments = None;

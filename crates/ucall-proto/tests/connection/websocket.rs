@@ -484,6 +484,26 @@ fn without_memory_a_message_that_begins_is_refused_with_code_1013() {
 }
 
 #[test]
+fn a_message_that_has_begun_waits_for_memory() {
+    let text = message(sum(1));
+    let (first, rest) = (frame(0x01, &sum(1)[..9]), frame(0x80, &sum(1)[9..]));
+    for (begun, rest) in [(&text[..9], &text[9..]), (&first[..], &rest[..])] {
+        let mut driver = socket();
+        driver.receive(begun);
+        let max = driver.limits.held_bytes_max;
+        driver.hold_in_others(0, max + 1);
+        driver.handle_progress();
+        assert_eq!(driver.connection.next_action(), NextAction::Pause);
+        driver.receive(&rest[..4]);
+        assert_eq!((driver.frames(), driver.connection.next_action()), (vec![], NextAction::Pause));
+        driver.hold_in_others(max + 1, 0);
+        driver.resume();
+        driver.receive(&rest[4..]);
+        assert_eq!(driver.frames(), replies(&[&sum_reply(1)]));
+    }
+}
+
+#[test]
 fn fragments_are_held_memory_until_their_message_ends() {
     let mut driver = socket();
     driver.receive(&frame(0x02, vec![b' '; 100_000]));
