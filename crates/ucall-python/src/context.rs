@@ -23,7 +23,7 @@ pub(crate) struct Context {
     id: Option<Vec<u8>>,
     peer: Option<Peer>,
     user: Option<Py<PyAny>>,
-    /// The block of header lines as received; `None` over raw TCP.
+    /// The block of header lines as received; `None` over raw TCP and WebSocket.
     headers: Option<Vec<u8>>,
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,

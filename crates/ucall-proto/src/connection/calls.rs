@@ -30,7 +30,7 @@ pub(super) enum DocumentOutcome {
 pub(super) struct RequestContext<'a> {
     /// The number of the request that it is.
     pub(super) request: u64,
-    /// The head of the HTTP request; `None` over raw TCP.
+    /// The head of the HTTP request; `None` over raw TCP and WebSocket.
     pub(super) head: Option<&'a Head<'a>>,
     /// Whether the document has a frame: the body of an HTTP request, or a message.
     pub(super) is_framed: bool,

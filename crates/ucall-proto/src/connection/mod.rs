@@ -91,7 +91,7 @@ pub enum LoadState {
     #[default]
     Normal,
     /// Its [`MemoryBudget`] is exceeded. New requests are refused: over HTTP before their body is
-    /// read, over raw TCP by the [`Service`]. [`Drain::Refusing`] takes precedence.
+    /// read, over raw TCP and WebSocket by the [`Service`]. [`Drain::Refusing`] takes precedence.
     Overloaded,
 }
 
@@ -559,6 +559,7 @@ impl PlainConnection {
         }
     }
 
+    #[inline]
     fn is_websocket(&self) -> bool {
         matches!(self.protocol, Protocol::WebSocket(_))
     }

@@ -69,9 +69,23 @@ impl Secured {
         if self.plain.close_state != CloseState::Open {
             return self.plain.count_discarded(bytes.len());
         }
+        if self.tls.is_some() || self.plain.is_websocket() {
+            return self.receive_general(bytes, environment, out);
+        }
+        self.plain.receive_plaintext(bytes, environment, out);
+    }
+
+    /// [`Secured::receive`] for records and frames, which are read in place.
+    #[inline(never)]
+    fn receive_general<S: Service>(
+        &mut self,
+        bytes: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
         match &mut self.tls {
-            None => self.plain.receive_in_place(bytes, environment, out),
             Some(tls) => tls.receive(&mut self.plain, bytes, environment, out),
+            None => self.plain.receive_frames(bytes, environment, out),
         }
     }
 
@@ -123,7 +137,6 @@ impl Secured {
 
 impl Tls {
     /// Decrypts records, and runs the requests in them.
-    #[inline(never)]
     fn receive<S: Service>(
         &mut self,
         plain: &mut PlainConnection,

@@ -102,23 +102,21 @@ fn message_limits(limits: &Limits) -> MessageLimits {
 }
 
 impl PlainConnection {
-    /// Takes bytes of a WebSocket, which are unmasked in place, or of any other protocol.
-    #[inline]
-    pub(super) fn receive_in_place<S: Service>(
+    /// Takes bytes of a WebSocket, which are unmasked in place.
+    pub(super) fn receive_frames<S: Service>(
         &mut self,
         bytes: &mut [u8],
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if matches!(self.protocol, Protocol::WebSocket(_)) && self.input.is_empty() {
-            let used = self.process_frames(bytes, environment, out);
-            if used < bytes.len() && self.close_state == CloseState::Open {
-                self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
-            }
-            self.update_wait_state(environment);
-        } else {
-            self.receive_plaintext(bytes, environment, out);
+        if !self.input.is_empty() {
+            return self.receive_plaintext(bytes, environment, out);
         }
+        let used = self.process_frames(bytes, environment, out);
+        if used < bytes.len() && self.close_state == CloseState::Open {
+            self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
+        }
+        self.update_wait_state(environment);
     }
 
     /// Turns the connection into a WebSocket, if the request asks for that and may have it. Returns
