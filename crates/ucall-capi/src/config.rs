@@ -411,7 +411,7 @@ mod tests {
     /// program's padding is not zero for sure, and its size would include it.
     #[test]
     fn the_last_field_ends_where_the_configuration_does() {
-        let end = offset_of!(Config, discard_timeout_ms) + size_of::<u32>();
+        let end = offset_of!(Config, max_unanswered_pings) + size_of::<u32>();
         assert_eq!(end, size_of::<Config>());
     }
 
