@@ -69,6 +69,23 @@ class Wire:
         status = head[1].decode()
         return f"{status} {code_in(body[0])}" if body and status == "200" else status
 
+    def upgrade(self) -> None:
+        """Makes the connection a WebSocket."""
+        self.send(UPGRADE)
+        assert self.take(rb"HTTP/1.1 101 .*?\r\n\r\n")
+
+    def frame(self) -> str:
+        """The next frame in a word: "ping", "ok", or the code of an error or a Close frame."""
+        found = self.take(rb"(.)([\x00-\x7d]|\x7e..)")
+        if not found:
+            return "closed"
+        length = int.from_bytes(found[2][-2:])
+        payload = self.take(b"(.{%d})" % length)
+        assert payload
+        if found[1] == b"\x88":
+            return str(int.from_bytes(payload[1][:2]))
+        return "ping" if found[1] == b"\x89" else code_in(payload[1])
+
     def rest(self) -> str:
         words = [self.summary()]
         while words[-1] != "closed":
@@ -133,6 +150,28 @@ def chunked(body: bytes, extension: str = "") -> bytes:
     return head + b"%x%s\r\n%s\r\n0\r\n\r\n" % (len(body), extension.encode(), body)
 
 
+UPGRADE = (
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+PONG = 0x8A
+
+
+def frame(first: int, payload: bytes) -> bytes:
+    """A client's frame, whose mask changes nothing."""
+    length = len(payload)
+    extended = bytes([0x80 | length]) if length < 126 else b"\xfe" + length.to_bytes(2)
+    return bytes([first]) + extended + bytes(4) + payload
+
+
+def message(text: bytes, frames: int = 1) -> bytes:
+    """A text message in that many frames."""
+    parts = [text, *[b""] * (frames - 1)]
+    heads = [0x01, *[0x00] * (frames - 1)]
+    heads[-1] |= 0x80
+    return b"".join(map(frame, heads, parts))
+
+
 Check = Callable[[LimitedServer, int], None]
 
 
@@ -144,6 +183,8 @@ class Limit:
     c: str
     value: int
     check: Check
+    #: The server's interval between pings.
+    ping_interval_s: float = 20.0
 
 
 def _pairs(*forms: tuple[Callable[[int], bytes], str, str]) -> Check:
@@ -252,6 +293,39 @@ def _connections(server: LimitedServer, limit: int) -> None:
             assert {wire.ask(call("served")) for wire in wires[1:]} == {"ok"}
 
 
+def _messages(form: Callable[[int], bytes]) -> Check:
+    """WebSocket messages of a given length or number of frames."""
+
+    def check(server: LimitedServer, limit: int) -> None:
+        with server.wires(1) as [wire]:
+            wire.upgrade()
+            wire.send(form(limit) + form(limit + 1))
+            assert [wire.frame() for _ in range(3)] == ["ok", "1009", "closed"]
+
+    return check
+
+
+def _in_halves(length: int) -> bytes:
+    text = _document(length)
+    return frame(0x01, text[:50]) + frame(0x80, text[50:])
+
+
+def _pings(server: LimitedServer, limit: int) -> None:
+    """A silent client, and one that answers the last ping before each close."""
+    with server.wires(2) as [silent, alive]:
+        for wire in silent, alive:
+            wire.upgrade()
+        for _ in range(2):
+            assert [alive.frame() for _ in range(limit)] == ["ping"] * limit
+            alive.send(frame(PONG, b""))
+        expected = [*["ping"] * limit, "1008", "closed"]
+        assert [silent.frame() for _ in expected] == expected
+        alive.send(message(call("served")))
+        while (word := alive.frame()) == "ping":
+            pass
+        assert word == "ok"
+
+
 def _discarded(server: LimitedServer, limit: int) -> None:
     def are_allowed() -> bool:
         with server.wires(1) as [wire]:
@@ -306,6 +380,7 @@ LIMITS = [
             (lambda length: chunked(_document(length)), HTTP_OK, "413, closed"),
         ),
     ),
+    Limit("max_body_bytes", "max_body_bytes", 301, _messages(_in_halves)),
     Limit(
         "max_chunk_overhead_bytes",
         "max_chunk_overhead_bytes",
@@ -345,6 +420,19 @@ LIMITS = [
         20,
         _pairs((_id, OK, "-32600"), (lambda length: post(_id(length)), HTTP_OK, "200 -32600")),
     ),
+    Limit(
+        "max_frame_bytes",
+        "max_frame_bytes",
+        100,
+        _messages(lambda length: message(_document(length))),
+    ),
+    Limit(
+        "max_message_frames",
+        "max_message_frames",
+        5,
+        _messages(lambda count: message(call("served"), count)),
+    ),
+    Limit("max_unanswered_pings", "max_unanswered_pings", 2, _pings, 1.0),
     Limit("max_pipeline", "max_pipeline", 4, _pipeline),
     Limit("max_output_bytes", "max_output_bytes", 100_000, _output),
     Limit("max_held_bytes", "max_held_bytes", 200_000, _held),
@@ -358,6 +446,7 @@ TIMEOUTS = [
     "head_timeout",
     "body_timeout",
     "idle_timeout",
+    "ping_interval",
     "send_timeout",
     "handshake_timeout",
     "discard_timeout",
@@ -376,6 +465,7 @@ def check_timeouts(server: LimitedServer) -> None:
         _half(server, requests[2][:-5], "-32700, closed"),
         _half(server, b"", "closed"),
         _half(server, requests[2], "ok, closed"),
+        _in_time(lambda: _is_pinged(server)),
         _in_time(lambda: _times_out(server)),
         _in_time(lambda: _reads_all(server, TIMEOUT_S / 2)),
         _in_time(lambda: _sends_behind_an_error(server)),
@@ -423,6 +513,19 @@ def _half(server: LimitedServer, data: bytes, expected: str) -> Callable[[], Non
             return wire.rest() == expected and time.monotonic() - start > 0.9 * TIMEOUT_S
 
     return _in_time(is_as_expected)
+
+
+def _is_pinged(server: LimitedServer) -> bool:
+    """A WebSocket whose client sends nothing for the interval, and one that sends in between."""
+    with server.wires(1) as [wire]:
+        wire.upgrade()
+        for _ in range(4):
+            time.sleep(TIMEOUT_S / 2)
+            wire.send(message(call("served")))
+            if wire.frame() != "ok":
+                return False
+        start = time.monotonic()
+        return wire.frame() == "ping" and time.monotonic() - start > 0.9 * TIMEOUT_S
 
 
 def _times_out(server: LimitedServer) -> bool:

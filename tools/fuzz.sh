@@ -56,6 +56,7 @@ dictionary() {
     case "$1" in
         http_head | chunked) echo http ;;
         connection) echo connection ;;
+        websocket) echo websocket ;;
         pickle) echo pickle ;;
         queue_*) echo queue ;;
         *) echo json ;;

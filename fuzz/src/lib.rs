@@ -22,6 +22,7 @@ pub mod raw_documents;
 mod reference;
 pub mod rpc_document;
 pub mod tls;
+pub mod websocket;
 
 // The connection's own tests drive it in the same way.
 #[path = "../../crates/ucall-proto/tests/connection/harness.rs"]
@@ -31,6 +32,10 @@ mod harness;
 #[path = "../../crates/ucall-proto/tests/tls/harness.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "the rest is for the tests that it belongs to")]
 mod tls_harness;
+
+#[path = "../../crates/ucall-proto/tests/websocket/model.rs"]
+#[allow(missing_docs, clippy::unwrap_used, reason = "as above")]
+mod websocket_model;
 
 #[path = "../../crates/ucall-queue/tests/session/pair.rs"]
 #[allow(dead_code, missing_docs, clippy::unwrap_used, reason = "as above")]
@@ -53,4 +58,5 @@ pub const TARGETS: &[Target] = &[
     ("raw_documents", raw_documents::run),
     ("rpc_document", rpc_document::run),
     ("tls", tls::run),
+    ("websocket", websocket::run),
 ];

@@ -153,5 +153,5 @@ macro_rules! targets {
 
 targets! {
     base64 chunked connection http_head json_stream json_values pickle queue_frames queue_session
-    raw_documents rpc_document tls
+    raw_documents rpc_document tls websocket
 }

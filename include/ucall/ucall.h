@@ -149,7 +149,10 @@ typedef struct ucall_config_t {
     uint32_t max_head_bytes;
     /* Headers of one HTTP request. Default: 100. Past it: 431. */
     uint32_t max_headers;
-    /* One body, or one document over raw TCP. Default: 16 MiB. Past it: 413, or -32600. */
+    /*
+     * One body, one document over raw TCP, or one message over WebSocket. Default: 16 MiB. Past it:
+     * 413, -32600, or closed with 1009.
+     */
     uint32_t max_body_bytes;
     /* Levels of nested arrays and objects, at most 1,024. Default: 128. Past it: -32700. */
     uint32_t max_nesting;
@@ -208,6 +211,14 @@ typedef struct ucall_config_t {
     uint32_t max_discarded_bytes;
     /* The time for that. Default: 1 s. Past it: closed. */
     uint32_t discard_timeout_ms;
+    /* Payload of one frame over WebSocket. Default: 16 MiB. Past it: closed with 1009. */
+    uint32_t max_frame_bytes;
+    /* Frames of one message over WebSocket. Default: 1,024. Past it: closed with 1009. */
+    uint32_t max_message_frames;
+    /* Without a byte of a WebSocket's client. Default: 20 s. Past it: the client is pinged. */
+    uint32_t ping_interval_ms;
+    /* Pings to a WebSocket's client that stays silent. Default: 2. Past it: closed with 1008. */
+    uint32_t max_unanswered_pings;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". */

@@ -174,8 +174,8 @@ class Context:
         """The user that the server's ``auth`` returned; None without ``auth``."""
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the HTTP request by their names in lower case; empty over raw TCP.
-        Repeated headers are joined by ", ".
+        """The headers of the HTTP request by their names in lower case; empty over raw TCP and for
+        messages of a WebSocket. Repeated headers are joined by ", ".
         """
     @property
     def tls(self) -> TLS | None:

@@ -52,21 +52,22 @@ class Server:
         host: Address or name to listen on. Anyone who can reach an address other than loopback can
             call.
         port: 0 picks a free one: see the attribute ``port``.
-        uds: Path of a Unix socket to listen on instead. A socket file without a listener is
-            replaced; the server removes its file when it stops. `Context.peer` is then a
-            `ucall.Process`.
+        uds: Path of a Unix socket to listen on instead. Replaces a file without a listener, and
+            removes it when the server stops. `Context.peer` is then a `ucall.Process`.
         uds_mode: Permissions of the socket file: users with write permission can call.
         debug: Adds the traceback to an error's ``data``.
         allowed_hosts: Names, besides localhost, that browsers may address the server by.
         allow_origins: Origins whose pages may call, such as ``"https://example.com"``.
-        auth: Called with the `ucall.Context` of each HTTP request after its head, and of each raw
-            TCP connection. It returns the `Context.user`; `None`, `False` and `PermissionError`
-            refuse with 401 or -32004. See docs/security.md.
-        max_connections: Open connections, always below the process's descriptor limit. Past it,
-            the longest idle one is closed for a new one.
+        auth: Called with the `ucall.Context` of each HTTP request, upgrade to WebSocket and raw TCP
+            connection. Returns the `Context.user`; `None`, `False` and `PermissionError` refuse
+            with 401 or -32004. See docs/security.md.
+        max_connections: Open connections. Past it, a new one replaces the longest idle one.
         max_head_bytes: Request line and headers. Past it, 431.
         max_headers: Headers of one request. Past it, 431.
-        max_body_bytes: Body of a request, or a raw document. Past it, 413.
+        max_body_bytes: Body of a request, a raw document, or a WebSocket message. Past it, 413.
+        max_frame_bytes: Payload of a WebSocket frame. Past it, code 1009.
+        max_message_frames: Frames of a WebSocket message. Past it, code 1009.
+        max_unanswered_pings: Pings to a silent WebSocket client. Past it, code 1008.
         max_chunk_overhead_bytes: Chunk extensions and trailers of one body. Past it, 400.
         max_nesting: Nested lists and dicts, at most 1,024. Past it, -32700.
         max_batch_calls: Calls in one batch. Past it, -32600.
@@ -75,23 +76,20 @@ class Server:
         max_image_pixels: Width times height of a received image. Past it, -32602.
         max_held_image_pixels: The same of all received images that still exist. Past it, -32003.
         max_pipeline: Waiting requests of one connection. Past it, reading pauses.
-        max_output_bytes: Waiting replies of one connection, besides the current one. Past it,
-            reading pauses.
-        max_held_bytes: Incomplete requests, params of deferred calls and waiting replies of all
-            connections of a worker. Past it, reading pauses; new requests get 503, or -32003 over
-            raw TCP.
-        max_discarded_bytes: Input that is dropped after a connection's last reply, so that no reset
-            destroys the reply. Past it, closed.
+        max_output_bytes: Waiting replies of one connection. Past it, reading pauses.
+        max_held_bytes: Incomplete requests, params of deferred calls and waiting replies of a
+            worker. Past it, reading pauses; new requests get 503, or -32003.
+        max_discarded_bytes: Input that is dropped after the last reply. Past it, closed.
         head_timeout_s: Seconds between a head's first and last byte. Past it, 408.
-        body_timeout_s: Seconds without a byte of a body; in all, a second more per KiB. Past it,
-            408.
+        body_timeout_s: Seconds without a byte of a body; in all, 1 more per KiB. Past it, 408.
         idle_timeout_s: Seconds that a connection is kept without a request.
+        ping_interval_s: Seconds without a byte of a WebSocket client, after which it is pinged.
         send_timeout_s: Seconds in which a peer accepts no byte of a reply. Past it, closed.
         discard_timeout_s: Seconds in which input is dropped. Past it, closed.
         threads: Runs every plain function in one of this many threads.
         timeout_ms: Time for each call, from its receipt. Past it, -32001.
-        lifespan: An async context manager, called with the server: entered before the first
-            connection is accepted, exited after the last one is closed.
+        lifespan: An async context manager, called with the server: entered before it accepts
+            connections, exited after the last one is closed.
         max_running_calls: Concurrent calls of async functions and in threads, processes and
             batches. Past it, -32003.
         max_threads: Threads for blocking functions. Past it, calls wait.
@@ -108,8 +106,7 @@ class Server:
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
 
     Raises:
-        OSError: The address is unavailable (``errno.EADDRINUSE``: the port is taken), or a file
-            cannot be read.
+        OSError: The address is unavailable (``errno.EADDRINUSE``), or a file cannot be read.
         ucall.EngineError: (``ucall.uring.Server``) io_uring is unavailable.
         TypeError: An option has a wrong type, or ``auth`` is async.
         ValueError: An option is invalid, or a file holds no certificate or key.
@@ -132,6 +129,9 @@ class Server:
         max_head_bytes: int = 16_384,
         max_headers: int = 100,
         max_body_bytes: int = 16_777_216,
+        max_frame_bytes: int = 16_777_216,
+        max_message_frames: int = 1_024,
+        max_unanswered_pings: int = 2,
         max_chunk_overhead_bytes: int = 16_384,
         max_nesting: int = 128,
         max_batch_calls: int = 1_000,
@@ -146,6 +146,7 @@ class Server:
         head_timeout_s: float = 10.0,
         body_timeout_s: float = 30.0,
         idle_timeout_s: float = 75.0,
+        ping_interval_s: float = 20.0,
         send_timeout_s: float = 30.0,
         discard_timeout_s: float = 1.0,
         threads: int | None = None,

@@ -29,6 +29,7 @@ def security(request, tmp_path):
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.c)
 def test_every_limit_by_its_field(built, engine, security, limit):
     flags, context = security
+    flags = [*flags, "--ping_interval_ms", round(limit.ping_interval_s * 1000)]
     command = [built(PROGRAM), "--engine", engine, *flags, f"--{limit.c}", limit.value]
     with serving(command) as server:
         limit.check(LimitedServer(server.port, context), limit.value)

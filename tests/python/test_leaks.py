@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 import pytest
+from limits import UPGRADE, frame, message
 
 from harness import Wire, eventually, http, program, request
 
@@ -132,7 +133,7 @@ def mixed(count: int) -> list[bytes]:
 
 
 def call_all(port: int, wire: Wire, times: int) -> None:
-    """Makes about this many calls: one by one, in batches, over HTTP, and on new connections."""
+    """Makes about this many calls: one by one, in batches, over HTTP and WebSocket."""
     calls = mixed(ROUND // 2)
     raw, batch = b"".join(calls), b"[" + b",".join(calls) + b"]"
     for round in range(max(1, times // ROUND)):
@@ -144,6 +145,11 @@ def call_all(port: int, wire: Wire, times: int) -> None:
         with Wire(port) as other:
             other.send(http(calls[round % len(calls)]) + http(b"{") + b"GARBAGE\r\n\r\n")
             assert [other.reply()[0] for _ in range(3)] == [200, 200, 400]
+        with Wire(port) as socket:
+            messages = [message(call) for call in calls[: len(KINDS)]]
+            begun = frame(0x01, b"{")
+            socket.send(b"".join([UPGRADE, *messages, frame(0x89, b""), begun, frame(0x88, b"")]))
+            assert socket.rest().startswith(b"HTTP/1.1 101 ")
         with Wire(port) as leaving:  # Its calls are cancelled.
             leaving.send(request("later", [1]) + request("threaded", [1]) + b'{"cut')
 

@@ -81,6 +81,10 @@ pub struct Config {
     pub max_chunk_overhead_bytes: u32,
     pub max_discarded_bytes: u32,
     pub discard_timeout_ms: u32,
+    pub max_frame_bytes: u32,
+    pub max_message_frames: u32,
+    pub ping_interval_ms: u32,
+    pub max_unanswered_pings: u32,
 }
 
 impl Config {
@@ -191,6 +195,10 @@ impl Config {
             (&mut self.idle_timeout_ms, Limit::Time(&mut limits.idle_timeout)),
             (&mut self.send_timeout_ms, Limit::Time(&mut limits.send_timeout)),
             (&mut self.discard_timeout_ms, Limit::Time(&mut limits.discard_timeout)),
+            (&mut self.max_frame_bytes, Limit::Count(&mut limits.frame_bytes_max)),
+            (&mut self.max_message_frames, Limit::Count(&mut limits.message_frames_max)),
+            (&mut self.ping_interval_ms, Limit::Time(&mut limits.ping_interval)),
+            (&mut self.max_unanswered_pings, Limit::Count(&mut limits.unanswered_pings_max)),
         ] {
             limit.set_by(field);
         }
@@ -403,7 +411,7 @@ mod tests {
     /// program's padding is not zero for sure, and its size would include it.
     #[test]
     fn the_last_field_ends_where_the_configuration_does() {
-        let end = offset_of!(Config, discard_timeout_ms) + size_of::<u32>();
+        let end = offset_of!(Config, max_unanswered_pings) + size_of::<u32>();
         assert_eq!(end, size_of::<Config>());
     }
 
@@ -442,7 +450,8 @@ mod tests {
             call_timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
             max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
             handshake_timeout_ms unix_mode max_chunk_overhead_bytes max_discarded_bytes
-            discard_timeout_ms
+            discard_timeout_ms max_frame_bytes max_message_frames ping_interval_ms
+            max_unanswered_pings
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -1,11 +1,11 @@
-//! JSON-RPC 2.0 over raw TCP and HTTP/1.1 on one port, as a protocol without I/O.
+//! JSON-RPC 2.0 over raw TCP, HTTP/1.1 and WebSocket on one port, as a protocol without I/O.
 //!
 //! The crate knows no sockets, threads, clocks or languages: bytes, the time and limits are
 //! arguments, replies are appended to buffers of the caller, and calls go to a [`Service`]. Of the
 //! workspace it imports `ucall-buffer` only.
 //!
-//! [`Connection`] combines the layers: framing ([`http1`], or raw documents), then `rpc`
-//! (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
+//! [`Connection`] combines the layers: framing ([`http1`], [`websocket`], or raw documents), then
+//! `rpc` (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -14,6 +14,7 @@ pub mod json;
 mod limits;
 mod rpc;
 pub mod tls;
+pub mod websocket;
 
 pub use connection::{
     Connection, Drain, Environment, LoadState, MemoryBudget, NextAction, Reservation, Scratch,

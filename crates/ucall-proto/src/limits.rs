@@ -22,6 +22,12 @@ pub struct Limits {
     pub reply_bytes_max: usize,
     /// Text of one id.
     pub id_bytes_max: usize,
+    /// Payload of one frame of a WebSocket. A message has at most [`Limits::body_bytes_max`].
+    pub frame_bytes_max: usize,
+    /// Frames of one message of a WebSocket.
+    pub message_frames_max: usize,
+    /// Pings without any sign of life of a WebSocket's peer, after which it closes.
+    pub unanswered_pings_max: usize,
     /// Requests of one connection that wait for their replies.
     pub pipeline_max: usize,
     /// Bytes waiting to be sent on one connection, above the current reply.
@@ -46,6 +52,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// Time without a request on an open connection.
     pub idle_timeout: Duration,
+    /// Time without a byte of a WebSocket's peer, after which it gets a Ping.
+    pub ping_interval: Duration,
     /// Time in which the peer accepts no byte of the output.
     pub send_timeout: Duration,
     /// Time for which input is discarded after the last reply.
@@ -68,6 +76,9 @@ impl Default for Limits {
             batch_calls_max: 1_000,
             reply_bytes_max: 64 << 20,
             id_bytes_max: 1 << 10,
+            frame_bytes_max: 16 << 20,
+            message_frames_max: 1_024,
+            unanswered_pings_max: 2,
             pipeline_max: 128,
             output_bytes_max: 1 << 20,
             held_bytes_max: 1 << 30,
@@ -78,6 +89,7 @@ impl Default for Limits {
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),
+            ping_interval: Duration::from_secs(20),
             send_timeout: Duration::from_secs(30),
             discard_timeout: Duration::from_secs(1),
         }

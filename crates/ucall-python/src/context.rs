@@ -23,7 +23,7 @@ pub(crate) struct Context {
     id: Option<Vec<u8>>,
     peer: Option<Peer>,
     user: Option<Py<PyAny>>,
-    /// The block of header lines as received; `None` over raw TCP.
+    /// The block of header lines as received; `None` over raw TCP and WebSocket.
     headers: Option<Vec<u8>>,
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,
@@ -114,8 +114,8 @@ impl Context {
         self.user.as_ref().map(|user| user.clone_ref(py))
     }
 
-    /// The headers of the HTTP request by their names in lower case; empty over raw TCP. Repeated
-    /// headers are joined by ", ".
+    /// The headers of the HTTP request by their names in lower case; empty over raw TCP and for
+    /// messages of a WebSocket. Repeated headers are joined by ", ".
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let headers = PyDict::new(py);

@@ -45,7 +45,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 23] {
+) -> [(&'static str, LimitField<'a>); 27] {
     let limits = &mut config.limits;
     [
         ("max_connections", LimitField::Count(&mut config.connections_max)),
@@ -56,6 +56,9 @@ fn limit_fields<'a>(
         ("max_head_bytes", LimitField::Count(&mut limits.head.bytes_max)),
         ("max_headers", LimitField::Count(&mut limits.head.headers_max)),
         ("max_body_bytes", LimitField::Count(&mut limits.body_bytes_max)),
+        ("max_frame_bytes", LimitField::Count(&mut limits.frame_bytes_max)),
+        ("max_message_frames", LimitField::Count(&mut limits.message_frames_max)),
+        ("max_unanswered_pings", LimitField::Count(&mut limits.unanswered_pings_max)),
         ("max_chunk_overhead_bytes", LimitField::Count(&mut limits.chunk_overhead_bytes_max)),
         ("max_nesting", LimitField::Count(&mut limits.nesting_max)),
         ("max_batch_calls", LimitField::Count(&mut limits.batch_calls_max)),
@@ -69,6 +72,7 @@ fn limit_fields<'a>(
         ("head_timeout_s", LimitField::Time(&mut limits.head_timeout)),
         ("body_timeout_s", LimitField::Time(&mut limits.body_timeout)),
         ("idle_timeout_s", LimitField::Time(&mut limits.idle_timeout)),
+        ("ping_interval_s", LimitField::Time(&mut limits.ping_interval)),
         ("send_timeout_s", LimitField::Time(&mut limits.send_timeout)),
         ("discard_timeout_s", LimitField::Time(&mut limits.discard_timeout)),
     ]

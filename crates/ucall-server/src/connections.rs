@@ -93,6 +93,11 @@ impl Entry {
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.proto.idle_since().filter(|_| self.outgoing.bytes() == 0)
     }
+
+    /// The same, but open WebSockets without a call are quiet, too.
+    fn quiet_since(&self) -> Option<Instant> {
+        self.proto.quiet_since().filter(|_| self.outgoing.bytes() == 0)
+    }
 }
 
 /// All connections.
@@ -147,10 +152,11 @@ impl Connections {
         self.iter().map(Entry::id).collect()
     }
 
-    /// Connections that had been idle for `time` at `moment`.
-    pub(crate) fn idle_for(&self, time: Duration, moment: Instant) -> Vec<Id> {
-        let is_idle = |entry: &&Entry| entry.idle_since().is_some_and(|it| it + time <= moment);
-        self.iter().filter(is_idle).map(Entry::id).collect()
+    /// Connections, open WebSockets among them, that had been without a call for `time` at
+    /// `moment`.
+    pub(crate) fn quiet_for(&self, time: Duration, moment: Instant) -> Vec<Id> {
+        let is_quiet = |entry: &&Entry| entry.quiet_since().is_some_and(|it| it + time <= moment);
+        self.iter().filter(is_quiet).map(Entry::id).collect()
     }
 
     fn iter(&self) -> impl Iterator<Item = &Entry> {

@@ -79,6 +79,9 @@ static uint32_t *field(ucall_config_t *config, char const *name) {
     FIELD(max_head_bytes);
     FIELD(max_headers);
     FIELD(max_body_bytes);
+    FIELD(max_frame_bytes);
+    FIELD(max_message_frames);
+    FIELD(max_unanswered_pings);
     FIELD(max_chunk_overhead_bytes);
     FIELD(max_nesting);
     FIELD(max_reply_bytes);
@@ -92,6 +95,7 @@ static uint32_t *field(ucall_config_t *config, char const *name) {
     FIELD(head_timeout_ms);
     FIELD(body_timeout_ms);
     FIELD(idle_timeout_ms);
+    FIELD(ping_interval_ms);
     FIELD(send_timeout_ms);
     FIELD(discard_timeout_ms);
 #undef FIELD

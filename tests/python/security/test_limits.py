@@ -67,7 +67,8 @@ def functions() -> list[Callable[..., Any]]:
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.python)
 def test_every_limit_by_its_option(serve: Serve, security: Security, limit: Limit) -> None:
     options, context = security
-    server = serve(*functions(), **options, **{limit.python: limit.value})
+    options = options | {limit.python: limit.value, "ping_interval_s": limit.ping_interval_s}
+    server = serve(*functions(), **options)
     limit.check(LimitedServer(server.port, context), limit.value)
 
 

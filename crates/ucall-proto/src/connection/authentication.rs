@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | HTTP | each request, when its head is complete | that request |
 //! | raw TCP | once, at the first byte of a document | the connection |
+//! | WebSocket | once, at the upgrade | the connection |
 //!
 //! No body is read before that. A preflight is not authenticated, because browsers send it without
 //! credentials.
@@ -37,19 +38,13 @@ impl PlainConnection {
                 http.identity = Some(identity);
                 None
             }
-            Err(refusal) => {
-                let error = match refusal {
-                    AuthenticationError::Unauthorized => HttpError::Unauthorized,
-                    AuthenticationError::Failed => HttpError::AuthenticationFailed,
-                };
-                Some(self.refuse_for_origin(
-                    reply_headers.allowed_origin,
-                    &error,
-                    head.method(),
-                    environment,
-                    out,
-                ))
-            }
+            Err(refusal) => Some(self.refuse_for_origin(
+                reply_headers.allowed_origin,
+                &HttpError::from(refusal),
+                head.method(),
+                environment,
+                out,
+            )),
         }
     }
 
@@ -66,6 +61,15 @@ impl PlainConnection {
             Err(refusal) => {
                 self.refuse_with(&RpcError::unauthenticated(refusal), out);
             }
+        }
+    }
+}
+
+impl From<AuthenticationError> for HttpError {
+    fn from(error: AuthenticationError) -> Self {
+        match error {
+            AuthenticationError::Unauthorized => Self::Unauthorized,
+            AuthenticationError::Failed => Self::AuthenticationFailed,
         }
     }
 }

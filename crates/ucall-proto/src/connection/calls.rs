@@ -30,17 +30,19 @@ pub(super) enum DocumentOutcome {
 pub(super) struct RequestContext<'a> {
     /// The number of the request that it is.
     pub(super) request: u64,
-    /// The head of the HTTP request; `None` over raw TCP.
+    /// The head of the HTTP request; `None` over raw TCP and WebSocket.
     pub(super) head: Option<&'a Head<'a>>,
+    /// Whether the document has a frame: the body of an HTTP request, or a message.
+    pub(super) is_framed: bool,
     pub(super) session: Option<&'a Arc<TlsSession>>,
 }
 
 impl RequestContext<'_> {
-    /// Whether `rest` may follow a document: another one over raw TCP, and only white space in the
-    /// body of an HTTP request.
+    /// Whether `rest` may follow a document: another one over raw TCP, and only white space in a
+    /// frame.
     #[inline(always)]
     fn allows(&self, rest: &[u8]) -> bool {
-        self.head.is_none() || rest.iter().all(|byte| b" \t\r\n".contains(byte))
+        !self.is_framed || rest.iter().all(|byte| b" \t\r\n".contains(byte))
     }
 }
 

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use super::{CloseState, Environment, PlainConnection, Protocol};
 use crate::Limits;
 
+/// For a Pong that has arrived, but is not read yet. At least one turn reads between two sweeps.
+const LAST_CHANCE: Duration = Duration::from_secs(1);
+
 /// What the connection waits for from its peer, with a limit in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaitState {
@@ -23,6 +26,7 @@ impl PlainConnection {
     pub(super) fn update_wait_state<S>(&mut self, environment: &mut Environment<'_, S>) {
         let is_between_requests = || match &self.protocol {
             Protocol::Http(http) => http.is_between_requests(),
+            Protocol::WebSocket(socket) => socket.is_between_messages(),
             Protocol::Raw(_) | Protocol::Unknown => true,
         };
         if self.wait_state == WaitState::Request
@@ -45,7 +49,7 @@ impl PlainConnection {
         match self.wait_state {
             WaitState::Handshake => Some(since + limits.handshake_timeout),
             WaitState::Request => {
-                let end = since + limits.idle_timeout;
+                let end = since + self.idle_time(limits);
                 Some(limits.lifetime.map_or(end, |lifetime| end.min(self.accepted_at + lifetime)))
             }
             WaitState::Head => Some(since + limits.head_timeout),
@@ -54,6 +58,34 @@ impl PlainConnection {
             }
             WaitState::Replies => None,
             WaitState::End => Some(since + limits.discard_timeout),
+        }
+    }
+
+    /// Since when the connection has had no request under way; `None` while it has.
+    pub fn idle_since(&self) -> Option<Instant> {
+        self.quiet_since().filter(|_| !self.is_websocket())
+    }
+
+    /// The same, but an open WebSocket without a message or a call under way is quiet, too. It is
+    /// not idle, because its peer may wait for messages of the server.
+    pub fn quiet_since(&self) -> Option<Instant> {
+        let is_quiet = matches!(self.wait_state, WaitState::Handshake | WaitState::Request)
+            && self.exchanges.is_empty();
+        is_quiet.then_some(self.waiting_since)
+    }
+
+    /// Whether the next bytes belong to a handshake.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.wait_state == WaitState::Handshake
+    }
+
+    /// How long the peer may be idle.
+    fn idle_time(&self, limits: &Limits) -> Duration {
+        match &self.protocol {
+            Protocol::WebSocket(socket) if socket.is_silent(limits) => LAST_CHANCE,
+            Protocol::WebSocket(_) => limits.ping_interval,
+            _ => limits.idle_timeout,
         }
     }
 
@@ -87,12 +119,15 @@ impl PlainConnection {
         } else {
             match &self.protocol {
                 Protocol::Http(http) => http.wait_state(self.input.is_empty(), limits),
+                Protocol::WebSocket(socket) => socket.wait_state(self.input.len(), limits),
                 _ if self.input.is_empty() => WaitState::Request,
                 Protocol::Raw(_) => WaitState::Body { total: body_time(self.input.len(), limits) },
                 Protocol::Unknown => WaitState::Head,
             }
         };
         match wait_state {
+            // A peer that waits for a reply answers pings.
+            WaitState::Request if self.is_websocket() => WaitState::Request,
             // The limits of an incomplete request also apply while earlier calls are deferred.
             WaitState::Request | WaitState::End if !self.exchanges.is_empty() => WaitState::Replies,
             wait_state => wait_state,

@@ -136,9 +136,9 @@ impl PlainConnection {
             && environment.load == LoadState::Normal;
         let mut reply_headers = ReplyHeaders::default();
         if !is_fast_path {
-            match check_access(head, is_last, self.is_tls(), environment) {
+            match self.check_or_upgrade(head, is_last, environment, out) {
                 Ok(checked) => reply_headers = checked,
-                Err(error) => return self.refuse_http(&error, head.method(), environment, out),
+                Err(step) => return step,
             }
         }
         if environment.service.requires_authentication()
@@ -165,6 +165,23 @@ impl PlainConnection {
         }
         self.run_request(head, body, &reply_headers, environment, out);
         Step::Consumed(total)
+    }
+
+    /// Checks a request that is not on the fast path. Returns the step of a request that is refused
+    /// or upgrades the connection.
+    #[inline(never)]
+    fn check_or_upgrade<'a, S: Service>(
+        &mut self,
+        head: &Head<'a>,
+        is_last: bool,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Result<ReplyHeaders<'a>, Step> {
+        if let Some(step) = self.upgrade(head, environment, out) {
+            return Err(step);
+        }
+        check_access(head, is_last, self.is_tls(), environment)
+            .map_err(|error| self.refuse_http(&error, head.method(), environment, out))
     }
 
     #[cold]
@@ -344,7 +361,12 @@ impl PlainConnection {
     ) {
         let request = self.next_request();
         let pending = environment.replies.begin(out, reply_headers);
-        let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
+        let context = RequestContext {
+            request,
+            head: Some(head),
+            is_framed: true,
+            session: self.session.as_ref(),
+        };
         let ran = match run_document(body, context, environment, out) {
             Ok((ran, _)) => ran,
             Err(fault) => {
@@ -452,7 +474,7 @@ fn check_access<'a, S>(
             Ok(ReplyHeaders { connection, allowed_origin })
         }
         (_, Target::Root | Target::Asterisk) => Err(HttpError::MethodNotAllowed),
-        (_, Target::Other(_)) => Err(HttpError::NotFound),
+        (_, Target::WebSocket | Target::Other(_)) => Err(HttpError::NotFound),
     }
 }
 

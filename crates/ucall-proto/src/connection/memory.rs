@@ -125,6 +125,7 @@ impl PlainConnection {
         }
         let chunked = match &self.protocol {
             Protocol::Http(http) => http.held_bytes(),
+            Protocol::WebSocket(socket) => socket.held_bytes(),
             _ => 0,
         };
         let holds = self.input.capacity() + chunked + self.exchanges.held_bytes();
@@ -141,10 +142,12 @@ impl PlainConnection {
 
     /// The bytes that are missing of a body whose length is known.
     fn remaining_body_bytes(&self) -> usize {
-        match &self.protocol {
-            Protocol::Http(http) => http.bytes_needed().saturating_sub(self.input.len()),
+        let bytes_needed = match &self.protocol {
+            Protocol::Http(http) => http.bytes_needed(),
+            Protocol::WebSocket(socket) => socket.bytes_needed(),
             _ => 0,
-        }
+        };
+        bytes_needed.saturating_sub(self.input.len())
     }
 
     /// Replies that there is no memory for a request; the client may retry.
@@ -159,6 +162,7 @@ impl PlainConnection {
             Protocol::Http(_) => {
                 self.refuse_http(&HttpError::Overloaded, Method::Other, environment, out);
             }
+            Protocol::WebSocket(_) => self.refuse_for_memory(out),
             _ => {
                 raw::write_overloaded(out);
                 self.discard_input();

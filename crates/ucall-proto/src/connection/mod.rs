@@ -10,6 +10,7 @@
 //! | `Unknown` | every connection | `Raw` at `{` or `[`, `Http` at a letter, else refused |
 //! | `Raw` | a document | another document |
 //! | `Http` | a head | another head, unless the request closes the connection |
+//! | `WebSocket` | an upgrade of `Http` | another frame |
 //!
 //! `close_state` advances from `Open` to `DiscardingInput` (no more requests are read, further
 //! input is discarded, replies are sent) to `Closed`.
@@ -24,6 +25,7 @@ mod memory;
 mod public;
 mod raw;
 mod secure;
+mod websocket;
 
 use std::mem;
 use std::sync::Arc;
@@ -42,6 +44,7 @@ use exchange::Exchanges;
 use http::{Http, HttpFraming};
 pub use public::Connection;
 use raw::Raw;
+use websocket::WebSocket;
 
 /// White space that may come before the byte that determines the protocol.
 const LEADING_SPACE_MAX: usize = 64;
@@ -88,7 +91,7 @@ pub enum LoadState {
     #[default]
     Normal,
     /// Its [`MemoryBudget`] is exceeded. New requests are refused: over HTTP before their body is
-    /// read, over raw TCP by the [`Service`]. [`Drain::Refusing`] takes precedence.
+    /// read, over raw TCP and WebSocket by the [`Service`]. [`Drain::Refusing`] takes precedence.
     Overloaded,
 }
 
@@ -125,6 +128,7 @@ enum Protocol {
     Unknown,
     Raw(Raw),
     Http(Http),
+    WebSocket(WebSocket),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -219,6 +223,9 @@ impl PlainConnection {
             let used = self.process(bytes, environment, out);
             if used < bytes.len() && self.close_state == CloseState::Open {
                 self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
+                if self.is_websocket() && self.close_state == CloseState::Open {
+                    self.process_input(environment, out);
+                }
             }
         } else {
             self.buffer_input(bytes, environment, out);
@@ -255,7 +262,7 @@ impl PlainConnection {
                 self.refuse_partial_head(environment, out);
             }
             // The layer that owns the socket cancels their handlers when it closes the connection.
-            Protocol::Http(_) | Protocol::Unknown => self.exchanges.cancel(),
+            _ => self.exchanges.cancel(),
         }
         if !self.paused {
             self.discard_input();
@@ -296,6 +303,10 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         match (self.wait_state, &self.protocol) {
+            (WaitState::Request, Protocol::WebSocket(_)) => self.ping_or_close(environment, out),
+            (WaitState::Body { .. }, Protocol::WebSocket(_)) => {
+                self.refuse_slow_message(environment.limits, out);
+            }
             (WaitState::Head | WaitState::Body { .. }, Protocol::Http(_)) => {
                 let head = matches!(self.wait_state, WaitState::Head);
                 self.refuse_timeout(head, environment, out);
@@ -332,12 +343,6 @@ impl PlainConnection {
         }
     }
 
-    /// Since when the connection has had no request under way; `None` while it has.
-    pub fn idle_since(&self) -> Option<Instant> {
-        matches!(self.wait_state, WaitState::Handshake | WaitState::Request)
-            .then_some(self.waiting_since)
-    }
-
     /// Whether deferred calls may still run, cancelled ones included.
     pub fn has_deferred(&self) -> bool {
         self.exchanges.has_deferred()
@@ -346,12 +351,6 @@ impl PlainConnection {
     /// What TLS has agreed on; `None` without TLS, and before.
     pub fn session(&self) -> Option<&TlsSession> {
         self.session.as_deref()
-    }
-
-    /// Whether the next bytes belong to a handshake.
-    #[inline]
-    pub fn is_handshaking(&self) -> bool {
-        self.wait_state == WaitState::Handshake
     }
 
     fn is_tls(&self) -> bool {
@@ -406,7 +405,14 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         let mut input = mem::take(&mut self.input);
-        let used = self.process_all(&input, 0, environment, out);
+        let mut used = 0;
+        if !self.is_websocket() {
+            used = self.process_all(&input, 0, environment, out);
+        }
+        if self.is_websocket() {
+            let frames = input.get_mut(used..).unwrap_or_default();
+            used += self.process_frames(frames, environment, out);
+        }
         if used == input.len() || self.close_state != CloseState::Open {
             return environment.scratch.input.put(input);
         }
@@ -478,6 +484,13 @@ impl PlainConnection {
         }
     }
 
+    /// Whether as much waits already as one connection may make wait.
+    #[inline(always)]
+    fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
+        self.exchanges.len() >= environment.limits.pipeline_max
+            || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
+    }
+
     /// Runs the request that `rest` starts with, if it is complete and may run now.
     #[inline(always)]
     fn step<S: Service>(
@@ -489,9 +502,7 @@ impl PlainConnection {
         if rest.is_empty() || self.close_state != CloseState::Open {
             return Step::Incomplete;
         }
-        if self.exchanges.len() >= environment.limits.pipeline_max
-            || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
-        {
+        if self.must_wait(environment, out) {
             self.paused = true;
             return Step::Incomplete;
         }
@@ -500,6 +511,8 @@ impl PlainConnection {
         }
         match &self.protocol {
             Protocol::Raw(_) => self.step_raw(rest, environment, out),
+            // Frames need input that may be written, see `process_frames`.
+            Protocol::WebSocket(_) => Step::Incomplete,
             _ => self.detect_protocol(rest, environment, out),
         }
     }
@@ -546,6 +559,11 @@ impl PlainConnection {
         }
     }
 
+    #[inline]
+    fn is_websocket(&self) -> bool {
+        matches!(self.protocol, Protocol::WebSocket(_))
+    }
+
     fn is_raw(&self) -> bool {
         matches!(self.protocol, Protocol::Raw(_))
     }
@@ -566,12 +584,16 @@ impl PlainConnection {
     /// Moves replies that have become whole to the output: in order, or as they finish.
     fn flush_exchanges<S>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
         if matches!(self.protocol, Protocol::Http(_)) {
-            self.flush_in_order(environment, out);
-        } else {
-            while let Some((_, answer)) = self.exchanges.pop_any_whole() {
+            return self.flush_in_order(environment, out);
+        }
+        while let Some((_, answer)) = self.exchanges.pop_any_whole() {
+            if self.is_websocket() {
+                self.write_message(&answer, out);
+            } else {
                 answer.write(out);
                 out.push(b'\n');
             }
         }
+        self.end_after_replies(out);
     }
 }

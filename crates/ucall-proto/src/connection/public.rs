@@ -97,10 +97,11 @@ impl Connection {
     }
 
     /// Appends a message that answers no request, such as a notification to the peer. Returns
-    /// `false` over HTTP, which has no frame for it.
+    /// `false` over HTTP, which has no frame for it, and after the Close frame of a WebSocket.
     #[must_use]
     pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
-        self.is_raw() && self.inner.write(&[message, b"\n"].concat(), out)
+        let framed = self.frame(message);
+        framed.is_some_and(|framed| self.inner.write(&framed, out))
     }
 
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
@@ -131,7 +132,8 @@ impl Connection {
         self.inner.update(PlainConnection::allow_over_budget);
     }
 
-    /// Appends the `close_notify` of TLS. The caller then closes the connection.
+    /// Appends the Close frame of a WebSocket, and the `close_notify` of TLS. The caller then
+    /// closes the connection.
     pub fn close_notify(&mut self, out: &mut Vec<u8>) {
         self.inner.close_notify(out);
     }

@@ -69,9 +69,23 @@ impl Secured {
         if self.plain.close_state != CloseState::Open {
             return self.plain.count_discarded(bytes.len());
         }
+        if self.tls.is_some() || self.plain.is_websocket() {
+            return self.receive_general(bytes, environment, out);
+        }
+        self.plain.receive_plaintext(bytes, environment, out);
+    }
+
+    /// [`Secured::receive`] for records and frames, which are read in place.
+    #[inline(never)]
+    fn receive_general<S: Service>(
+        &mut self,
+        bytes: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
         match &mut self.tls {
-            None => self.plain.receive_plaintext(bytes, environment, out),
             Some(tls) => tls.receive(&mut self.plain, bytes, environment, out),
+            None => self.plain.receive_frames(bytes, environment, out),
         }
     }
 
@@ -110,8 +124,11 @@ impl Secured {
         }
     }
 
-    /// Tells the peer, under TLS, that nothing more follows.
+    /// Tells the peer of a WebSocket or of TLS that nothing more follows.
     pub(super) fn close_notify(&mut self, out: &mut Vec<u8>) {
+        let mut close_frame = Vec::new();
+        self.plain.abandon_replies(&mut close_frame);
+        self.write(&close_frame, out);
         if let Some(tls) = &mut self.tls {
             tls.tls.close(out);
         }
@@ -120,7 +137,6 @@ impl Secured {
 
 impl Tls {
     /// Decrypts records, and runs the requests in them.
-    #[inline(never)]
     fn receive<S: Service>(
         &mut self,
         plain: &mut PlainConnection,

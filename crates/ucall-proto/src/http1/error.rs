@@ -58,6 +58,13 @@ pub enum HttpError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// 400: an upgrade to WebSocket whose key is missing, repeated, or not base64 of 16 bytes.
+    WebSocketKeyMalformed,
+    /// 400: an upgrade to WebSocket with a body.
+    WebSocketBody,
+    /// 400: a `bearer.` subprotocol that is not base64url of visible characters, or comes with an
+    /// `Authorization` header.
+    WebSocketTokenMalformed,
     /// 400: plaintext where TLS is spoken.
     PlaintextOnTls,
     /// 400: TLS where plaintext is spoken.
@@ -83,6 +90,8 @@ pub enum HttpError {
     },
     /// 417: an `Expect` other than `100-continue`.
     ExpectationUnknown,
+    /// 426: an upgrade to WebSocket with another version than 13.
+    WebSocketVersionUnsupported,
     /// 431: request line and headers are larger than the limit.
     HeadTooLarge {
         /// The limit in bytes.
@@ -121,6 +130,7 @@ impl HttpError {
             408 => "Request Timeout",
             413 => "Content Too Large",
             417 => "Expectation Failed",
+            426 => "Upgrade Required",
             431 => "Request Header Fields Too Large",
             500 => "Internal Server Error",
             501 => "Not Implemented",
@@ -186,6 +196,14 @@ impl HttpError {
             Self::ChunkOverheadTooLarge { .. } => {
                 (400, "chunk extensions and trailers are larger than max_chunk_overhead_bytes")
             }
+            Self::WebSocketKeyMalformed => {
+                (400, "Sec-WebSocket-Key must be sent once, as 16 bytes in base64")
+            }
+            Self::WebSocketBody => (400, "an upgrade to WebSocket must have no body"),
+            Self::WebSocketTokenMalformed => (
+                400,
+                "a bearer. subprotocol must hold a token in base64url, and replaces Authorization",
+            ),
             Self::Unauthorized => (401, "the request needs valid credentials"),
             Self::HostForbidden => (
                 403,
@@ -201,6 +219,7 @@ impl HttpError {
             Self::BodyTimeout => (408, "the body was not complete within body_timeout"),
             Self::BodyTooLarge { .. } => (413, "the body is larger than max_body_bytes"),
             Self::ExpectationUnknown => (417, "the only supported expectation is 100-continue"),
+            Self::WebSocketVersionUnsupported => (426, "Sec-WebSocket-Version must be 13"),
             Self::HeadTooLarge { .. } => {
                 (431, "request line and headers are larger than max_head_bytes")
             }

@@ -55,6 +55,8 @@ pub enum Method {
 pub enum Target<'a> {
     /// The path `/`, with or without a query, alone or in an absolute `http://host/`.
     Root,
+    /// The path `/ws`, likewise.
+    WebSocket,
     /// The `*` of OPTIONS, for the server as a whole.
     Asterisk,
     /// Any other target, unchanged.
@@ -66,6 +68,7 @@ pub enum Target<'a> {
 pub(super) enum TargetKind {
     #[default]
     Root,
+    WebSocket,
     Asterisk,
     Other,
 }
@@ -118,6 +121,7 @@ impl<'a> Head<'a> {
     pub fn target(&self) -> Target<'a> {
         match self.parsed.target {
             TargetKind::Root => Target::Root,
+            TargetKind::WebSocket => Target::WebSocket,
             TargetKind::Asterisk => Target::Asterisk,
             TargetKind::Other => Target::Other(self.parsed.target_at.of(self.text)),
         }

@@ -21,6 +21,8 @@ const DIGITS_MAX: usize = 20;
 const HEAD_END: &[u8; 4] = b"\r\n\r\n";
 
 const ALLOW: &[u8] = b"Allow: POST, OPTIONS\r\n";
+const UPGRADE: &[u8] =
+    b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n";
 /// `*` does not cover Authorization, and browsers before 2022 do not know it.
 const PREFLIGHT: &[u8] = b"Access-Control-Allow-Methods: POST\r\n\
     Access-Control-Allow-Headers: Content-Type, Authorization, *\r\n\
@@ -234,6 +236,7 @@ impl ReplyWriter {
                 out.extend_from_slice(line.as_bytes());
             }
             405 => out.extend_from_slice(ALLOW),
+            426 => out.extend_from_slice(UPGRADE),
             503 => out.extend_from_slice(b"Retry-After: 1\r\n"),
             _ => {}
         }

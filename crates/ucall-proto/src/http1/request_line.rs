@@ -120,6 +120,7 @@ fn read_absolute(target: &[u8]) -> Result<(TargetKind, Option<Span>), HttpError>
 fn path_kind(path: &[u8]) -> TargetKind {
     match path {
         b"" | b"/" | [b'?', ..] | [b'/', b'?', ..] => TargetKind::Root,
+        b"/ws" | [b'/', b'w', b's', b'?', ..] => TargetKind::WebSocket,
         _ => TargetKind::Other,
     }
 }

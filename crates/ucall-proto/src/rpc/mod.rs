@@ -35,7 +35,7 @@ pub struct Call<'a> {
     pub id: Option<&'a [u8]>,
     /// Names the call while it is deferred.
     pub number: CallNumber,
-    /// The head of its HTTP request; `None` over raw TCP.
+    /// The head of its HTTP request; `None` over raw TCP and WebSocket.
     pub head: Option<&'a Head<'a>>,
     /// What TLS has agreed on; `None` without TLS.
     pub session: Option<&'a Arc<TlsSession>>,
@@ -89,7 +89,8 @@ pub trait Service {
     }
 
     /// Authenticates a request before its body is read: over HTTP each one, by its head; over raw
-    /// TCP the first one, for the whole connection. `session` is the session of TLS.
+    /// TCP the first one, for the whole connection; over WebSocket the upgrade, by its head, for
+    /// all messages. `session` is the session of TLS.
     fn authenticate(
         &mut self,
         head: Option<&Head<'_>>,

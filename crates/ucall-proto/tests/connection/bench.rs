@@ -20,8 +20,11 @@ impl Service for Constant {
 }
 
 fn measure(name: &str, request: &str, calls: usize) {
-    let mut driver = Driver::serving(Constant, Limits::default());
-    let mut bytes = request.as_bytes().to_vec();
+    measure_on(Driver::serving(Constant, Limits::default()), name, request.as_bytes(), calls);
+}
+
+fn measure_on(mut driver: Driver<Constant>, name: &str, request: &[u8], calls: usize) {
+    let mut bytes = request.to_vec();
     let rounds = 2_000_000 / calls;
     let started = Instant::now();
     for _ in 0..rounds {
@@ -46,6 +49,16 @@ fn http() {
 #[ignore = "a measurement"]
 fn raw() {
     measure("raw", &sum(1), 1);
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn websocket() {
+    let text = sum(1);
+    // A mask of zeros, so that the frame is the same after each call.
+    let frame = [&[0x81, 0x80 | text.len() as u8, 0, 0, 0, 0][..], text.as_bytes()].concat();
+    let driver = Driver::serving(Constant, Limits::default()).upgraded();
+    measure_on(driver, "websocket", &frame, 1);
 }
 
 #[test]

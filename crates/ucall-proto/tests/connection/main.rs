@@ -16,3 +16,4 @@ mod specification;
 #[path = "../tls/harness.rs"]
 #[allow(dead_code, reason = "the rest is for the tests that it belongs to")]
 mod tls;
+mod websocket;

@@ -8,6 +8,7 @@ use ucall_proto::{Connection, Limits, NextAction};
 
 use crate::harness::{Driver, answer, later, post, sum, sum_reply};
 use crate::tls::{Authority, Endpoint, client, server};
+use crate::websocket::{frames, message, upgrade};
 
 type Configs = (Arc<ServerConfig>, Arc<ClientConfig>);
 
@@ -270,4 +271,32 @@ fn undecrypted_bytes_are_counted_and_released() {
     assert!(pair.driver.held_bytes() >= before + 9_000);
     pair.driver.release();
     assert_eq!(pair.driver.held_bytes(), 0);
+}
+
+#[test]
+fn a_websocket_is_answered_as_without_tls() {
+    let stream = [
+        upgrade("").into_bytes(),
+        message(sum(1)),
+        message(format!("[{},{}]", sum(2), sum(3))),
+        message("nothing"),
+        message(sum(4)),
+    ];
+    let stream = stream.concat();
+    let mut plain = Driver::new();
+    plain.receive(&stream);
+    assert_eq!(frames(&plain.out).len(), 4);
+    for piece_bytes in [1, 7, 1 << 20] {
+        let mut pair = TlsPair::connected();
+        for piece in stream.chunks(piece_bytes) {
+            pair.client.send(piece);
+        }
+        pair.exchange(piece_bytes);
+        assert_eq!(pair.client.received, plain.out);
+        assert_eq!(pair.driver.connection.next_action(), NextAction::Receive);
+        pair.driver.connection.close_notify(&mut pair.driver.out);
+        pair.exchange(1 << 20);
+        assert!(pair.client.received.ends_with(b"the server closes the connection"));
+        assert!(pair.client.tls.has_received_close_notify());
+    }
 }

@@ -3,7 +3,7 @@
 //! | a connection | ends by |
 //! |---|---|
 //! | that has failed, or whose output is all sent | `close`, at once |
-//! | without a request, in a drain or at the end | `close_idle`, which sends TLS's close_notify |
+//! | without a call, in a drain or at the end | `close_idle`, with the last frame or record |
 //! | idle for longest, past the limit | `evict_idle`, which calls `close_idle` |
 //! | whose request was refused | `discard_input`, until its peer closes or a deadline passes |
 //!
@@ -132,9 +132,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Closes the connections that had been idle for [`GRACE_PERIOD`] at `moment`.
+    /// Closes the connections that had been without a call for [`GRACE_PERIOD`] at `moment`.
     pub(crate) fn close_all_idle(&mut self, moment: Instant) {
-        for id in self.connections.idle_for(GRACE_PERIOD, moment) {
+        for id in self.connections.quiet_for(GRACE_PERIOD, moment) {
             self.close_idle(id);
         }
     }
@@ -155,8 +155,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.resume(id);
     }
 
-    /// Closes a connection. If all its output is sent, TLS's close_notify tells the peer that the
-    /// stream is complete.
+    /// Closes a connection. If all its output is sent, the Close frame of a WebSocket and TLS's
+    /// close_notify tell the peer that the stream is complete.
     #[inline(never)]
     fn close_idle(&mut self, id: Id) {
         if let Some(entry) = self.connections.find(id)

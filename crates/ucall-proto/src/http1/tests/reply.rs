@@ -151,6 +151,7 @@ fn every_status_has_a_reason_phrase() {
         (HttpError::HeadTimeout, "408 Request Timeout"),
         (HttpError::BodyTimeout, "408 Request Timeout"),
         (HttpError::ExpectationUnknown, "417 Expectation Failed"),
+        (HttpError::WebSocketVersionUnsupported, "426 Upgrade Required"),
         (HttpError::TooManyHeaders { limit: 1 }, "431 Request Header Fields Too Large"),
         (HttpError::TransferCodingUnknown, "501 Not Implemented"),
         (HttpError::Overloaded, "503 Service Unavailable"),

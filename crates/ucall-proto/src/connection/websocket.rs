@@ -1,0 +1,402 @@
+//! Messages of a WebSocket, one document each, answered as they finish.
+//!
+//! A connection becomes a WebSocket by an upgrade of HTTP. Frames are unmasked in the buffer that
+//! they were received into. Under TLS that buffer cannot be written, so their bytes are copied to
+//! the input buffer first.
+//!
+//! | event | Close frame |
+//! |---|---|
+//! | the peer's Close frame | with its code |
+//! | a violation of the protocol or a limit | see [`WebSocketError`] |
+//! | a binary message that begins as no JSON | 1003 |
+//! | a message that is not complete in time, or `unanswered_pings_max` | 1008 |
+//! | no memory for a message that begins | 1013 |
+//! | a drain, `exchanges_max`, `lifetime` | 1001, after the replies |
+//! | the end of the stream without a Close frame | none |
+//!
+//! A message that is not JSON gets error -32700, and the connection stays open.
+
+use std::mem;
+
+use super::calls::{DocumentOutcome, RequestContext, run_document};
+use super::exchange::ExchangeReply;
+use super::http::HttpFraming;
+use super::{
+    CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
+    body_time,
+};
+use crate::Limits;
+use crate::http1::{Head, HttpError, Target, parse_head};
+use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
+use crate::websocket::{
+    CloseCode, Event, FrameWriter, MessageKind, MessageLimits, MessageReader, Opcode, Progress,
+    Upgrade, WebSocketError, validate_text, write_close, write_frame,
+};
+
+/// The reason of code 1001.
+const SERVER_CLOSES: &str = "the server closes the connection";
+
+/// The state of a WebSocket.
+#[derive(Debug, Default)]
+pub(super) struct WebSocket {
+    reader: MessageReader,
+    writer: FrameWriter,
+    /// The bytes of the frame whose head has arrived.
+    bytes_needed: usize,
+    /// Pings since the last byte of the peer.
+    pings: usize,
+    /// The Close frame is written, after which nothing may follow.
+    is_closed: bool,
+    /// The caller, if the service requires authentication.
+    identity: Option<CallerIdentity>,
+}
+
+impl WebSocket {
+    pub(super) fn new(identity: Option<CallerIdentity>) -> Self {
+        Self { identity, ..Self::default() }
+    }
+
+    pub(super) fn bytes_needed(&self) -> usize {
+        self.bytes_needed
+    }
+
+    /// The memory of a message in fragments.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.reader.held_bytes()
+    }
+
+    /// Whether no message is being received, apart from bytes in the input buffer.
+    pub(super) fn is_between_messages(&self) -> bool {
+        self.bytes_needed == 0 && !self.reader.has_fragments()
+    }
+
+    pub(super) fn wait_state(&self, input_len: usize, limits: &Limits) -> WaitState {
+        if input_len == 0 && self.is_between_messages() {
+            return WaitState::Request;
+        }
+        let bytes = self.bytes_needed.max(input_len) + self.reader.held_bytes();
+        WaitState::Body { total: body_time(bytes, limits) }
+    }
+
+    /// Whether the peer is silent after all of its Pings. It then has until the next sweep: its
+    /// Pong may have waited to be read while this process stood still.
+    pub(super) fn is_silent(&self, limits: &Limits) -> bool {
+        self.pings > limits.unanswered_pings_max
+    }
+
+    /// Appends a Close frame, after which the peer gets nothing more.
+    fn close(&mut self, code: CloseCode, reason: &str, out: &mut Vec<u8>) {
+        if !self.is_closed {
+            write_close(out, code, reason);
+        }
+        self.is_closed = true;
+    }
+}
+
+fn message_limits(limits: &Limits) -> MessageLimits {
+    MessageLimits {
+        frame_bytes_max: limits.frame_bytes_max,
+        message_bytes_max: limits.body_bytes_max,
+        frames_max: limits.message_frames_max,
+    }
+}
+
+impl PlainConnection {
+    /// Takes bytes of a WebSocket, which are unmasked in place.
+    pub(super) fn receive_frames<S: Service>(
+        &mut self,
+        bytes: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if !self.input.is_empty() {
+            return self.receive_plaintext(bytes, environment, out);
+        }
+        let used = self.process_frames(bytes, environment, out);
+        if used < bytes.len() && self.close_state == CloseState::Open {
+            self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
+        }
+        self.update_wait_state(environment);
+    }
+
+    /// Turns the connection into a WebSocket, if the request asks for that and may have it. Returns
+    /// `None` for any other request.
+    #[cold]
+    pub(super) fn upgrade<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Option<Step> {
+        if !matches!(head.target(), Target::Root | Target::WebSocket) {
+            return None;
+        }
+        let is_overloaded = environment.drain != Drain::No || environment.load != LoadState::Normal;
+        let checked = match environment.access.check(head.host(), head.origin(), self.is_tls()) {
+            Ok(_) => Upgrade::parse(head),
+            Err(error) => Err(error),
+        };
+        let identity = match checked {
+            Ok(None) => return None,
+            Ok(Some(_)) if is_overloaded => Err(HttpError::Overloaded),
+            // The reply follows those to earlier requests.
+            Ok(Some(_)) if !self.exchanges.is_empty() => {
+                self.paused = true;
+                return Some(Step::Incomplete);
+            }
+            Ok(Some(upgrade)) => {
+                let identity = self.authenticate_upgrade(&upgrade, head, environment);
+                identity.inspect(|_| upgrade.write_reply(out))
+            }
+            Err(error) => Err(error),
+        };
+        Some(match identity {
+            Ok(identity) => {
+                self.protocol = Protocol::WebSocket(WebSocket::new(identity));
+                Step::Consumed(head.len())
+            }
+            Err(error) => self.refuse_http(&error, head.method(), environment, out),
+        })
+    }
+
+    /// Authenticates a WebSocket for all of its messages, if the service requires that.
+    fn authenticate_upgrade<S: Service>(
+        &self,
+        upgrade: &Upgrade<'_>,
+        head: &Head<'_>,
+        environment: &mut Environment<'_, S>,
+    ) -> Result<Option<CallerIdentity>, HttpError> {
+        if !environment.service.requires_authentication() {
+            return Ok(None);
+        }
+        let text = upgrade.authorized_head(head);
+        let authorized = match &text {
+            Some(text) => parse_head(text, &environment.limits.head)?,
+            None => Some(*head),
+        };
+        let identity = environment.service.authenticate(authorized.as_ref(), self.session.as_ref());
+        Ok(Some(identity.map_err(HttpError::from)?))
+    }
+
+    /// Runs the messages that `bytes` starts with; returns the length of their frames.
+    #[inline(never)]
+    pub(super) fn process_frames<S: Service>(
+        &mut self,
+        bytes: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        self.paused = false;
+        if let Protocol::WebSocket(socket) = &mut self.protocol {
+            socket.pings = 0;
+        }
+        let mut used = 0;
+        while let Some(rest @ [_, ..]) = bytes.get_mut(used..)
+            && self.close_state == CloseState::Open
+            && let Step::Consumed(count) = self.step_frame(rest, environment, out)
+        {
+            used += count;
+        }
+        if used > 0 && environment.drain == Drain::Refusing {
+            self.go_away(out);
+        }
+        used
+    }
+
+    /// Handles the frame that `rest` starts with, if it is complete and may run now.
+    fn step_frame<S: Service>(
+        &mut self,
+        rest: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        if self.must_wait(environment, out) {
+            self.paused = true;
+            return Step::Incomplete;
+        }
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return Step::Incomplete };
+        if rest.len() < socket.bytes_needed {
+            return Step::Incomplete;
+        }
+        let had_head = mem::take(&mut socket.bytes_needed) > 0;
+        match socket.reader.read(rest, &message_limits(environment.limits)) {
+            Ok(Progress::Frame { len, event }) => {
+                self.handle_frame(event, environment, out);
+                Step::Consumed(len)
+            }
+            Ok(Progress::Incomplete { bytes_needed }) => {
+                socket.bytes_needed = bytes_needed;
+                if !had_head && !socket.reader.has_fragments() {
+                    self.close_if_full(environment, out);
+                }
+                Step::Incomplete
+            }
+            Err(error) => {
+                self.violate(error, out);
+                Step::Incomplete
+            }
+        }
+    }
+
+    #[inline]
+    fn handle_frame<S: Service>(
+        &mut self,
+        event: Event<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        match event {
+            Event::Message { kind: MessageKind::Binary, payload } if !begins_as_json(&payload) => {
+                self.close_websocket(CloseCode::UNSUPPORTED, "expected JSON", out);
+            }
+            Event::Message { kind, payload } => self.run_message(kind, &payload, environment, out),
+            Event::Fragment { is_first: true } => self.close_if_full(environment, out),
+            Event::Fragment { .. } | Event::Pong(_) => {}
+            Event::Ping(payload) => write_frame(out, Opcode::Pong, payload),
+            Event::Close(close) => {
+                let code = close.map_or(CloseCode::NORMAL, |close| close.code);
+                self.close_websocket(code, "", out);
+            }
+        }
+    }
+
+    #[inline]
+    fn run_message<S: Service>(
+        &mut self,
+        kind: MessageKind,
+        payload: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let request = self.next_request();
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return };
+        if let Some(identity) = &socket.identity {
+            environment.service.set_identity(identity);
+        }
+        let pending = socket.writer.begin(out);
+        let session = self.session.as_ref();
+        let context = RequestContext { request, head: None, is_framed: true, session };
+        match run_document(payload, context, environment, out) {
+            Ok((DocumentOutcome::Replied, _)) => socket.writer.end(out, pending, Opcode::Text),
+            Ok((DocumentOutcome::NoReply, _)) => socket.writer.abort(out, pending),
+            Ok((DocumentOutcome::Deferred(answer), _)) => {
+                socket.writer.abort(out, pending);
+                self.exchanges.push(request, HttpFraming::default(), answer);
+            }
+            // Valid JSON is valid UTF-8, so only other text is validated by itself.
+            Err(_) if kind == MessageKind::Text && validate_text(payload).is_err() => {
+                socket.writer.abort(out, pending);
+                return self.violate(WebSocketError::TextNotUtf8, out);
+            }
+            Err(fault) => {
+                write_error_reply(out, None, &RpcError::parse(fault, environment.limits));
+                socket.writer.end(out, pending, Opcode::Text);
+            }
+        }
+        if self.is_last(request, environment) {
+            self.go_away(out);
+        }
+    }
+
+    /// A message that answers no request, in the frame of the protocol; `None` if it has none.
+    pub(super) fn frame(&self, message: &[u8]) -> Option<Vec<u8>> {
+        let mut framed = Vec::new();
+        match &self.protocol {
+            Protocol::Raw(_) => framed = [message, b"\n"].concat(),
+            Protocol::WebSocket(socket) if !socket.is_closed => {
+                write_frame(&mut framed, Opcode::Text, message);
+            }
+            _ => return None,
+        }
+        Some(framed)
+    }
+
+    /// Writes a reply that had to wait.
+    pub(super) fn write_message(&mut self, answer: &ExchangeReply, out: &mut Vec<u8>) {
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return };
+        let pending = socket.writer.begin(out);
+        answer.write(out);
+        socket.writer.end(out, pending, Opcode::Text);
+    }
+
+    /// The peer was silent for `ping_interval`: sends a Ping, or closes after too many.
+    #[cold]
+    pub(super) fn ping_or_close<S>(&mut self, environment: &Environment<'_, S>, out: &mut Vec<u8>) {
+        let limits = environment.limits;
+        if limits.lifetime.is_some_and(|lifetime| environment.now >= self.accepted_at + lifetime) {
+            return self.go_away(out);
+        }
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return };
+        if socket.is_silent(limits) {
+            let pings = limits.unanswered_pings_max;
+            let reason = format!("expected a reply to {pings} pings (max_unanswered_pings)");
+            return self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, out);
+        }
+        socket.pings += 1;
+        if !socket.is_silent(limits) {
+            write_frame(out, Opcode::Ping, b"");
+        }
+    }
+
+    /// The peer did not send the rest of a message in time.
+    pub(super) fn refuse_slow_message(&mut self, limits: &Limits, out: &mut Vec<u8>) {
+        let seconds = limits.body_timeout.as_secs();
+        let reason = format!("expected the rest of the message within {seconds} s (body_timeout)");
+        self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, out);
+    }
+
+    /// There is no memory for the rest of a message.
+    #[cold]
+    pub(super) fn refuse_for_memory(&mut self, out: &mut Vec<u8>) {
+        self.close_websocket(CloseCode::TRY_AGAIN_LATER, "the server is overloaded", out);
+    }
+
+    /// Reads no more messages. The Close frame follows the replies to those that were read.
+    #[cold]
+    pub(super) fn go_away(&mut self, out: &mut Vec<u8>) {
+        self.discard_input();
+        self.end_after_replies(out);
+    }
+
+    /// Appends the Close frame of a WebSocket whose connection closes at once.
+    pub(super) fn abandon_replies(&mut self, out: &mut Vec<u8>) {
+        if self.is_websocket() {
+            self.close_websocket(CloseCode::GOING_AWAY, SERVER_CLOSES, out);
+        }
+    }
+
+    /// Appends the Close frame if no more replies follow.
+    pub(super) fn end_after_replies(&mut self, out: &mut Vec<u8>) {
+        if let Protocol::WebSocket(socket) = &mut self.protocol
+            && self.close_state != CloseState::Open
+            && self.exchanges.is_empty()
+        {
+            socket.close(CloseCode::GOING_AWAY, SERVER_CLOSES, out);
+        }
+    }
+
+    /// Refuses a message that begins while there is no memory. One that has begun waits.
+    fn close_if_full<S: Service>(&mut self, environment: &Environment<'_, S>, out: &mut Vec<u8>) {
+        if environment.scratch.is_full(environment.limits) {
+            self.refuse_for_memory(out);
+        }
+    }
+
+    #[cold]
+    fn violate(&mut self, error: WebSocketError, out: &mut Vec<u8>) {
+        self.close_websocket(error.code(), &error.to_string(), out);
+    }
+
+    /// Sends a Close frame, gives up on all replies, and reads nothing more.
+    #[cold]
+    fn close_websocket(&mut self, code: CloseCode, reason: &str, out: &mut Vec<u8>) {
+        if let Protocol::WebSocket(socket) = &mut self.protocol {
+            socket.close(code, reason, out);
+        }
+        self.cancel();
+    }
+}
+
+fn begins_as_json(payload: &[u8]) -> bool {
+    matches!(payload.trim_ascii_start().first(), Some(b'{' | b'['))
+}

@@ -1,0 +1,26 @@
+//! WebSocket (RFC 6455) of a server, without I/O: frames, messages, control frames, and closing.
+//!
+//! It may import `http1` for the upgrade, `simdutf8`, `base64ct`, and SHA-1 of `aws-lc-rs`.
+//!
+//! [`MessageReader`] reads the client's frames from a buffer that may be written: a payload is
+//! unmasked where it is, and a message of one frame is not copied. The fragments of a message are
+//! collected in memory of the reader. [`FrameWriter`] writes a server's frames around payloads that
+//! are written in place. Extensions are declined, so the reserved bits of each frame must be 0.
+
+mod close;
+mod error;
+mod head;
+mod mask;
+mod reader;
+mod upgrade;
+mod writer;
+
+pub use close::CloseCode;
+pub use error::WebSocketError;
+pub use head::Opcode;
+pub use mask::unmask;
+pub use reader::{
+    CloseFrame, Event, MessageKind, MessageLimits, MessageReader, Progress, validate_text,
+};
+pub use upgrade::Upgrade;
+pub use writer::{FrameWriter, PendingFrame, write_close, write_frame};

@@ -1,0 +1,276 @@
+//! Reads a client's frames, and collects the fragments of its messages.
+//!
+//! | a message under way | frame | then |
+//! |---|---|---|
+//! | no | text or binary, final | the message |
+//! | no | text or binary | a message is under way |
+//! | no | continuation | an error |
+//! | yes | continuation, final | the message |
+//! | yes | continuation | still under way |
+//! | yes | text or binary | an error |
+//! | either | Ping, Pong, Close | the same as before |
+//!
+//! An error is reported as soon as the head of its frame is complete, except for invalid UTF-8 in
+//! fragments, which is reported at the end of the fragment.
+
+use std::borrow::Cow;
+use std::mem;
+
+use super::close::CloseCode;
+use super::error::WebSocketError;
+use super::head::{FrameHead, Opcode};
+use super::mask::unmask;
+
+/// The limits on messages of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageLimits {
+    /// Bytes of the payload of one frame.
+    pub frame_bytes_max: usize,
+    /// Bytes of a message, its frames together.
+    pub message_bytes_max: usize,
+    /// Frames of a message, with empty ones.
+    pub frames_max: usize,
+}
+
+/// Whether a message is text or bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageKind {
+    /// Text in UTF-8.
+    Text,
+    /// Bytes.
+    Binary,
+}
+
+impl MessageKind {
+    /// The opcode of such a message.
+    #[must_use]
+    pub fn opcode(self) -> Opcode {
+        match self {
+            Self::Text => Opcode::Text,
+            Self::Binary => Opcode::Binary,
+        }
+    }
+}
+
+/// What a frame means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A complete message. Its payload is borrowed from the input if it came in one frame. Then
+    /// text is not validated: valid JSON is valid UTF-8, so only text that is not JSON needs
+    /// [`validate_text`].
+    Message {
+        /// Text or bytes.
+        kind: MessageKind,
+        /// Its payload.
+        payload: Cow<'a, [u8]>,
+    },
+    /// A fragment of a message, which is stored.
+    Fragment {
+        /// Whether the message begins with it.
+        is_first: bool,
+    },
+    /// The peer expects a Pong with this payload.
+    Ping(&'a [u8]),
+    /// The reply to a Ping.
+    Pong(&'a [u8]),
+    /// The last frame of the peer.
+    Close(Option<CloseFrame<'a>>),
+}
+
+/// What a Close frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseFrame<'a> {
+    /// The code.
+    pub code: CloseCode,
+    /// Text for a log, often empty.
+    pub reason: &'a str,
+}
+
+/// What the input starts with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress<'a> {
+    /// A part of a frame. Nothing was changed, and nothing needs to be read again before there are
+    /// this many bytes.
+    Incomplete {
+        /// The length of the frame, or one byte more than there is of its head.
+        bytes_needed: usize,
+    },
+    /// A frame of this length.
+    Frame {
+        /// Its bytes, with its head.
+        len: usize,
+        /// What it means.
+        event: Event<'a>,
+    },
+}
+
+/// Reads the frames of one client.
+#[derive(Debug, Default)]
+pub struct MessageReader {
+    /// The message under way.
+    fragments: Option<Box<Fragments>>,
+}
+
+/// A message whose last frame has not arrived.
+#[derive(Debug)]
+struct Fragments {
+    kind: MessageKind,
+    bytes: Vec<u8>,
+    frames: usize,
+    /// How many of the bytes are valid UTF-8, if they are text.
+    validated: usize,
+}
+
+impl MessageReader {
+    /// Reads the frame that `input` starts with, and unmasks its payload in place.
+    ///
+    /// # Errors
+    /// [`WebSocketError`] if the peer violates the protocol or a limit. The connection must close.
+    ///
+    /// Inlined, so that what it returns stays in registers.
+    #[inline(always)]
+    pub fn read<'a>(
+        &mut self,
+        input: &'a mut [u8],
+        limits: &MessageLimits,
+    ) -> Result<Progress<'a>, WebSocketError> {
+        let Some(head) = FrameHead::parse(input)? else {
+            return Ok(Progress::Incomplete { bytes_needed: input.len() + 1 });
+        };
+        self.check(&head, limits)?;
+        let len = head.len.saturating_add(head.payload_len);
+        let Some(payload) = input.get_mut(head.len..len) else {
+            return Ok(Progress::Incomplete { bytes_needed: len });
+        };
+        unmask(payload, head.key);
+        let event = match head.opcode {
+            Opcode::Text if head.is_final => {
+                Event::Message { kind: MessageKind::Text, payload: Cow::Borrowed(payload) }
+            }
+            Opcode::Binary if head.is_final => {
+                Event::Message { kind: MessageKind::Binary, payload: Cow::Borrowed(payload) }
+            }
+            Opcode::Close => Event::Close(CloseFrame::parse(payload)?),
+            Opcode::Ping => Event::Ping(payload),
+            Opcode::Pong => Event::Pong(payload),
+            _ => self.add_fragment(&head, payload)?,
+        };
+        Ok(Progress::Frame { len, event })
+    }
+
+    /// The bytes that the reader holds for a message under way.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.fragments.as_ref().map_or(0, |fragments| fragments.bytes.capacity())
+    }
+
+    /// Whether a message is under way.
+    #[must_use]
+    pub fn has_fragments(&self) -> bool {
+        self.fragments.is_some()
+    }
+
+    /// Checks a frame against the message under way and the limits, before its payload arrives.
+    #[inline(always)]
+    fn check(&self, head: &FrameHead, limits: &MessageLimits) -> Result<(), WebSocketError> {
+        match (head.opcode, &self.fragments) {
+            (Opcode::Text | Opcode::Binary, Some(_)) => {
+                return Err(WebSocketError::MessageInterrupted);
+            }
+            (Opcode::Continuation, None) => return Err(WebSocketError::ContinuationUnexpected),
+            (Opcode::Text | Opcode::Binary | Opcode::Continuation, _) => {}
+            (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => return Ok(()),
+        }
+        let MessageLimits { frame_bytes_max, message_bytes_max, frames_max } = *limits;
+        let fragments = self.fragments.as_ref();
+        let before = fragments.map_or(0, |fragments| fragments.bytes.len());
+        if head.payload_len > frame_bytes_max {
+            return Err(WebSocketError::FrameTooLarge { limit: frame_bytes_max });
+        }
+        if head.payload_len > message_bytes_max.saturating_sub(before) {
+            return Err(WebSocketError::MessageTooLarge { limit: message_bytes_max });
+        }
+        if fragments.map_or(0, |fragments| fragments.frames) >= frames_max {
+            return Err(WebSocketError::TooManyFrames { limit: frames_max });
+        }
+        Ok(())
+    }
+
+    /// Stores a fragment; returns the message after the last one.
+    #[inline(never)]
+    fn add_fragment(
+        &mut self,
+        head: &FrameHead,
+        payload: &[u8],
+    ) -> Result<Event<'static>, WebSocketError> {
+        let kind = match head.opcode {
+            Opcode::Text => MessageKind::Text,
+            _ => MessageKind::Binary,
+        };
+        let fragments = self.fragments.get_or_insert_with(|| Box::new(Fragments::new(kind)));
+        fragments.add(payload, head.is_final)?;
+        if !head.is_final {
+            return Ok(Event::Fragment { is_first: head.opcode != Opcode::Continuation });
+        }
+        let (kind, bytes) = (fragments.kind, mem::take(&mut fragments.bytes));
+        self.fragments = None;
+        Ok(Event::Message { kind, payload: Cow::Owned(bytes) })
+    }
+}
+
+impl Fragments {
+    fn new(kind: MessageKind) -> Self {
+        Self { kind, bytes: Vec::new(), frames: 0, validated: 0 }
+    }
+
+    fn add(&mut self, payload: &[u8], is_last: bool) -> Result<(), WebSocketError> {
+        self.bytes.extend_from_slice(payload);
+        self.frames += 1;
+        if self.kind == MessageKind::Text {
+            self.validate(is_last)?;
+        }
+        Ok(())
+    }
+
+    /// Validates the new text. Only its end may be an incomplete character, and not in the last
+    /// frame.
+    fn validate(&mut self, is_last: bool) -> Result<(), WebSocketError> {
+        let new_bytes = self.bytes.get(self.validated..).unwrap_or_default();
+        match simdutf8::compat::from_utf8(new_bytes) {
+            Ok(_) => self.validated = self.bytes.len(),
+            Err(error) if error.error_len().is_none() && !is_last => {
+                self.validated += error.valid_up_to();
+            }
+            Err(_) => return Err(WebSocketError::TextNotUtf8),
+        }
+        Ok(())
+    }
+}
+
+impl<'a> CloseFrame<'a> {
+    /// Reads the payload of a Close frame, which may be empty.
+    fn parse(payload: &'a [u8]) -> Result<Option<Self>, WebSocketError> {
+        match payload {
+            [] => Ok(None),
+            [_] => Err(WebSocketError::CloseTruncated),
+            [high, low, reason @ ..] => {
+                let code = CloseCode::new(u16::from_be_bytes([*high, *low]))
+                    .ok_or(WebSocketError::CloseCodeInvalid)?;
+                let reason = simdutf8::basic::from_utf8(reason)
+                    .map_err(|_| WebSocketError::ReasonNotUtf8)?;
+                Ok(Some(Self { code, reason }))
+            }
+        }
+    }
+}
+
+/// Checks that a text message is UTF-8.
+///
+/// # Errors
+/// [`WebSocketError::TextNotUtf8`].
+pub fn validate_text(payload: &[u8]) -> Result<(), WebSocketError> {
+    match simdutf8::basic::from_utf8(payload) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(WebSocketError::TextNotUtf8),
+    }
+}

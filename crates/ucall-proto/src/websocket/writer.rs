@@ -1,0 +1,95 @@
+//! Writes a server's frames, which are never masked or fragmented.
+
+use super::close::CloseCode;
+use super::head::{Opcode, SERVER_HEAD_MAX, SHORT_MAX, server_head, short_head};
+
+/// Writes messages whose payload is appended after their head.
+///
+/// The length is known only afterwards. The head gets as many bytes as the previous one had; if
+/// the length needs more or fewer, the payload moves by the difference.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameWriter {
+    head_len: u8,
+}
+
+/// A message that is being written. Pass it to [`FrameWriter::end`] or [`FrameWriter::abort`], with
+/// the same buffer and only the payload after the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a pending frame has no length yet"]
+pub struct PendingFrame {
+    start: usize,
+    payload_at: usize,
+}
+
+impl Default for FrameWriter {
+    fn default() -> Self {
+        Self { head_len: 2 }
+    }
+}
+
+impl FrameWriter {
+    /// Begins a message. The caller appends its payload to `out`.
+    #[inline]
+    pub fn begin(&self, out: &mut Vec<u8>) -> PendingFrame {
+        let start = out.len();
+        let payload_at = start + usize::from(self.head_len);
+        // A copy of constant size needs no call.
+        out.extend_from_slice(&[0; SERVER_HEAD_MAX]);
+        out.truncate(payload_at);
+        PendingFrame { start, payload_at }
+    }
+
+    /// Writes the head of the message, whose payload is all that follows in `out`.
+    #[inline]
+    pub fn end(&mut self, out: &mut Vec<u8>, pending: PendingFrame, opcode: Opcode) {
+        let payload_len = out.len().saturating_sub(pending.payload_at);
+        match out.get_mut(pending.start..pending.payload_at) {
+            Some([first, second]) if payload_len <= SHORT_MAX => {
+                [*first, *second] = short_head(opcode, payload_len);
+            }
+            _ => self.end_general(out, pending, opcode, payload_len),
+        }
+    }
+
+    /// The same with a head of any length.
+    #[inline(never)]
+    fn end_general(
+        &mut self,
+        out: &mut Vec<u8>,
+        pending: PendingFrame,
+        opcode: Opcode,
+        payload_len: usize,
+    ) {
+        let (head, len) = server_head(opcode, payload_len);
+        let head = head.get(..len).unwrap_or_default();
+        match out.get_mut(pending.start..pending.payload_at) {
+            Some(room) if room.len() == len => room.copy_from_slice(head),
+            Some(_) => {
+                out.splice(pending.start..pending.payload_at, head.iter().copied());
+                self.head_len = len as u8;
+            }
+            None => debug_assert!(false, "the buffer was cut below the head of its message"),
+        }
+    }
+
+    /// Takes the message back, as if it had never begun.
+    pub fn abort(&self, out: &mut Vec<u8>, pending: PendingFrame) {
+        out.truncate(pending.start);
+    }
+}
+
+/// Appends a frame with this payload: a message, or a control frame of at most 125 bytes.
+pub fn write_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
+    let (head, len) = server_head(opcode, payload.len());
+    out.extend_from_slice(head.get(..len).unwrap_or_default());
+    out.extend_from_slice(payload);
+}
+
+/// Appends a Close frame. A reason that does not fit is cut between characters.
+pub fn write_close(out: &mut Vec<u8>, code: CloseCode, reason: &str) {
+    let mut ends = (0..=SHORT_MAX - 2).rev();
+    let reason = ends.find_map(|end| reason.get(..end.min(reason.len()))).unwrap_or_default();
+    let mut payload = code.get().to_be_bytes().to_vec();
+    payload.extend_from_slice(reason.as_bytes());
+    write_frame(out, Opcode::Close, &payload);
+}
