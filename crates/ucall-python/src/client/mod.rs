@@ -7,8 +7,11 @@
 
 mod connection;
 mod error;
+mod events;
+mod frame;
 mod head;
 mod limits;
+mod notification;
 mod parser;
 mod reader;
 mod reply;
@@ -16,6 +19,8 @@ mod request;
 mod socket;
 
 pub(crate) use connection::{ClientConnection, peek};
+pub(crate) use frame::client_frame;
+pub(crate) use notification::Notification;
 pub(crate) use reader::ReplyReader;
 pub(crate) use reply::Reply;
 pub(crate) use request::{Request, RequestWriter};
