@@ -65,8 +65,9 @@ class Inbox:
         raise self.error
 
     def put_item(self, item: Notification, bytes_max: int) -> None:
-        """Adds an item. Too many bytes of items beyond the first end the stream with an error."""
-        if self.error is not None:
+        """Adds an item, unless the call has ended. Too many bytes of items beyond the first end it
+        with an error."""
+        if self.reply is not None or self.error is not None:
             return
         if self.items and self.waiting_bytes - len(self.items[0]) + len(item) > bytes_max:
             self.fail(
