@@ -167,6 +167,10 @@ class EventConnection(AsyncConnection):
                 self._waiter = None
         return self._messages.popleft()
 
+    def poll(self) -> Message | None:
+        """The next message, if it was received already."""
+        return self._messages.popleft() if self._messages else None
+
     def _deliver(self, message: Message) -> None:
         assert self._transport is not None
         self._messages.append(message)

@@ -31,6 +31,9 @@ class Source(Protocol):
             ucall.ConnectionError: The connection failed, or a message is invalid.
         """
 
+    def poll(self) -> Message | None:
+        """The next message, if it was received already."""
+
     def close(self, *, has_ended: bool) -> None:
         """Cancels the stream, unless it has ended."""
 
@@ -92,19 +95,22 @@ class Stream:
         """Waits for the next item; ``None`` at the end."""
         if self._source is None:
             return None
-        try:
-            async with asyncio.timeout(self._timeout):
-                message = await self._source.next()
-        except builtins.TimeoutError as error:
-            if isinstance(error, TimeoutError):
-                raise
-            raise timeout_error(self._timeout, "no item and no reply came") from None
+        message = self._source.poll() or await self._next_message(self._source)
         if isinstance(message, _core.Notification):
             return message
         self._response = Response(message, self._image_pixels_max)
         self._close()
         self._response.raise_for_status()
         return None
+
+    async def _next_message(self, source: Source) -> Message:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await source.next()
+        except builtins.TimeoutError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise timeout_error(self._timeout, "no item and no reply came") from None
 
 
 class SharedSource:
@@ -123,6 +129,11 @@ class SharedSource:
             self._connection = connection
         await self._connection.wait(self._inbox)
         return self._inbox.take()
+
+    def poll(self) -> Message | None:
+        """See `Source.poll`."""
+        has_received = self._connection is not None and self._inbox.is_ready
+        return self._inbox.take() if has_received else None
 
     def close(self, *, has_ended: bool) -> None:
         """See `Source.close`."""
@@ -144,14 +155,21 @@ class HttpSource:
         if self._connection is None:
             self._connection = await self._pool.event_connection()
             self._connection.begin(self._request)
-        message = await self._connection.next()
-        check_event(message, self._request, self._id)
-        return message
+        return self._checked(await self._connection.next())
+
+    def poll(self) -> Message | None:
+        """See `Source.poll`."""
+        message = self._connection.poll() if self._connection is not None else None
+        return None if message is None else self._checked(message)
 
     def close(self, *, has_ended: bool) -> None:
         """See `Source.close`. The server sees the end of the connection."""
         if self._connection is not None:
             self._connection.abort()
+
+    def _checked(self, message: Message) -> Message:
+        check_event(message, self._request, self._id)
+        return message
 
 
 class Subscription:

@@ -4,9 +4,9 @@
 //!
 //! [`MessageReader`] reads the client's frames from a buffer that may be written: a payload is
 //! unmasked where it is, and a message of one frame is not copied. The fragments of a message are
-//! collected in memory of the reader. It reads a server's frames for a client, too, and
-//! [`write_client_frame`] writes a client's. [`FrameWriter`] writes a server's frames around payloads that
-//! are written in place. Extensions are declined, so the reserved bits of each frame must be 0.
+//! collected in memory of the reader. [`FrameWriter`] writes a server's frames around payloads that
+//! are written in place. Extensions are declined, so the reserved bits of each frame must be 0. For
+//! a client, the reader reads a server's frames, and [`write_client_frame`] writes masked ones.
 
 mod close;
 mod error;

@@ -1,7 +1,8 @@
 //! The client's core: writes requests, reads replies, and exchanges them over a plain socket.
 //!
-//! `request` and `reply` are the two documents as Python sees them. `parser` finds replies in
-//! received bytes without I/O: [`ReplyReader`] offers it to TLS and asyncio, and
+//! `request`, `reply` and `notification` are the documents as Python sees them. `parser` finds
+//! those of the server in received bytes without I/O: in documents, HTTP, server-sent events or
+//! WebSocket frames. [`ReplyReader`] offers it to TLS, asyncio and streams, and
 //! [`ClientConnection`] drives it on a plain socket without the interpreter's lock. Addresses,
 //! pools and retries are in `python/ucall/_client/`.
 
@@ -17,6 +18,7 @@ mod reader;
 mod reply;
 mod request;
 mod socket;
+mod values;
 
 pub(crate) use connection::{ClientConnection, peek};
 pub(crate) use frame::client_frame;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use ucall_proto::json::{Reader, ValueKind};
 
-use super::reply::build;
+use super::values::build;
 use crate::convert::Convert;
 
 /// The method of an item of a stream (Language Server Protocol 3.17, "Progress Support").

@@ -9,11 +9,12 @@ use pyo3::types::PyBytes;
 use ucall_proto::RpcError;
 use ucall_proto::json::{Reader, ValueKind, validate};
 
-use super::error::{ClientFault, value_error};
+use super::error::ClientFault;
 use super::notification::Notification;
 use super::parser::{Message, NESTING_MAX};
 use super::request::{Expected, Request};
-use crate::convert::{Convert, Input};
+use super::values::build;
+use crate::convert::Convert;
 
 /// A message of the server.
 #[derive(Debug, IntoPyObject)]
@@ -241,18 +242,6 @@ impl Answer {
         let received_id = build(py, &self.id, &Convert::Any, "id")?;
         received_id.eq(build(py, &Bytes::copy_from_slice(sent), &Convert::Any, "id")?)
     }
-}
-
-/// Builds objects from validated text.
-pub(super) fn build<'py>(
-    py: Python<'py>,
-    text: &Bytes,
-    convert: &Convert,
-    root: &str,
-) -> PyResult<Bound<'py, PyAny>> {
-    let mut scratch = Vec::new();
-    let built = Input::new(py, text, &mut scratch).read(convert);
-    built.map_err(|fault| value_error(fault, root))
 }
 
 /// The members of valid JSON; `None` if it is no JSON-RPC reply.
