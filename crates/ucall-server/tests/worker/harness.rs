@@ -11,8 +11,8 @@ use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
-    CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Procedures, Reservation, Token,
-    Worker, WorkerConfig,
+    CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Polled, Procedures, Reservation,
+    Token, Worker, WorkerConfig,
 };
 
 /// What has not happened by then never will.
@@ -108,11 +108,11 @@ impl Handler for ScriptedHandler {
         self.cancelled.push(connection);
     }
 
-    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             if let Some((caller, ())) = self.calls.finish(token, Instant::now()) {
-                return Some((caller?, outcome.map(|result| *text = result)));
+                return Some((caller?, outcome.map(|result| *text = result).into()));
             }
         }
     }
