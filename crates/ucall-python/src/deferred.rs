@@ -351,12 +351,12 @@ impl Interpreter {
     ) -> Option<(CallId, Polled)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
-            if let DeferredOutcome::Item(item) = outcome {
-                if let Some((caller, overflow)) = self.take_item(py, token, item.len()) {
-                    *text = item;
-                    return Some((caller, Polled::Item(overflow)));
+            if let DeferredOutcome::Items = outcome {
+                self.take_items(py, token);
+                match self.taken_items.next(text) {
+                    Some(item) => return Some(item),
+                    None => continue,
                 }
-                continue;
             }
             let finished = self.calls.finish(token, Instant::now());
             let Some((caller, Entry { procedure, kind })) = finished else {
@@ -415,7 +415,7 @@ impl Interpreter {
             }
             DeferredOutcome::BatchResult(item) => batch::item_result(item.into_bound(py)),
             // `next_outcome` takes items before.
-            DeferredOutcome::Item(_) => return Ok(()),
+            DeferredOutcome::Items => return Ok(()),
         };
         let len_max = self.call_limits.reply_bytes_max;
         let written = result

@@ -26,7 +26,7 @@ use crate::options::CallLimits;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
-use crate::streams::ReadyStreams;
+use crate::streams::{ReadyStreams, TakenItems};
 
 /// Other Python threads get the interpreter's lock at least this often.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
@@ -45,6 +45,8 @@ pub(crate) struct Interpreter {
     pub(crate) batches: Batches,
     /// Generators whose next step is due.
     pub(crate) ready_streams: ReadyStreams,
+    /// Items that the worker polls.
+    pub(crate) taken_items: TakenItems,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
     /// Threads for blocking functions, once one was called.
@@ -90,6 +92,7 @@ impl Interpreter {
             calls,
             batches: Batches::new(sizes),
             ready_streams: ReadyStreams::default(),
+            taken_items: TakenItems::default(),
             tasks: None,
             pool: None,
             auth,
@@ -350,6 +353,11 @@ impl Handler for Interpreter {
 
     #[inline]
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        if !self.taken_items.is_empty()
+            && let Some(item) = self.taken_items.next(text)
+        {
+            return Some(item);
+        }
         if !self.calls.has_outcomes() {
             return None;
         }

@@ -6,7 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::{Call, CallOutcome, RpcError};
-use ucall_server::{CallId, Overflow, Token};
+use ucall_server::{CallId, Token};
 
 use super::run::{Leftover, Waiter};
 use super::{Generator, ItemSink, ItemTarget, StreamContext, StreamPosition, StreamRun};
@@ -231,21 +231,17 @@ impl Interpreter {
         }
     }
 
-    /// The caller of an item, if its call has not ended, and what happens if it reads slowly.
-    #[inline]
-    pub(crate) fn take_item(
-        &mut self,
-        py: Python<'_>,
-        token: Token,
-        bytes: usize,
-    ) -> Option<(CallId, Overflow)> {
-        let items = &self.calls.find(token).and_then(Entry::call)?.items;
-        let (caller, StreamPosition { run, position }) = (items.caller?, items.stream.clone()?);
-        let overflow = run.procedure.stream.overflow;
-        if let Some(waiter) = run.item_taken(position, bytes) {
+    /// Takes the items of a call that wait, unless it has ended.
+    pub(crate) fn take_items(&mut self, py: Python<'_>, token: Token) {
+        let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
+        let (Some(caller), Some(stream)) = (call.items.caller, call.items.stream.clone()) else {
+            return;
+        };
+        let StreamPosition { run, position } = stream;
+        let waiter = self.taken_items.take(&run, position, caller);
+        if let Some(waiter) = waiter {
             self.resume_waiter(py, run, waiter);
         }
-        Some((caller, overflow))
     }
 
     /// Pauses or resumes the stream of a call.
