@@ -51,10 +51,16 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             connection.write_item(number, value, environment, out);
         });
         let written = self.send_queue.output().len() - before;
-        if let Some(entry) = self.connections.find(id) {
-            entry.outgoing.add_item_bytes(written);
+        let Some(entry) = self.connections.find(id) else {
+            return self.send_queue.clear_output();
+        };
+        if written == 0 {
+            return;
         }
-        self.flush_and_apply(id);
+        entry.outgoing.add_item_bytes(written);
+        if self.send_queue.hold(entry) {
+            self.send_queue.send_held(&mut self.engine, entry, self.context.now());
+        }
     }
 
     fn pause_if_full(&mut self, call: CallId, bytes_max: usize) {
