@@ -4,9 +4,12 @@
 //! of the connection, sends the output of the step, and applies the [`NextAction`] that follows.
 
 mod lifecycle;
+mod messages;
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
@@ -21,7 +24,9 @@ use crate::handler::{CallId, Handler};
 use crate::listeners::Listeners;
 use crate::maintenance::{Due, Sweep, inspect};
 use crate::memory_waiters::{MemoryWaiters, Resume};
+use crate::publisher::{Publisher, Push};
 use crate::send_queue::{Flushed, SendQueue};
+use crate::topics::Subscription;
 
 /// The connections of a worker, and the components that their events touch.
 pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
@@ -33,12 +38,16 @@ pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
     waiters: MemoryWaiters,
     /// The result of a deferred call, written by the handler.
     text: Vec<u8>,
+    publisher: Arc<Publisher>,
+    /// Memory for [`Publisher::take`] and [`Publisher::subscribers`].
+    pushes: VecDeque<Push>,
+    subscribers: Vec<Subscription>,
     stats: Stats,
 }
 
 /// The parts of a turn that concern no single connection.
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
-    pub(crate) fn new(engine: E, context: WorkerContext<H>) -> Self {
+    pub(crate) fn new(engine: E, context: WorkerContext<H>, publisher: Arc<Publisher>) -> Self {
         let send_queue = SendQueue::new(context.budget().clone());
         Self {
             engine,
@@ -48,6 +57,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             listeners: Listeners::default(),
             waiters: MemoryWaiters::default(),
             text: Vec::new(),
+            publisher,
+            pushes: VecDeque::new(),
+            subscribers: Vec::new(),
             stats: Stats::default(),
         }
     }
@@ -263,6 +275,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline]
     pub(crate) fn poll_replies(&mut self) {
         while let Some((call, outcome)) = self.context.handler().poll_reply(&mut self.text) {
+            // A message that the call has sent precedes its reply.
+            self.send_messages();
             self.complete(call, &outcome);
         }
     }
