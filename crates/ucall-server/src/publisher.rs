@@ -13,12 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ucall_engine::{Id, WorkerSockets};
 
 use crate::counters::Counters;
+use crate::handler::Overflow;
 use crate::mailbox::Mailbox;
 use crate::server_message::ServerMessage;
-use crate::topics::{Overflow, Subscription, Topics};
+use crate::topics::{Subscription, Topics};
 
 /// Bytes of messages that wait for their worker, which may be busy in a function.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
+/// Bytes of messages that a turn takes, so that the sends of a turn end before the next messages.
+const TAKEN_BYTES_MAX: usize = 32 << 10;
 /// What a queued message costs besides its text, at least.
 const ENTRY_BYTES: usize = 128;
 
@@ -209,12 +212,24 @@ impl Publisher {
         self.is_nonempty.load(Ordering::Relaxed)
     }
 
-    /// Moves all pushes to `pushes`, which is empty.
+    /// Moves pushes to `pushes`, which is empty. If some are left, another turn follows.
     pub(crate) fn take(&self, pushes: &mut VecDeque<Push>) {
         let mut queue = lock(&self.queue);
-        self.is_nonempty.store(false, Ordering::Relaxed);
-        queue.bytes = 0;
-        mem::swap(&mut queue.pushes, pushes);
+        if queue.bytes <= TAKEN_BYTES_MAX {
+            self.is_nonempty.store(false, Ordering::Relaxed);
+            queue.bytes = 0;
+            return mem::swap(&mut queue.pushes, pushes);
+        }
+        let mut taken = 0;
+        while taken < TAKEN_BYTES_MAX
+            && let Some(push) = queue.pushes.pop_front()
+        {
+            taken += push.bytes();
+            pushes.push_back(push);
+        }
+        queue.bytes -= taken;
+        self.is_nonempty.store(!queue.pushes.is_empty(), Ordering::Relaxed);
+        self.mailbox.wake_flag().notify();
     }
 
     /// Copies the subscriptions to a topic.

@@ -189,6 +189,11 @@ impl SendQueue {
         self.batch.clear();
     }
 
+    /// Appends the output to that of its connection, which waits for [`SendQueue::send_next`].
+    pub(crate) fn append_output(&mut self, entry: &mut Entry) {
+        self.output.append_to(entry.outgoing.queued_mut());
+    }
+
     /// Sends the queued output of a connection, unless a send is under way.
     #[inline(always)]
     fn send<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
@@ -201,7 +206,10 @@ impl SendQueue {
             false => engine.send(id, payload),
         };
         match state {
-            SendState::Done(payload) => self.output.recycle(payload),
+            SendState::Done(payload) => {
+                entry.outgoing.end_send();
+                self.output.recycle(payload);
+            }
             SendState::Pending => {
                 entry.outgoing.begin_send(len, now);
                 if len > MemoryBudget::UNRESERVED_BYTES {
@@ -217,7 +225,9 @@ impl SendQueue {
     pub(crate) fn sent(&mut self, entry: Option<&mut Entry>, payload: Payload) -> bool {
         self.output.recycle(payload);
         let Some(entry) = entry else { return false };
-        entry.outgoing.end_send() || entry.proto.next_action() != NextAction::Receive
+        entry.outgoing.end_send()
+            || entry.proto.next_action() != NextAction::Receive
+            || entry.items.is_some()
     }
 
     /// Sends the output that was queued during a send.

@@ -76,11 +76,6 @@ impl ServerMessage {
         str::from_utf8(self.bytes.get(LENGTHS..self.frame_at)?).ok()
     }
 
-    /// The JSON text.
-    pub(crate) fn json(&self) -> &[u8] {
-        self.bytes.get(self.json_at..self.bytes.len() - 1).unwrap_or_default()
-    }
-
     /// A WebSocket's frame.
     pub(crate) fn frame(&self) -> Bytes {
         self.bytes.slice(self.frame_at..self.bytes.len() - 1)
@@ -106,7 +101,7 @@ mod tests {
             write_frame(&mut frame, Opcode::Text, json.as_bytes());
             assert_eq!(message.frame(), frame);
             assert_eq!(message.line(), format!("{json}\n"));
-            assert_eq!((message.topic(), message.json()), (Some("news"), json.as_bytes()));
+            assert_eq!(message.topic(), Some("news"));
             let memory = message.bytes().as_ptr_range();
             assert!(memory.contains(&message.frame().as_ptr()));
             assert!(memory.contains(&message.line().as_ptr()));

@@ -5,22 +5,13 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use ucall_engine::Id;
 
-/// What happens to the messages of a subscription that wait for a slow client, past their limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Overflow {
-    /// The oldest are dropped.
-    DropOldest,
-    /// New ones are dropped.
-    DropNewest,
-    /// The connection is closed.
-    Close,
-}
+use crate::handler::Overflow;
 
 /// The subscription of one connection to one topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Subscription {
     pub(crate) connection: Id,
-    /// The number of the subscription, which no other of the worker has had.
+    /// The number of the subscription, above 0, which no other of the worker has had.
     pub(crate) number: u64,
     pub(crate) overflow: Overflow,
 }

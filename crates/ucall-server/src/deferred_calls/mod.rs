@@ -250,6 +250,13 @@ impl<C, O> DeferredCalls<C, O> {
         slots.filter_map(|slot| self.token_at(slot, is_wanted)).collect()
     }
 
+    /// The token of a call that waits.
+    pub fn token_of(&self, call: CallId) -> Option<Token> {
+        let is_wanted = |entry: &Entry<C>| entry.caller == Some(call);
+        let slots = self.by_connection.slots_of(call.connection.index).into_iter();
+        slots.filter_map(|slot| self.token_at(slot, is_wanted)).next()
+    }
+
     /// All calls.
     pub fn all(&self) -> Vec<Token> {
         (0..self.slots.len() as u32).filter_map(|slot| self.token_at(slot, |_| true)).collect()

@@ -11,8 +11,8 @@ use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
-    CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Procedures, Reservation, Token,
-    Worker, WorkerConfig,
+    CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Polled, Procedures, Reservation,
+    Token, Worker, WorkerConfig,
 };
 
 /// What has not happened by then never will.
@@ -35,6 +35,8 @@ pub struct ScriptedHandler {
     /// In the order they came.
     pub unfinished: Vec<Token>,
     pub cancelled: Vec<Id>,
+    /// Connections with a subscription or a session.
+    pub closed: Vec<Id>,
     pub warnings: Vec<String>,
     /// The outcome of a call whose deadline passes in this turn.
     pub expired: Option<(Token, Outcome)>,
@@ -51,6 +53,7 @@ impl Default for ScriptedHandler {
             deferred: HashMap::new(),
             unfinished: Vec::new(),
             cancelled: Vec::new(),
+            closed: Vec::new(),
             warnings: Vec::new(),
             expired: None,
             after_wait: None,
@@ -99,6 +102,10 @@ impl Handler for ScriptedHandler {
         CallOutcome::Done
     }
 
+    fn connection_closed(&mut self, connection: Id) {
+        self.closed.push(connection);
+    }
+
     fn set_mailbox(&mut self, mailbox: Mailbox) {
         self.calls.outcomes().set_mailbox(mailbox);
     }
@@ -108,11 +115,11 @@ impl Handler for ScriptedHandler {
         self.cancelled.push(connection);
     }
 
-    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             if let Some((caller, ())) = self.calls.finish(token, Instant::now()) {
-                return Some((caller?, outcome.map(|result| *text = result)));
+                return Some((caller?, outcome.map(|result| *text = result).into()));
             }
         }
     }
