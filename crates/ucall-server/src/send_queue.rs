@@ -212,6 +212,11 @@ impl SendQueue {
         self.batch.clear();
     }
 
+    /// Appends the output to that of its connection, which waits for [`SendQueue::send_next`].
+    pub(crate) fn append_output(&mut self, entry: &mut Entry) {
+        self.output.append_to(entry.outgoing.queued_mut());
+    }
+
     /// Sends the queued output of a connection, unless a send is under way.
     #[inline(always)]
     fn send<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {

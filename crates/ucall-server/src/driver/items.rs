@@ -31,7 +31,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 let item = Bytes::copy_from_slice(&self.text);
                 let queues = entry.items.get_or_insert_default();
                 let source = Source::Call(call.number);
-                return queues.push(source, item, bytes_max, self.context.budget());
+                queues.push(source, item, bytes_max, self.context.budget());
+                return;
             }
             Overflow::DropNewest if is_full => return,
             Overflow::Close if is_full => return self.close(call.connection),
@@ -87,9 +88,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         while let Some((source, item)) = self.next_item(id) {
             match source {
                 Source::Call(number) => self.write_item(id, number, &item),
-                Source::Topic(_) => {}
+                Source::Messages(_) => self.write_waiting(id, item),
             }
         }
+        self.send_written();
         let bytes_max = self.context.config().limits.stream_bytes_max;
         let Some(entry) = self.connections.find(id) else { return };
         let Some(queues) = &mut entry.items else { return };

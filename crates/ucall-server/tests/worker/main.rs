@@ -6,6 +6,7 @@ mod faults;
 mod harness;
 mod memory;
 mod streams;
+mod publishing;
 
 use std::io::ErrorKind;
 use std::rc::Rc;
