@@ -2,6 +2,7 @@
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::ExchangeReply;
+use super::items::HttpItems;
 use super::{
     CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
     body_time,
@@ -11,7 +12,7 @@ use crate::http1::{
     self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError,
     Method, ReplyHeaders, ReplyWriter, Target,
 };
-use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
+use crate::rpc::{CallerIdentity, ItemFormat, RpcError, Service, write_error_reply};
 
 /// The state of the current request, while it is incomplete.
 #[derive(Debug, Default)]
@@ -38,6 +39,17 @@ pub(super) struct HttpFraming {
     connection: http1::ConnectionOption,
     /// The origin to be named in the reply, when it is a foreign one.
     allowed_origin: Option<Vec<u8>>,
+    /// How the items of a stream are framed before the reply, and the reply with them.
+    pub(super) items: Option<HttpItems>,
+}
+
+impl HttpFraming {
+    pub(super) fn reply_headers(&self) -> ReplyHeaders<'_> {
+        ReplyHeaders {
+            connection: self.connection,
+            allowed_origin: self.allowed_origin.as_deref().map(AllowedOrigin::new),
+        }
+    }
 }
 
 impl Http {
@@ -160,6 +172,9 @@ impl PlainConnection {
         let Some(body) = rest.get(head.len()..total) else {
             return self.wait_for_body(head, total, rest.len() == head.len(), environment, out);
         };
+        if !self.exchanges.is_empty() && self.must_follow(head) {
+            return Step::Incomplete;
+        }
         if let Protocol::Http(http) = &mut self.protocol {
             http.bytes_needed = 0;
         }
@@ -182,6 +197,14 @@ impl PlainConnection {
         }
         check_access(head, is_last, self.is_tls(), environment)
             .map_err(|error| self.refuse_http(&error, head.method(), environment, out))
+    }
+
+    /// Whether a request may start a stream, whose items follow the replies to earlier requests.
+    /// It waits for these.
+    #[cold]
+    fn must_follow(&mut self, head: &Head<'_>) -> bool {
+        self.paused = ItemFormat::accepted_by(head).is_some();
+        self.paused
     }
 
     #[cold]
@@ -218,6 +241,9 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
+        if !self.exchanges.is_empty() && self.must_follow(head) {
+            return Step::Incomplete;
+        }
         let step = self.wait_for_body(head, 0, rest.len() == head.len(), environment, out);
         if self.paused || self.close_state != CloseState::Open {
             return step;
@@ -341,7 +367,10 @@ impl PlainConnection {
                 framing.connection = http1::ConnectionOption::Close;
                 self.discard_input();
             }
-            write_deferred_reply(&framing, &answer, environment.replies, out);
+            match framing.items.take() {
+                Some(items) => items.write_reply(&framing, &answer, environment.replies, out),
+                None => write_deferred_reply(&framing, &answer, environment.replies, out),
+            }
         }
     }
 
@@ -382,11 +411,13 @@ impl PlainConnection {
             }
             DocumentOutcome::Deferred(answer) => {
                 environment.replies.abort(out, pending);
+                let items = answer.is_stream().then(|| HttpItems::new(head, environment.now));
                 let framing = HttpFraming {
                     connection: reply_headers.connection,
                     allowed_origin: reply_headers
                         .allowed_origin
                         .map(|origin| origin.as_bytes().to_vec()),
+                    items,
                 };
                 self.exchanges.push(request, framing, answer);
             }
@@ -488,11 +519,7 @@ fn write_deferred_reply(
     if matches!(answer, ExchangeReply::Framed(_)) {
         return answer.write(out);
     }
-    let reply_headers = ReplyHeaders {
-        connection: framing.connection,
-        allowed_origin: framing.allowed_origin.as_deref().map(AllowedOrigin::new),
-    };
-    let pending = replies.begin(out, &reply_headers);
+    let pending = replies.begin(out, &framing.reply_headers());
     answer.write(out);
     replies.end(out, pending);
 }

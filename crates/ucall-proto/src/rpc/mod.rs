@@ -4,11 +4,15 @@
 
 mod document;
 mod error;
+mod items;
+mod meta;
 mod reply;
 mod request;
 
 pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
+pub(crate) use items::{ItemFormat, item_len, write_item};
+pub use meta::Meta;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
@@ -33,6 +37,10 @@ pub struct Call<'a> {
     pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
     pub id: Option<&'a [u8]>,
+    /// The member `_meta` of its request.
+    pub meta: Option<Meta<'a>>,
+    /// Whether it is one of a batch.
+    pub in_batch: bool,
     /// Names the call while it is deferred.
     pub number: CallNumber,
     /// The head of its HTTP request; `None` over raw TCP and WebSocket.
@@ -58,6 +66,11 @@ pub enum CallOutcome {
     Done,
     /// [`Connection::complete`](crate::Connection::complete) will take the outcome.
     Deferred,
+    /// The same, but [`Connection::write_item`](crate::Connection::write_item) takes items before.
+    /// Only for a call that [takes items](Call::takes_items).
+    Stream,
+    /// It is a notification that asks to cancel the call with the id in its params.
+    CancelRequest,
 }
 
 /// The identity of an authenticated caller, in a type of the service. Stored until the request is
@@ -98,6 +111,11 @@ pub trait Service {
     ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session);
         Err(AuthenticationError::Failed)
+    }
+
+    /// Cancels a deferred call, whose caller has asked for that and gets its reply now.
+    fn cancel(&mut self, number: CallNumber) {
+        let _ = number;
     }
 
     /// Sets the caller of the following calls.

@@ -24,4 +24,6 @@ pub use reader::{
     CloseFrame, Event, MessageKind, MessageLimits, MessageReader, Progress, validate_text,
 };
 pub use upgrade::Upgrade;
-pub use writer::{FrameWriter, PendingFrame, write_client_frame, write_close, write_frame};
+pub use writer::{
+    FrameWriter, PendingFrame, write_client_frame, write_close, write_frame, write_head,
+};
