@@ -59,8 +59,8 @@ class Client(ClientBase):
         max_reply_bytes: A reply, of a batch as a whole. Past it, `ucall.ConnectionError`.
         max_image_pixels: Width times height of ``response.image``. Past it, ``ValueError``.
         max_waiting_bytes: Items of one stream, or notifications of one subscription, that were
-            received and not read. Past it, a stream fails with `ucall.ConnectionError`, and a
-            subscription loses its oldest.
+            received and not read; at least 524,288. Past it, a stream fails with
+            `ucall.ConnectionError`, and a subscription loses its oldest.
         reconnect: Over WebSocket, and for subscriptions over raw TCP: repeats failed attempts to
             connect, with growing pauses. No call is repeated.
 

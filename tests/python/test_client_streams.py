@@ -391,7 +391,7 @@ def test_items_that_wait_are_limited(scheme: str) -> None:
     def script(peer: Peer) -> None:
         wire.open(peer)
         calls = [wire.call(peer), wire.call(peer)]
-        for _ in range(100):
+        for _ in range(1000):
             wire.send(peer, item(value, 1))
         wire.send(peer, result("end", calls[1]["id"]))
         while True:
@@ -399,13 +399,13 @@ def test_items_that_wait_are_limited(scheme: str) -> None:
 
     def read_all(stream: Any) -> list[Any]:
         items = []
-        with pytest.raises(ucall.ConnectionError, match=r"max_waiting_bytes .* \(65536 bytes\)"):
+        with pytest.raises(ucall.ConnectionError, match=r"max_waiting_bytes .* \(524288 bytes\)"):
             for value in stream:
                 items.append(value)
         return items
 
     async def read_async() -> int:
-        async with aio.Client(wire.uri(server), max_waiting_bytes=65_536) as client:
+        async with aio.Client(wire.uri(server), max_waiting_bytes=524_288) as client:
             first = client.stream.generate()
             task = asyncio.ensure_future(first._next_item())
             await asyncio.sleep(0)
@@ -419,12 +419,12 @@ def test_items_that_wait_are_limited(scheme: str) -> None:
             return len(items)
 
     with scripted(script) as server:
-        with Client(wire.uri(server), max_waiting_bytes=65_536) as client:
+        with Client(wire.uri(server), max_waiting_bytes=524_288) as client:
             first, second = client.stream.generate(), client.stream.generate()
             assert list(second) == [] and second.result == "end"
-            assert 30 < len(read_all(first)) < 66
-        assert 30 < asyncio.run(read_async()) < 66
-    with pytest.raises(ValueError, match="max_waiting_bytes: expected 65536 or more, got 1"):
+            assert 400 < len(read_all(first)) < 525
+        assert 400 < asyncio.run(read_async()) < 525
+    with pytest.raises(ValueError, match="max_waiting_bytes: expected 524288 or more, got 1"):
         Client(max_waiting_bytes=1)
 
 

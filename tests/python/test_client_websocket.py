@@ -378,18 +378,18 @@ def test_a_subscription_that_is_not_read_loses_the_oldest() -> None:
     def script(peer: Peer) -> None:
         upgrade(peer)
         id = read_call(peer)["id"]
-        for number in range(200):
+        for number in range(1000):
             peer.send(frame(news("news", [number, large])))
         peer.send(frame(result("sent", id)))
         read_call(peer)
 
     with (
         scripted(script) as server,
-        Client(f"ws://{HOST}:{server.port}", max_waiting_bytes=65_536) as client,
+        Client(f"ws://{HOST}:{server.port}", max_waiting_bytes=524_288) as client,
         client.subscribe() as messages,
     ):
         client.watch()
-        assert 130 < next(messages)[1][0] < 150
+        assert 480 < next(messages)[1][0] < 525
 
 
 def test_subscriptions_over_raw_tcp() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Collection
 from functools import partial
 
@@ -18,8 +17,6 @@ __all__ = ["AsyncConnection", "EventConnection", "HttpConnection", "SharedConnec
 
 #: asyncio has received the bytes in the socket before the third check, at the latest.
 _CHECKS_MAX = 3
-#: Messages of one stream over HTTP that wait before the connection stops receiving.
-_EVENTS_MAX = 256
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -135,15 +132,14 @@ class HttpConnection(AsyncConnection):
 
 
 class EventConnection(AsyncConnection):
-    """A connection over HTTP for one stream, of server-sent events. It receives no more than the
-    program reads."""
+    """A connection over HTTP for one stream of server-sent events, which pauses when too many items
+    wait."""
 
-    def __init__(self, reply_bytes_max: int) -> None:
+    def __init__(self, reply_bytes_max: int, waiting_bytes_max: int) -> None:
         reader = _core.ReplyReader(http=True, reply_bytes_max=reply_bytes_max, events=True)
         super().__init__(reader)
-        self._messages: deque[Message] = deque()
-        self._error: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiting_bytes_max = waiting_bytes_max
+        self._inbox = Inbox()
 
     def begin(self, request: _core.Request) -> None:
         """Sends the request."""
@@ -156,35 +152,31 @@ class EventConnection(AsyncConnection):
             ucall.ConnectionError: The connection failed, or a message is invalid.
         """
         assert self._transport is not None
-        while not self._messages:
-            if self._error is not None:
-                raise self._error
-            self._transport.resume_reading()
-            self._waiter = asyncio.get_running_loop().create_future()
+        while not self._inbox.is_ready:
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+            waiter = asyncio.get_running_loop().create_future()
+            self._inbox.wake = partial(_finish, waiter)
             try:
-                await self._waiter
+                await waiter
             finally:
-                self._waiter = None
-        return self._messages.popleft()
+                self._inbox.wake = None
+        return self._inbox.take()
 
     def poll(self) -> Message | None:
         """The next message, if it was received already."""
-        return self._messages.popleft() if self._messages else None
+        return self._inbox.take() if self._inbox.is_ready else None
 
     def _deliver(self, message: Message) -> None:
-        assert self._transport is not None
-        self._messages.append(message)
-        if len(self._messages) > _EVENTS_MAX:
+        if isinstance(message, _core.Reply):
+            self._inbox.put_reply(message)
+            return
+        self._inbox.put_item(message, self._waiting_bytes_max)
+        if self._inbox.waiting_bytes > self._waiting_bytes_max // 2 and self._transport is not None:
             self._transport.pause_reading()
-        self._wake()
 
     def _fail(self, error: Exception) -> None:
-        self._error = self._error or error
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None:
-            _finish(self._waiter)
+        self._inbox.fail(error)
 
 
 class SharedConnection(AsyncConnection):

@@ -109,9 +109,11 @@ class HttpPool(AsyncPool):
         reply_bytes_max: int,
         tls: ssl.SSLContext | None,
         connections_max: int,
+        waiting_bytes_max: int,
     ) -> None:
         super().__init__(options, reply_bytes_max, tls)
         self._connections_max = connections_max
+        self._waiting_bytes_max = waiting_bytes_max
         self._idle: list[HttpConnection] = []
 
     def close(self) -> None:
@@ -146,7 +148,9 @@ class HttpPool(AsyncPool):
 
     async def event_connection(self) -> EventConnection:
         """Opens a connection for one stream."""
-        return await self._connect(lambda: EventConnection(self._reply_bytes_max))
+        return await self._connect(
+            lambda: EventConnection(self._reply_bytes_max, self._waiting_bytes_max)
+        )
 
 
 class SharedPool(AsyncPool):

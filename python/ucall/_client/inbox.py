@@ -16,8 +16,8 @@ Message: TypeAlias = Reply | Notification
 
 #: Bytes of items, or of notifications, that wait until the program reads them.
 WAITING_BYTES_MAX = 1_048_576
-#: One receive may bring as many bytes of small items.
-_WAITING_BYTES_LEAST = 65_536
+#: Receiving stops at half of the limit, and one receive of asyncio may bring 256 KiB more.
+_WAITING_BYTES_LEAST = 524_288
 _NOTIFICATIONS_MAX = 1024
 
 

@@ -61,7 +61,8 @@ class Link:
         self._is_receiving = False
         # Frames are sent one after the other. Operations of the socket exclude each other, since a
         # TLS object serves one thread at a time, but no thread waits within them for the peer.
-        self._sending, self._socket_lock = threading.Lock(), threading.Lock()
+        # The second may be taken again by `__del__` of a stream, which any statement may run.
+        self._sending, self._socket_lock = threading.Lock(), threading.RLock()
 
     def open(self, deadline: Deadline) -> None:
         """Performs the upgrade to WebSocket.
@@ -91,10 +92,17 @@ class Link:
         self.send(request, deadline)
 
     def send(self, request: _core.Request, deadline: Deadline) -> None:
-        """Sends a request. If it was sent in part, the connection closes."""
+        """Sends a request. If it was sent in part, the connection closes.
+
+        Raises:
+            ucall.ConnectionError: The connection failed.
+            TimeoutError: The request was not sent in time.
+        """
         data = request.data
         try:
             self._send(data if self._upgrade is None else memoryview(text_frame(data)), deadline)
+        except _NothingSentError:
+            raise
         except OSError as error:
             self.fail(_connection_error(error))
             raise
@@ -224,8 +232,8 @@ class Link:
         self._send(memoryview(frame), Deadline(_CONTROL_S))
 
     def _send(self, data: memoryview, deadline: Deadline) -> None:
-        if not self._sending.acquire(timeout=-1 if (left := deadline.left()) is None else left):
-            raise builtins.TimeoutError
+        if not self._sending.acquire(timeout=deadline.left() or -1):
+            raise _NothingSentError
         try:
             if self._observer:
                 self._observer.sending(data)
@@ -237,12 +245,16 @@ class Link:
         sent = 0
         while sent < len(data):
             if not self._wait_for(select.POLLOUT, deadline.left()):
-                raise builtins.TimeoutError
+                raise builtins.TimeoutError if sent else _NothingSentError
             with self._socket_lock:
                 self._socket.settimeout(deadline.left())
                 sent += self._socket.send(data[sent : sent + _PIECE_BYTES])
             if self._observer:
                 self._observer.sent(sent, len(data))
+
+
+class _NothingSentError(builtins.TimeoutError):
+    """The deadline passed before the first byte was sent, so the connection stays usable."""
 
 
 def _would_block(error: OSError) -> bool:

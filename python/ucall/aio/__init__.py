@@ -77,7 +77,9 @@ class Client(ClientBase):
         check_channel_options(address, max_waiting_bytes, reconnect)
         self._pool: HttpPool | SharedPool
         if address.is_http:
-            self._pool = HttpPool(self._options, max_reply_bytes, context, max_connections)
+            self._pool = HttpPool(
+                self._options, max_reply_bytes, context, max_connections, max_waiting_bytes
+            )
         else:
             self._pool = SharedPool(
                 self._options, max_reply_bytes, context, max_waiting_bytes, reconnect
