@@ -48,6 +48,9 @@ class Link:
         observer: Observer | None,
     ) -> None:
         self._socket = connected
+        # A plain socket never blocks; one under TLS waits only for the rest of what it sends.
+        self._is_secure = not isinstance(connected, socket.socket)
+        connected.setblocking(False)
         self._router = router
         self._upgrade = upgrade
         self._observer = observer
@@ -206,7 +209,8 @@ class Link:
     def _receive_at_once(self) -> bytes | None:
         """What the socket has received; ``None`` for nothing, such as a part of a TLS record."""
         with self._socket_lock:
-            self._socket.setblocking(False)
+            if self._is_secure:
+                self._socket.setblocking(False)
             try:
                 return self._socket.recv(_PIECE_BYTES)
             except OSError as error:
@@ -242,13 +246,17 @@ class Link:
             self._sending.release()
 
     def _send_all(self, data: memoryview, deadline: Deadline) -> None:
-        sent = 0
+        sent, must_wait = 0, self._is_secure
         while sent < len(data):
-            if not self._wait_for(select.POLLOUT, deadline.left()):
+            if must_wait and not self._wait_for(select.POLLOUT, deadline.left()):
                 raise builtins.TimeoutError if sent else _NothingSentError
             with self._socket_lock:
-                self._socket.settimeout(deadline.left())
-                sent += self._socket.send(data[sent : sent + _PIECE_BYTES])
+                if self._is_secure:
+                    self._socket.settimeout(deadline.left())
+                try:
+                    sent += self._socket.send(data[sent : sent + _PIECE_BYTES])
+                except BlockingIOError:
+                    must_wait = True
             if self._observer:
                 self._observer.sent(sent, len(data))
 
