@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -18,9 +18,10 @@ from websockets.sync.client import connect
 import ucall
 from harness import HOST, Wire, eventually, http, request
 
-#: Streams at once; fewer in threads, of which a server has 128.
+#: Streams at once, on CONNECTIONS; fewer in threads.
 MANY = 300
 THREADS = 100
+CONNECTIONS = 10
 
 
 def add(a: int, b: int) -> int:
@@ -32,8 +33,25 @@ async def tasks() -> int:
     return len(asyncio.all_tasks()) - 1
 
 
-def many(kind: str) -> int:
-    return THREADS if kind == "thread" else MANY
+def of_each(kind: str) -> range:
+    """The ids of the streams of each connection."""
+    return range((THREADS if kind == "thread" else MANY) // CONNECTIONS)
+
+
+@contextmanager
+def connected(server: ucall.Server) -> Iterator[list[StreamWire]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(StreamWire(server.port)) for _ in range(CONNECTIONS)]
+
+
+def codes(wire: StreamWire, count: int) -> list[int]:
+    """The codes of the errors that end as many streams, in the order of their ids."""
+    replies: dict[int, int] = {}
+    while len(replies) < count:
+        message = wire.message()
+        if "id" in message:
+            replies[message["id"]] = message["error"]["code"]
+    return [replies[id] for id in range(count)]
 
 
 def served(serve: Serve, kind: str, **options: Any) -> tuple[ucall.Server, Source]:
@@ -54,13 +72,11 @@ def check_nothing_is_left(server: ucall.Server, source: Source) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_client_that_leaves_closes_its_streams(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
-    wires = [StreamWire(server.port) for _ in range(many(kind) // 10)]
-    for wire in wires:
-        wire.send(b"".join(stream_request(id=id) for id in range(10)))
-    for wire in wires:
-        assert wire.line()
-    for wire in wires:
-        wire.socket.close()
+    with connected(server) as wires:
+        for wire in wires:
+            wire.send(b"".join(stream_request(id=id) for id in of_each(kind)))
+        for wire in wires:
+            assert wire.line()
     check_nothing_is_left(server, source)
     assert source.opened > 0 and all(source.cancelled)
 
@@ -80,20 +96,15 @@ def test_a_client_that_leaves_http_closes_its_stream(serve: Serve, kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cancelled_stream_is_closed(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
-    count = many(kind)
-    with StreamWire(server.port) as wire:
-        wire.send(b"".join(stream_request(id=id) for id in range(count)))
-        assert wire.line()
-        wire.send(b"".join(cancel_request(id) for id in range(count)))
-        replies = {}
-        while len(replies) < count:
-            message = wire.message()
-            if "id" in message:
-                replies[message["id"]] = message["error"]["code"]
-        assert replies == dict.fromkeys(range(count), -32800)
+    ids = of_each(kind)
+    with connected(server) as wires:
+        for wire in wires:
+            wire.send(b"".join(stream_request(id=id) for id in ids))
+            wire.send(b"".join(cancel_request(id) for id in ids))
+        for wire in wires:
+            assert codes(wire, len(ids)) == [-32800] * len(ids)
         check_nothing_is_left(server, source)
-        wire.send(request("add", [1, 2]))
-        assert wire.message()["result"] == 3
+        assert wires[0].result("add", [1, 2]) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,16 +122,12 @@ def test_a_cancelled_call_that_collects_is_closed(serve: Serve, kind: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_deadline_closes_a_stream(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
-    count = many(kind)
-    with StreamWire(server.port) as wire:
-        calls = (stream_request(id=id, timeout_ms=500) for id in range(count))
-        wire.send(b"".join(calls))
-        codes = []
-        while len(codes) < count:
-            message = wire.message()
-            if "id" in message:
-                codes.append(message["error"]["code"])
-        assert codes == [-32001] * count
+    ids = of_each(kind)
+    with connected(server) as wires:
+        for wire in wires:
+            wire.send(b"".join(stream_request(id=id, timeout_ms=500) for id in ids))
+        for wire in wires:
+            assert codes(wire, len(ids)) == [-32001] * len(ids)
     check_nothing_is_left(server, source)
 
 
@@ -159,12 +166,7 @@ def test_a_batch_goes_on_for_its_other_calls(serve: Serve, kind: str) -> None:
 
 def slow_reader(port: int) -> StreamWire:
     """A connection that takes little without reads."""
-    wire = StreamWire.__new__(StreamWire)
-    wire.socket, wire.received = socket.socket(), b""
-    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    wire.socket.settimeout(60)
-    wire.socket.connect((HOST, port))
-    return wire
+    return StreamWire(port, buffer_bytes=4096)
 
 
 def has_paused(server: ucall.Server, source: Source) -> bool:

@@ -352,7 +352,7 @@ impl Interpreter {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             if let DeferredOutcome::Items = outcome {
-                self.take_items(py, token);
+                self.take_items(token);
                 match self.taken_items.next(text) {
                     Some(item) => return Some(item),
                     None => continue,

@@ -323,11 +323,11 @@ impl Handler for Interpreter {
     }
 
     fn pause_stream(&mut self, call: CallId) {
-        self.set_stream_paused(attached(), call, true);
+        self.set_stream_paused(call, true);
     }
 
     fn resume_stream(&mut self, call: CallId) {
-        self.set_stream_paused(attached(), call, false);
+        self.set_stream_paused(call, false);
     }
 
     fn turn_began(&mut self, now: Instant) {
