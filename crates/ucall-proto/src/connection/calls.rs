@@ -106,9 +106,13 @@ struct DocumentRun<'a, S> {
     members: &'a [Member],
     limit: &'a ReplyLimit,
     service: &'a mut S,
-    in_batch: bool,
     /// The ids of calls to cancel.
     cancel_requests: &'a mut Vec<Vec<u8>>,
+}
+
+/// The number of the call at `index` of a batch.
+fn item_number(index: usize) -> u32 {
+    index as u32 + 1
 }
 
 /// Whether a call gets its reply later.
@@ -124,14 +128,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         environment: &'a mut Environment<'_, S>,
     ) -> Self {
         let Scratch { members, cancel_requests, .. } = &mut *environment.scratch;
-        Self {
-            context,
-            members,
-            limit,
-            service: environment.service,
-            in_batch: false,
-            cancel_requests,
-        }
+        Self { context, members, limit, service: environment.service, cancel_requests }
     }
 
     /// Runs a document that is one call.
@@ -139,8 +136,8 @@ impl<'a, S: Service> DocumentRun<'a, S> {
     fn single(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
         let start = out.len();
         match (self.call(0, request, out), request.id) {
-            (outcome @ (CallOutcome::Deferred | CallOutcome::Stream), Some(id)) => {
-                let part = self.waiting_part(0, id, request, outcome);
+            (outcome @ (CallOutcome::Deferred | CallOutcome::Stream), Some(_)) => {
+                let part = waiting_part(0, request, outcome, self.context.head.is_some());
                 DocumentOutcome::Deferred(ExchangeReply::Single(part))
             }
             _ if out.len() > start => DocumentOutcome::Replied,
@@ -157,19 +154,18 @@ impl<'a, S: Service> DocumentRun<'a, S> {
             }
             _ => {}
         }
-        self.in_batch = true;
         let start = out.len();
         out.push(b'[');
         for (index, request) in requests.iter().enumerate() {
             let before = out.len();
-            let outcome = self.element(index as u32, request, out);
-            if is_deferred(outcome)
-                && let Some(id) = request.id
-            {
+            let item = item_number(index);
+            let outcome = self.element(item, request, out);
+            if is_deferred(outcome) && request.id.is_some() {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = written.strip_suffix(b",").unwrap_or(written).to_vec();
                 out.truncate(start);
-                let deferred = self.waiting_part(index as u32, id, request, outcome);
+                let is_http = self.context.head.is_some();
+                let deferred = waiting_part(item, request, outcome, is_http);
                 let parts = vec![ReplyPart::Written(first), deferred];
                 let parts = self.finish_batch(parts, requests, index + 1);
                 return DocumentOutcome::Deferred(ExchangeReply::Batch(parts));
@@ -195,30 +191,16 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         next: usize,
     ) -> Vec<ReplyPart> {
         for (index, request) in requests.iter().enumerate().skip(next) {
-            let (item, mut out) = (index as u32, Vec::new());
+            let (item, mut out) = (item_number(index), Vec::new());
             let outcome = self.element(item, request, &mut out);
             parts.push(match request.id {
-                Some(id) if is_deferred(outcome) => self.waiting_part(item, id, request, outcome),
+                Some(_) if is_deferred(outcome) => {
+                    waiting_part(item, request, outcome, self.context.head.is_some())
+                }
                 _ => ReplyPart::Written(out),
             });
         }
         parts
-    }
-
-    #[inline(never)]
-    fn waiting_part(
-        &self,
-        item: u32,
-        id: &[u8],
-        request: &Request<'_>,
-        outcome: CallOutcome,
-    ) -> ReplyPart {
-        let token = match self.context.head {
-            Some(_) => Some(id),
-            None => request.meta.and_then(Meta::progress_token),
-        };
-        let token = token.filter(|_| outcome == CallOutcome::Stream).map(<[u8]>::to_vec);
-        ReplyPart::Waiting { item, id: id.to_vec(), token }
     }
 
     /// [`DocumentRun::call`], compiled once for all items of batches.
@@ -241,7 +223,6 @@ impl<'a, S: Service> DocumentRun<'a, S> {
             members: request.members(self.members),
             id,
             meta: request.meta,
-            in_batch: self.in_batch,
             number: CallNumber { request: self.context.request, item },
             head: self.context.head,
             session: self.context.session,
@@ -251,21 +232,39 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         reply.end(outcome == CallOutcome::Done);
         // Over HTTP the end of the connection cancels its calls.
         if outcome == CallOutcome::CancelRequest && self.context.head.is_none() {
-            self.note_cancel_request(request);
+            note_cancel_request(request.params, self.cancel_requests);
         }
         outcome
     }
+}
 
-    #[cold]
-    fn note_cancel_request(&mut self, request: &Request<'_>) {
-        let Some(params @ [b'{', ..]) = request.params else { return };
-        let mut reader = Reader::new(params);
-        reader.enter();
-        while let Some(name) = reader.next_key() {
-            let value = reader.skip();
-            if name.unescaped().as_ref() == b"id" {
-                self.cancel_requests.push(value.to_vec());
-            }
+/// What waits for the reply to a call. Its items, if it is a stream, have the token of the caller,
+/// or over HTTP the call's id.
+#[inline(never)]
+fn waiting_part(
+    item: u32,
+    request: &Request<'_>,
+    outcome: CallOutcome,
+    is_http: bool,
+) -> ReplyPart {
+    let token = match is_http {
+        true => request.id,
+        false => request.meta.and_then(Meta::progress_token),
+    };
+    let token = token.filter(|_| outcome == CallOutcome::Stream).map(<[u8]>::to_vec);
+    ReplyPart::Waiting { item, id: request.id.unwrap_or_default().to_vec(), token }
+}
+
+/// Notes the ids that a `$/cancelRequest` names.
+#[cold]
+fn note_cancel_request(params: Option<&[u8]>, ids: &mut Vec<Vec<u8>>) {
+    let Some(params @ [b'{', ..]) = params else { return };
+    let mut reader = Reader::new(params);
+    reader.enter();
+    while let Some(name) = reader.next_key() {
+        let value = reader.skip();
+        if name.unescaped().as_ref() == b"id" {
+            ids.push(value.to_vec());
         }
     }
 }
