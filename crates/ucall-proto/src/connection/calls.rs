@@ -115,11 +115,6 @@ fn item_number(index: usize) -> u32 {
     index as u32 + 1
 }
 
-/// Whether a call gets its reply later.
-fn is_deferred(outcome: CallOutcome) -> bool {
-    matches!(outcome, CallOutcome::Deferred | CallOutcome::Stream)
-}
-
 impl<'a, S: Service> DocumentRun<'a, S> {
     #[inline(always)]
     fn new(
@@ -136,8 +131,11 @@ impl<'a, S: Service> DocumentRun<'a, S> {
     fn single(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
         let start = out.len();
         match (self.call(0, request, out), request.id) {
-            (outcome @ (CallOutcome::Deferred | CallOutcome::Stream), Some(_)) => {
-                let part = waiting_part(0, request, outcome, self.context.head.is_some());
+            (CallOutcome::Deferred, Some(id)) => {
+                DocumentOutcome::Deferred(ExchangeReply::Single(waiting_part(0, id, None)))
+            }
+            (CallOutcome::Stream, Some(id)) => {
+                let part = waiting_part(0, id, self.item_token(id, request.meta));
                 DocumentOutcome::Deferred(ExchangeReply::Single(part))
             }
             _ if out.len() > start => DocumentOutcome::Replied,
@@ -160,13 +158,11 @@ impl<'a, S: Service> DocumentRun<'a, S> {
             let before = out.len();
             let item = item_number(index);
             let outcome = self.element(item, request, out);
-            if is_deferred(outcome) && request.id.is_some() {
+            if let Some(part) = self.deferred_part(item, request, outcome) {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = written.strip_suffix(b",").unwrap_or(written).to_vec();
                 out.truncate(start);
-                let is_http = self.context.head.is_some();
-                let deferred = waiting_part(item, request, outcome, is_http);
-                let parts = vec![ReplyPart::Written(first), deferred];
+                let parts = vec![ReplyPart::Written(first), part];
                 let parts = self.finish_batch(parts, requests, index + 1);
                 return DocumentOutcome::Deferred(ExchangeReply::Batch(parts));
             }
@@ -193,14 +189,30 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         for (index, request) in requests.iter().enumerate().skip(next) {
             let (item, mut out) = (item_number(index), Vec::new());
             let outcome = self.element(item, request, &mut out);
-            parts.push(match request.id {
-                Some(_) if is_deferred(outcome) => {
-                    waiting_part(item, request, outcome, self.context.head.is_some())
-                }
-                _ => ReplyPart::Written(out),
-            });
+            let deferred = self.deferred_part(item, request, outcome);
+            parts.push(deferred.unwrap_or(ReplyPart::Written(out)));
         }
         parts
+    }
+
+    /// The part of a call in a batch that gets its reply later; `None` for any other.
+    fn deferred_part(
+        &self,
+        item: u32,
+        request: &Request<'_>,
+        outcome: CallOutcome,
+    ) -> Option<ReplyPart> {
+        let id = request.id?;
+        match outcome {
+            CallOutcome::Deferred => Some(waiting_part(item, id, None)),
+            CallOutcome::Stream => Some(waiting_part(item, id, self.item_token(id, request.meta))),
+            CallOutcome::Done | CallOutcome::CancelRequest => None,
+        }
+    }
+
+    /// The token of a stream's items: the caller's, or over HTTP the id of the call.
+    fn item_token<'t>(&self, id: &'t [u8], meta: Option<Meta<'t>>) -> Option<&'t [u8]> {
+        if self.context.head.is_some() { Some(id) } else { meta?.progress_token() }
     }
 
     /// [`DocumentRun::call`], compiled once for all items of batches.
@@ -238,21 +250,11 @@ impl<'a, S: Service> DocumentRun<'a, S> {
     }
 }
 
-/// What waits for the reply to a call. Its items, if it is a stream, have the token of the caller,
-/// or over HTTP the call's id.
+/// What waits for the reply to the call with this id. `token` is that of its items, if it is a
+/// stream.
 #[inline(never)]
-fn waiting_part(
-    item: u32,
-    request: &Request<'_>,
-    outcome: CallOutcome,
-    is_http: bool,
-) -> ReplyPart {
-    let token = match is_http {
-        true => request.id,
-        false => request.meta.and_then(Meta::progress_token),
-    };
-    let token = token.filter(|_| outcome == CallOutcome::Stream).map(<[u8]>::to_vec);
-    ReplyPart::Waiting { item, id: request.id.unwrap_or_default().to_vec(), token }
+fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>) -> ReplyPart {
+    ReplyPart::Waiting { item, id: id.to_vec(), token: token.map(<[u8]>::to_vec) }
 }
 
 /// Notes the ids that a `$/cancelRequest` names.
