@@ -32,25 +32,21 @@ pub(super) struct RequestContext<'a> {
     pub(super) request: u64,
     /// The head of the HTTP request; `None` over raw TCP and WebSocket.
     pub(super) head: Option<&'a Head<'a>>,
-    /// Whether the document has a frame: the body of an HTTP request, or a message.
-    pub(super) is_framed: bool,
     pub(super) session: Option<&'a Arc<TlsSession>>,
 }
 
-impl RequestContext<'_> {
-    /// Whether `rest` may follow a document: another one over raw TCP, and only white space in a
-    /// frame.
-    #[inline(always)]
-    fn allows(&self, rest: &[u8]) -> bool {
-        !self.is_framed || rest.iter().all(|byte| b" \t\r\n".contains(byte))
-    }
+/// Whether `rest` may follow a document: another one over raw TCP, and only white space in a frame,
+/// which is the body of an HTTP request or a message.
+#[inline(always)]
+fn may_follow<const IS_FRAMED: bool>(rest: &[u8]) -> bool {
+    !IS_FRAMED || rest.iter().all(|byte| b" \t\r\n".contains(byte))
 }
 
 /// Runs all calls of the document that `text` starts with; returns the document's length, too.
 ///
 /// Inlined, because it has more arguments than there are registers.
 #[inline(always)]
-pub(super) fn run_document<S: Service>(
+pub(super) fn run_document<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
@@ -59,18 +55,18 @@ pub(super) fn run_document<S: Service>(
     let mut members = first_members::<S>(&mut environment.scratch.members);
     match Request::fast_path(text, environment.limits.nesting_max, environment.limits, &mut members)
     {
-        Some((request, rest)) if context.allows(rest) => {
+        Some((request, rest)) if may_follow::<IS_FRAMED>(rest) => {
             let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
             let outcome = DocumentRun::new(context, limit, environment).single(&request, out);
             Ok((outcome, text.len() - rest.len()))
         }
-        _ => run_general(text, context, environment, out),
+        _ => run_general::<IS_FRAMED, S>(text, context, environment, out),
     }
 }
 
 /// Runs a document that the fast path does not read as one request.
 #[inline(never)]
-fn run_general<S: Service>(
+fn run_general<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
@@ -78,7 +74,7 @@ fn run_general<S: Service>(
 ) -> Result<(DocumentOutcome, usize), JsonError> {
     let mut members = first_members::<S>(&mut environment.scratch.members);
     let document = scan_document(text, environment.limits, &mut members)?;
-    if !context.allows(text.get(document.len..).unwrap_or_default()) {
+    if !may_follow::<IS_FRAMED>(text.get(document.len..).unwrap_or_default()) {
         return Err(JsonError::Invalid);
     }
     let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
