@@ -20,10 +20,17 @@ from __future__ import annotations
 from os.path import exists as _exists
 from typing import TYPE_CHECKING, NamedTuple
 
-from ucall._core import TLS, Certificate, Context
+from ucall._core import TLS, Certificate, Connection, Context
 from ucall._core import VERSION as __version__
 from ucall._submodules import on_demand
-from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
+from ucall.errors import (
+    ConnectionError,
+    EngineError,
+    HTTPError,
+    NoChannelError,
+    RPCError,
+    TimeoutError,
+)
 from ucall.server import Server
 
 if TYPE_CHECKING:
@@ -43,10 +50,12 @@ else:  # With `__getattr__`, type checkers would accept any name.
 __all__ = [
     "TLS",
     "Certificate",
+    "Connection",
     "ConnectionError",
     "Context",
     "EngineError",
     "HTTPError",
+    "NoChannelError",
     "Process",
     "RPCError",
     "Server",

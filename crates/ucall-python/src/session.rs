@@ -185,7 +185,7 @@ impl Connection {
 
 #[pymethods]
 impl Connection {
-    /// A number that no other connection of this server's process has or had.
+    /// A number that no other connection of this process has or had while the server runs.
     #[getter]
     fn id(&self) -> u64 {
         u64::from(self.id.generation) << 32 | u64::from(self.id.index)
