@@ -20,7 +20,7 @@ from __future__ import annotations
 from os.path import exists as _exists
 from typing import TYPE_CHECKING, NamedTuple
 
-from ucall._core import TLS, Certificate, Connection, Context
+from ucall._core import END, TLS, Certificate, Connection, Context
 from ucall._core import VERSION as __version__
 from ucall._submodules import on_demand
 from ucall.errors import (
@@ -48,6 +48,7 @@ else:  # With `__getattr__`, type checkers would accept any name.
     )
 
 __all__ = [
+    "END",
     "TLS",
     "Certificate",
     "Connection",

@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, Self, TypeVar, final
 
@@ -16,6 +16,7 @@ from ucall.queue.core.options import ClientTlsSettings
 OnClose = TypeVar("OnClose", bound=Callable[[], object])
 
 __all__ = [
+    "END",
     "TLS",
     "VERSION",
     "Block",
@@ -24,6 +25,8 @@ __all__ = [
     "Connection",
     "Context",
     "DoneCallback",
+    "EndType",
+    "ItemSink",
     "LoopDriver",
     "Message",
     "PickleLoader",
@@ -100,6 +103,7 @@ class Server:
         mode: str,
         timeout_ms: float | None,
         batch: tuple[int, float, int] | None,
+        stream: tuple[bool, str] | None,
     ) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
@@ -132,6 +136,17 @@ class SharedCounters:
 @final
 class DoneCallback:
     def __call__(self, future: object, /) -> None: ...
+
+@final
+class EndType:
+    """The type of `ucall.END`."""
+
+END: Final[EndType]
+
+@final
+class ItemSink:
+    def put(self, item: object, /) -> bool: ...
+    def room(self) -> Awaitable[None]: ...
 
 @final
 class LoopDriver:

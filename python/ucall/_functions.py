@@ -10,7 +10,7 @@ from ucall import _checks
 if TYPE_CHECKING:
     from ucall import _core
     from ucall._processes import Pool
-    from ucall._registration import BatchRules
+    from ucall._registration import BatchRules, StreamRules
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["Functions"]
@@ -54,6 +54,7 @@ class Functions:
         processes: int | None = None,
         timeout_ms: float | None = None,
         batch: BatchRules | None = None,
+        stream: StreamRules,
     ) -> None:
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
         # Imported late: together they take two thirds as long as all of ucall.
@@ -73,12 +74,13 @@ class Functions:
             pool=None if processes is None else self._pool_of(processes),
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,
+            stream=stream,
         )
         known = self._by_name.setdefault(name, function)
         if known is not function and _origin(known) != _origin(function):
             raise ValueError(f"{name!r} is already the name of {known!r}")
         self._by_name[name] = function
-        self.is_async |= registration.mode == "task"
+        self.is_async |= registration.mode in ("task", "async_generator")
         self._core.insert(
             name,
             registration.function,
@@ -87,6 +89,7 @@ class Functions:
             mode=registration.mode,
             timeout_ms=timeout_ms,
             batch=registration.batch,
+            stream=registration.stream,
         )
 
     def _pool_of(self, processes: int) -> Pool:

@@ -27,6 +27,7 @@ use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
 use crate::session::Sessions;
+use crate::streams::ReadyStreams;
 
 /// Other Python threads get the interpreter's lock at least this often.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
@@ -43,6 +44,8 @@ pub(crate) struct Interpreter {
     pub(crate) calls: Calls,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
+    /// Generators whose next step is due.
+    pub(crate) ready_streams: ReadyStreams,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
     /// Threads for blocking functions, once one was called.
@@ -89,6 +92,7 @@ impl Interpreter {
             outcomes: Arc::new(Outcomes::new(&calls)),
             calls,
             batches: Batches::new(sizes),
+            ready_streams: ReadyStreams::default(),
             tasks: None,
             pool: None,
             sessions: None,
@@ -123,6 +127,15 @@ impl Interpreter {
     /// A flag, readable from any thread, that is set while a plain function runs.
     pub(crate) fn is_in_function(&self) -> Arc<AtomicBool> {
         self.is_in_function.clone()
+    }
+
+    /// Calls `work`, which calls a plain function that a Ctrl-C interrupts.
+    #[inline]
+    pub(crate) fn in_function<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.is_in_function.store(true, Ordering::Relaxed);
+        let value = work();
+        self.is_in_function.store(false, Ordering::Relaxed);
+        value
     }
 
     /// Lets other threads run. Called once a turn, because a busy worker never waits.
@@ -227,7 +240,9 @@ impl Interpreter {
     fn warn_slow(&mut self, py: Python<'_>, procedure: &Procedure, elapsed: Duration) {
         let name = &procedure.name;
         let advice = match procedure.mode {
-            CallMode::Task => "await what it waits for, or run it by asyncio.to_thread",
+            CallMode::Task | CallMode::AsyncGenerator => {
+                "await what it waits for, or run it by asyncio.to_thread"
+            }
             _ => "serve it by @server(threads=True), or processes=N if it computes",
         };
         let elapsed = elapsed.as_millis();
@@ -319,6 +334,14 @@ impl Handler for Interpreter {
         }
     }
 
+    fn pause_stream(&mut self, call: CallId) {
+        self.set_stream_paused(attached(), call, true);
+    }
+
+    fn resume_stream(&mut self, call: CallId) {
+        self.set_stream_paused(attached(), call, false);
+    }
+
     fn turn_began(&mut self, now: Instant) {
         self.turn_began = now;
         self.last_return = CoarseTime::now();
@@ -328,11 +351,15 @@ impl Handler for Interpreter {
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.handle_deadlines(attached(), now);
+            self.step_streams(attached());
         }
     }
 
     #[inline]
     fn deadline(&self) -> Option<Instant> {
+        if !self.ready_streams.is_empty() {
+            return Some(self.turn_began);
+        }
         [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()
     }
 
@@ -341,8 +368,7 @@ impl Handler for Interpreter {
         if !self.calls.has_outcomes() {
             return None;
         }
-        let (call, outcome) = self.next_outcome(attached(), text)?;
-        Some((call, outcome.into()))
+        self.next_outcome(attached(), text)
     }
 
     fn running(&self) -> usize {

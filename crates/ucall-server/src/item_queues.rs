@@ -43,10 +43,6 @@ impl ItemQueues {
         self.queues.is_empty() && self.paused.is_empty()
     }
 
-    pub(crate) fn has_items(&self) -> bool {
-        !self.queues.is_empty()
-    }
-
     /// Appends an item, and drops the oldest of its source while they have more than `bytes_max`
     /// bytes. Returns the number of those.
     pub(crate) fn push(

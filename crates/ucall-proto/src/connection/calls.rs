@@ -249,7 +249,8 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         let mut reply = Reply::new(out, id, self.limit);
         let outcome = self.service.call(&call, &mut reply);
         reply.end(outcome == CallOutcome::Done);
-        if outcome == CallOutcome::CancelRequest {
+        // Over HTTP the end of the connection cancels its calls.
+        if outcome == CallOutcome::CancelRequest && self.context.head.is_none() {
             self.note_cancel_request(request);
         }
         outcome

@@ -32,7 +32,7 @@ use crate::deadline::Deadline;
 use crate::handler::CallId;
 
 /// Names one entry of a [`DeferredCalls`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token {
     slot: u32,
     /// Counts the entries of the slot; 32 bits would be used up within hours.

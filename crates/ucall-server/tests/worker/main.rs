@@ -6,6 +6,7 @@ mod faults;
 mod harness;
 mod memory;
 mod publishing;
+mod streams;
 
 use std::io::ErrorKind;
 use std::rc::Rc;
