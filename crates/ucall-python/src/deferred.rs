@@ -249,7 +249,9 @@ impl Interpreter {
         }
         let cancelled = Arc::<AtomicBool>::default();
         let user = self.user.as_ref();
-        let context = Context::new(py, call, caller, user, deadline, cancelled.clone());
+        let channel =
+            self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
+        let context = Context::new(py, call, caller, user, deadline, cancelled.clone(), channel);
         let context = Bound::new(py, context).map_err(Failure::Raised)?;
         Ok((Some(context.into_any()), Some(cancelled)))
     }

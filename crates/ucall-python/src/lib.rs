@@ -35,6 +35,7 @@ mod procedure;
 mod queue;
 mod report;
 mod server;
+mod session;
 mod shared_counters;
 mod signals;
 mod streams;
@@ -67,6 +68,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::server::Server;
+    #[pymodule_export]
+    use crate::session::Connection;
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
     #[pymodule_export]
