@@ -9,7 +9,11 @@ use super::error::WebSocketError;
 
 const FINAL: u8 = 0x80;
 const RESERVED: u8 = 0x70;
-const MASKED: u8 = 0x80;
+pub(super) const MASKED: u8 = 0x80;
+/// The first byte of a text message in one frame.
+pub(super) const FINAL_TEXT: u8 = FINAL | 0x1;
+/// The length of a client's head without an extended length.
+pub(super) const SHORT_HEAD_LEN: usize = 6;
 /// The largest payload of a control frame, and of a head without an extended length.
 pub(super) const SHORT_MAX: usize = 125;
 /// In place of a length: it follows in two bytes, or in eight.
