@@ -11,7 +11,7 @@ from ucall import _checks, _signature
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["BatchRules", "Registration", "register"]
+__all__ = ["BatchRules", "Registration", "register", "route_mode"]
 
 Function = Callable[..., Any]
 
@@ -85,6 +85,17 @@ def register(
     if is_async:
         return Registration(function, signature, "task")
     return Registration(function, signature, "thread" if in_threads else "inline")
+
+
+def route_mode(path: str, is_async: bool, threads: bool | None, threads_by_default: bool) -> str:
+    """Decides where the function of a route runs: inline, as a task or in a thread.
+
+    Raises:
+        TypeError: It cannot run in the requested way.
+    """
+    _check_conflicts(path, is_async, threads, None)
+    in_threads = threads_by_default if threads is None else threads
+    return "task" if is_async else "thread" if in_threads else "inline"
 
 
 def _check_conflicts(name: str, is_async: bool, threads: bool | None, pool: Any | None) -> None:

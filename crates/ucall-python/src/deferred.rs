@@ -29,16 +29,19 @@ struct CallStart<'a, 'call> {
     caller: &'a Caller,
     deadline: Option<Deadline>,
     permit: RunPermit,
+    /// The request of a route.
+    request: Option<Py<PyAny>>,
 }
 
 impl Interpreter {
-    /// Begins a call that may end after its turn.
+    /// Begins a call that may end after its turn, or the request of a route.
     pub(crate) fn begin(
         &mut self,
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         call: &Call<'_>,
         caller: &Caller,
+        request: Option<Py<PyAny>>,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let deadline = self.deadline_of(procedure, call);
@@ -55,12 +58,13 @@ impl Interpreter {
                 return CallOutcome::Done;
             }
         };
-        let start = CallStart { procedure, call, caller, deadline, permit };
+        let start = CallStart { procedure, call, caller, deadline, permit, request };
         let started = match procedure.mode {
             CallMode::Task => self.begin_task(py, start, reply),
             CallMode::Future => self.begin_future(py, start),
             CallMode::Batch(rules) => self.begin_in_batch(py, start, rules),
-            CallMode::Thread | CallMode::Inline => self.begin_in_thread(py, start),
+            CallMode::Thread => self.begin_in_thread(py, start),
+            CallMode::Inline => self.answer(py, start, reply),
         };
         started.unwrap_or_else(|failure| {
             let error = self.fail(py, procedure, failure, reply.len_max());
@@ -79,7 +83,7 @@ impl Interpreter {
         cancelled: Option<Arc<AtomicBool>>,
         retained: RetainedParams,
     ) -> Token {
-        let CallStart { procedure, call, caller, deadline, permit } = start;
+        let CallStart { procedure, call, caller, deadline, permit, .. } = start;
         let id = call.id.map(|_| caller.call_id(call));
         let call = Deferred { future: None, cancelled, retained, _permit: permit };
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
@@ -89,6 +93,32 @@ impl Interpreter {
     fn insert_run(&mut self, procedure: &Arc<Procedure>, items: Vec<Token>) -> Token {
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Run(items) };
         self.calls.insert(None, None, self.turn_began, entry)
+    }
+
+    /// Runs the function of a route at once.
+    fn answer(
+        &mut self,
+        py: Python<'_>,
+        start: CallStart<'_, '_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<CallOutcome, Failure> {
+        let (request, _) = self.context(py, &start)?;
+        let result = self.run_route(py, start.procedure, request)?;
+        self.write_outcome(start.procedure, &result, reply)?;
+        Ok(CallOutcome::Done)
+    }
+
+    fn write_outcome(
+        &self,
+        procedure: &Procedure,
+        result: &Bound<'_, PyAny>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Failure> {
+        if procedure.route.is_none() {
+            return self.write(procedure, result, reply);
+        }
+        let len_max = reply.len_max();
+        procedure.write_outcome(reply.response(), len_max, result).map_err(Failure::Result)
     }
 
     /// Starts a task for a coroutine. One that never waits is done at once, and its result is
@@ -106,7 +136,7 @@ impl Interpreter {
         let task = started?;
         if tasks::is_done(&task).map_err(Failure::Raised)? {
             let result = tasks::result_of(&task).map_err(Failure::Raised)?;
-            self.write(procedure, &result, reply)?;
+            self.write_outcome(procedure, &result, reply)?;
             return Ok(CallOutcome::Done);
         }
         let retained = RetainedParams::Params { _reserved: self.reserve(start.call) };
@@ -218,6 +248,9 @@ impl Interpreter {
         start: &CallStart<'_, '_>,
     ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<AtomicBool>>), Failure> {
         let &CallStart { procedure, call, caller, deadline, .. } = start;
+        if let Some(request) = &start.request {
+            return Ok((Some(request.bind(py).clone()), None));
+        }
         if !procedure.takes_context() {
             return Ok((None, None));
         }
@@ -375,7 +408,7 @@ impl Interpreter {
         };
         let len_max = self.call_limits.reply_bytes_max;
         let written = result
-            .and_then(|result| procedure.write(text, len_max, &result).map_err(Failure::Result));
+            .and_then(|it| procedure.write_outcome(text, len_max, &it).map_err(Failure::Result));
         written.map_err(|failure| self.fail(py, procedure, failure, len_max))
     }
 

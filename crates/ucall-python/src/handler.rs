@@ -149,6 +149,24 @@ impl Interpreter {
         self.write(procedure, &result, reply)
     }
 
+    /// Runs the function of a route on this thread.
+    pub(crate) fn run_route<'py>(
+        &mut self,
+        py: Python<'py>,
+        procedure: &Procedure,
+        request: Option<Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let variables = self.own_variables(py)?;
+        let scratch = &mut self.scratch;
+        self.is_in_function.store(true, Ordering::Relaxed);
+        let result = variables::run_in(&variables, || {
+            arguments::call(py, procedure, None, request, scratch)
+        });
+        self.is_in_function.store(false, Ordering::Relaxed);
+        self.warn_if_slow(py, procedure);
+        result
+    }
+
     /// Writes a result into the reply, unless the call is a notification.
     #[inline]
     pub(crate) fn write(
@@ -253,7 +271,7 @@ impl Handler for Interpreter {
     ) -> CallOutcome {
         let py = attached();
         if !matches!(procedure.mode, CallMode::Inline) {
-            return self.begin(py, procedure, call, caller, reply);
+            return self.begin(py, procedure, call, caller, None, reply);
         }
         if let Some(deadline) = self.deadline_of(procedure, call)
             && deadline.has_passed()
@@ -270,6 +288,17 @@ impl Handler for Interpreter {
         }
         self.warn_if_slow(py, procedure);
         CallOutcome::Done
+    }
+
+    fn respond(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.respond(attached(), procedure, call, body, caller, reply)
     }
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {

@@ -222,7 +222,9 @@ impl Shared {
         result: &Bound<'_, PyAny>,
     ) -> Result<Vec<u8>, Failure> {
         let mut text = Vec::new();
-        procedure.write(&mut text, self.reply_bytes_max, result).map_err(Failure::Result)?;
+        procedure
+            .write_outcome(&mut text, self.reply_bytes_max, result)
+            .map_err(Failure::Result)?;
         Ok(text)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::convert::{self, ConversionFault, Convert};
 
@@ -25,6 +25,16 @@ pub(crate) struct Procedure {
     pub(crate) timeout: Option<Duration>,
     /// Whether the log has named it as slow.
     pub(crate) is_logged_as_slow: AtomicBool,
+    /// Set if the function answers the requests of a route.
+    pub(crate) route: Option<RouteAccess>,
+}
+
+/// Who may send requests to a route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RouteAccess {
+    /// Callers that the server's `auth` accepts.
+    Authenticated,
+    Public,
 }
 
 /// How the calls of a function run.
@@ -104,6 +114,27 @@ impl Procedure {
         result: &Bound<'_, PyAny>,
     ) -> Result<(), ConversionFault> {
         convert::write_with(text, len_max, result, self.encode.bind(result.py()))
+    }
+
+    /// Whether the function answers the requests of a route without authentication.
+    pub(crate) fn is_public_route(&self) -> bool {
+        self.route == Some(RouteAccess::Public)
+    }
+
+    /// [`Procedure::write`] for any function: that of a route has returned its response as bytes.
+    pub(crate) fn write_outcome(
+        &self,
+        text: &mut Vec<u8>,
+        len_max: usize,
+        result: &Bound<'_, PyAny>,
+    ) -> Result<(), ConversionFault> {
+        if self.route.is_none() {
+            return self.write(text, len_max, result);
+        }
+        let response = result.cast::<PyBytes>().map_err(PyErr::from);
+        let response = response.map_err(|error| ConversionFault::Raised(Box::new(error)))?;
+        text.extend_from_slice(response.as_bytes());
+        Ok(())
     }
 
     /// Whether the log has named it as slow; sets that.

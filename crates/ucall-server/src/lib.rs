@@ -21,6 +21,7 @@ mod maintenance;
 mod memory_waiters;
 mod outgoing;
 mod procedures;
+mod routes;
 mod send_queue;
 mod tls;
 mod worker;

@@ -1,17 +1,19 @@
 //! HTTP messages one after another, answered in order.
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
-use super::exchange::ExchangeReply;
+use super::exchange::{ExchangeReply, ReplyPart};
 use super::{
     CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
-    body_time,
+    body_time, http_route,
 };
 use crate::Limits;
 use crate::http1::{
     self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError,
-    Method, ReplyHeaders, ReplyWriter, Target,
+    Method, ReplyHeaders, ReplyWriter,
 };
-use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
+use crate::rpc::{
+    CallNumber, CallOutcome, CallerIdentity, ROUTE_ID, RpcError, Service, write_error_reply,
+};
 
 /// The state of the current request, while it is incomplete.
 #[derive(Debug, Default)]
@@ -38,6 +40,24 @@ pub(super) struct HttpFraming {
     connection: http1::ConnectionOption,
     /// The origin to be named in the reply, when it is a foreign one.
     allowed_origin: Option<Vec<u8>>,
+    content: ReplyContent,
+}
+
+/// What a reply that cannot be written yet will be.
+#[derive(Clone, Copy, Debug, Default)]
+enum ReplyContent {
+    /// Replies to calls.
+    #[default]
+    Calls,
+    /// The response of a route.
+    Response { is_head: bool },
+}
+
+impl HttpFraming {
+    fn new(reply_headers: &ReplyHeaders<'_>, content: ReplyContent) -> Self {
+        let origin = reply_headers.allowed_origin.map(|origin| origin.as_bytes().to_vec());
+        Self { connection: reply_headers.connection, allowed_origin: origin, content }
+    }
 }
 
 impl Http {
@@ -286,7 +306,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if self.exchanges.is_empty() && head.method() != Method::Options {
+        if self.exchanges.is_empty() && head.is_fast_path() {
             self.run_rpc(head, body, reply_headers, environment, out);
         } else {
             self.run_general(head, body, reply_headers, environment, out);
@@ -296,7 +316,7 @@ impl PlainConnection {
         }
     }
 
-    /// Answers an OPTIONS request, or a request that waits for earlier exchanges.
+    /// Answers a request that is not on the fast path, or waits for earlier exchanges.
     #[inline(never)]
     fn run_general<S: Service>(
         &mut self,
@@ -312,9 +332,11 @@ impl PlainConnection {
         match head.method() {
             Method::Options => {
                 self.next_request();
-                environment.replies.options(output, reply_headers);
+                let methods = http_route::methods(head, environment.service);
+                environment.replies.options(output, methods, reply_headers);
             }
-            _ => self.run_rpc(head, body, reply_headers, environment, output),
+            _ if head.is_call() => self.run_rpc(head, body, reply_headers, environment, output),
+            _ => self.run_route(head, body, reply_headers, environment, output),
         }
         if !later.is_empty() {
             // What is refused has no number yet, and that of the last one is taken.
@@ -382,13 +404,32 @@ impl PlainConnection {
             }
             DocumentOutcome::Deferred(answer) => {
                 environment.replies.abort(out, pending);
-                let framing = HttpFraming {
-                    connection: reply_headers.connection,
-                    allowed_origin: reply_headers
-                        .allowed_origin
-                        .map(|origin| origin.as_bytes().to_vec()),
-                };
+                let framing = HttpFraming::new(reply_headers, ReplyContent::Calls);
                 self.exchanges.push(request, framing, answer);
+            }
+        }
+    }
+
+    /// Runs a request of a route.
+    fn run_route<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        body: &[u8],
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let number = CallNumber { request: self.next_request(), item: 0 };
+        let session = self.session.as_ref();
+        let is_head = head.method() == Method::Head;
+        match http_route::respond(head, body, number, session, environment) {
+            (CallOutcome::Done, response) => {
+                environment.replies.response(out, &response, reply_headers, is_head);
+            }
+            (CallOutcome::Deferred, _) => {
+                let framing = HttpFraming::new(reply_headers, ReplyContent::Response { is_head });
+                let part = ReplyPart::Waiting { item: 0, id: ROUTE_ID.to_vec() };
+                self.exchanges.push(number.request, framing, ExchangeReply::Single(part));
             }
         }
     }
@@ -457,7 +498,7 @@ impl PlainConnection {
 
 /// Checks access, method and target before the body is read.
 #[inline(never)]
-fn check_access<'a, S>(
+fn check_access<'a, S: Service>(
     head: &Head<'a>,
     is_last: bool,
     is_tls: bool,
@@ -469,13 +510,10 @@ fn check_access<'a, S>(
         (Drain::No, _) if !is_last => head.reply_connection(),
         _ => http1::ConnectionOption::Close,
     };
-    match (head.method(), head.target()) {
-        (Method::Post, Target::Root) | (Method::Options, Target::Root | Target::Asterisk) => {
-            Ok(ReplyHeaders { connection, allowed_origin })
-        }
-        (_, Target::Root | Target::Asterisk) => Err(HttpError::MethodNotAllowed),
-        (_, Target::WebSocket | Target::Other(_)) => Err(HttpError::NotFound),
+    if !head.is_call() {
+        http_route::check(head, environment.service)?;
     }
+    Ok(ReplyHeaders { connection, allowed_origin })
 }
 
 /// Writes a reply that had to wait.
@@ -492,6 +530,11 @@ fn write_deferred_reply(
         connection: framing.connection,
         allowed_origin: framing.allowed_origin.as_deref().map(AllowedOrigin::new),
     };
+    if let ReplyContent::Response { is_head } = framing.content {
+        let mut response = Vec::new();
+        answer.write(&mut response);
+        return replies.response(out, &response, &reply_headers, is_head);
+    }
     let pending = replies.begin(out, &reply_headers);
     answer.write(out);
     replies.end(out, pending);

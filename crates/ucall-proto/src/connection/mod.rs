@@ -21,6 +21,7 @@ mod calls;
 mod deadline;
 mod exchange;
 mod http;
+mod http_route;
 mod memory;
 mod public;
 mod raw;

@@ -6,17 +6,19 @@ mod document;
 mod error;
 mod reply;
 mod request;
+mod route;
 
 pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
+pub(crate) use route::ROUTE_ID;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::http1::Head;
+use crate::http1::{Head, Methods};
 use crate::json::{Member, Text};
 use crate::tls::TlsSession;
 
@@ -98,6 +100,27 @@ pub trait Service {
     ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session);
         Err(AuthenticationError::Failed)
+    }
+
+    /// The methods of the routes of a path, which answer HTTP requests other than calls.
+    fn route_methods(&self, path: &[u8]) -> Methods {
+        let _ = path;
+        Methods::default()
+    }
+
+    /// Whether the request of a route needs no authentication.
+    fn is_public(&self, head: &Head<'_>) -> bool {
+        let _ = head;
+        false
+    }
+
+    /// Answers a request of a route, as [`Service::call`] does. The method of `call` is the path;
+    /// its [`Call::head`] has the rest. The response, [`Reply::response`] or the deferred result,
+    /// is an HTTP response whose headers state the length of its body, and nothing that concerns
+    /// the connection: no `Date`, `Connection` or `Transfer-Encoding`.
+    fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+        let _ = (call, body, reply);
+        CallOutcome::Done
     }
 
     /// Sets the caller of the following calls.
