@@ -73,6 +73,8 @@ class Server:
         max_batch_calls: Calls in one batch. Past it, -32600.
         max_reply_bytes: A reply, of a batch as a whole. Past it, -32603.
         max_id_bytes: Text of an id. Past it, -32600.
+        max_meta_bytes: Text of a request's ``_meta``. Past it, -32600.
+        max_stream_bytes: Items of streams that wait for a slow client. Past it, streams pause.
         max_image_pixels: Width times height of a received image. Past it, -32602.
         max_held_image_pixels: The same of all received images that still exist. Past it, -32003.
         max_pipeline: Waiting requests of one connection. Past it, reading pauses.
@@ -137,6 +139,8 @@ class Server:
         max_batch_calls: int = 1_000,
         max_reply_bytes: int = 67_108_864,
         max_id_bytes: int = 1_024,
+        max_meta_bytes: int = 4_096,
+        max_stream_bytes: int = 65_536,
         max_image_pixels: int = 67_108_864,
         max_held_image_pixels: int = 268_435_456,
         max_pipeline: int = 128,

@@ -21,5 +21,6 @@ pub use connection::{
 };
 pub use limits::Limits;
 pub use rpc::{
-    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Reply, RpcError, Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Meta, Reply, RpcError,
+    Service,
 };

@@ -424,7 +424,7 @@ impl Interpreter {
     }
 
     /// Cancels a call and its task or future. Its caller gets `error`, if there is one.
-    fn abandon_call(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
+    pub(crate) fn abandon_call(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
         let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
         call.cancel();
         if let Some(future) = call.future.take()

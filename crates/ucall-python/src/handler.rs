@@ -11,7 +11,7 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
@@ -327,6 +327,12 @@ impl Handler for Interpreter {
         self.cancel_connection(attached(), connection);
     }
 
+    fn cancel_call(&mut self, call: CallId) {
+        if let Some(token) = self.calls.token_of(call) {
+            self.abandon_call(attached(), token, None);
+        }
+    }
+
     fn turn_began(&mut self, now: Instant) {
         self.turn_began = now;
         self.last_return = CoarseTime::now();
@@ -345,11 +351,12 @@ impl Handler for Interpreter {
     }
 
     #[inline]
-    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         if !self.calls.has_outcomes() {
             return None;
         }
-        self.next_outcome(attached(), text)
+        let (call, outcome) = self.next_outcome(attached(), text)?;
+        Some((call, outcome.into()))
     }
 
     fn running(&self) -> usize {

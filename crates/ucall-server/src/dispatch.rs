@@ -8,14 +8,17 @@ use ucall_proto::http1::{Head, Methods, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call, CallOutcome, CallerIdentity, Connection, Drain, Environment,
-    LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Connection, Drain,
+    Environment, LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
 };
 
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
-use crate::handler::{Caller, Handler};
+use crate::handler::{CallId, Caller, Handler};
 use crate::procedures::{ProcedureCache, Procedures};
+
+/// The notification that asks to cancel a call. The Language Server Protocol has this name.
+const CANCEL_REQUEST: &[u8] = b"$/cancelRequest";
 
 /// The state that all connections of a worker share.
 pub(crate) struct WorkerContext<H: Handler> {
@@ -196,7 +199,7 @@ impl<H: Handler> WorkerContext<H> {
             replies: &mut self.replies,
             service: &mut service,
             scratch: &mut self.scratch,
-            queued_bytes: entry.outgoing.bytes(),
+            queued_bytes: entry.outgoing.reply_bytes(),
             drain: self.drain,
             load: self.load,
         };
@@ -236,6 +239,9 @@ impl<H: Handler> Service for Dispatch<'_, H> {
             true => find_escaped(self.procedures, call.method),
         };
         let Some(procedure) = found else {
+            if call.id.is_none() && call.method.raw() == CANCEL_REQUEST {
+                return CallOutcome::CancelRequest;
+            }
             reply.error(&method_not_found(call.method));
             return CallOutcome::Done;
         };
@@ -284,6 +290,10 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         let outcome = self.handler.respond(&route.procedure, call, body, self.caller, reply);
         self.process.end_child();
         outcome
+    }
+
+    fn cancel(&mut self, number: CallNumber) {
+        self.handler.cancel_call(CallId { connection: self.caller.connection, number });
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {

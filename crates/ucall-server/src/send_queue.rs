@@ -201,7 +201,10 @@ impl SendQueue {
             false => engine.send(id, payload),
         };
         match state {
-            SendState::Done(payload) => self.output.recycle(payload),
+            SendState::Done(payload) => {
+                entry.outgoing.end_send();
+                self.output.recycle(payload);
+            }
             SendState::Pending => {
                 entry.outgoing.begin_send(len, now);
                 if len > MemoryBudget::UNRESERVED_BYTES {
@@ -217,7 +220,9 @@ impl SendQueue {
     pub(crate) fn sent(&mut self, entry: Option<&mut Entry>, payload: Payload) -> bool {
         self.output.recycle(payload);
         let Some(entry) = entry else { return false };
-        entry.outgoing.end_send() || entry.proto.next_action() != NextAction::Receive
+        entry.outgoing.end_send()
+            || entry.proto.next_action() != NextAction::Receive
+            || entry.items.is_some()
     }
 
     /// Sends the output that was queued during a send.

@@ -2,9 +2,11 @@
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::{ExchangeReply, ReplyPart};
+use super::http_route::{self, ResponseFraming};
+use super::items::HttpItems;
 use super::{
     CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
-    body_time, http_route,
+    body_time,
 };
 use crate::Limits;
 use crate::http1::{
@@ -12,7 +14,8 @@ use crate::http1::{
     Method, ReplyHeaders, ReplyWriter,
 };
 use crate::rpc::{
-    CallNumber, CallOutcome, CallerIdentity, ROUTE_ID, RpcError, Service, write_error_reply,
+    CallNumber, CallOutcome, CallerIdentity, ItemFormat, ROUTE_ID, RpcError, Service,
+    write_error_reply,
 };
 
 /// The state of the current request, while it is incomplete.
@@ -40,23 +43,23 @@ pub(super) struct HttpFraming {
     connection: http1::ConnectionOption,
     /// The origin to be named in the reply, when it is a foreign one.
     allowed_origin: Option<Vec<u8>>,
-    content: ReplyContent,
-}
-
-/// What a reply that cannot be written yet will be.
-#[derive(Clone, Copy, Debug, Default)]
-enum ReplyContent {
-    /// Replies to calls.
-    #[default]
-    Calls,
-    /// The response of a route.
-    Response { is_head: bool },
+    /// How the items of a stream are framed before the reply, and the reply with them.
+    pub(super) items: Option<HttpItems>,
+    /// Set if the reply is the response of a route.
+    pub(super) response: Option<ResponseFraming>,
 }
 
 impl HttpFraming {
-    fn new(reply_headers: &ReplyHeaders<'_>, content: ReplyContent) -> Self {
+    fn new(reply_headers: &ReplyHeaders<'_>) -> Self {
         let origin = reply_headers.allowed_origin.map(|origin| origin.as_bytes().to_vec());
-        Self { connection: reply_headers.connection, allowed_origin: origin, content }
+        Self { connection: reply_headers.connection, allowed_origin: origin, ..Self::default() }
+    }
+
+    pub(super) fn reply_headers(&self) -> ReplyHeaders<'_> {
+        ReplyHeaders {
+            connection: self.connection,
+            allowed_origin: self.allowed_origin.as_deref().map(AllowedOrigin::new),
+        }
     }
 }
 
@@ -180,6 +183,9 @@ impl PlainConnection {
         let Some(body) = rest.get(head.len()..total) else {
             return self.wait_for_body(head, total, rest.len() == head.len(), environment, out);
         };
+        if !self.exchanges.is_empty() && self.must_follow(head) {
+            return Step::Incomplete;
+        }
         if let Protocol::Http(http) = &mut self.protocol {
             http.bytes_needed = 0;
         }
@@ -202,6 +208,14 @@ impl PlainConnection {
         }
         check_access(head, is_last, self.is_tls(), environment)
             .map_err(|error| self.refuse_http(&error, head.method(), environment, out))
+    }
+
+    /// Whether a request may start a stream, as those of routes may, whose items follow the replies
+    /// to earlier requests. It waits for these.
+    #[cold]
+    fn must_follow(&mut self, head: &Head<'_>) -> bool {
+        self.paused = !head.is_call() || ItemFormat::accepted_by(head).is_some();
+        self.paused
     }
 
     #[cold]
@@ -238,6 +252,9 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
+        if !self.exchanges.is_empty() && self.must_follow(head) {
+            return Step::Incomplete;
+        }
         let step = self.wait_for_body(head, 0, rest.len() == head.len(), environment, out);
         if self.paused || self.close_state != CloseState::Open {
             return step;
@@ -363,7 +380,31 @@ impl PlainConnection {
                 framing.connection = http1::ConnectionOption::Close;
                 self.discard_input();
             }
-            write_deferred_reply(&framing, &answer, environment.replies, out);
+            if let Some(response) = framing.response.take() {
+                self.end_response(response, &framing, &answer, environment, out);
+                continue;
+            }
+            match framing.items.take() {
+                Some(items) => items.write_reply(&framing, &answer, environment.replies, out),
+                None => write_deferred_reply(&framing, &answer, environment.replies, out),
+            }
+        }
+    }
+
+    /// Writes what remains of a response. One that ends too early, or by the end of the
+    /// connection, is the last reply.
+    fn end_response<S>(
+        &mut self,
+        response: ResponseFraming,
+        framing: &HttpFraming,
+        answer: &ExchangeReply,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let mut text = Vec::new();
+        answer.write(&mut text);
+        if !response.end(&text, &framing.reply_headers(), environment.replies, out) {
+            self.cancel();
         }
     }
 
@@ -404,7 +445,8 @@ impl PlainConnection {
             }
             DocumentOutcome::Deferred(answer) => {
                 environment.replies.abort(out, pending);
-                let framing = HttpFraming::new(reply_headers, ReplyContent::Calls);
+                let items = answer.is_stream().then(|| HttpItems::new(head, environment.now));
+                let framing = HttpFraming { items, ..HttpFraming::new(reply_headers) };
                 self.exchanges.push(request, framing, answer);
             }
         }
@@ -421,15 +463,17 @@ impl PlainConnection {
     ) {
         let number = CallNumber { request: self.next_request(), item: 0 };
         let session = self.session.as_ref();
-        let is_head = head.method() == Method::Head;
+        let mut framing = HttpFraming::new(reply_headers);
+        let response = ResponseFraming::new(head);
         match http_route::respond(head, body, number, session, environment) {
-            (CallOutcome::Done, response) => {
-                environment.replies.response(out, &response, reply_headers, is_head);
-            }
-            (CallOutcome::Deferred, _) => {
-                let framing = HttpFraming::new(reply_headers, ReplyContent::Response { is_head });
-                let part = ReplyPart::Waiting { item: 0, id: ROUTE_ID.to_vec() };
+            (CallOutcome::Deferred | CallOutcome::Stream, _) => {
+                framing.response = Some(response);
+                let token = Some(ROUTE_ID.to_vec());
+                let part = ReplyPart::Waiting { item: 0, id: ROUTE_ID.to_vec(), token };
                 self.exchanges.push(number.request, framing, ExchangeReply::Single(part));
+            }
+            (_, text) => {
+                response.end(&text, reply_headers, environment.replies, out);
             }
         }
     }
@@ -526,16 +570,7 @@ fn write_deferred_reply(
     if matches!(answer, ExchangeReply::Framed(_)) {
         return answer.write(out);
     }
-    let reply_headers = ReplyHeaders {
-        connection: framing.connection,
-        allowed_origin: framing.allowed_origin.as_deref().map(AllowedOrigin::new),
-    };
-    if let ReplyContent::Response { is_head } = framing.content {
-        let mut response = Vec::new();
-        answer.write(&mut response);
-        return replies.response(out, &response, &reply_headers, is_head);
-    }
-    let pending = replies.begin(out, &reply_headers);
+    let pending = replies.begin(out, &framing.reply_headers());
     answer.write(out);
     replies.end(out, pending);
 }

@@ -1,12 +1,23 @@
 //! Requests of routes: HTTP requests other than calls that the service answers.
 //!
 //! They share everything before the body with calls: the rules for browsers, authentication, the
-//! limits, and their place in the order of replies.
+//! limits. A request of a route waits for the replies to earlier requests, because its response may
+//! be a stream:
+//!
+//! | the service gives | HTTP/1.1 | HTTP/1.0 |
+//! |---|---|---|
+//! | a whole response | as it is | as it is |
+//! | first a head | `Transfer-Encoding: chunked` | `Connection: close` |
+//! | then parts of the body | chunks | as they are |
+//! | last an empty text | the last chunk | the end of the connection |
+//! | last an error | the end of the connection, without the last chunk | likewise |
 
 use std::sync::Arc;
 
 use super::Environment;
-use crate::http1::{Head, HttpError, Methods, Target};
+use crate::http1::{
+    ConnectionOption, Head, HttpError, Method, Methods, ReplyHeaders, ReplyWriter, Target, Version,
+};
 use crate::json::Text;
 use crate::rpc::{Call, CallNumber, CallOutcome, ROUTE_ID, Reply, ReplyLimit, Service};
 use crate::tls::TlsSession;
@@ -51,6 +62,8 @@ pub(super) fn respond<S: Service>(
         number,
         head: Some(head),
         session,
+        meta: None,
+        in_batch: false,
     };
     let mut response = Vec::new();
     let limit = ReplyLimit::after(&response, environment.limits.reply_bytes_max);
@@ -58,4 +71,68 @@ pub(super) fn respond<S: Service>(
     let outcome = environment.service.respond(&call, body, &mut reply);
     reply.end(outcome == CallOutcome::Done);
     (outcome, response)
+}
+
+/// How the response of a route is framed.
+#[derive(Debug)]
+pub(super) struct ResponseFraming {
+    /// Whether the body is omitted.
+    is_head: bool,
+    version: Version,
+    has_begun: bool,
+}
+
+impl ResponseFraming {
+    pub(super) fn new(head: &Head<'_>) -> Self {
+        Self { is_head: head.method() == Method::Head, version: head.version(), has_begun: false }
+    }
+
+    /// Appends a part of a response whose length is unknown: first its head, then its body.
+    pub(super) fn write_part(
+        &mut self,
+        part: &[u8],
+        reply_headers: &ReplyHeaders<'_>,
+        replies: &ReplyWriter,
+        out: &mut Vec<u8>,
+    ) {
+        if !self.has_begun {
+            self.has_begun = true;
+            match self.version {
+                Version::Http11 => replies.chunked_head(out, part, reply_headers),
+                Version::Http10 => {
+                    let close =
+                        ReplyHeaders { connection: ConnectionOption::Close, ..*reply_headers };
+                    replies.response(out, part, &close, self.is_head);
+                }
+            }
+        } else if self.is_head || part.is_empty() {
+            // An empty chunk would be the last one.
+        } else if self.version == Version::Http10 {
+            out.extend_from_slice(part);
+        } else {
+            out.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+            out.extend_from_slice(part);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Appends a whole response, or the end of one that has begun. Returns `false` if the
+    /// connection has to close.
+    pub(super) fn end(
+        &self,
+        text: &[u8],
+        reply_headers: &ReplyHeaders<'_>,
+        replies: &ReplyWriter,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if !self.has_begun {
+            replies.response(out, text, reply_headers, self.is_head);
+            return true;
+        }
+        let is_whole = text.is_empty();
+        if is_whole && !self.is_head && self.version == Version::Http11 {
+            out.extend_from_slice(b"0\r\n\r\n");
+        }
+        is_whole && self.version == Version::Http11
+    }
 }

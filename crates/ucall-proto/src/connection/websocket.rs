@@ -60,6 +60,11 @@ impl WebSocket {
         self.bytes_needed
     }
 
+    /// Whether the Close frame is written.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// The memory of a message in fragments.
     pub(super) fn held_bytes(&self) -> usize {
         self.reader.held_bytes()
@@ -292,6 +297,9 @@ impl PlainConnection {
                 write_error_reply(out, None, &RpcError::parse(fault, environment.limits));
                 socket.writer.end(out, pending, Opcode::Text);
             }
+        }
+        if !environment.scratch.cancel_requests.is_empty() {
+            self.cancel_requested(environment, out);
         }
         if self.is_last(request, environment) {
             self.go_away(out);

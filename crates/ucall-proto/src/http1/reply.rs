@@ -195,6 +195,24 @@ impl ReplyWriter {
         }
     }
 
+    /// Writes the head of a chunked 200, whose chunks follow as they are made. Proxies are asked not
+    /// to collect them.
+    pub fn begin_chunked(
+        &self,
+        out: &mut Vec<u8>,
+        content_type: &str,
+        reply_headers: &ReplyHeaders<'_>,
+    ) {
+        let lines = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nCache-Control: no-store\r\n\
+             X-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n"
+        );
+        out.extend_from_slice(lines.as_bytes());
+        out.extend_from_slice(self.date_line());
+        reply_headers.write(out);
+        out.extend_from_slice(b"\r\n");
+    }
+
     /// Takes the reply back, as if it had never begun.
     pub fn abort(&self, out: &mut Vec<u8>, pending: PendingReply) {
         out.truncate(pending.start);

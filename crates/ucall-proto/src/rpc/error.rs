@@ -32,6 +32,8 @@ impl RpcError {
     pub const DEADLINE_PASSED: i64 = -32001;
     /// The call was cancelled, or the server is draining.
     pub const CANCELLED: i64 = -32002;
+    /// The caller has asked to cancel the call. The Language Server Protocol has this code.
+    pub const REQUEST_CANCELLED: i64 = -32800;
     /// Too many calls at once.
     pub const OVERLOADED: i64 = -32003;
     /// The caller is not authenticated, or may not call.

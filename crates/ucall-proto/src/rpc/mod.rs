@@ -4,12 +4,16 @@
 
 mod document;
 mod error;
+mod items;
+mod meta;
 mod reply;
 mod request;
 mod route;
 
 pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
+pub(crate) use items::{ItemFormat, item_len, write_item};
+pub use meta::Meta;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
@@ -35,6 +39,10 @@ pub struct Call<'a> {
     pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
     pub id: Option<&'a [u8]>,
+    /// The member `_meta` of its request.
+    pub meta: Option<Meta<'a>>,
+    /// Whether it is one of a batch.
+    pub in_batch: bool,
     /// Names the call while it is deferred.
     pub number: CallNumber,
     /// The head of its HTTP request; `None` over raw TCP and WebSocket.
@@ -60,6 +68,11 @@ pub enum CallOutcome {
     Done,
     /// [`Connection::complete`](crate::Connection::complete) will take the outcome.
     Deferred,
+    /// The same, but [`Connection::write_item`](crate::Connection::write_item) takes items before.
+    /// Only for a call that [takes items](Call::takes_items).
+    Stream,
+    /// It is a notification that asks to cancel the call with the id in its params.
+    CancelRequest,
 }
 
 /// The identity of an authenticated caller, in a type of the service. Stored until the request is
@@ -121,6 +134,11 @@ pub trait Service {
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let _ = (call, body, reply);
         CallOutcome::Done
+    }
+
+    /// Cancels a deferred call, whose caller has asked for that and gets its reply now.
+    fn cancel(&mut self, number: CallNumber) {
+        let _ = number;
     }
 
     /// Sets the caller of the following calls.

@@ -7,6 +7,7 @@ mod deferred;
 mod drain;
 mod harness;
 mod http;
+mod items;
 mod limits;
 mod members;
 mod memory;

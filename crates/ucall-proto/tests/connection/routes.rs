@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ucall_proto::http1::{Head, Methods};
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call, CallOutcome, CallerIdentity, Limits, NextAction, Reply, RpcError,
-    Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Limits, NextAction, Reply,
+    RpcError, Service,
 };
 
 use crate::harness::{Driver, Examples, bodies, later, post, sum, sum_reply};
@@ -182,29 +182,86 @@ fn options_names_the_methods_of_the_path() {
 #[test]
 fn responses_keep_their_place_among_replies() {
     let requests = [
-        request("GET /later", ""),
-        post(&sum(1)),
+        post(&later(1)),
         request("GET /a", ""),
-        post(&later(2)),
-        request("HEAD /later", ""),
         request("GET /later", ""),
+        post(&sum(2)),
+        request("HEAD /a", ""),
     ];
     let mut driver = driver();
     driver.receive(requests.concat().as_bytes());
     assert_eq!(driver.sent(), "");
-    let [first, second, third, fourth] = driver.service.examples.deferred[..] else {
-        panic!("four are deferred")
-    };
-    driver.complete(fourth, Err(&RpcError::new(RpcError::DEADLINE_PASSED, "late")));
-    driver.complete(third, Ok(response("x").as_bytes()));
-    driver.complete(second, Ok(b"2"));
-    assert_eq!(driver.sent(), "");
-    driver.complete(first, Ok(response("one").as_bytes()));
+    assert!(driver.service.seen.is_empty(), "a route waits for the replies before it");
+    driver.complete(driver.service.examples.deferred[0], Ok(b"1"));
     let sent = driver.sent();
+    assert!(sent.starts_with("HTTP/1.1 200 ") && sent.ends_with(&reply("GET /a  ", "")));
+    driver.complete(driver.service.examples.deferred[1], Ok(response("late").as_bytes()));
+    let sent = driver.sent();
+    assert!(sent.starts_with(&reply("late", "")), "{sent}");
     let heads: Vec<_> = sent.split("HTTP/1.1 ").skip(1).map(|it| &it[..3]).collect();
-    assert_eq!(heads, ["201", "200", "201", "200", "201", "504"]);
-    assert!(sent.starts_with(&reply("one", "")));
-    assert!(sent.ends_with("\r\n\r\n{\"error\":{\"code\":-32001,\"message\":\"late\"}}\n"));
+    assert_eq!(heads, ["201", "200", "201"]);
+}
+
+/// A driver whose `/later` was requested, and the number of that request.
+fn streaming(request: &str) -> (Driver<Site>, CallNumber) {
+    let mut driver = driver();
+    driver.receive(request.as_bytes());
+    let number = driver.service.examples.deferred[0];
+    assert!(driver.item(number, "HTTP/1.1 200 OK\r\nX: y\r\n\r\n"));
+    (driver, number)
+}
+
+const DATE: &str = "Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
+
+#[test]
+fn a_streamed_body_is_chunked_and_other_replies_follow_it() {
+    let get = request("GET /later", "");
+    let (mut driver, number) = streaming(&(get + &post(&sum(1))));
+    let head = format!("HTTP/1.1 200 OK\r\n{DATE}Transfer-Encoding: chunked\r\nX: y\r\n\r\n");
+    assert_eq!(driver.sent(), head);
+    for (part, chunk) in [("a\n", "2\r\na\n\r\n"), ("", ""), ("0123456789", "a\r\n0123456789\r\n")]
+    {
+        assert!(driver.item(number, part));
+        assert_eq!(driver.sent(), chunk);
+    }
+    driver.complete(number, Ok(b""));
+    let sent = driver.sent();
+    let reply = sent.strip_prefix("0\r\n\r\n").unwrap();
+    assert_eq!(bodies(reply), [sum_reply(1)]);
+    assert!(!driver.item(number, "late"));
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
+}
+
+#[test]
+fn a_streamed_body_of_a_head_request_is_omitted() {
+    let (mut driver, number) = streaming(&request("HEAD /later", ""));
+    assert!(driver.sent().ends_with("\r\n\r\n"));
+    driver.item(number, "part");
+    driver.complete(number, Ok(b""));
+    assert_eq!(driver.sent(), "");
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
+}
+
+#[test]
+fn a_streamed_body_ends_with_the_connection_over_http_1_0() {
+    let text = "GET /later HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n";
+    let (mut driver, number) = streaming(&text.repeat(2));
+    let head = format!("HTTP/1.1 200 OK\r\n{DATE}Connection: close\r\nX: y\r\n\r\n");
+    assert_eq!(driver.sent(), head);
+    driver.item(number, "part");
+    driver.complete(number, Ok(b""));
+    assert_eq!(driver.sent(), "part");
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
+}
+
+#[test]
+fn a_body_that_fails_is_cut_off() {
+    let get = request("GET /later", "");
+    let (mut driver, number) = streaming(&(get + &post(&sum(1))));
+    driver.sent();
+    driver.complete(number, Err(&RpcError::new(-5, "no")));
+    assert_eq!(driver.sent(), "", "neither a last chunk nor another reply");
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
 }
 
 #[test]

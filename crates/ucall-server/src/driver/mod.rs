@@ -3,6 +3,7 @@
 //! The worker passes events in (`receive`, `sent`, `filled`, …). For each, the driver runs a step
 //! of the connection, sends the output of the step, and applies the [`NextAction`] that follows.
 
+mod items;
 mod lifecycle;
 
 use std::io;
@@ -17,7 +18,7 @@ use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
 use crate::connections::Connections;
 use crate::counters::Stats;
 use crate::dispatch::{Dispatch, WorkerContext};
-use crate::handler::{CallId, Handler};
+use crate::handler::{CallId, Handler, Polled};
 use crate::listeners::Listeners;
 use crate::maintenance::{Due, Sweep, inspect};
 use crate::memory_waiters::{MemoryWaiters, Resume};
@@ -230,6 +231,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if entry.proto.next_action() != NextAction::Receive {
             self.resume_requests(id);
         }
+        self.resume_items(id);
         self.context.update_load();
     }
 
@@ -262,21 +264,26 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Sends the handler's replies to deferred calls.
     #[inline]
     pub(crate) fn poll_replies(&mut self) {
-        while let Some((call, outcome)) = self.context.handler().poll_reply(&mut self.text) {
-            self.complete(call, &outcome);
+        while let Some((call, polled)) = self.context.handler().poll_reply(&mut self.text) {
+            match polled {
+                Polled::Item(overflow) => self.handle_item(call, overflow),
+                Polled::Result => self.complete(call, Ok(())),
+                Polled::Error(error) => self.complete(call, Err(&error)),
+            }
+            self.text.clear();
         }
     }
 
     #[inline(never)]
-    fn complete(&mut self, call: CallId, outcome: &Result<(), RpcError>) {
+    fn complete(&mut self, call: CallId, outcome: Result<(), &RpcError>) {
         self.context.end_child();
-        let mut text = mem::take(&mut self.text);
-        let outcome = outcome.as_ref().map(|()| text.as_slice());
+        self.write_last_items(call);
+        let text = mem::take(&mut self.text);
+        let outcome = outcome.map(|()| text.as_slice());
         self.step(call.connection, |connection, environment, out| {
             connection.complete(call.number, outcome, environment, out);
         });
         self.flush_and_apply(call.connection);
-        text.clear();
         self.text = text;
     }
 

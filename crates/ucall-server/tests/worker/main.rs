@@ -5,6 +5,7 @@ mod admission_queues;
 mod faults;
 mod harness;
 mod memory;
+mod streams;
 
 use std::io::ErrorKind;
 use std::rc::Rc;
