@@ -20,7 +20,7 @@ from __future__ import annotations
 from os.path import exists as _exists
 from typing import TYPE_CHECKING, NamedTuple
 
-from ucall._core import TLS, Certificate, Context, HttpRequest
+from ucall._core import END, TLS, Certificate, Context, HttpRequest
 from ucall._core import VERSION as __version__
 from ucall._response import HttpResponse
 from ucall._submodules import on_demand
@@ -42,6 +42,7 @@ else:  # With `__getattr__`, type checkers would accept any name.
     )
 
 __all__ = [
+    "END",
     "TLS",
     "Certificate",
     "ConnectionError",

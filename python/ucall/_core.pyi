@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, Self, final
 
@@ -14,6 +14,7 @@ from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
 __all__ = [
+    "END",
     "TLS",
     "VERSION",
     "Block",
@@ -21,7 +22,9 @@ __all__ = [
     "ClientConnection",
     "Context",
     "DoneCallback",
+    "EndType",
     "HttpRequest",
+    "ItemSink",
     "LoopDriver",
     "Message",
     "PickleLoader",
@@ -98,6 +101,7 @@ class Server:
         mode: str,
         timeout_ms: float | None,
         batch: tuple[int, float, int] | None,
+        stream: tuple[bool, str] | None,
     ) -> None: ...
     def insert_route(
         self,
@@ -135,6 +139,17 @@ class SharedCounters:
 @final
 class DoneCallback:
     def __call__(self, future: object, /) -> None: ...
+
+@final
+class EndType:
+    """The type of `ucall.END`."""
+
+END: Final[EndType]
+
+@final
+class ItemSink:
+    def put(self, item: object, /) -> bool: ...
+    def room(self) -> Awaitable[None]: ...
 
 @final
 class LoopDriver:

@@ -10,7 +10,7 @@ from ucall import _checks, _static
 if TYPE_CHECKING:
     from ucall import _core
     from ucall._processes import Pool
-    from ucall._registration import BatchRules
+    from ucall._registration import BatchRules, StreamRules
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["Functions"]
@@ -41,7 +41,7 @@ class Functions:
             ["GET"],
             _static.browser_client,
             str,
-            mode="inline",
+            mode="generator",
             is_public=True,
             wants_peer=False,
         )
@@ -64,6 +64,7 @@ class Functions:
         processes: int | None = None,
         timeout_ms: float | None = None,
         batch: BatchRules | None = None,
+        stream: StreamRules,
     ) -> None:
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
         # Imported late: together they take two thirds as long as all of ucall.
@@ -83,12 +84,13 @@ class Functions:
             pool=None if processes is None else self._pool_of(processes),
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,
+            stream=stream,
         )
         known = self._by_name.setdefault(name, function)
         if known is not function and _origin(known) != _origin(function):
             raise ValueError(f"{name!r} is already the name of {known!r}")
         self._by_name[name] = function
-        self.is_async |= registration.mode == "task"
+        self.is_async |= registration.mode in ("task", "async_generator")
         self._core.insert(
             name,
             registration.function,
@@ -97,6 +99,7 @@ class Functions:
             mode=registration.mode,
             timeout_ms=timeout_ms,
             batch=registration.batch,
+            stream=registration.stream,
         )
 
     def add_route(
@@ -115,7 +118,7 @@ class Functions:
         if path == "/" and "POST" in methods:
             raise ValueError("POST / is for JSON-RPC: use another path")
         respond, is_async = _http.adapt(function, path)
-        mode = _registration.route_mode(path, is_async, threads, self._threads)
+        mode = _registration.register_route(path, is_async, threads, self._threads)
         for method in methods:
             known = self._routes.setdefault((method, path), function)
             if known is not function and _origin(known) != _origin(function):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ucall import _signature
-from ucall._response import as_response, collected, whole
+from ucall._response import as_response, parts, parts_later
 
 if TYPE_CHECKING:
     from ucall._core import HttpRequest
@@ -24,33 +24,29 @@ _PATH = re.compile(r"/[!-~]*")
 
 
 def adapt(function: Responder, path: str) -> tuple[Responder, bool]:
-    """A function that returns the bytes of a response; and whether it is async.
+    """A generator function that yields the parts of a response; and whether it is async.
 
     Raises:
         TypeError: It cannot be called.
     """
     if not callable(function):
         raise TypeError(f"{path}: expected a function, got {type(function).__name__}")
-    if _signature.is_async(function):
+    if not _signature.is_async(function):
 
-        @functools.wraps(function)
-        async def respond_later(request: HttpRequest) -> bytes:
-            return await collected(as_response(await function(request), path))
+        def respond(request: HttpRequest) -> Iterator[bytes]:
+            yield from parts(as_response(function(request), path), request)
 
-        return respond_later, True
-    if inspect.isasyncgenfunction(function):
+        return respond, False
 
-        @functools.wraps(function)
-        async def collect_later(request: HttpRequest) -> bytes:
-            return await collected(as_response(function(request), path))
+    async def respond_later(request: HttpRequest) -> AsyncIterator[bytes]:
+        result = function(request)
+        if inspect.isawaitable(result):
+            result = await result
+        async with contextlib.aclosing(parts_later(as_response(result, path), request)) as later:
+            async for part in later:
+                yield part
 
-        return collect_later, True
-
-    @functools.wraps(function)
-    def respond(request: HttpRequest) -> bytes:
-        return whole(as_response(function(request), path))
-
-    return respond, False
+    return respond_later, True
 
 
 def checked_path(path: str) -> str:

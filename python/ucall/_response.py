@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-__all__ = ["HttpResponse", "as_response", "collected", "whole"]
+if TYPE_CHECKING:
+    from ucall._core import HttpRequest
+
+__all__ = ["HttpResponse", "as_response", "parts", "parts_later"]
 
 Body = bytes | str | Iterator[bytes] | AsyncIterator[bytes]
 
@@ -71,13 +75,18 @@ class HttpResponse:
     def __repr__(self) -> str:
         return f"<ucall.HttpResponse {self.status} {self.content_type}>"
 
-    def _head(self, length: int) -> bytes:
-        """The status line and the headers, with the blank line."""
+    def _head(self, length: str) -> bytes:
+        """The status line and the headers, with the blank line.
+
+        Args:
+            length: The header of the body's length; empty if that is unknown.
+        """
         self._check()  # The attributes may have changed.
         lines = [f"HTTP/1.1 {int(self.status)} {_reason(self.status)}"]
         if self.status not in _BODILESS:
+            # The core looks for the chunked coding in the first header.
+            lines.append(length or "Transfer-Encoding: chunked")
             lines.append(f"Content-Type: {self.content_type}")
-            lines.append(f"Content-Length: {length}")
         lines.extend(f"{name}: {value}" for name, value in self.headers.items())
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
@@ -93,22 +102,41 @@ def as_response(result: object, path: str) -> HttpResponse:
     )
 
 
-async def collected(response: HttpResponse) -> bytes:
-    if isinstance(response.body, AsyncIterator):
-        response.body = b"".join([_chunk(chunk) async for chunk in response.body])
-    return whole(response)
-
-
-def whole(response: HttpResponse) -> bytes:
-    """The bytes of a response whose body is no async iterator."""
+def parts(response: HttpResponse, request: HttpRequest) -> Iterator[bytes]:
+    """Yields a response: as a whole, or its head and then its body."""
     body = response.body
     if isinstance(body, str):
         body = body.encode()
-    elif isinstance(body, AsyncIterator):
-        raise TypeError("body: an async generator must be returned by an async function")
-    elif not isinstance(body, bytes):
-        body = b"".join(map(_chunk, body))
-    return response._head(len(body)) + body
+    if isinstance(body, bytes):
+        yield response._head(f"Content-Length: {len(body)}") + body
+        return
+    if isinstance(body, AsyncIterator):
+        raise TypeError("body: an async iterator must be returned by an async function")
+    try:
+        yield response._head("")
+        if request.method != "HEAD":
+            for chunk in body:
+                yield _chunk(chunk)
+    finally:
+        if close := getattr(body, "close", None):
+            close()
+
+
+async def parts_later(response: HttpResponse, request: HttpRequest) -> AsyncGenerator[bytes]:
+    """Yields a response as `parts` does. Its body may be an async iterator."""
+    body = response.body
+    if not isinstance(body, AsyncIterator):
+        for part in parts(response, request):
+            yield part
+        return
+    try:
+        yield response._head("")
+        if request.method != "HEAD":
+            async for chunk in body:
+                yield _chunk(chunk)
+    finally:
+        if close := getattr(body, "aclose", None):
+            await close()
 
 
 def _chunk(chunk: object) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ucall._response import HttpResponse, whole
+from ucall._response import HttpResponse, parts
 
 if TYPE_CHECKING:
     from ucall._core import HttpRequest
@@ -15,8 +16,8 @@ __all__ = ["BROWSER_CLIENT", "browser_client"]
 BROWSER_CLIENT = "/ucall.js"
 
 
-def browser_client(request: HttpRequest) -> bytes:
-    """Answers a request of the client for browsers, an ES module."""
+def browser_client(request: HttpRequest) -> Iterator[bytes]:
+    """Yields the response to a request for the client for browsers, an ES module."""
     script, etag = _script()
     headers = {
         "Cache-Control": "no-cache",  # caches ask whether theirs is current
@@ -28,7 +29,7 @@ def browser_client(request: HttpRequest) -> bytes:
         response = HttpResponse(status=304, headers=headers)
     else:
         response = HttpResponse(script, 200, "text/javascript; charset=utf-8", headers)
-    return whole(response)
+    return parts(response, request)
 
 
 @functools.cache

@@ -26,6 +26,7 @@ use crate::options::CallLimits;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
+use crate::streams::{ReadyStreams, TakenItems};
 
 /// Other Python threads get the interpreter's lock at least this often.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
@@ -42,6 +43,10 @@ pub(crate) struct Interpreter {
     pub(crate) calls: Calls,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
+    /// Generators whose next step is due.
+    pub(crate) ready_streams: ReadyStreams,
+    /// Items that the worker polls.
+    pub(crate) taken_items: TakenItems,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
     /// Threads for blocking functions, once one was called.
@@ -86,6 +91,8 @@ impl Interpreter {
             outcomes: Arc::new(Outcomes::new(&calls)),
             calls,
             batches: Batches::new(sizes),
+            ready_streams: ReadyStreams::default(),
+            taken_items: TakenItems::default(),
             tasks: None,
             pool: None,
             auth,
@@ -121,6 +128,15 @@ impl Interpreter {
         self.is_in_function.clone()
     }
 
+    /// Calls `work`, which calls a plain function that a Ctrl-C interrupts.
+    #[inline]
+    pub(crate) fn in_function<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.is_in_function.store(true, Ordering::Relaxed);
+        let value = work();
+        self.is_in_function.store(false, Ordering::Relaxed);
+        value
+    }
+
     /// Lets other threads run. Called once a turn, because a busy worker never waits.
     #[inline]
     pub(crate) fn yield_gil(&mut self, py: Python<'_>) {
@@ -147,24 +163,6 @@ impl Interpreter {
             _ => arguments::call(py, procedure, call.params, None, &mut self.scratch)?,
         };
         self.write(procedure, &result, reply)
-    }
-
-    /// Runs the function of a route on this thread.
-    pub(crate) fn run_route<'py>(
-        &mut self,
-        py: Python<'py>,
-        procedure: &Procedure,
-        request: Option<Bound<'py, PyAny>>,
-    ) -> Result<Bound<'py, PyAny>, Failure> {
-        let variables = self.own_variables(py)?;
-        let scratch = &mut self.scratch;
-        self.is_in_function.store(true, Ordering::Relaxed);
-        let result = variables::run_in(&variables, || {
-            arguments::call(py, procedure, None, request, scratch)
-        });
-        self.is_in_function.store(false, Ordering::Relaxed);
-        self.warn_if_slow(py, procedure);
-        result
     }
 
     /// Writes a result into the reply, unless the call is a notification.
@@ -239,7 +237,9 @@ impl Interpreter {
     fn warn_slow(&mut self, py: Python<'_>, procedure: &Procedure, elapsed: Duration) {
         let name = &procedure.name;
         let advice = match procedure.mode {
-            CallMode::Task => "await what it waits for, or run it by asyncio.to_thread",
+            CallMode::Task | CallMode::AsyncGenerator => {
+                "await what it waits for, or run it by asyncio.to_thread"
+            }
             _ => "serve it by @server(threads=True), or processes=N if it computes",
         };
         let elapsed = elapsed.as_millis();
@@ -333,6 +333,14 @@ impl Handler for Interpreter {
         }
     }
 
+    fn pause_stream(&mut self, call: CallId) {
+        self.set_stream_paused(attached(), call, true);
+    }
+
+    fn resume_stream(&mut self, call: CallId) {
+        self.set_stream_paused(attached(), call, false);
+    }
+
     fn turn_began(&mut self, now: Instant) {
         self.turn_began = now;
         self.last_return = CoarseTime::now();
@@ -342,21 +350,29 @@ impl Handler for Interpreter {
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.handle_deadlines(attached(), now);
+            self.step_streams(attached());
         }
     }
 
     #[inline]
     fn deadline(&self) -> Option<Instant> {
+        if !self.ready_streams.is_empty() {
+            return Some(self.turn_began);
+        }
         [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()
     }
 
     #[inline]
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        if !self.taken_items.is_empty()
+            && let Some(item) = self.taken_items.next(text)
+        {
+            return Some(item);
+        }
         if !self.calls.has_outcomes() {
             return None;
         }
-        let (call, outcome) = self.next_outcome(attached(), text)?;
-        Some((call, outcome.into()))
+        self.next_outcome(attached(), text)
     }
 
     fn running(&self) -> usize {

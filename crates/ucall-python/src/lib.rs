@@ -38,6 +38,7 @@ mod report;
 mod server;
 mod shared_counters;
 mod signals;
+mod streams;
 mod thread_bound;
 mod tls;
 mod unix_socket;
@@ -72,6 +73,8 @@ mod _core {
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
     #[pymodule_export]
+    use crate::streams::{EndType, ItemSink};
+    #[pymodule_export]
     use crate::tls::{Certificate, PyTls};
     #[pymodule_export]
     use crate::unix_socket::UnixSocket;
@@ -90,6 +93,7 @@ mod _core {
             let mode = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0";
             return Err(PyImportError::new_err(mode));
         }
+        module.add("END", Bound::new(py, EndType)?)?;
         interpreter_shutdown::install_exit_hook(py)
     }
 

@@ -12,6 +12,7 @@ use ucall_proto::{
 };
 
 use crate::mailbox::Mailbox;
+use crate::publisher::Publisher;
 
 /// Names one call of one server until it is answered.
 ///
@@ -119,6 +120,17 @@ pub trait Handler {
     /// Sets the mailbox of the handler's worker, when that is made.
     fn set_mailbox(&mut self, mailbox: Mailbox) {
         let _ = mailbox;
+    }
+
+    /// Sets what sends messages to the connections of the handler's worker, when that is made.
+    fn set_publisher(&mut self, publisher: Arc<Publisher>) {
+        let _ = publisher;
+    }
+
+    /// Reports the end of a connection that [`Publisher::attach`] or [`Publisher::subscribe`] has
+    /// named.
+    fn connection_closed(&mut self, connection: Id) {
+        let _ = connection;
     }
 
     /// Whether requests go through [`Handler::authenticate`].

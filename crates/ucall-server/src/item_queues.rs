@@ -14,8 +14,9 @@ use ucall_proto::{CallNumber, MemoryBudget, Reservation};
 pub(crate) enum Source {
     /// A stream, whose items wait as the text of their values.
     Call(CallNumber),
-    /// A topic with this number, whose messages wait in frames that its subscribers share.
-    Topic(u64),
+    /// The messages of a subscription with this number, or of 0 those to this connection alone.
+    /// They wait in frames that subscribers share.
+    Messages(u64),
 }
 
 /// The waiting items of one source.
@@ -43,14 +44,15 @@ impl ItemQueues {
     }
 
     /// Appends an item, and drops the oldest of its source while they have more than `bytes_max`
-    /// bytes.
+    /// bytes. Returns the number of those.
     pub(crate) fn push(
         &mut self,
         source: Source,
         item: Bytes,
         bytes_max: usize,
         budget: &MemoryBudget,
-    ) {
+    ) -> u64 {
+        let mut dropped = 0;
         let found = self.queues.iter().position(|queue| queue.source == source);
         let index = found.unwrap_or_else(|| {
             self.queues.push_back(Queue { source, items: VecDeque::new(), bytes: 0 });
@@ -61,9 +63,11 @@ impl ItemQueues {
             queue.items.push_back(item);
             while queue.bytes > bytes_max && queue.items.len() > 1 {
                 queue.bytes -= queue.items.pop_front().map_or(0, |item| item.len());
+                dropped += 1;
             }
         }
         self.reserve(budget);
+        dropped
     }
 
     /// Takes the next item, of each source in turn.
@@ -119,7 +123,7 @@ mod tests {
     #[test]
     fn sources_take_turns_and_keep_their_order() {
         let (mut queues, budget) = (ItemQueues::default(), MemoryBudget::default());
-        for (source, item) in [(call(1), "a"), (call(1), "b"), (Source::Topic(1), "c")] {
+        for (source, item) in [(call(1), "a"), (call(1), "b"), (Source::Messages(1), "c")] {
             queues.push(source, Bytes::from(item), 100, &budget);
         }
         assert_eq!(budget.bytes(), 2, "the message of the topic is shared");
@@ -132,9 +136,9 @@ mod tests {
     #[test]
     fn the_oldest_items_of_a_source_are_dropped_and_the_newest_stays() {
         let (mut queues, budget) = (ItemQueues::default(), MemoryBudget::default());
-        queues.push(call(2), Bytes::from("other"), 5, &budget);
-        for item in ["aa", "bb", "cc", "longer than all"] {
-            queues.push(call(1), Bytes::from(item), 5, &budget);
+        assert_eq!(queues.push(call(2), Bytes::from("other"), 5, &budget), 0);
+        for (item, dropped) in [("aa", 0), ("bb", 0), ("cc", 1), ("longer than all", 2)] {
+            assert_eq!(queues.push(call(1), Bytes::from(item), 5, &budget), dropped);
         }
         assert_eq!(queues.take(call(1), &budget), ["longer than all"]);
         assert_eq!(queues.take(call(2), &budget), ["other"]);

@@ -7,8 +7,8 @@
 //! | the service gives | HTTP/1.1 | HTTP/1.0 |
 //! |---|---|---|
 //! | a whole response | as it is | as it is |
-//! | first a head | `Transfer-Encoding: chunked` | `Connection: close` |
-//! | then parts of the body | chunks | as they are |
+//! | first a head that says chunked | as it is | with `Connection: close` instead |
+//! | then parts of the body | in chunks | as they are |
 //! | last an empty text | the last chunk | the end of the connection |
 //! | last an error | the end of the connection, without the last chunk | likewise |
 
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::Environment;
 use crate::http1::{
     ConnectionOption, Head, HttpError, Method, Methods, ReplyHeaders, ReplyWriter, Target, Version,
+    without_chunked,
 };
 use crate::json::Text;
 use crate::rpc::{Call, CallNumber, CallOutcome, ROUTE_ID, Reply, ReplyLimit, Service};
@@ -79,15 +80,27 @@ pub(super) struct ResponseFraming {
     /// Whether the body is omitted.
     is_head: bool,
     version: Version,
-    has_begun: bool,
+    /// `None` until the first part.
+    body: Option<BodyFraming>,
+}
+
+/// How the parts of a body are framed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum BodyFraming {
+    /// The head states the length.
+    Length,
+    Chunked,
+    /// The connection ends after the body.
+    UntilClose,
 }
 
 impl ResponseFraming {
     pub(super) fn new(head: &Head<'_>) -> Self {
-        Self { is_head: head.method() == Method::Head, version: head.version(), has_begun: false }
+        let is_head = head.method() == Method::Head;
+        Self { is_head, version: head.version(), body: None }
     }
 
-    /// Appends a part of a response whose length is unknown: first its head, then its body.
+    /// Appends a part of a response: first its head, then its body.
     pub(super) fn write_part(
         &mut self,
         part: &[u8],
@@ -95,25 +108,38 @@ impl ResponseFraming {
         replies: &ReplyWriter,
         out: &mut Vec<u8>,
     ) {
-        if !self.has_begun {
-            self.has_begun = true;
-            match self.version {
-                Version::Http11 => replies.chunked_head(out, part, reply_headers),
-                Version::Http10 => {
-                    let close =
-                        ReplyHeaders { connection: ConnectionOption::Close, ..*reply_headers };
-                    replies.response(out, part, &close, self.is_head);
-                }
-            }
-        } else if self.is_head || part.is_empty() {
+        match self.body {
+            None => self.begin(part, reply_headers, replies, out),
             // An empty chunk would be the last one.
-        } else if self.version == Version::Http10 {
-            out.extend_from_slice(part);
-        } else {
-            out.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
-            out.extend_from_slice(part);
-            out.extend_from_slice(b"\r\n");
+            Some(_) if self.is_head || part.is_empty() => {}
+            Some(BodyFraming::Length | BodyFraming::UntilClose) => out.extend_from_slice(part),
+            Some(BodyFraming::Chunked) => {
+                out.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+                out.extend_from_slice(part);
+                out.extend_from_slice(b"\r\n");
+            }
         }
+    }
+
+    fn begin(
+        &mut self,
+        part: &[u8],
+        reply_headers: &ReplyHeaders<'_>,
+        replies: &ReplyWriter,
+        out: &mut Vec<u8>,
+    ) {
+        let framing = match (without_chunked(part), self.version) {
+            (None, _) => BodyFraming::Length,
+            (Some(_), Version::Http11) => BodyFraming::Chunked,
+            (Some(part), Version::Http10) => {
+                let connection = ConnectionOption::Close;
+                let close = ReplyHeaders { connection, ..*reply_headers };
+                self.body = Some(BodyFraming::UntilClose);
+                return replies.response(out, &part, &close, self.is_head);
+            }
+        };
+        self.body = Some(framing);
+        replies.response(out, part, reply_headers, self.is_head);
     }
 
     /// Appends a whole response, or the end of one that has begun. Returns `false` if the
@@ -125,14 +151,14 @@ impl ResponseFraming {
         replies: &ReplyWriter,
         out: &mut Vec<u8>,
     ) -> bool {
-        if !self.has_begun {
+        let Some(body) = self.body else {
             replies.response(out, text, reply_headers, self.is_head);
             return true;
-        }
+        };
         let is_whole = text.is_empty();
-        if is_whole && !self.is_head && self.version == Version::Http11 {
+        if is_whole && !self.is_head && body == BodyFraming::Chunked {
             out.extend_from_slice(b"0\r\n\r\n");
         }
-        is_whole && self.version == Version::Http11
+        is_whole && body != BodyFraming::UntilClose
     }
 }

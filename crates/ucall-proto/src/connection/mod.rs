@@ -46,6 +46,7 @@ use exchange::Exchanges;
 use http::{Http, HttpFraming};
 pub use public::Connection;
 use raw::Raw;
+pub use websocket::MessageFraming;
 use websocket::WebSocket;
 
 /// White space that may come before the byte that determines the protocol.
@@ -358,7 +359,8 @@ impl PlainConnection {
         self.session.as_deref()
     }
 
-    fn is_tls(&self) -> bool {
+    /// Whether the connection is under TLS, after its handshake.
+    pub fn is_tls(&self) -> bool {
         self.session.is_some()
     }
 

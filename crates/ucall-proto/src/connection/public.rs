@@ -110,12 +110,10 @@ impl Connection {
         })
     }
 
-    /// Appends a message that answers no request, such as a notification to the peer. Returns
-    /// `false` over HTTP, which has no frame for it, and after the Close frame of a WebSocket.
-    #[must_use]
-    pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
-        let framed = self.frame(message);
-        framed.is_some_and(|framed| self.inner.write(&framed, out))
+    /// Appends messages that answer no request, such as notifications to the peer. The caller has
+    /// framed them as [`PlainConnection::message_framing`] says.
+    pub fn write_messages(&mut self, framed: &[u8], out: &mut Vec<u8>) {
+        self.inner.write(framed, out);
     }
 
     /// Sets whether the peer waits for messages of the server, so that it is not idle without a

@@ -36,4 +36,4 @@ pub use head::{BodyLength, Head, Headers, Target, Version};
 pub use method::{Method, Methods};
 pub use parser::{HeadLimits, HeadParser, parse_head};
 pub use reply::{ConnectionOption, PendingReply, ReplyHeaders, ReplyWriter, continue_100};
-pub(crate) use response::write_json_response;
+pub(crate) use response::{without_chunked, write_json_response};

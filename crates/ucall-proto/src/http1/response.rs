@@ -8,6 +8,9 @@ use super::reply::{ReplyHeaders, ReplyWriter};
 /// Begins each response.
 const VERSION: &[u8] = b"HTTP/1.1 ";
 
+/// Says that the length of a body is unknown. It is the first header of such a response.
+const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
+
 impl ReplyWriter {
     /// Writes a response, of which a HEAD request (`is_head`) gets the head only.
     pub fn response(
@@ -17,34 +20,25 @@ impl ReplyWriter {
         reply_headers: &ReplyHeaders<'_>,
         is_head: bool,
     ) {
-        let rest = self.status_line(out, response, reply_headers);
+        debug_assert!(response.starts_with(VERSION), "a response begins with its status line");
+        let (status_line, rest) = response.split_at(status_line_len(response));
+        out.extend_from_slice(status_line);
+        out.extend_from_slice(self.date_line());
+        reply_headers.write(out);
         let head_end = memmem::find(rest, b"\r\n\r\n").map(|at| at + 4);
         let kept = head_end.filter(|_| is_head).and_then(|end| rest.get(..end)).unwrap_or(rest);
         out.extend_from_slice(kept);
     }
+}
 
-    /// Writes the head of a response whose chunks follow as they are made.
-    pub fn chunked_head(&self, out: &mut Vec<u8>, head: &[u8], reply_headers: &ReplyHeaders<'_>) {
-        let rest = self.status_line(out, head, reply_headers);
-        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
-        out.extend_from_slice(rest);
-    }
+fn status_line_len(response: &[u8]) -> usize {
+    memmem::find(response, b"\r\n").map_or(response.len(), |at| at + 2)
+}
 
-    /// Writes the status line and the headers of the connection; returns what follows the former.
-    fn status_line<'a>(
-        &self,
-        out: &mut Vec<u8>,
-        response: &'a [u8],
-        reply_headers: &ReplyHeaders<'_>,
-    ) -> &'a [u8] {
-        debug_assert!(response.starts_with(VERSION), "a response begins with its status line");
-        let end = memmem::find(response, b"\r\n").map_or(response.len(), |at| at + 2);
-        let (status_line, rest) = response.split_at(end);
-        out.extend_from_slice(status_line);
-        out.extend_from_slice(self.date_line());
-        reply_headers.write(out);
-        rest
-    }
+/// A head without `Transfer-Encoding: chunked`; `None` if it does not say that.
+pub(crate) fn without_chunked(head: &[u8]) -> Option<Vec<u8>> {
+    let (status_line, rest) = head.split_at(status_line_len(head));
+    Some([status_line, rest.strip_prefix(CHUNKED)?].concat())
 }
 
 /// Appends a response with a JSON text as its body.

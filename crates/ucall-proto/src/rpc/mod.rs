@@ -129,8 +129,8 @@ pub trait Service {
 
     /// Answers a request of a route, as [`Service::call`] does. The method of `call` is the path;
     /// its [`Call::head`] has the rest. The response, [`Reply::response`] or the deferred result,
-    /// is an HTTP response whose headers state the length of its body, and nothing that concerns
-    /// the connection: no `Date`, `Connection` or `Transfer-Encoding`.
+    /// is an HTTP response without `Date` and `Connection`. It may come in parts, as items; its
+    /// first header is then `Transfer-Encoding: chunked`, unless it states the body's length.
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let _ = (call, body, reply);
         CallOutcome::Done

@@ -207,7 +207,7 @@ fn streaming(request: &str) -> (Driver<Site>, CallNumber) {
     let mut driver = driver();
     driver.receive(request.as_bytes());
     let number = driver.service.examples.deferred[0];
-    assert!(driver.item(number, "HTTP/1.1 200 OK\r\nX: y\r\n\r\n"));
+    assert!(driver.item(number, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n"));
     (driver, number)
 }
 
@@ -230,6 +230,24 @@ fn a_streamed_body_is_chunked_and_other_replies_follow_it() {
     assert_eq!(bodies(reply), [sum_reply(1)]);
     assert!(!driver.item(number, "late"));
     assert_eq!(driver.connection.next_action(), NextAction::Receive);
+}
+
+#[test]
+fn a_whole_response_may_come_in_parts() {
+    for method in ["GET", "HEAD"] {
+        let mut driver = driver();
+        driver.receive(request(&format!("{method} /later"), "").as_bytes());
+        let number = driver.service.examples.deferred[0];
+        let whole = response("0123456789");
+        let (first, second) = whole.split_at(whole.len() - 5);
+        driver.item(number, first);
+        driver.item(number, second);
+        driver.complete(number, Ok(b""));
+        let expected = reply("0123456789", "");
+        let body = if method == "HEAD" { "0123456789" } else { "" };
+        assert_eq!(driver.sent() + body, expected);
+        assert_eq!(driver.connection.next_action(), NextAction::Receive);
+    }
 }
 
 #[test]

@@ -31,7 +31,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 let item = Bytes::copy_from_slice(&self.text);
                 let queues = entry.items.get_or_insert_default();
                 let source = Source::Call(call.number);
-                return queues.push(source, item, bytes_max, self.context.budget());
+                queues.push(source, item, bytes_max, self.context.budget());
+                return;
             }
             Overflow::DropNewest if is_full => return,
             Overflow::Close if is_full => return self.close(call.connection),
@@ -51,10 +52,16 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             connection.write_item(number, value, environment, out);
         });
         let written = self.send_queue.output().len() - before;
-        if let Some(entry) = self.connections.find(id) {
-            entry.outgoing.add_item_bytes(written);
+        let Some(entry) = self.connections.find(id) else {
+            return self.send_queue.clear_output();
+        };
+        if written == 0 {
+            return;
         }
-        self.flush_and_apply(id);
+        entry.outgoing.add_item_bytes(written);
+        if self.send_queue.hold(entry) {
+            self.send_queue.send_held(&mut self.engine, entry, self.context.now());
+        }
     }
 
     fn pause_if_full(&mut self, call: CallId, bytes_max: usize) {
@@ -81,9 +88,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         while let Some((source, item)) = self.next_item(id) {
             match source {
                 Source::Call(number) => self.write_item(id, number, &item),
-                Source::Topic(_) => {}
+                Source::Messages(_) => self.write_waiting(id, item),
             }
         }
+        self.send_written();
         let bytes_max = self.context.config().limits.stream_bytes_max;
         let Some(entry) = self.connections.find(id) else { return };
         let Some(queues) = &mut entry.items else { return };

@@ -5,9 +5,12 @@
 
 mod items;
 mod lifecycle;
+mod messages;
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
@@ -22,7 +25,9 @@ use crate::handler::{CallId, Handler, Polled};
 use crate::listeners::Listeners;
 use crate::maintenance::{Due, Sweep, inspect};
 use crate::memory_waiters::{MemoryWaiters, Resume};
+use crate::publisher::{Publisher, Push};
 use crate::send_queue::{Flushed, SendQueue};
+use crate::topics::Subscription;
 
 /// The connections of a worker, and the components that their events touch.
 pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
@@ -34,12 +39,18 @@ pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
     waiters: MemoryWaiters,
     /// The result of a deferred call, written by the handler.
     text: Vec<u8>,
+    publisher: Arc<Publisher>,
+    /// Memory for [`Publisher::take`] and [`Publisher::subscribers`].
+    pushes: VecDeque<Push>,
+    subscribers: Vec<Subscription>,
+    /// The connections with messages to send.
+    written: Vec<Id>,
     stats: Stats,
 }
 
 /// The parts of a turn that concern no single connection.
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
-    pub(crate) fn new(engine: E, context: WorkerContext<H>) -> Self {
+    pub(crate) fn new(engine: E, context: WorkerContext<H>, publisher: Arc<Publisher>) -> Self {
         let send_queue = SendQueue::new(context.budget().clone());
         Self {
             engine,
@@ -49,6 +60,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             listeners: Listeners::default(),
             waiters: MemoryWaiters::default(),
             text: Vec::new(),
+            publisher,
+            pushes: VecDeque::new(),
+            subscribers: Vec::new(),
+            written: Vec::new(),
             stats: Stats::default(),
         }
     }
@@ -265,6 +280,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline]
     pub(crate) fn poll_replies(&mut self) {
         while let Some((call, polled)) = self.context.handler().poll_reply(&mut self.text) {
+            // What the call has sent before precedes its item or reply.
+            self.send_messages();
             match polled {
                 Polled::Item(overflow) => self.handle_item(call, overflow),
                 Polled::Result => self.complete(call, Ok(())),

@@ -41,6 +41,8 @@ pub struct ScriptedHandler {
     pub items: VecDeque<(Token, Overflow, String)>,
     pub paused: Vec<CallId>,
     pub resumed: Vec<CallId>,
+    /// Connections with a subscription or a session.
+    pub closed: Vec<Id>,
     pub warnings: Vec<String>,
     /// The outcome of a call whose deadline passes in this turn.
     pub expired: Option<(Token, Outcome)>,
@@ -63,6 +65,7 @@ impl Default for ScriptedHandler {
             items: VecDeque::new(),
             paused: Vec::new(),
             resumed: Vec::new(),
+            closed: Vec::new(),
             warnings: Vec::new(),
             expired: None,
             after_wait: None,
@@ -114,6 +117,10 @@ impl Handler for ScriptedHandler {
             }
         }
         CallOutcome::Done
+    }
+
+    fn connection_closed(&mut self, connection: Id) {
+        self.closed.push(connection);
     }
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {

@@ -5,6 +5,7 @@ mod admission_queues;
 mod faults;
 mod harness;
 mod memory;
+mod publishing;
 mod streams;
 
 use std::io::ErrorKind;

@@ -168,3 +168,25 @@ fn a_call_is_cancelled_by_its_id_and_its_late_items_are_dropped() {
     harness.turn();
     assert!(text(&peer).contains("-32601"));
 }
+
+#[test]
+fn items_of_many_streams_leave_once_a_turn() {
+    let mut harness = Harness::new();
+    let peers: Vec<_> = (0..6).map(|_| harness.connect()).collect();
+    for (id, peer) in (0..).zip(&peers) {
+        peer.write(stream(id).as_bytes());
+    }
+    harness.turn();
+    let handler = harness.worker.handler_mut();
+    for value in ["1", "2", "3"] {
+        for id in 0..6 {
+            let token = handler.deferred[id.to_string().as_bytes()];
+            handler.items.push_back((token, Overflow::Pause, value.to_owned()));
+        }
+    }
+    harness.items("0", Overflow::Pause, []);
+    for (id, peer) in (0..).zip(&peers) {
+        assert_eq!(peer.sends(), 1);
+        assert_eq!(text(peer), [item(id, "1"), item(id, "2"), item(id, "3")].concat());
+    }
+}
