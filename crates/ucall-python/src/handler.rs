@@ -45,6 +45,9 @@ pub(crate) struct Interpreter {
     pub(crate) batches: Batches,
     /// Generators whose next step is due.
     pub(crate) ready_streams: ReadyStreams,
+    /// Whether a stream's future was completed since the last turn: the event loop has to run
+    /// before the worker waits.
+    pub(crate) loop_is_due: bool,
     /// Items that the worker polls.
     pub(crate) taken_items: TakenItems,
     /// Starts async functions, once there is an event loop.
@@ -92,6 +95,7 @@ impl Interpreter {
             calls,
             batches: Batches::new(sizes),
             ready_streams: ReadyStreams::default(),
+            loop_is_due: false,
             taken_items: TakenItems::default(),
             tasks: None,
             pool: None,
@@ -351,12 +355,13 @@ impl Handler for Interpreter {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.handle_deadlines(attached(), now);
             self.step_streams(attached());
+            self.loop_is_due = false;
         }
     }
 
     #[inline]
     fn deadline(&self) -> Option<Instant> {
-        if !self.ready_streams.is_empty() {
+        if !self.ready_streams.is_empty() || self.loop_is_due {
             return Some(self.turn_began);
         }
         [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()

@@ -272,6 +272,7 @@ impl Interpreter {
         match waiter {
             Waiter::Generator(generator) => self.ready_streams.push(run, generator),
             Waiter::Future(future) => {
+                self.loop_is_due = true;
                 if let Err(error) = set_done(future.bind(py)) {
                     error.write_unraisable(py, None);
                 }
