@@ -130,7 +130,11 @@ async def embeddings(request: HttpRequest) -> HttpResponse:
         raise ApiError("input: expected a text, or a list of texts")
     in_base64 = options.get("encoding_format") == "base64"
     data = [
-        {"object": "embedding", "index": index, "embedding": packed(vector) if in_base64 else vector}
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": packed(vector) if in_base64 else vector,
+        }
         for index, vector in enumerate(embed(texts))
     ]
     usage = count_tokens(" ".join(texts), 0)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpResponse", "as_response", "parts", "parts_later"]
 
-Body = bytes | str | Iterator[bytes] | AsyncIterator[bytes]
+Body = bytes | str | Iterator[bytes | str] | AsyncIterator[bytes | str]
 
 #: Headers that the server writes, each with the reason why a response cannot.
 _RESERVED = {
@@ -31,10 +31,11 @@ class HttpResponse:
     """The response of a route: see `ucall.Server.http`.
 
     Args:
-        body: bytes, or str, which is sent as UTF-8; or an iterator of bytes.
+        body: bytes; or str, which is sent as UTF-8; or an iterator of both, plain or async, whose
+            parts are sent as they come.
         status: 200 to 599.
         content_type: By default ``text/plain; charset=utf-8`` for str, and
-            ``application/octet-stream`` for bytes.
+            ``application/octet-stream`` for others.
         headers: More headers. Those of the connection and of the body's length are the server's.
 
     Raises:

@@ -336,7 +336,7 @@ class Server:
                 return "ok"
 
         The function takes a `ucall.HttpRequest` and returns a `ucall.HttpResponse`, or its body:
-        bytes, str, or an iterator of bytes. It runs as served functions do: plain, async or in a
+        bytes, str, or a generator of both, whose parts are sent as they come. It runs as served functions do: plain, async or in a
         thread; and what it raises is answered as docs/http.md describes. Requests are subject to
         the server's limits, and to its rules for browsers.
 

@@ -289,9 +289,7 @@ def test_browsers(serve: Serve) -> None:
 
 def test_limits(serve: Serve) -> None:
     release = threading.Event()
-    server = serve(
-        max_body_bytes=9, max_reply_bytes=1_000, max_running_calls=1, max_threads=1
-    )
+    server = serve(max_body_bytes=9, max_reply_bytes=1_000, max_running_calls=1, max_threads=1)
     server.http("/size", methods=["GET", "PUT"])(lambda request: "x" * int(request.query or 0))
     server.http("/wait", threads=True)(lambda request: str(release.wait()))
     with _client(server) as client:
