@@ -336,9 +336,9 @@ class Server:
                 return "ok"
 
         The function takes a `ucall.HttpRequest` and returns a `ucall.HttpResponse`, or its body:
-        bytes, str, or a generator of both, whose parts are sent as they come. It runs as served functions do: plain, async or in a
-        thread; and what it raises is answered as docs/http.md describes. Requests are subject to
-        the server's limits, and to its rules for browsers.
+        bytes, str, or a generator of both, whose parts are sent as they come. It runs as served
+        functions do: plain, async or in a thread. What it raises is answered as docs/http.md
+        describes. Requests are subject to the server's limits, and to its rules for browsers.
 
         Args:
             path: Compared as it is sent. ``/files/*`` means all paths that begin with ``/files/``;

@@ -416,10 +416,8 @@ def test_a_body_is_sent_as_it_is_made(serve: Serve, way: str, form: str) -> None
     async def respond_later(request: HttpRequest) -> HttpResponse:
         return respond(request)
 
-    if form == "response":
-        served = respond_later if way == "async" else respond
-    else:
-        served = numbers
+    responds = respond_later if way == "async" else respond
+    served = responds if form == "response" else numbers
     server = serve()
     server.http("/numbers", threads=way == "threads")(served)
     with _client(server) as client, client.stream("GET", "/numbers") as reply:
@@ -585,7 +583,7 @@ def test_a_drain_finishes_responses(engine: str, caplog: pytest.LogCaptureFixtur
         stopper = threading.Thread(target=server.stop)
         stopper.start()
         release.set()
-        status, head, body = wire.reply()
+        status, _, body = wire.reply()
         assert (status, body) == (200, b"done")
         stopper.join()
     assert caplog.text == ""

@@ -168,8 +168,8 @@ impl Procedure {
         self.route == Some(RouteAccess::Public)
     }
 
-    /// [`Procedure::write`] for what a generator has yielded or returned. That of a route yields the
-    /// bytes of its response.
+    /// [`Procedure::write`] for what a generator has yielded or returned. That of a route yields
+    /// the bytes of its response.
     #[inline]
     pub(crate) fn write_item(
         &self,
