@@ -424,13 +424,8 @@ impl PlainConnection {
     ) {
         let request = self.next_request();
         let pending = environment.replies.begin(out, reply_headers);
-        let context = RequestContext {
-            request,
-            head: Some(head),
-            is_framed: true,
-            session: self.session.as_ref(),
-        };
-        let ran = match run_document(body, context, environment, out) {
+        let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
+        let ran = match run_document::<true, S>(body, context, environment, out) {
             Ok((ran, _)) => ran,
             Err(fault) => {
                 write_error_reply(out, None, &RpcError::parse(fault, environment.limits));

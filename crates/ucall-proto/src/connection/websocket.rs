@@ -289,8 +289,8 @@ impl PlainConnection {
         }
         let pending = socket.writer.begin(out);
         let session = self.session.as_ref();
-        let context = RequestContext { request, head: None, is_framed: true, session };
-        match run_document(payload, context, environment, out) {
+        let context = RequestContext { request, head: None, session };
+        match run_document::<true, S>(payload, context, environment, out) {
             Ok((DocumentOutcome::Replied, _)) => socket.writer.end(out, pending, Opcode::Text),
             Ok((DocumentOutcome::NoReply, _)) => socket.writer.abort(out, pending),
             Ok((DocumentOutcome::Deferred(answer), _)) => {

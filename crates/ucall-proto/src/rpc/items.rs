@@ -33,7 +33,7 @@ impl Call<'_> {
     pub(crate) fn item_format(&self) -> Option<ItemFormat> {
         self.id?;
         match self.head {
-            Some(_) if self.in_batch => None,
+            Some(_) if self.number.item > 0 => None,
             Some(head) => ItemFormat::accepted_by(head),
             None => self.meta?.progress_token().map(|_| ItemFormat::Messages),
         }

@@ -41,8 +41,6 @@ pub struct Call<'a> {
     pub id: Option<&'a [u8]>,
     /// The member `_meta` of its request.
     pub meta: Option<Meta<'a>>,
-    /// Whether it is one of a batch.
-    pub in_batch: bool,
     /// Names the call while it is deferred.
     pub number: CallNumber,
     /// The head of its HTTP request; `None` over raw TCP and WebSocket.
@@ -56,7 +54,7 @@ pub struct Call<'a> {
 pub struct CallNumber {
     /// Counts the requests of the connection.
     pub request: u64,
-    /// Counts the calls of a batch; 0 outside of one.
+    /// Counts the calls of a batch from 1; 0 outside of one.
     pub item: u32,
 }
 
