@@ -26,6 +26,7 @@ __all__ = [
     "Context",
     "DoneCallback",
     "EndType",
+    "HttpRequest",
     "ItemSink",
     "LoopDriver",
     "Message",
@@ -105,6 +106,17 @@ class Server:
         batch: tuple[int, float, int] | None,
         stream: tuple[bool, str] | None,
     ) -> None: ...
+    def insert_route(
+        self,
+        path: str,
+        methods: Sequence[str],
+        function: Callable[[HttpRequest], object],
+        encode: Callable[[Any], object],
+        *,
+        mode: str,
+        is_public: bool,
+        wants_peer: bool,
+    ) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
     ) -> None: ...
@@ -172,6 +184,32 @@ class UnixSocket:
     def __new__(cls, path: str | PathLike[str], mode: int) -> UnixSocket: ...
     def descriptor(self) -> int: ...
     def close(self) -> None: ...
+
+@final
+class HttpRequest:
+    """One HTTP request, as the function of a route gets it."""
+
+    @property
+    def method(self) -> str:
+        """The method, in capitals; HEAD for a request that a GET route answers without its body."""
+    @property
+    def path(self) -> str:
+        """The path as it was sent, with its percent-encoding."""
+    @property
+    def query(self) -> str:
+        """The text after the ``?``, with its percent-encoding; empty without one."""
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers by their names in lower case. Repeated headers are joined by ", "."""
+    @property
+    def body(self) -> bytes:
+        """The body; empty without one."""
+    @property
+    def peer(self) -> tuple[str, int] | Process | None:
+        """The client's address and port, or its `ucall.Process`: see `Context.peer`."""
+    @property
+    def user(self) -> Any:
+        """The user that the server's ``auth`` returned; None without ``auth``."""
 
 @final
 class Context:

@@ -277,7 +277,7 @@ impl Handler for Interpreter {
     ) -> CallOutcome {
         let py = attached();
         if !matches!(procedure.mode, CallMode::Inline) {
-            return self.begin(py, procedure, call, caller, reply);
+            return self.begin(py, procedure, call, caller, None, reply);
         }
         if let Some(deadline) = self.deadline_of(procedure, call)
             && deadline.has_passed()
@@ -294,6 +294,17 @@ impl Handler for Interpreter {
         }
         self.warn_if_slow(py, procedure);
         CallOutcome::Done
+    }
+
+    fn respond(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.respond(attached(), procedure, call, body, caller, reply)
     }
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {

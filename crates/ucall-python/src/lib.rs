@@ -26,6 +26,7 @@ mod engine;
 mod errors;
 mod ffi;
 mod handler;
+mod http_route;
 mod interpreter_shutdown;
 mod job_input;
 mod log;
@@ -61,6 +62,8 @@ mod _core {
     use crate::convert::Pieces;
     #[pymodule_export]
     use crate::errors::Unwritable;
+    #[pymodule_export]
+    use crate::http_route::HttpRequest;
     #[pymodule_export]
     use crate::queue::{
         Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,
