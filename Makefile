@@ -175,6 +175,10 @@ conformance: test-conformance ## Run these and testssl.sh, which takes minutes
 	@tools/install-test-programs.sh conformance
 	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
 
+.PHONY: test-autobahn
+test-autobahn: ## Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/python2.7)
+	@tools/test-autobahn.sh
+
 .PHONY: slow-peers
 slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connections, and write the table in docs/security.md
 	@tools/install-bench-tools.sh slow-peers

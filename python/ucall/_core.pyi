@@ -4,7 +4,7 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, TypeVar, final
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -13,6 +13,8 @@ from ucall._tls import TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
+OnClose = TypeVar("OnClose", bound=Callable[[], object])
+
 __all__ = [
     "END",
     "TLS",
@@ -20,9 +22,11 @@ __all__ = [
     "Block",
     "Certificate",
     "ClientConnection",
+    "Connection",
     "Context",
     "DoneCallback",
     "EndType",
+    "HttpRequest",
     "ItemSink",
     "LoopDriver",
     "Message",
@@ -104,6 +108,17 @@ class Server:
         batch: tuple[int, float, int] | None,
         stream: tuple[bool, str] | None,
     ) -> None: ...
+    def insert_route(
+        self,
+        path: str,
+        methods: Sequence[str],
+        function: Callable[[HttpRequest], object],
+        encode: Callable[[Any], object],
+        *,
+        mode: str,
+        is_public: bool,
+        wants_peer: bool,
+    ) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
     ) -> None: ...
@@ -114,6 +129,12 @@ class Server:
     def drain(self, serving: bool) -> None: ...
     def stop(self, at_once: bool) -> None: ...
     def share_counters(self, counters: SharedCounters, index: int | None = None) -> None: ...
+    def share_sockets(
+        self, receiver: int | None, senders: Sequence[int], index: int | None
+    ) -> None: ...
+    def publish(
+        self, topic: str, method: str, params: object, encode: Callable[[Any], object]
+    ) -> None: ...
     def stats(self) -> dict[str, Any]: ...
     @staticmethod
     def default_limits() -> dict[str, float]: ...
@@ -167,6 +188,32 @@ class UnixSocket:
     def close(self) -> None: ...
 
 @final
+class HttpRequest:
+    """One HTTP request, as the function of a route gets it."""
+
+    @property
+    def method(self) -> str:
+        """The method, in capitals; HEAD for a request that a GET route answers without its body."""
+    @property
+    def path(self) -> str:
+        """The path as it was sent, with its percent-encoding."""
+    @property
+    def query(self) -> str:
+        """The text after the ``?``, with its percent-encoding; empty without one."""
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers by their names in lower case. Repeated headers are joined by ", "."""
+    @property
+    def body(self) -> bytes:
+        """The body; empty without one."""
+    @property
+    def peer(self) -> tuple[str, int] | Process | None:
+        """The client's address and port, or its `ucall.Process`: see `Context.peer`."""
+    @property
+    def user(self) -> Any:
+        """The user that the server's ``auth`` returned; None without ``auth``."""
+
+@final
 class Context:
     """One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it."""
 
@@ -207,6 +254,48 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the reply is no longer needed: the client disconnected, the deadline passed, or
         the server ends. Long work should read it now and then.
+        """
+    @property
+    def connection(self) -> Connection:
+        """The client's connection, which has the data of its session."""
+    def notify(
+        self,
+        method: str,
+        params: list[Any] | tuple[Any, ...] | dict[str, Any] | None = None,
+    ) -> None:
+        """Sends the client a notification: a call of ``method`` without a reply. From an async
+        function or a thread it precedes the reply. Messages that wait for a slow client are
+        dropped, the oldest first, above ``max_stream_bytes``. Raises `ucall.NoChannelError` over
+        HTTP.
+        """
+    def subscribe(
+        self,
+        topic: str,
+        overflow: Literal["drop_oldest", "drop_newest", "close"] = "drop_oldest",
+    ) -> None:
+        """Subscribes the client's connection to what `Server.publish` sends to ``topic``, until
+        `unsubscribe` or its end. Above ``max_stream_bytes`` of messages that wait for a slow client
+        ``overflow`` drops the oldest, drops the new one (``"drop_newest"``), or closes the
+        connection (``"close"``). Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError`
+        above ``max_subscriptions`` and ``max_topic_bytes``.
+        """
+    def unsubscribe(self, topic: str) -> None:
+        """Ends the subscription of the client's connection to ``topic``, if it has one."""
+
+@final
+class Connection:
+    """The connection of a client: ``ctx.connection``."""
+
+    @property
+    def id(self) -> int:
+        """A number that no other connection of this process has or had while the server runs."""
+    @property
+    def data(self) -> dict[str, Any]:
+        """The session's own data, for the functions of the program."""
+    def on_close(self, callback: OnClose, /) -> OnClose:
+        """Registers a function to be called, without arguments, after the connection has closed;
+        soon if it is closed already. Runs on the server's thread, so it must not block. Returns the
+        function. What it raises is logged.
         """
 
 @final
