@@ -1,0 +1,31 @@
+"""`ucall.js` in Node, with a server that the tests control and with ucall's."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+from conftest import RunNode, Serve
+from node import MODULE, TOKEN
+
+import ucall.auth
+
+#: Of the module without comments. Minified it is smaller.
+BYTES_MAX = 6 * 1024
+
+
+def test_the_client(run_node: RunNode) -> None:
+    run_node("--test", "client.test.mjs")
+
+
+def test_with_the_server(run_node: RunNode, serve: Serve) -> None:
+    port = serve().port
+    secure_port = serve(auth=ucall.auth.bearer({TOKEN: "alice"})).port
+    run_node("--test", "server.test.mjs", PORT=port, SECURE_PORT=secure_port, TOKEN=TOKEN)
+
+
+def test_the_module_is_small() -> None:
+    text = re.sub(
+        r"/\*\*.*?\*/|^ *//[^\n]*", "", MODULE.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    assert len(gzip.compress(text.encode())) < BYTES_MAX
